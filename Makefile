@@ -1,0 +1,61 @@
+# Everything people and CI do here. `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-load clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Set-up happens once and again when the dependencies change.
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (once)…"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## run a real load test on the bundled server and show its summary
+	@$(BIN)/talka demo
+
+test: $(STAMP) ## every test (under 15 minutes on 2 cores)
+	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests/stats tests/work tests/wire tests/control \
+	  --cov --cov-report=term --no-cov-on-fail
+	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests --ignore=tests/stats --ignore=tests/work \
+	  --ignore=tests/wire --ignore=tests/control
+	@$(BIN)/python -m pytest -q -m serial tests
+
+test-fast: $(STAMP) ## the pure half only, for the inner loop
+	@$(BIN)/python -m pytest -q -n 2 tests/stats tests/work tests/wire tests/control
+
+test-all: test ## every test, then every test again against the built wheel
+	@rm -rf build/wheel && mkdir -p build/wheel
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	@$(PYTHON) -m venv build/wheel/venv
+	@build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel/*.whl)[dev]"
+	@build/wheel/venv/bin/python -m pytest -q tests
+
+check: $(STAMP) ## format, lint, types, and the map of the package
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy src
+	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_public_names.py
+
+fix: $(STAMP) ## format, and mend what the linter can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench-truth: $(STAMP) ## are the numbers true? exact counts, delays, a stalled server, memory (about 6 minutes)
+	@$(BIN)/python benchmarks/truth.py
+
+bench-load: $(STAMP) ## how fast is one core? against wrk on nginx (Debian packages, installed when root)
+	@$(BIN)/python benchmarks/load.py
+
+sizes: $(STAMP) ## the ten largest files and classes
+	@$(BIN)/python benchmarks/sizes.py
+
+clean: ## remove the virtual environment and caches
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -1,0 +1,93 @@
+"""One shard of a workflow while it runs: its attempts, what each has counted, and the gaps between them."""
+
+from typing import Final
+
+import msgspec
+
+from talka.stats.tally import StepTally, Tally, merged
+from talka.wire.shards import StepTotals, Totals
+from talka.work.load import Shard
+
+ATTEMPTS_LIMIT: Final = 4
+"""A core that dies at once would otherwise be replaced for ever."""
+
+
+class LostShard(msgspec.Struct):
+    """A core died; from its last acknowledged report until its replacement started, nobody knows or nothing ran."""
+
+    workflow: str
+    shard: int
+    cause: str
+    from_ns: int
+    to_ns: int
+    vus_missing: int
+    arrivals_missing: int
+
+
+class Attempt:
+    """One core's try at a shard. Its last acknowledged totals stay, whatever becomes of it."""
+
+    def __init__(self, core: int, now: int) -> None:
+        self.core = core
+        self.spawned_ns = now
+        self.armed = False
+        self.went_ns = 0
+        self.started_at_ns = 0
+        self.ended_at_ns = 0
+        self.reported_ns = 0
+        self.sequence = 0
+        self.vus = 0
+        self.tally = Tally()
+        self._steps: dict[str, StepTally] = {}
+        self._actions: dict[str, StepTally] = {}
+
+    def on_step_totals(self, message: StepTotals) -> None:
+        (self._steps if message.measured else self._actions)[message.name] = message.tally
+
+    def on_totals(self, now: int, message: Totals) -> None:
+        # Steps that did not change are not sent again: what was known of them still holds.
+        message.tally.steps = self.tally.steps | self._steps
+        message.tally.actions = self.tally.actions | self._actions
+        self._steps, self._actions = {}, {}
+        self.tally = message.tally
+        self.sequence = message.sequence
+        self.started_at_ns = message.started_at_ns
+        self.ended_at_ns = message.ended_at_ns
+        self.reported_ns = now
+        self.vus = 0 if message.final else message.vus
+
+
+class ShardRun:
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.attempts: list[Attempt] = []
+        self.is_done = False
+        self.provided: dict[str, bytes] = {}
+        self.gap: LostShard | None = None
+        """Open until a replacement starts."""
+
+    @property
+    def current(self) -> Attempt:
+        return self.attempts[-1]
+
+    @property
+    def iterations_done(self) -> int:
+        return sum(attempt.tally.started for attempt in self.attempts)
+
+    @property
+    def has_more_to_run(self) -> bool:
+        """Whether a replacement would find iterations left; plans bound by time alone always have."""
+        total = self.shard.iterations_in_all
+        return total is None or self.iterations_done < total
+
+    def tally(self) -> Tally:
+        return merged([attempt.tally for attempt in self.attempts])
+
+    def close_gap(self, elapsed_ns: int, job_ns: int) -> None:
+        """The gap ends `elapsed_ns` into the plan, `job_ns` into the job."""
+        if self.gap is None:
+            return
+        lasted_ns = job_ns - self.gap.from_ns
+        self.gap.to_ns = job_ns
+        self.gap.arrivals_missing = self.shard.arrivals_between(elapsed_ns - lasted_ns, elapsed_ns)
+        self.gap = None

@@ -1,0 +1,61 @@
+"""Measuring calls that are not HTTP: whatever can be awaited."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+from talka.clock import monotonic_ns
+from talka.engine.calls import ExchangeFailed, current_call
+from talka.engine.clients.deadlines import BadTimeout, timeout_of
+from talka.work.responses import CustomResponse
+
+Value = TypeVar("Value")
+
+
+class HasPulse(Protocol):
+    pulse: int
+    """Grows with every completed call."""
+
+
+class CustomClient:
+    """`await self.client.custom.call(awaitable)`: the awaitable's result together with its time."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine: HasPulse) -> None:
+        self._engine = engine
+
+    async def call(self, awaitable: Awaitable[Value], *, timeout: float | None = None) -> CustomResponse[Value]:
+        """Await and measure. The awaitable's own errors pass through as they are."""
+        call = current_call.get(None)
+        sent_ns = monotonic_ns()
+        intended_ns = sent_ns
+        if call is not None and call.intended_ns:
+            intended_ns = call.intended_ns
+            call.intended_ns = 0
+        if timeout is None:
+            value = await awaitable
+        else:
+            value = await within(awaitable, timeout)
+        done_ns = monotonic_ns()
+        self._engine.pulse += 1
+        response = CustomResponse(value)
+        response.intended_ns, response.sent_ns, response.done_ns = intended_ns, sent_ns, done_ns
+        return response
+
+
+async def within(awaitable: Awaitable[Value], timeout_s: float) -> Value:
+    try:
+        limit = asyncio.timeout(timeout_of(timeout_s).total_s)
+    except BadTimeout:
+        if asyncio.iscoroutine(awaitable):
+            awaitable.close()  # or Python would warn, beside the error, that nobody awaited it
+        raise
+    try:
+        async with limit:
+            return await awaitable
+    except TimeoutError:
+        # The awaitable may have a timeout of its own, which is its own affair.
+        if not limit.expired():
+            raise
+        raise ExchangeFailed("timeout", f"the awaited call was not done within {timeout_s:g} s") from None

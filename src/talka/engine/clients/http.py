@@ -1,0 +1,512 @@
+"""The HTTP client that steps call: `await self.client.http.get(url)`.
+
+There is one `HTTPEngine` for a process and one `HTTPClient` for each virtual user. A client has cookies and
+connections of its own and never repeats a request by itself: what the report counts is what the server saw.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urljoin
+
+from talka.clock import SECOND, monotonic_ns, utc_now
+from talka.engine.calls import Call, ExchangeFailed, current_call
+from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, Shared
+from talka.engine.clients.cookies import CookieJar
+from talka.engine.clients.deadlines import Timeout, timeout_of
+from talka.engine.clients.opening import Resolver, open_connection, tls_context
+from talka.engine.clients.requests import (
+    PREPARED,
+    BadBody,
+    BadHeader,
+    PreparedAuth,
+    Request,
+    prepare_auth,
+    prepare_cookies,
+    prepare_data,
+    prepare_headers,
+    prepare_json,
+    prepare_params,
+    serialise,
+    without,
+)
+from talka.engine.clients.urls import Address, BadURL, PreparedURL, parse_url
+from talka.errors import Invalid
+from talka.stats.tally import Exchanges
+from talka.work.responses import HTTPResponse
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+MAX_REQUESTS_KEPT: Final = 1024
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+MAX_URLS_KEPT: Final = 4096
+MAX_ORIGINS: Final = 256
+"""Origins one user keeps connections to; redirects could name any number."""
+MAX_CONNECTIONS: Final = 64
+"""Open at the same time for one user and origin."""
+CLOSE_S: Final = 1.0
+DEFAULT_TIMEOUT: Final = Timeout()
+
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+FOLLOWED: Final = frozenset({301, 302, 303, 307, 308})
+BODY_HEADERS: Final = ("content-type", "content-encoding", "content-language", "content-location", "expect")
+ORIGIN_HEADERS: Final = ("authorization", "cookie", "host")
+
+Headers = Mapping[str, Any] | None
+Auth = str | tuple[str, str] | PreparedAuth | None
+TimeoutLike = Timeout | float | None
+Answer = Coroutine[Any, Any, HTTPResponse]
+Trace = Callable[[HTTPResponse | ExchangeFailed, bytes], None]
+
+
+class TooManyConnections(Invalid):
+    """A step started more calls at once than one user may have open."""
+
+
+class HTTPEngine(Shared):
+    """What the clients of one process share. Make it inside the running event loop, and `await close()` in the end."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        *,
+        version: str,
+        verify: bool | str = True,
+        timeout: Timeout | float = DEFAULT_TIMEOUT,
+        max_redirects: int = 10,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(asyncio.get_running_loop(), exchanges, max_body_bytes=max_body_bytes)
+        self.user_agent = f"talka/{version}"
+        self.verify = verify
+        """True: the system's authorities; False: trust anybody; a path: the authorities in that file."""
+        self.timeout = timeout_of(timeout)
+        self.max_redirects = max_redirects
+        self.trace = trace
+        """Called after every exchange, and after every one that failed before it began."""
+        # What is hot comes back at once, so full caches just start afresh.
+        self.bare: dict[str, dict[str, Request]] = {method: {} for method in METHODS}
+        self.prepared: dict[tuple[object, ...], tuple[Request, tuple[object, ...]]] = {}
+        self._prepared_bytes = 0
+        self._urls: dict[str, PreparedURL] = {}
+        self._timeouts: dict[float, Timeout] = {}
+        self._resolver = Resolver(self.loop)
+        self.tls: SSLContext | None = None
+        """Made at the first https call."""
+
+    async def resolve(self, url: PreparedURL) -> list[Address]:
+        """Find the addresses of the URL's host, once for each host and port."""
+        if url.addresses is None:
+            url.addresses = await self._resolver.addresses_of(url.host, url.port)
+        return url.addresses
+
+    async def close(self) -> None:
+        """Close every connection; those that do not part within a second are cut."""
+        for part in (Connection.close, Connection.drop):
+            for connection in list(self.connections):
+                part(connection)
+            if self.connections:
+                self.all_gone.clear()
+                try:
+                    async with asyncio.timeout(CLOSE_S):
+                        await self.all_gone.wait()
+                except TimeoutError:
+                    continue
+        await self._resolver.close()
+        self.deadlines.close()
+
+    def url(self, text: str) -> PreparedURL:
+        if isinstance(text, PreparedURL):
+            return text
+        url = self._urls.get(text)
+        if url is None:
+            url = parse_url(text)
+            if len(self._urls) >= MAX_URLS_KEPT:
+                self._urls.clear()
+            self._urls[text] = url
+        return url
+
+    def bare_request(self, method: str, text: str) -> Request:
+        """A request of nothing but a method and a URL, kept for the next time."""
+        request = serialise(method, self.url(text), self.user_agent)
+        kept = self.bare[method]
+        if len(kept) >= MAX_REQUESTS_KEPT:
+            kept.clear()
+        kept[text] = request
+        return request
+
+    def keep(self, key: tuple[object, ...], request: Request, arguments: tuple[object, ...]) -> None:
+        """Remember a request made of prepared arguments. They are held too, so that no other object gets their id."""
+        if all(argument is None or isinstance(argument, PREPARED) for argument in arguments):
+            self._prepared_bytes += len(request.payload)
+            if len(self.prepared) >= MAX_REQUESTS_KEPT or self._prepared_bytes > MAX_KEPT_BYTES:
+                self.prepared.clear()
+                self._prepared_bytes = len(request.payload)
+            self.prepared[key] = (request, arguments)
+
+    def timeout_for(self, value: Timeout | float) -> Timeout:
+        if isinstance(value, Timeout):
+            return value
+        timeout = self._timeouts.get(value)
+        if timeout is None:
+            timeout = timeout_of(value)
+            if len(self._timeouts) >= 64:
+                self._timeouts.clear()
+            self._timeouts[value] = timeout
+        return timeout
+
+
+class HTTPClient:
+    """The HTTP client of one virtual user.
+
+    Calls return once the answer is complete. They raise `ExchangeFailed` when there is none, and `Invalid` when the
+    arguments make no request; an answer with an error status is an answer.
+    """
+
+    __slots__ = ("_engine", "_pools", "_jar")
+
+    def __init__(self, engine: HTTPEngine) -> None:
+        self._engine = engine
+        self._pools: dict[str, Pool] = {}
+        self._jar: CookieJar | None = None  # most users never see a cookie
+
+    def get(
+        self,
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call("GET", url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    def post(
+        self,
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call("POST", url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    def put(
+        self,
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call("PUT", url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    def patch(
+        self,
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call("PATCH", url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    def delete(
+        self,
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call("DELETE", url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    def head(
+        self,
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call("HEAD", url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    def options(
+        self,
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call("OPTIONS", url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    def close(self) -> None:
+        """Close this user's connections. Calls still under way are cancelled."""
+        for pool in self._pools.values():
+            for connection in list(pool.open):
+                connection.close()
+        self._pools.clear()
+
+    async def _call(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        params: Headers,
+        cookies: Headers,
+        auth: Auth,
+        data: Any,
+        json: Any,
+        timeout: TimeoutLike,
+        redirects: int | None,
+    ) -> HTTPResponse:
+        started_ns = monotonic_ns()
+        engine = self._engine
+        exchanges = engine.exchanges
+        call = current_call.get(None)
+        intended_ns = started_ns
+        if call is not None and call.intended_ns:
+            intended_ns = call.intended_ns
+            call.intended_ns = 0
+        try:
+            limits = engine.timeout if timeout is None else engine.timeout_for(timeout)
+            if (
+                self._jar is None
+                and headers is None
+                and params is None
+                and cookies is None
+                and auth is None
+                and data is None
+                and json is None
+            ):
+                request = engine.bare[method].get(url) or engine.bare_request(method, url)
+            else:
+                request = self._request(method, url, headers, params, cookies, auth, data, json)
+        except (Invalid, TypeError) as error:
+            exchanges.not_sent += 1
+            if isinstance(error, TypeError) and not isinstance(url, str):
+                raise BadURL(url, "is not a text") from None
+            raise
+        total_due_ns = started_ns + limits.total_ns
+        hops = 0
+        while True:
+            pool = self._pools.get(request.url.origin)
+            if pool is not None and pool.idle:
+                connection = pool.idle.pop()
+            else:
+                connection = await self._connect(request, limits, total_due_ns)
+                started_ns = monotonic_ns()
+            due_ns = started_ns + limits.response_ns
+            if total_due_ns < due_ns:
+                due_ns = total_due_ns
+            waiter = connection.send(request, due_ns, total_due_ns)
+            try:
+                response = await waiter
+            except ExchangeFailed as error:
+                exchanges.failed += 1
+                if engine.trace is not None:
+                    engine.trace(error, request.payload)
+                raise
+            except (asyncio.CancelledError, GeneratorExit):
+                self._interrupted(connection, waiter, call)
+                raise
+            if connection.is_open:
+                connection.pool.idle.append(connection)
+            response.intended_ns = intended_ns
+            status = response.status
+            if status < 400:
+                exchanges.ok += 1
+            elif call is not None and status in call.expect:
+                response.accepted = True
+                exchanges.ok += 1
+            else:
+                exchanges.failed += 1
+            for name, value in response.raw_headers:
+                if len(name) == 10 and name.lower() == b"set-cookie":
+                    self._remember(value, request.url)
+            if engine.trace is not None:
+                engine.trace(response, request.payload)
+
+            if status not in FOLLOWED or redirects == 0:
+                return response
+            locations = response.headers.get_all("location")
+            if not locations:
+                return response
+            bound = engine.max_redirects if redirects is None or redirects is True else redirects
+            if hops >= bound:
+                raise ExchangeFailed(
+                    "protocol", f"{method} {url}: more than {bound} redirects; the last to {locations[0]!r}"
+                )
+            hops += 1
+            target = redirect_target(request, locations[0])
+            if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+                method, data, json = "GET", None, None
+                headers = without(headers, BODY_HEADERS)
+            if target.origin != request.url.origin:
+                headers, cookies, auth = without(headers, ORIGIN_HEADERS), None, None
+            request = self._request(method, target, headers, None, cookies, auth, data, json)
+            started_ns = monotonic_ns()
+
+    def _request(
+        self,
+        method: str,
+        text: str,
+        headers: Headers,
+        params: Headers,
+        cookies: Headers,
+        auth: Auth,
+        data: Any,
+        json: Any,
+    ) -> Request:
+        engine = self._engine
+        jar = self._jar
+        key = None
+        if not jar:
+            key = (method, text, id(headers), id(params), id(cookies), id(auth), id(data), id(json))
+            kept = engine.prepared.get(key)
+            if kept is not None:
+                return kept[0]
+        url = engine.url(text)
+        if params is not None:
+            url = url.with_query(prepare_params(params).encoded)
+        ready_headers = None if headers is None else prepare_headers(headers)
+        names = ready_headers.names if ready_headers is not None else ()
+        ready_cookies = prepare_cookies(cookies or {})
+        if ready_cookies and "cookie" in names:
+            raise BadHeader("cookies are given twice: as cookies= and as the header 'Cookie'")
+        cookie_line = ready_cookies.encoded
+        if jar and "cookie" not in names:
+            now_s = utc_now().timestamp()
+            from_jar = jar.header_for(url.host, url.target, url.scheme == "https", now_s, without=ready_cookies)
+            cookie_line = b"; ".join(part for part in (from_jar, cookie_line) if part)
+        if data is not None and json is not None:
+            raise BadBody("a body is given twice: as data= and as json=")
+        body = prepare_data(data) if data is not None else prepare_json(json) if json is not None else None
+        ready_auth = None if auth is None else prepare_auth(auth)
+        request = serialise(method, url, engine.user_agent, ready_headers, cookie_line, ready_auth, body)
+        if key is not None:
+            engine.keep(key, request, (headers, params, cookies, auth, data, json))
+        return request
+
+    async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
+        """A new connection. If there is none, the call was not sent and is counted so."""
+        engine = self._engine
+        url = request.url
+        allowed_ns = min(limits.connect_ns, total_due_ns - monotonic_ns())
+        pool: Pool | None = None
+        try:
+            pool = self._pool(url)
+            pool.opening += 1
+            if url.scheme == "https" and engine.tls is None:
+                engine.tls = tls_context(engine.verify)
+            tls = engine.tls if url.scheme == "https" else None
+            async with asyncio.timeout(allowed_ns / SECOND):
+                return await open_connection(engine, pool, url, await engine.resolve(url), tls)
+        except TimeoutError:
+            engine.exchanges.not_sent += 1
+            failure = ExchangeFailed("timeout", f"{url}: no connection within {allowed_ns / SECOND:.2f} s")
+            if engine.trace is not None:
+                engine.trace(failure, request.payload)
+            raise failure from None
+        except BaseException as error:
+            engine.exchanges.not_sent += 1
+            if engine.trace is not None and isinstance(error, ExchangeFailed):
+                engine.trace(error, request.payload)
+            raise
+        finally:
+            if pool is not None:
+                pool.opening -= 1
+
+    def _pool(self, url: PreparedURL) -> Pool:
+        pool = self._pools.get(url.origin)
+        if pool is None:
+            if len(self._pools) >= MAX_ORIGINS:
+                self._forget_an_origin()
+            pool = self._pools[url.origin] = Pool()
+        if len(pool.open) + pool.opening >= MAX_CONNECTIONS:
+            raise TooManyConnections(
+                f"{url}: one user has {MAX_CONNECTIONS} calls to {url.origin} under way at once, which is the most;"
+                " spread them over more users"
+            )
+        return pool
+
+    def _forget_an_origin(self) -> None:
+        for origin, pool in self._pools.items():
+            if not pool.opening and len(pool.open) == len(pool.idle):
+                for connection in list(pool.idle):
+                    connection.close()
+                del self._pools[origin]
+                return
+        raise TooManyConnections(f"one user has calls to {MAX_ORIGINS} hosts under way at once, which is the most")
+
+    def _interrupted(self, connection: Connection, waiter: "asyncio.Future[HTTPResponse]", call: Call | None) -> None:
+        """The caller was cancelled. If the exchange had ended just before, it counts as it ended."""
+        exchanges = self._engine.exchanges
+        if waiter.done() and not waiter.cancelled():
+            if waiter.exception() is not None:
+                exchanges.failed += 1
+                return
+            status = waiter.result().status
+            if status < 400 or (call is not None and status in call.expect):
+                exchanges.ok += 1
+            else:
+                exchanges.failed += 1
+            if connection.is_open:
+                connection.pool.idle.append(connection)
+            return
+        exchanges.interrupted += 1
+        connection.waiter = None
+        connection.drop()
+
+    def _remember(self, set_cookie: bytes, url: PreparedURL) -> None:
+        if self._jar is None:
+            self._jar = CookieJar()
+        self._jar.store(set_cookie, url.host, url.target, utc_now().timestamp())
+
+
+def redirect_target(request: Request, location: str) -> PreparedURL:
+    try:
+        # Header bytes beyond ASCII are mostly UTF-8, whatever the RFC says.
+        readable = location.encode("latin-1").decode("utf-8", errors="replace")
+        return parse_url(urljoin(request.url, readable.replace(" ", "%20")))
+    except (BadURL, ValueError) as error:
+        raise ExchangeFailed(
+            "protocol", f"{request.method} {request.url}: the server redirects to {location!r}: {error}"
+        ) from None

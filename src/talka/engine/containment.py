@@ -1,0 +1,138 @@
+"""No process that Talka started outlives its owner: groups, a guard, and control groups where the system lends them.
+
+Each core leads a process group of its own; children of the user's code are in it. Whoever sees a core end kills the
+group. If the owner itself is killed, the kernel kills the cores (they ask for it), and a guard kills their groups.
+Where a version 2 control group can be made, `cgroup.kill` also reaches children that left their group.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+# A shell is the smallest process that can wait for the end of a pipe and then act. It reads "+group" and "-group".
+GUARD = """
+groups=" "
+while read -r line; do
+  case $line in
+    +*) groups="$groups${line#+} " ;;
+    -*) gone=${line#-}; groups="${groups%% "$gone" *} ${groups#* "$gone" }" ;;
+  esac
+done
+for group in $groups; do kill -9 -- "-$group" 2>/dev/null; done
+"""
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+class Guard:
+    """A process that kills the given groups when this one is gone. Started when first needed, again if it was killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._groups: set[int] = set()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def watch(self, group: int) -> None:
+        self._groups.add(group)
+        self._tell(f"+{group}")
+
+    def forget(self, group: int) -> None:
+        self._groups.discard(group)
+        self._tell(f"-{group}")
+
+    def restart_if_gone(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            self._drop()
+            self._start()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._drop()
+
+    def _tell(self, line: str) -> None:
+        if self._process is None:
+            self._start()
+            return  # it was told of every group
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._drop()
+            self._start()
+
+    def _start(self) -> None:
+        # A session of its own: Ctrl-C at the terminal must not reach it before it reaches us.
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", GUARD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("".join(f"+{group}\n" for group in sorted(self._groups)).encode())
+            self._process.stdin.flush()
+
+    def _drop(self) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process = None
+
+
+class ControlGroup:
+    """A control group for one core and everything it starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def around(cls, pid: int, root: Path = CGROUP_ROOT) -> "ControlGroup | None":
+        """None where there is no version 2 hierarchy, or it is not ours to change."""
+        try:
+            own = next(
+                line.partition("::")[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if "::" in line
+            )
+            folder = root / own.strip("/") / f"talka-{pid}"
+            if not (folder.parent / "cgroup.kill").exists() and not (folder.parent / "cgroup.procs").exists():
+                return None
+            folder.mkdir()
+        except (OSError, StopIteration):
+            return None
+        group = cls(folder)
+        try:
+            if not (folder / "cgroup.kill").exists():  # before Linux 5.14
+                raise FileNotFoundError
+            (folder / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            group.remove()
+            return None
+        return group
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / "cgroup.kill").write_text("1")
+
+    def remove(self) -> bool:
+        """True once it is gone; the kernel refuses while a killed process is still leaving."""
+        try:
+            self._folder.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

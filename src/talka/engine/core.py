@@ -1,0 +1,294 @@
+"""A core: runs one shard, told and asked over a socket. `python -m talka.engine.core FD` is its process."""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import platform
+import random
+import resource
+import signal
+import socket
+import sys
+from typing import Any
+
+from talka.clock import MICROSECOND, SECOND, cpu_ns, monotonic_ns
+from talka.engine.calls import ExchangeFailed
+from talka.engine.clients.http import HTTPEngine
+from talka.engine.executor import Executor
+from talka.engine.loader import load
+from talka.engine.prepare import prepare, urls_in
+from talka.engine.recorder import Recorder, described
+from talka.engine.steps import Iterations
+from talka.engine.users import ShardClients, provided_values, received_values
+from talka.errors import Invalid
+from talka.stats.tally import Tally
+from talka.stats.windows import WINDOW_NS, Window
+from talka.version import VERSION
+from talka.wire.framing import Deframer, framed
+from talka.wire.shards import (
+    Ack,
+    Arm,
+    Armed,
+    FromCore,
+    Go,
+    Hello,
+    Refused,
+    StepTotals,
+    Stop,
+    Totals,
+    decode_to_core,
+    encode,
+)
+from talka.work.inspection import WorkflowSpec
+
+LAST_ACK_WAIT_S = 5
+LAG_PROBE_S = 0.05
+PR_SET_PDEATHSIG = 1
+READ_BYTES = 65_536
+
+
+class OwnerGone(Exception):
+    """The socket to the owner is closed: nobody wants the results any more."""
+
+
+class Refusal(Exception):
+    """The shard cannot run; carries the message that says why."""
+
+    def __init__(self, message: Refused) -> None:
+        super().__init__(message.text)
+        self.message = message
+
+
+class Core:
+    """One shard from Arm to its last report."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._deframer = Deframer()
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue(1024)
+        self._executor: Executor | None = None
+        self._sequence = 0
+        self._acknowledged = asyncio.Event()
+        self._acknowledged.set()
+        self._sent_windows: list[Window] = []
+        self._sent_counts: dict[str, int] = {}
+        self._recorder: Recorder | None = None
+        self._started_at_ns = 0
+        self._cpu_before_ns = 0
+
+    async def serve(self) -> None:
+        self._send(Hello(os.getpid(), platform.python_version(), "python"))
+        listener = asyncio.create_task(self._listen())
+        work = asyncio.create_task(self._work())
+        try:
+            done, _ = await asyncio.wait({listener, work}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (listener, work):
+                task.cancel()
+            await asyncio.gather(listener, work, return_exceptions=True)
+            self._writer.close()
+
+    async def _work(self) -> None:
+        arm = await self._inbox.get()
+        try:
+            spec, iterations, recorder, clients, received = await self._arm(arm)
+        except Refusal as refusal:
+            self._send(refusal.message)
+            await self._writer.drain()
+            return
+        self._recorder = recorder
+        # What was loaded by now stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._send(Armed())
+        go: Go = await self._inbox.get()
+        context = dict(pair for values in received.values() for pair in values.items())
+        executor = self._executor = Executor(
+            arm.shard,
+            iterations,
+            recorder,
+            lambda position: iterations.new_user(position, clients.new(), context, received),
+            clients.pulse,
+            grace_ns=arm.settings.grace_ns,
+            iterations_done=arm.iterations_done,
+        )
+        recorder.start(go.start_at_ns, go.job_origin_ns)
+        self._started_at_ns = go.start_at_ns
+        self._cpu_before_ns = cpu_ns()
+        reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns))
+        probing = asyncio.create_task(self._probe_lag())
+        try:
+            await executor.run(go.origin_ns, go.start_at_ns)
+        finally:
+            reporting.cancel()
+            probing.cancel()
+            await asyncio.gather(reporting, probing, return_exceptions=True)
+        ended_at_ns = monotonic_ns()
+        provided, failure = await provided_values(spec, iterations.last, context)
+        await self._report(final=True, provided=provided, failure=failure, ended_at_ns=ended_at_ns)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
+
+    async def _arm(
+        self, arm: Arm
+    ) -> tuple[WorkflowSpec, Iterations, Recorder, ShardClients, dict[str, dict[str, Any]]]:
+        if arm.settings.seed is not None:
+            random.seed(f"{arm.settings.seed}/{arm.workflow}/{arm.shard.index}")
+        try:
+            spec = next(spec for spec in load(arm.source) if spec.name == arm.workflow)
+            arguments = prepare(spec)
+            received = received_values(spec, arm.values)
+        except StopIteration:
+            raise Refusal(Refused("file", f"{arm.workflow} is not in the file any more")) from None
+        except Invalid as error:
+            raise Refusal(Refused("file", str(error))) from None
+        recorder = Recorder(spec)
+        engine = HTTPEngine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify)
+        try:
+            for url in urls_in(arguments):
+                await engine.resolve(url)
+        except ExchangeFailed as error:
+            raise Refusal(Refused("unreachable", str(error))) from None
+        iterations = Iterations(spec, arguments, recorder)
+        clients = ShardClients(engine)
+        try:
+            iterations.new_user(0, clients.new(), {}, {}).close()
+        except Exception as error:  # noqa: BLE001 - the user's own __init__ may raise anything
+            raise Refusal(Refused("setup", f"{spec.name} cannot be made: {described(error)}")) from None
+        return spec, iterations, recorder, clients, received
+
+    # Reporting.
+
+    async def _report_regularly(self, every_ns: int) -> None:
+        """Windows close every 100 ms; a report goes out when it is due and the last one has arrived."""
+        assert self._recorder is not None
+        due_ns = self._started_at_ns + every_ns
+        while True:
+            now = monotonic_ns()
+            await asyncio.sleep((WINDOW_NS - (now - self._started_at_ns) % WINDOW_NS) / SECOND)
+            now = monotonic_ns()
+            self._recorder.roll(now)
+            if now >= due_ns and self._acknowledged.is_set():
+                due_ns = now + every_ns - WINDOW_NS // 2
+                await self._report()
+
+    async def _report(
+        self,
+        *,
+        final: bool = False,
+        provided: dict[str, bytes] | None = None,
+        failure: str | None = None,
+        ended_at_ns: int = 0,
+    ) -> None:
+        assert self._recorder is not None
+        if final:
+            self._recorder.finish()
+        tally = self._recorder.tally
+        tally.generator.cpu_ns = cpu_ns() - self._cpu_before_ns
+        tally.generator.wall_ns = max(1, (ended_at_ns or monotonic_ns()) - self._started_at_ns)
+        tally.generator.max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self._sequence += 1
+        for name, step in (tally.steps | tally.actions).items():
+            if self._sent_counts.get(name) != step.count:
+                self._sent_counts[name] = step.count
+                self._send(StepTotals(self._sequence, name, step, measured=name in tally.steps))
+        self._sent_windows = self._recorder.log.open_windows()
+        rest = Tally(
+            iterations=tally.iterations,
+            started=tally.started,
+            dropped=tally.dropped,
+            exchanges=tally.exchanges,
+            checks=tally.checks,
+            metrics=tally.metrics,
+            generator=tally.generator,
+        )
+        self._acknowledged.clear()
+        self._send(
+            Totals(
+                self._sequence,
+                rest,
+                self._sent_windows,
+                self._recorder.vus,
+                self._executor.started_at_ns if self._executor is not None else 0,
+                final=final,
+                provided=provided or {},
+                failure=failure,
+                ended_at_ns=ended_at_ns,
+            )
+        )
+        await self._writer.drain()
+
+    async def _probe_lag(self) -> None:
+        assert self._recorder is not None
+        lag = self._recorder.tally.generator.loop_lag
+        while True:
+            due_ns = monotonic_ns() + round(LAG_PROBE_S * SECOND)
+            await asyncio.sleep(LAG_PROBE_S)
+            lag.record((monotonic_ns() - due_ns) // MICROSECOND)
+
+    # The owner.
+
+    async def _listen(self) -> None:
+        while data := await self._reader.read(READ_BYTES):
+            for frame in self._deframer.feed(data):
+                match decode_to_core(frame):
+                    case Ack(sequence=sequence):
+                        if sequence == self._sequence and self._recorder is not None:
+                            self._recorder.log.acknowledge(self._sent_windows)
+                            self._acknowledged.set()
+                    case Stop():
+                        if self._executor is not None:
+                            self._executor.stop()
+                    case Arm() | Go() as message:
+                        self._inbox.put_nowait(message)
+        raise OwnerGone
+
+    def _send(self, message: FromCore) -> None:
+        self._writer.write(framed(encode(message)))
+
+
+async def serve(sock: socket.socket) -> None:
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    await Core(reader, writer).serve()
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its owner dies, however it dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we could ask
+        os._exit(1)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's when it is installed: about twice as fast, otherwise the same."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def main() -> None:
+    fd, parent = int(sys.argv[1]), int(sys.argv[2])
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        try:
+            runner.run(serve(socket.socket(fileno=fd)))
+        except (OwnerGone, ConnectionError, BrokenPipeError):
+            # Children the user's code started are in this process group; they go too.
+            os.killpg(0, signal.SIGKILL)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a user gets a line and the owner an exit status
+            sys.stderr.write(f"talka: internal error in a core process: {described(error)}\n")
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Runs the plan of one shard: virtual users in a closed loop, or arrivals on a schedule."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from talka.clock import MICROSECOND, SECOND, monotonic_ns
+from talka.engine.recorder import Recorder
+from talka.engine.steps import Iterations, VirtualUser
+from talka.work.load import Shard
+
+
+class Executor:
+    """One shard's plan. `run` returns when the plan is over or `stop` was called, and nothing is under way any more.
+
+    `pulse` must grow whenever a user's code gave the event loop a chance to run; an iteration that never did would
+    otherwise keep it for itself.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        iterations: Iterations,
+        recorder: Recorder,
+        new_user: Callable[[int], VirtualUser],
+        pulse: Callable[[], int],
+        *,
+        grace_ns: int,
+        iterations_done: int = 0,
+    ) -> None:
+        self._shard = shard
+        self._iterations = iterations
+        self._recorder = recorder
+        self._new_user = new_user
+        self._pulse = pulse
+        self._grace_ns = grace_ns
+        self._users: list[VirtualUser] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+        self._wanted = 0
+        self._iterations_left: int | None = None
+        total = shard.iterations_in_all
+        if total is not None and (shard.iterations is not None or iterations_done):
+            # After a loss nobody knows which user had run how often: what is left is shared among them.
+            self._iterations_left = max(0, total - iterations_done)
+        self.started_at_ns = 0
+        self._origin_ns = 0
+        self._idle: list[VirtualUser] = []
+        self._arrivals = shard.arrivals(0)
+        self._due_ns: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, origin_ns: int, start_at_ns: int) -> None:
+        self._origin_ns = origin_ns
+        loop = asyncio.get_running_loop()
+        await self._until(start_at_ns)
+        self.started_at_ns = monotonic_ns()
+        length_ns = self._shard.length_ns
+        end: asyncio.TimerHandle | None = None
+        if length_ns is not None:
+            end = loop.call_at(loop.time() + (origin_ns + length_ns - monotonic_ns()) / SECOND, self.stop)
+        try:
+            if self._shard.plan.model == "open":
+                await self._run_open(max(0, start_at_ns - origin_ns))
+            else:
+                await self._run_closed()
+        finally:
+            if end is not None:
+                end.cancel()
+        await self._finish()
+
+    def stop(self) -> None:
+        """Start nothing new. What is under way gets the grace period."""
+        self._iterations.is_stopping = True
+        self._stopped.set()
+
+    async def _until(self, instant_ns: int) -> None:
+        """Sleep until shortly before, then let the loop turn: its timers are only good to about a millisecond."""
+        while (left_ns := instant_ns - monotonic_ns()) > 0 and not self._stopped.is_set():  # noqa: ASYNC110 - an instant is no event
+            await asyncio.sleep(max(0, left_ns - SECOND // 500) / SECOND)
+
+    async def _finish(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=self._grace_ns / SECOND)
+        for task in list(self._under_way):
+            task.cancel()
+        if self._under_way:
+            # A step may catch its cancellation and go on; it is left behind then, and ends with the process.
+            await asyncio.wait(self._under_way, timeout=1)
+        self._recorder.vus = 0
+        for user in self._users:
+            user.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+        if not self._under_way and self._shard.plan.model == "closed" and self._has_run_out():
+            self.stop()
+
+    # Closed: as many users as the plan wants, each in a loop.
+
+    async def _run_closed(self) -> None:
+        while not self._stopped.is_set():
+            elapsed_ns = monotonic_ns() - self._origin_ns
+            self._set_users(self._shard.vus_at(elapsed_ns))
+            change_ns = self._shard.next_change(elapsed_ns)
+            wait_s = None if change_ns is None else max(0, change_ns - elapsed_ns) / SECOND
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._stopped.wait()
+            except TimeoutError:
+                continue
+
+    def _set_users(self, wanted: int) -> None:
+        before, self._wanted = self._wanted, wanted
+        for position in range(before, wanted):
+            if position == len(self._users):
+                user = self._new_user(position)
+                if self._iterations_left is None and self._shard.iterations_per_vu is not None:
+                    user.iterations_left = self._shard.iterations_per_vu
+                self._users.append(user)
+            if not self._users[position].is_running:  # one that has not noticed it was to leave simply stays
+                self._users[position].is_running = True
+                self._start(self._loop(self._users[position]))
+        self._recorder.vus = wanted
+
+    async def _loop(self, user: VirtualUser) -> None:
+        tally, iterations = self._recorder.tally, self._iterations
+        while user.position < self._wanted and not iterations.is_stopping and self._take(user):
+            pulse = self._pulse()
+            tally.started += 1
+            if await iterations.run(user, monotonic_ns()):
+                tally.iterations += 1
+            if self._pulse() == pulse:
+                await asyncio.sleep(0)
+        user.is_running = False
+
+    def _take(self, user: VirtualUser) -> bool:
+        """Whether there is another iteration for this user."""
+        if self._iterations_left is not None:
+            if self._iterations_left == 0:
+                return False
+            self._iterations_left -= 1
+        elif user.iterations_left >= 0:
+            if user.iterations_left == 0:
+                return False
+            user.iterations_left -= 1
+        return True
+
+    def _has_run_out(self) -> bool:
+        if self._iterations_left is not None:
+            return self._iterations_left == 0
+        return self._shard.iterations_per_vu is not None
+
+    # Open: an iteration for every arrival, when it is due, whatever became of earlier ones.
+
+    async def _run_open(self, from_ns: int) -> None:
+        self._arrivals = self._shard.arrivals(from_ns)
+        self._due_ns = next(self._arrivals, None)
+        self._pump()
+        await self._stopped.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._due_ns is not None:
+            # Due by now, and nobody was free to start them.
+            self._recorder.tally.dropped += self._shard.arrivals_between(
+                self._due_ns, min(monotonic_ns() - self._origin_ns, self._shard.length_ns or 0)
+            )
+
+    def _pump(self) -> None:
+        """Start every arrival that is due, as far as users are free; come back for the next."""
+        self._timer = None
+        elapsed_ns = monotonic_ns() - self._origin_ns
+        while self._due_ns is not None and self._due_ns <= elapsed_ns and not self._stopped.is_set():
+            user = self._free_user()
+            if user is not None:
+                self._start(self._arrive(user, self._next_arrival()))
+            elif self._shard.plan.policy == "drop":
+                self._next_arrival()
+                self._recorder.tally.dropped += 1
+            else:
+                return  # the next user that becomes free takes it
+        if self._due_ns is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(loop.time() + (self._due_ns - elapsed_ns) / SECOND, self._pump)
+
+    def _next_arrival(self) -> int:
+        assert self._due_ns is not None
+        due_ns, self._due_ns = self._due_ns, next(self._arrivals, None)
+        return self._origin_ns + due_ns
+
+    def _free_user(self) -> VirtualUser | None:
+        if self._idle:
+            return self._idle.pop()
+        if len(self._users) < self._shard.max_vus:
+            self._users.append(self._new_user(len(self._users)))
+            return self._users[-1]
+        return None
+
+    async def _arrive(self, user: VirtualUser, intended_ns: int) -> None:
+        tally, recorder = self._recorder.tally, self._recorder
+        recorder.vus += 1
+        while True:
+            now = monotonic_ns()
+            tally.generator.start_lag.record((now - intended_ns) // MICROSECOND)
+            tally.started += 1
+            if await self._iterations.run(user, intended_ns):
+                tally.iterations += 1
+            waiting = self._timer is None and self._due_ns is not None and not self._stopped.is_set()
+            if not waiting or self._due_ns is None or self._due_ns > monotonic_ns() - self._origin_ns:
+                break
+            intended_ns = self._next_arrival()
+            await asyncio.sleep(0)
+        recorder.vus -= 1
+        self._idle.append(user)
+        if self._timer is None and self._due_ns is not None and not self._stopped.is_set():
+            self._pump()

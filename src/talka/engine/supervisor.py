@@ -1,0 +1,190 @@
+"""Starts cores, carries messages to and from them, and sees them end. Decides nothing."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from talka.engine.containment import ControlGroup, Guard, kill_group
+from talka.engine.core import OwnerGone, new_event_loop, serve
+from talka.errors import Untrusted
+from talka.wire.framing import Deframer, framed
+from talka.wire.shards import Arm, FromCore, MemorySource, ToCore, decode_from_core, encode
+
+READ_BYTES = 262_144
+END_WAIT_S = 5
+
+
+class Runs(Protocol):
+    """Whatever runs a core: a process, or a thread of this process."""
+
+    @property
+    def pid(self) -> int: ...
+    async def ended(self) -> str:
+        """Wait until it has ended; how, in words that follow "the core"."""
+
+    def kill(self) -> None: ...
+
+
+class CoreProcess:
+    def __init__(self, sock: socket.socket, guard: Guard) -> None:
+        self._guard = guard
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "talka.engine.core", str(sock.fileno()), str(os.getpid())],
+            pass_fds=(sock.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what the user's code prints must not mix with the result
+            start_new_session=True,
+        )
+        guard.watch(self.pid)
+        self._control_group = ControlGroup.around(self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ended(self) -> str:
+        await wait_for_exit(self._process)
+        # The group is named after a process nobody has waited for yet, so its number cannot belong to others.
+        kill_group(self.pid)
+        if self._control_group is not None:
+            self._control_group.kill()
+        status = self._process.wait()
+        self._guard.forget(self.pid)
+        if self._control_group is not None:
+            self._control_group.remove()
+        if status < 0:
+            return f"was killed by {signal.Signals(-status).name}"
+        return f"exited with status {status}"
+
+    def kill(self) -> None:
+        kill_group(self.pid)
+        if self._control_group is not None:
+            self._control_group.kill()
+
+
+async def wait_for_exit(process: "subprocess.Popen[bytes]") -> None:
+    """Until the process has ended; it stays to be waited for."""
+    loop = asyncio.get_running_loop()
+    if hasattr(os, "pidfd_open"):
+        fd = os.pidfd_open(process.pid)
+        over = loop.create_future()
+        loop.add_reader(fd, lambda: None if over.done() else over.set_result(None))
+        try:
+            await over
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+    else:
+        await loop.run_in_executor(None, os.waitid, os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+class CoreThread:
+    """A core in a thread of this process, for classes no file holds. It cannot be killed; closing its socket ends it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            with contextlib.suppress(OwnerGone, ConnectionError):
+                runner.run(serve(self._sock))
+        with contextlib.suppress(RuntimeError):  # the owner's loop is closed already
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    async def ended(self) -> str:
+        await self._over.wait()
+        return "ended"
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+
+class Supervisor:
+    """The cores of one job. `on_message` and `on_exit` are called in the order in which things happened."""
+
+    def __init__(self, on_message: Callable[[int, FromCore], None], on_exit: Callable[[int, str], None]) -> None:
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._guard = Guard()
+        self._cores: dict[int, tuple[Runs, asyncio.StreamWriter]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def pids(self) -> dict[int, int]:
+        return {core: runs.pid for core, (runs, _) in self._cores.items()}
+
+    async def start(self, core: int, arm: Arm) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        runs: Runs
+        if isinstance(arm.source, MemorySource):
+            runs = CoreThread(theirs)
+        else:
+            runs = CoreProcess(theirs, self._guard)
+            theirs.close()
+        self._cores[core] = (runs, writer)
+        self.send(core, arm)
+        task = asyncio.create_task(self._attend(core, runs, reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def send(self, core: int, message: ToCore) -> None:
+        if core in self._cores:
+            self._cores[core][1].write(framed(encode(message)))
+
+    def kill(self, core: int) -> None:
+        if core in self._cores:
+            self._cores[core][0].kill()
+
+    async def close(self) -> None:
+        """End every core that is left."""
+        if self._tasks:
+            # Those that have said their last word end by themselves.
+            await asyncio.wait(self._tasks, timeout=0.5)
+        for core in list(self._cores):
+            self.kill(core)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=END_WAIT_S)
+        self._guard.close()
+
+    def check_guard(self) -> None:
+        self._guard.restart_if_gone()
+
+    async def _attend(self, core: int, runs: Runs, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reading = asyncio.create_task(self._read(core, runs, reader))
+        cause = await runs.ended()
+        # A child that left its group may hold the socket open for ever; what the core said is there at once.
+        await asyncio.wait({reading}, timeout=1)
+        reading.cancel()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        del self._cores[core]
+        self._on_exit(core, cause)
+
+    async def _read(self, core: int, runs: Runs, reader: asyncio.StreamReader) -> None:
+        """Everything the core said, to the end: a report that arrived before a death counts."""
+        deframer = Deframer()
+        try:
+            while data := await reader.read(READ_BYTES):
+                for frame in deframer.feed(data):
+                    self._on_message(core, decode_from_core(frame))
+        except ConnectionError:
+            return
+        except Untrusted:
+            runs.kill()

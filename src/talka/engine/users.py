@@ -1,0 +1,84 @@
+"""What the virtual users of a shard are given, and what the shard hands on: clients, and values between workflows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from talka.engine.clients.custom import CustomClient
+from talka.engine.clients.http import HTTPClient, HTTPEngine
+from talka.engine.recorder import described
+from talka.errors import Invalid
+from talka.wire.shards import VALUE_LIMIT_BYTES
+from talka.work.inspection import WorkflowSpec
+
+
+class UserClients:
+    """`self.client` of one virtual user."""
+
+    __slots__ = ("http", "custom")
+
+    def __init__(self, engine: HTTPEngine) -> None:
+        self.http = HTTPClient(engine)
+        self.custom = CustomClient(engine)
+
+
+class ShardClients:
+    """Makes clients that share one engine."""
+
+    def __init__(self, engine: HTTPEngine) -> None:
+        self._engine = engine
+
+    def new(self) -> UserClients:
+        return UserClients(self._engine)
+
+    def pulse(self) -> int:
+        return self._engine.pulse
+
+
+def received_values(spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, Any]]:
+    """For each `Use` method the values of its parameters, from the first of its sources that gave one."""
+    received: dict[str, dict[str, Any]] = {}
+    for use in spec.uses:
+        found = received.setdefault(use.method, {})
+        for source in use.sources:
+            for key, type_ in use.types.items():
+                if key not in found and key in values.get(source, {}):
+                    try:
+                        found[key] = msgspec.msgpack.decode(values[source][key], type=type_)
+                    except msgspec.ValidationError as error:
+                        raise Invalid(
+                            f"{spec.name}.{use.method}: {key} from {source} is not what its annotation says: {error}"
+                        ) from None
+    return received
+
+
+async def provided_values(
+    spec: WorkflowSpec, last: Mapping[str, Any], context: dict[str, Any]
+) -> tuple[dict[str, bytes], str | None]:
+    """What the shard hands on, encoded, and why something could not be. Each `Provide` runs once, in the end.
+
+    `last` holds the shard's last response of each step: what `self.login.response` means to a `Provide`.
+    """
+    provided: dict[str, bytes] = {}
+    if not spec.provides:
+        return provided, None
+    workflow = spec.workflow()
+    workflow.context = context
+    for name, response in last.items():
+        getattr(workflow, name).last = response
+    for provide in spec.provides:
+        try:
+            value = provide.function(workflow)
+            if provide.is_async:
+                value = await value
+            encoded = b"" if value is None else msgspec.msgpack.encode(value)
+        except Exception as error:  # noqa: BLE001 - users' code may raise anything
+            return provided, f"{spec.name}.{provide.key} could not be provided: {described(error)}"
+        if len(encoded) > VALUE_LIMIT_BYTES:
+            return provided, (
+                f"{spec.name}.{provide.key} provides {len(encoded)} bytes: at most {VALUE_LIMIT_BYTES} are handed on"
+            )
+        if encoded:
+            provided[provide.key] = encoded
+    return provided, None

@@ -1,0 +1,110 @@
+"""One user, one iteration, in this process: every request is shown, and breakpoints in the test work."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from talka.clock import monotonic_ns
+from talka.control.planning_load import flows_into
+from talka.engine.calls import ExchangeFailed
+from talka.engine.clients.http import HTTPEngine
+from talka.engine.prepare import prepare, urls_in
+from talka.engine.recorder import Recorder
+from talka.engine.steps import Iterations
+from talka.engine.users import ShardClients, provided_values, received_values
+from talka.errors import Invalid
+from talka.nodes.local import LocalJob
+from talka.stats.tally import Tally
+from talka.version import VERSION
+from talka.work.inspection import WorkflowSpec
+from talka.work.outcome import ExitCode
+from talka.work.responses import HTTPResponse
+
+BODY_SHOWN_BYTES: Final = 400
+
+Say = Callable[[str], None]
+
+
+async def debug_job(job: LocalJob, say: Say) -> int:
+    """Run each workflow once, those it depends on first. The exit code is that of a run that saw the same."""
+    by_name = {spec.name: spec for spec in job.specs}
+    provided: dict[str, dict[str, bytes]] = {}
+    ok = failed = 0
+    for spec in job.specs:
+        values: dict[str, dict[str, bytes]] = {}
+        for source, key in flows_into(spec, by_name):
+            if key in provided[source]:
+                values.setdefault(source, {})[key] = provided[source][key]
+        try:
+            tally, provided[spec.name] = await debug_workflow(spec, values, say)
+        except ExchangeFailed as error:
+            say(f"{spec.name}: {error}")
+            return ExitCode.INCOMPLETE
+        except Invalid as error:
+            say(f"{spec.name}: {error}")
+            return ExitCode.BAD_FILE
+        steps = [*tally.steps.values(), *tally.actions.values()]
+        ok += sum(step.ok for step in steps)
+        failed += sum(step.failed for step in steps)
+        if not spec.is_test and any(action.failed for action in tally.actions.values()):
+            say(f"{spec.name} failed, so nothing that depends on it would run")
+            return ExitCode.BAD_FILE
+    say(f"{ok} ok, {failed} failed")
+    return ExitCode.HELD if ok else ExitCode.INCOMPLETE
+
+
+async def debug_workflow(
+    spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]], say: Say
+) -> tuple[Tally, dict[str, bytes]]:
+    say(f"── {spec.name} ──")
+    recorder = Recorder(spec)
+    engine = HTTPEngine(
+        recorder.exchanges,
+        version=VERSION,
+        verify=spec.workflow.verify,
+        trace=lambda answer, request: show(answer, request, say),
+    )
+    try:
+        arguments = prepare(spec)
+        for url in urls_in(arguments):
+            await engine.resolve(url)
+        received = received_values(spec, values)
+        context = dict(pair for found in received.values() for pair in found.items())
+        iterations = Iterations(spec, arguments, recorder)
+        user = iterations.new_user(0, ShardClients(engine).new(), context, received)
+        recorder.start(monotonic_ns(), monotonic_ns())
+        await iterations.run(user, monotonic_ns())
+        handed_on, failure = await provided_values(spec, iterations.last, context)
+        if failure is not None:
+            raise Invalid(failure)
+    finally:
+        await engine.close()
+    for name, step in [*recorder.tally.steps.items(), *recorder.tally.actions.items()]:
+        for sample in step.samples:
+            say(f"✗ {name}: {sample.text}")
+        if step.ok:
+            say(f"✓ {name}")
+    for name, check in recorder.tally.checks.items():
+        say(f"✓ {name}" if check.passed else f"✗ {name}: {check.samples[0].text}" if check.samples else f"- {name}")
+    return recorder.tally, handed_on
+
+
+def show(answer: HTTPResponse | ExchangeFailed, request: bytes, say: Say) -> None:
+    head, _, body = request.partition(b"\r\n\r\n")
+    for line in head.decode("latin-1").split("\r\n"):
+        say(f"> {line}")
+    if body:
+        say(f"> {shown(body)}")
+    if isinstance(answer, ExchangeFailed):
+        say(f"< {answer.kind}: {answer}")
+        return
+    timings = answer.timings
+    say(f"< {answer.status} in {timings.total_ms:.2f} ms (first byte {timings.first_byte_ms:.2f} ms)")
+    for name, value in answer.headers.items():
+        say(f"< {name}: {value}")
+    if answer.body:
+        say(f"< {shown(answer.body)}")
+
+
+def shown(body: bytes) -> str:
+    text = body[:BODY_SHOWN_BYTES].decode("utf-8", errors="replace")
+    return text if len(body) <= BODY_SHOWN_BYTES else f"{text}… ({len(body)} bytes)"

@@ -1,0 +1,240 @@
+"""A load job on this machine: connects the job's decisions to core processes. `cli` and `talka.run` call it."""
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import psutil
+
+from talka.clock import SECOND, monotonic_ns, utc_now
+from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.planning_load import Overrides, plan_load_job, with_overrides
+from talka.engine.loader import in_memory, load, select
+from talka.engine.prepare import prepare
+from talka.engine.supervisor import Supervisor
+from talka.errors import Invalid
+from talka.ids import new_job_id
+from talka.report.document import Meta, ResultDocument, build
+from talka.version import VERSION
+from talka.wire.shards import FileSource, FromCore, MemorySource, Settings, Source, UrlSource
+from talka.work.dsl import Workflow
+from talka.work.durations import parse_duration
+from talka.work.inspection import WorkflowSpec, inspect_workflows, names_for_thresholds
+from talka.work.thresholds import parse_threshold
+
+SPARE_DESCRIPTORS = 64
+"""Open files a core needs beside one connection for each virtual user."""
+PROGRESS_EVERY_NS = SECOND
+
+
+class TooManyUsers(Invalid):
+    """More connections than this process may open."""
+
+
+class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    cores: int | None = None
+    overrides: Overrides = Overrides()
+    thresholds: tuple[str, ...] = ()
+    grace: str | float = "30s"
+    seed: int | None = None
+    engine: Literal["auto", "python"] = "auto"
+    allow_partial: bool = False
+
+
+class LocalJob:
+    """A job that is planned and not started: `check` prints it, `run` runs it."""
+
+    def __init__(self, source: Source, specs: Sequence[WorkflowSpec], options: LocalOptions) -> None:
+        self.source = source
+        self.options = options
+        self.specs = with_overrides(specs, options.overrides)
+        self.cores = options.cores or physical_cores()
+        for spec in self.specs:
+            prepare(spec)
+        nodes = [node for spec in self.specs for node in spec.nodes]
+        thresholds = [parse_threshold(rule, **names_for_thresholds(nodes)) for rule in options.thresholds]
+        self.spec: JobSpec = plan_load_job(
+            self.specs,
+            job=new_job_id(random.SystemRandom()),
+            source=source,
+            cores=self.cores,
+            settings=Settings(grace_ns=parse_duration(options.grace, what="grace"), engine="python", seed=options.seed),
+            thresholds=thresholds,
+        )
+
+    @property
+    def name(self) -> str:
+        match self.source:
+            case FileSource(path=path):
+                return Path(path).name
+            case UrlSource(url=url):
+                return url
+            case MemorySource():
+                return ", ".join(spec.name for spec in self.specs)
+
+    @property
+    def file(self) -> str | None:
+        return self.source.path if isinstance(self.source, FileSource) else None
+
+    async def run(
+        self, *, on_progress: Callable[[LoadJob, int], None] | None = None, handle_signals: bool = False
+    ) -> ResultDocument:
+        raise_descriptor_limit(self.spec)
+        started_at = utc_now()
+        runner = LocalRunner(self.spec, on_progress)
+        with signals_to(runner.interrupt) if handle_signals else contextlib.nullcontext():
+            job = await runner.run()
+        return build(
+            job,
+            self.specs,
+            Meta(
+                name=self.name,
+                file=self.file,
+                started_at=started_at.isoformat(timespec="milliseconds"),
+                version=VERSION,
+                allow_partial=self.options.allow_partial,
+            ),
+        )
+
+
+class LocalRunner:
+    """Carries out what the job asks for. Decides nothing."""
+
+    def __init__(self, spec: JobSpec, on_progress: Callable[[LoadJob, int], None] | None) -> None:
+        self._job = LoadJob(spec)
+        self._on_progress = on_progress
+        # Bounded by the cores: each has one report under way, and a handful of other messages in its life.
+        self._inbox: asyncio.Queue[Callable[[int], list[Effect]]] = asyncio.Queue()
+        self._supervisor = Supervisor(self._on_message, self._on_exit)
+
+    async def run(self) -> LoadJob:
+        job, progress_at = self._job, 0
+        try:
+            await self._carry_out(job.start(monotonic_ns()))
+            while not job.ended_ns:
+                effects: list[Effect] = []
+                try:
+                    async with asyncio.timeout(max(0, job.next_tick_at - monotonic_ns()) / SECOND):
+                        happened = await self._inbox.get()
+                    effects = happened(monotonic_ns())
+                except TimeoutError:
+                    pass
+                now = monotonic_ns()
+                # Checked after every arrival: a flood of messages must not starve the timer.
+                if now >= job.next_tick_at:
+                    effects += job.tick(now)
+                    self._supervisor.check_guard()
+                await self._carry_out(effects)
+                if self._on_progress is not None and job.origin_ns and now >= progress_at:
+                    progress_at = now + PROGRESS_EVERY_NS
+                    self._on_progress(job, now)
+        finally:
+            await self._supervisor.close()
+        return job
+
+    def interrupt(self, name: Literal["SIGINT", "SIGTERM"]) -> None:
+        self._inbox.put_nowait(lambda now: self._job.interrupt(now, name))
+
+    async def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case StartCore(core=core, arm=arm):
+                    await self._supervisor.start(core, arm)
+                case Send(core=core, message=message):
+                    self._supervisor.send(core, message)
+                case KillCore(core=core):
+                    self._supervisor.kill(core)
+                case JobEnded():
+                    pass  # the loop sees it
+
+    def _on_message(self, core: int, message: FromCore) -> None:
+        self._inbox.put_nowait(lambda now: self._job.on_message(now, core, message))
+
+    def _on_exit(self, core: int, cause: str) -> None:
+        self._inbox.put_nowait(lambda now: self._job.on_exit(now, core, cause))
+
+
+def job_from_file(path: str, names: Sequence[str], options: LocalOptions) -> LocalJob:
+    source = FileSource(path)
+    return LocalJob(source, select(load(source), names, path), options)
+
+
+def job_from_url(url: str, options: LocalOptions) -> LocalJob:
+    source = UrlSource(url)
+    return LocalJob(source, load(source), options)
+
+
+async def run_workflows(
+    workflows: Sequence[type[Workflow]], options: LocalOptions, *, handle_signals: bool = False
+) -> ResultDocument:
+    """Run classes given from Python. Those a file holds run in core processes, others in a thread of this process."""
+    file = importable_file(workflows)
+    if file is not None:
+        return await job_from_file(file, [workflow.__name__ for workflow in workflows], options).run(
+            handle_signals=handle_signals
+        )
+    key = new_job_id(random.SystemRandom())
+    in_memory[key] = tuple(workflows)
+    try:
+        specs = inspect_workflows(workflows)
+        # One thread is one core: others would only fight for the interpreter's lock.
+        job = LocalJob(MemorySource(key), specs, msgspec.structs.replace(options, cores=1))
+        return await job.run(handle_signals=handle_signals)
+    finally:
+        del in_memory[key]
+
+
+def importable_file(workflows: Sequence[type[Workflow]]) -> str | None:
+    """The one file that holds all the classes at its top level, if there is one."""
+    if not workflows:
+        raise Invalid("there are no workflows to run")
+    files = set()
+    for workflow in workflows:
+        module = sys.modules.get(workflow.__module__)
+        path = getattr(module, "__file__", None)
+        if path is None or workflow.__qualname__ != workflow.__name__ or not os.path.exists(path):
+            return None
+        if getattr(module, workflow.__name__, None) is not workflow:
+            return None
+        files.add(path)
+    return files.pop() if len(files) == 1 else None
+
+
+def physical_cores() -> int:
+    """Cores this process may use; two threads of one core do not count twice."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def raise_descriptor_limit(spec: JobSpec) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for workflow in spec.workflows:
+        shards = workflow.plan.split(workflow.plan.shards_for(spec.cores if workflow.is_test else 1))
+        most = max(shard.vus for shard in shards)
+        if most + SPARE_DESCRIPTORS > hard:
+            raise TooManyUsers(
+                f"{workflow.name} wants {most} virtual users in one core process, which may open {hard} files: "
+                "raise the limit (ulimit -n), or use fewer virtual users or more cores"
+            )
+
+
+@contextlib.contextmanager
+def signals_to(interrupt: Callable[[Literal["SIGINT", "SIGTERM"]], None]):  # type: ignore[no-untyped-def]
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, interrupt, "SIGINT")
+    loop.add_signal_handler(signal.SIGTERM, interrupt, "SIGTERM")
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,0 +1,483 @@
+"""The result document, schema `talka.result/1`: what `--json` writes and every other report is made from.
+
+Its fields are promised: later versions add some and change none.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from talka.control.load_job import LoadJob, WorkflowRun
+from talka.control.shard_run import LostShard
+from talka.stats import hdr
+from talka.stats.histogram import Histogram
+from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
+from talka.work.inspection import WorkflowSpec
+from talka.work.lifecycle import TaskState
+from talka.work.outcome import Facts, Outcome, decide
+
+SCHEMA: Final = "talka.result/1"
+SECOND: Final = 1_000_000_000
+BUSY_CPU: Final = 0.85
+"""A core above this share of one CPU has no room to be on time."""
+LATE_START_MS: Final = 5.0
+"""Starts later than this at p99: the pure-Python engine's timers are good to about one millisecond."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    file: str | None
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Every exchange, by what became of it: requests = ok + failed + interrupted."""
+
+    requests: int
+    ok: int
+    failed: int
+    interrupted: int
+    not_sent: int
+    rate_per_s: float
+    bytes_sent: int
+    bytes_received: int
+    iterations: int
+    dropped_iterations: int
+    connections: int
+    reconnects: int
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Milliseconds."""
+
+    min: float
+    mean: float
+    stdev: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p99_9: float
+    max: float
+
+
+class ErrorSample(msgspec.Struct, frozen=True):
+    t_s: float
+    kind: str
+    text: str
+
+
+class Step(msgspec.Struct, frozen=True):
+    name: str
+    measured: bool
+    count: int
+    ok: int
+    failed: int
+    interrupted: int
+    rate_per_s: float
+    response_time_ms: Times | None
+    service_time_ms: Times | None
+    status_codes: dict[str, int]
+    errors: dict[str, int]
+    samples: list[ErrorSample]
+    histogram: str | None
+    """Response times in microseconds, HdrHistogram V2, compressed, base64."""
+    service_histogram: str | None
+    tags: dict[str, str]
+
+
+class Check(msgspec.Struct, frozen=True):
+    name: str
+    passed: int
+    failed: int
+    samples: list[ErrorSample]
+
+
+class Metric(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    values: int
+    total: float
+    rate_per_s: float
+    min: float | None
+    mean: float | None
+    max: float | None
+    percentiles: dict[str, float] | None
+
+
+class Workflow(msgspec.Struct, frozen=True):
+    name: str
+    status: str
+    model: str
+    load: str
+    vus: int
+    cores: int
+    duration_s: float
+    iterations: int
+    dropped_iterations: int
+    failure: str | None
+    steps: list[Step]
+    checks: list[Check]
+    metrics: list[Metric]
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    rule: str
+    value: float | None
+    passed: bool
+    workflow: str | None
+    shown: str
+
+
+class TimelineRow(msgspec.Struct, frozen=True):
+    t_s: float
+    width_s: float
+    iterations_started: int
+    requests: int
+    failed: int
+    vus: int
+    response_p50_ms: float | None
+    response_p99_ms: float | None
+
+
+class Lost(msgspec.Struct, frozen=True):
+    workflow: str
+    shard: int
+    cause: str
+    from_s: float
+    to_s: float
+    vus_missing: int
+    arrivals_missing: int
+
+
+class CoreHealth(msgspec.Struct, frozen=True):
+    workflow: str
+    shard: int
+    attempt: int
+    cpu: float
+    start_lag_p99_ms: float | None
+    loop_lag_p99_ms: float | None
+    max_rss_bytes: int
+
+
+class Generator(msgspec.Struct, frozen=True):
+    """How well the generator kept up. `cpu` is the busiest core's share of one CPU."""
+
+    engine: str
+    version: str
+    cpu: float
+    start_lag_ms: Times | None
+    loop_lag_ms: Times | None
+    saturated: bool
+    cores: list[CoreHealth]
+
+
+class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = SCHEMA
+    job: Job
+    status: str
+    exit_code: int
+    reasons: list[str]
+    started_at: str
+    duration_s: float
+    totals: Totals
+    workflows: list[Workflow]
+    thresholds: list[Threshold]
+    timeline: list[TimelineRow]
+    lost_shards: list[Lost]
+    datacenters: list[str]
+    start_skew_ms: float
+    generator: Generator
+    warnings: list[str]
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job itself does not know."""
+
+    name: str
+    file: str | None
+    started_at: str
+    version: str
+    allow_partial: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def build(job: LoadJob, specs: Sequence[WorkflowSpec], meta: Meta) -> ResultDocument:
+    """The document of a job that has ended."""
+    duration_s = job.elapsed_ns(job.ended_ns) / SECOND
+    tally = job.tally()
+    verdicts = job.verdicts(job.ended_ns)
+    outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
+    generator = generator_of(job, tally, meta.version)
+    by_name = {spec.name: spec for spec in specs}
+    return ResultDocument(
+        job=Job(job.spec.job, meta.name, meta.file),
+        status=str(outcome.state),
+        exit_code=int(outcome.exit_code),
+        reasons=outcome.reasons,
+        started_at=meta.started_at,
+        duration_s=round(duration_s, 3),
+        totals=totals_of(tally, duration_s),
+        workflows=[workflow_of(run, by_name[name], job.ended_ns) for name, run in job.workflows.items()],
+        thresholds=[
+            Threshold(verdict.rule, verdict.value, verdict.passed, workflow, verdict.shown)
+            for workflow, _, verdict in verdicts
+        ],
+        timeline=timeline_of(job),
+        lost_shards=[lost_of(lost) for lost in job.lost],
+        datacenters=[],
+        start_skew_ms=start_skew_ms(job),
+        generator=generator,
+        warnings=[*meta.warnings, *warnings_of(job, specs, generator)],
+    )
+
+
+def outcome_of(job: LoadJob, tally: Tally, passed: Sequence[bool], allow_partial: bool) -> Outcome:
+    setup, unreachable = None, None
+    for run in job.workflows.values():
+        if run.refused is not None and run.refused.reason == "unreachable":
+            unreachable = unreachable or run.refused.text
+        elif run.state is TaskState.FAILED and (run.refused is not None or not run.spec.is_test):
+            setup = setup or f"{run.spec.name}: {run.failure}"
+    unfinished = (TaskState.FAILED, TaskState.SKIPPED, TaskState.TIMEOUT)
+    steps = tally.steps.values()
+    has_arrivals = any(run.spec.plan.model == "open" for run in job.workflows.values())
+    return decide(
+        Facts(
+            samples=sum(step.ok + step.failed for step in steps),
+            ok=sum(step.ok for step in steps),
+            arrivals=tally.started + tally.dropped if has_arrivals else 0,
+            dropped=tally.dropped,
+            thresholds_held=all(passed),
+            aborted=job.aborted is not None,
+            interrupted_by=job.interrupted_by,
+            timed_out=any(run.state is TaskState.TIMEOUT for run in job.workflows.values()),
+            lost_shards=len(job.lost),
+            unfinished_workflows=sum(run.state in unfinished for run in job.workflows.values()),
+            setup_failed=setup,
+            unreachable=unreachable,
+            allow_partial=allow_partial,
+        )
+    )
+
+
+def totals_of(tally: Tally, duration_s: float) -> Totals:
+    exchanges = tally.exchanges
+    return Totals(
+        requests=exchanges.requests,
+        ok=exchanges.ok,
+        failed=exchanges.failed,
+        interrupted=exchanges.interrupted,
+        not_sent=exchanges.not_sent,
+        rate_per_s=per_second(exchanges.requests, duration_s),
+        bytes_sent=exchanges.bytes_sent,
+        bytes_received=exchanges.bytes_received,
+        iterations=tally.iterations,
+        dropped_iterations=tally.dropped,
+        connections=exchanges.connections,
+        reconnects=exchanges.reconnects,
+    )
+
+
+def workflow_of(run: WorkflowRun, spec: WorkflowSpec, now: int) -> Workflow:
+    tally, elapsed_s = run.tally(), run.elapsed_ns(now) / SECOND
+    tags = {node.name: dict(node.tags) for node in spec.nodes}
+    partial = run.state is TaskState.COMPLETED and any(len(shard.attempts) > 1 for shard in run.shards)
+    return Workflow(
+        name=run.spec.name,
+        status="partial" if partial else str(run.state),
+        model=run.spec.plan.model,
+        load=spec.shape.describe(),
+        vus=run.spec.plan.vus,
+        cores=len(run.shards),
+        duration_s=round(elapsed_s, 3),
+        iterations=tally.iterations,
+        dropped_iterations=tally.dropped,
+        failure=run.failure,
+        steps=[
+            step_of(node.name, node.measured, tallies.get(node.name, StepTally()), elapsed_s, tags[node.name])
+            for node in spec.nodes
+            if node.kind in ("step", "action")
+            for tallies in [tally.steps if node.measured else tally.actions]
+        ],
+        checks=[check_of(name, check) for name, check in tally.checks.items()],
+        metrics=[metric_of(name, metric, elapsed_s) for name, metric in tally.metrics.items()],
+    )
+
+
+def step_of(name: str, measured: bool, tally: StepTally, elapsed_s: float, tags: Mapping[str, str]) -> Step:
+    return Step(
+        name=name,
+        measured=measured,
+        count=tally.count,
+        ok=tally.ok,
+        failed=tally.failed,
+        interrupted=tally.interrupted,
+        rate_per_s=per_second(tally.ok + tally.failed, elapsed_s),
+        response_time_ms=times_of(tally.response_time),
+        service_time_ms=times_of(tally.service_time),
+        status_codes={str(code): count for code, count in sorted(tally.status_codes.items())},
+        errors=dict(sorted(tally.errors.items(), key=lambda item: -item[1])),
+        samples=samples_of(tally.samples),
+        histogram=hdr.encode(tally.response_time) if measured else None,
+        service_histogram=hdr.encode(tally.service_time) if measured else None,
+        tags=dict(tags),
+    )
+
+
+def check_of(name: str, tally: CheckTally) -> Check:
+    return Check(name, tally.passed, tally.failed, samples_of(tally.samples))
+
+
+def metric_of(name: str, tally: MetricTally, elapsed_s: float) -> Metric:
+    percentiles = None
+    if tally.kind == "distribution" and tally.values:
+        percentiles = {
+            f"p{percent:g}".replace(".", "_"): tally.thousandths.percentile(percent) / 1000
+            for percent in (50, 90, 95, 99, 99.9)
+        }
+    return Metric(
+        name=name,
+        kind=tally.kind,
+        values=tally.values,
+        total=tally.total,
+        rate_per_s=per_second(tally.total, elapsed_s),
+        min=tally.min,
+        mean=tally.total / tally.values if tally.values else None,
+        max=tally.max,
+        percentiles=percentiles,
+    )
+
+
+def samples_of(samples: Sequence[Sample]) -> list[ErrorSample]:
+    return [ErrorSample(round(sample.at_ns / SECOND, 3), sample.kind, sample.text) for sample in samples]
+
+
+def times_of(histogram: Histogram) -> Times | None:
+    if not histogram.count:
+        return None
+
+    def at(percent: float) -> float:
+        return histogram.percentile(percent) / 1000
+
+    return Times(
+        min=histogram.min / 1000,
+        mean=round(histogram.mean / 1000, 3),
+        stdev=round(histogram.stdev / 1000, 3),
+        p50=at(50),
+        p90=at(90),
+        p95=at(95),
+        p99=at(99),
+        p99_9=at(99.9),
+        max=histogram.max / 1000,
+    )
+
+
+def timeline_of(job: LoadJob) -> list[TimelineRow]:
+    rows = []
+    for span in job.timeline.spans():
+        times = span.window.response_time
+        rows.append(
+            TimelineRow(
+                t_s=span.start_ns / SECOND,
+                width_s=span.length_ns / SECOND,
+                iterations_started=span.window.started,
+                requests=span.window.requests,
+                failed=span.window.failed,
+                vus=span.window.vus,
+                response_p50_ms=times.percentile(50) / 1000 if times.count else None,
+                response_p99_ms=times.percentile(99) / 1000 if times.count else None,
+            )
+        )
+    return rows
+
+
+def lost_of(lost: LostShard) -> Lost:
+    return Lost(
+        lost.workflow,
+        lost.shard,
+        lost.cause,
+        round(lost.from_ns / SECOND, 3),
+        round(lost.to_ns / SECOND, 3),
+        lost.vus_missing,
+        lost.arrivals_missing,
+    )
+
+
+def start_skew_ms(job: LoadJob) -> float:
+    """The most by which shards of one workflow started apart."""
+    skews = [0.0]
+    for run in job.workflows.values():
+        starts = [shard.attempts[0].started_at_ns for shard in run.shards if shard.attempts[0].started_at_ns]
+        if starts:
+            skews.append((max(starts) - min(starts)) / 1e6)
+    return round(max(skews), 3)
+
+
+def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
+    cores = [
+        CoreHealth(
+            workflow=name,
+            shard=shard.shard.index,
+            attempt=number,
+            cpu=round(health.cpu_ns / health.wall_ns, 3) if health.wall_ns else 0.0,
+            start_lag_p99_ms=health.start_lag.percentile(99) / 1000 if health.start_lag.count else None,
+            loop_lag_p99_ms=health.loop_lag.percentile(99) / 1000 if health.loop_lag.count else None,
+            max_rss_bytes=health.max_rss_bytes,
+        )
+        for name, run in job.workflows.items()
+        for shard in run.shards
+        for number, attempt in enumerate(shard.attempts, 1)
+        for health in [attempt.tally.generator]
+    ]
+    busiest = max((core.cpu for core in cores), default=0.0)
+    is_late = any((core.start_lag_p99_ms or 0) > LATE_START_MS for core in cores)
+    return Generator(
+        engine=job.engine,
+        version=version,
+        cpu=busiest,
+        start_lag_ms=times_of(tally.generator.start_lag),
+        loop_lag_ms=times_of(tally.generator.loop_lag),
+        saturated=busiest > BUSY_CPU or is_late,
+        cores=cores,
+    )
+
+
+def warnings_of(job: LoadJob, specs: Sequence[WorkflowSpec], generator: Generator) -> list[str]:
+    found = [announcement for spec in specs for announcement in spec.announcements]
+    found += [f"{name}: {run.failure}" for name, run in job.workflows.items() if run.failure]
+    for lost in job.lost:
+        missing = f"{lost.arrivals_missing} arrivals" if lost.arrivals_missing else f"{lost.vus_missing} VUs"
+        found.append(
+            f"the core of {lost.workflow}, shard {lost.shard}, {lost.cause}: nothing is known of it from "
+            f"{lost.from_ns / SECOND:.1f} s to {lost.to_ns / SECOND:.1f} s ({missing} missing)"
+        )
+    for name, run in job.workflows.items():
+        for action, tally in run.tally().actions.items():
+            if tally.failed:
+                found.append(f"{name}.{action} failed {tally.failed} times, first: {tally.samples[0].text}")
+    if generator.saturated:
+        late = generator.start_lag_ms
+        found.append(
+            f"the generator was the bottleneck: its busiest core used {generator.cpu:.0%} of a CPU"
+            + (f", starts were late by {late.p99:.1f} ms at p99" if late else "")
+            + "; the target may be faster than these numbers"
+        )
+    return found
+
+
+def per_second(count: float, elapsed_s: float) -> float:
+    return round(count / elapsed_s, 3) if elapsed_s else 0.0
+
+
+def read(content: bytes) -> ResultDocument:
+    """A document written before. Unknown fields are ignored."""
+    return msgspec.json.decode(content, type=ResultDocument)
+
+
+def as_builtins(document: ResultDocument) -> Any:
+    return msgspec.to_builtins(document)

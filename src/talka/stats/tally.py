@@ -1,0 +1,220 @@
+"""What a shard has counted so far: cumulative, mergeable, encodable.
+
+A tally only grows. Merging is associative and commutative, so the order in which shards report does not matter, and
+the latest tally of a shard replaces its earlier ones.
+"""
+
+from bisect import insort
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from talka.stats.histogram import Histogram
+
+ERROR_KINDS: Final = ("refused", "dns", "tls", "reset", "timeout", "protocol", "status", "check", "exception")
+Key = TypeVar("Key")
+MetricKind = Literal["count", "rate", "sample", "distribution"]
+
+SAMPLES_KEPT: Final = 5
+"""First error samples kept for each step and kind."""
+STATUS_CODES_KEPT: Final = 64
+"""A server that invents codes must not fill memory: further ones are counted under 0."""
+
+
+class Exchanges(msgspec.Struct):
+    """Requests and what became of them, every one: also redirect hops and further calls inside a step."""
+
+    ok: int = 0
+    failed: int = 0
+    interrupted: int = 0
+    not_sent: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    connections: int = 0
+    reconnects: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Every exchange put on the wire."""
+        return self.ok + self.failed + self.interrupted
+
+    def merge(self, other: "Exchanges") -> None:
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
+
+class Sample(msgspec.Struct, frozen=True, order=True):
+    """One failure as it was seen, kept because it was among the first of its kind."""
+
+    at_ns: int
+    """Since the start of the job."""
+    kind: str
+    text: str
+    status: int = 0
+
+
+class StepTally(msgspec.Struct):
+    ok: int = 0
+    failed: int = 0
+    interrupted: int = 0
+    response_time: Histogram = msgspec.field(default_factory=Histogram)
+    service_time: Histogram = msgspec.field(default_factory=Histogram)
+    status_codes: dict[int, int] = {}
+    errors: dict[str, int] = {}
+    samples: list[Sample] = []
+
+    @property
+    def count(self) -> int:
+        return self.ok + self.failed + self.interrupted
+
+    def fail(self, sample: Sample) -> None:
+        self.failed += 1
+        seen = self.errors.get(sample.kind, 0)
+        self.errors[sample.kind] = seen + 1
+        if seen < SAMPLES_KEPT:
+            insort(self.samples, sample)
+
+    def saw_status(self, status: int) -> None:
+        codes = self.status_codes
+        if status not in codes and len(codes) >= STATUS_CODES_KEPT:
+            status = 0
+        codes[status] = codes.get(status, 0) + 1
+
+    def merge(self, other: "StepTally") -> None:
+        self.ok += other.ok
+        self.failed += other.failed
+        self.interrupted += other.interrupted
+        self.response_time.merge(other.response_time)
+        self.service_time.merge(other.service_time)
+        add_counts(self.status_codes, other.status_codes)
+        fold_codes(self.status_codes)
+        add_counts(self.errors, other.errors)
+        self.samples = first_samples(self.samples + other.samples)
+
+
+class CheckTally(msgspec.Struct):
+    passed: int = 0
+    failed: int = 0
+    samples: list[Sample] = []
+
+    def fail(self, sample: Sample) -> None:
+        self.failed += 1
+        if self.failed <= SAMPLES_KEPT:
+            insort(self.samples, sample)
+
+    def merge(self, other: "CheckTally") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.samples = first_samples(self.samples + other.samples)
+
+
+class MetricTally(msgspec.Struct):
+    """A metric of the user's: `count` and `rate` sum up, `sample` keeps the extremes, `distribution` every value.
+
+    Distributions are kept in thousandths, so that fractions down to 0.001 survive; the histogram's three
+    significant digits hold from there up to 3.6 million.
+    """
+
+    kind: MetricKind
+    values: int = 0
+    total: float = 0.0
+    min: float | None = None
+    max: float | None = None
+    thousandths: Histogram = msgspec.field(default_factory=Histogram)
+
+    def add(self, value: float) -> None:
+        self.values += 1
+        self.total += value
+        if self.min is None or value < self.min:
+            self.min = value
+        if self.max is None or value > self.max:
+            self.max = value
+        if self.kind == "distribution":
+            self.thousandths.record(round(value * 1000))
+
+    def merge(self, other: "MetricTally") -> None:
+        self.values += other.values
+        self.total += other.total
+        self.min = min((m for m in (self.min, other.min) if m is not None), default=None)
+        self.max = max((m for m in (self.max, other.max) if m is not None), default=None)
+        self.thousandths.merge(other.thousandths)
+
+
+class GeneratorTally(msgspec.Struct):
+    """How well the generator itself kept up."""
+
+    start_lag: Histogram = msgspec.field(default_factory=Histogram)
+    """Microseconds between an iteration's intended and its actual start (open model)."""
+    loop_lag: Histogram = msgspec.field(default_factory=Histogram)
+    """Microseconds by which the event loop woke up late."""
+    cpu_ns: int = 0
+    wall_ns: int = 0
+    max_rss_bytes: int = 0
+
+    def merge(self, other: "GeneratorTally") -> None:
+        self.start_lag.merge(other.start_lag)
+        self.loop_lag.merge(other.loop_lag)
+        self.cpu_ns += other.cpu_ns
+        self.wall_ns += other.wall_ns
+        self.max_rss_bytes = max(self.max_rss_bytes, other.max_rss_bytes)
+
+
+class Tally(msgspec.Struct):
+    """Everything one shard, or several merged, has counted."""
+
+    iterations: int = 0
+    """Iterations that ran to their end."""
+    started: int = 0
+    dropped: int = 0
+    """Arrivals that were due and could not start."""
+    exchanges: Exchanges = msgspec.field(default_factory=Exchanges)
+    steps: dict[str, StepTally] = {}
+    actions: dict[str, StepTally] = {}
+    """What ran without being measured: its times stay empty, its failures must not."""
+    checks: dict[str, CheckTally] = {}
+    metrics: dict[str, MetricTally] = {}
+    generator: GeneratorTally = msgspec.field(default_factory=GeneratorTally)
+
+    def merge(self, other: "Tally") -> None:
+        self.iterations += other.iterations
+        self.started += other.started
+        self.dropped += other.dropped
+        self.exchanges.merge(other.exchanges)
+        for name, step in other.steps.items():
+            self.steps.setdefault(name, StepTally()).merge(step)
+        for name, action in other.actions.items():
+            self.actions.setdefault(name, StepTally()).merge(action)
+        for name, check in other.checks.items():
+            self.checks.setdefault(name, CheckTally()).merge(check)
+        for name, metric in other.metrics.items():
+            self.metrics.setdefault(name, MetricTally(metric.kind)).merge(metric)
+        self.generator.merge(other.generator)
+
+
+def add_counts(into: dict[Key, int], more: dict[Key, int]) -> None:
+    for key, count in more.items():
+        into[key] = into.get(key, 0) + count
+
+
+def fold_codes(codes: dict[int, int]) -> None:
+    """Keep the lowest codes and count the others under 0. A choice by order of arrival would depend on who merges first."""
+    for code in sorted(codes.keys() - {0})[STATUS_CODES_KEPT:]:
+        codes[0] = codes.get(0, 0) + codes.pop(code)
+
+
+def first_samples(samples: list[Sample]) -> list[Sample]:
+    """The earliest few of each kind. Ordered by every field, so that merging does not depend on the order."""
+    kept: dict[str, list[Sample]] = {}
+    for sample in sorted(samples):
+        of_kind = kept.setdefault(sample.kind, [])
+        if len(of_kind) < SAMPLES_KEPT:
+            of_kind.append(sample)
+    return sorted(sample for of_kind in kept.values() for sample in of_kind)
+
+
+def merged(tallies: "list[Tally]") -> Tally:
+    """A new tally; the given ones stay as they are."""
+    whole = Tally()
+    for tally in tallies:
+        whole.merge(tally)
+    return whole

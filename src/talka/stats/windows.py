@@ -1,0 +1,106 @@
+"""What happened when: windows of 100 ms that add up, and a timeline of them that stays small however long a job runs.
+
+A shard records windows and keeps them until they were acknowledged; the timeline merges those of all shards. Recent
+time is kept window by window, older time in spans of 10 s, older still in spans of a minute.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from talka.stats.histogram import CoarseHistogram
+
+WINDOW_NS: Final = 100_000_000
+UNACKNOWLEDGED_LIMIT: Final = 600
+"""A minute of windows. A receiver that acknowledged none for so long has lost the oldest."""
+SPANS: Final = ((1, 600), (100, 360), (600, 10_080))
+"""(windows in a span, spans kept): 100 ms for 60 s, 10 s for an hour, 1 min for a week."""
+
+
+class Window(msgspec.Struct):
+    """One slice of time of one shard or of several. `vus` is the most that were active in it."""
+
+    index: int
+    started: int = 0
+    requests: int = 0
+    failed: int = 0
+    vus: int = 0
+    response_time: CoarseHistogram = msgspec.field(default_factory=CoarseHistogram)
+
+    def add(self, other: "Window") -> None:
+        self.started += other.started
+        self.requests += other.requests
+        self.failed += other.failed
+        self.response_time.merge(other.response_time)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A stretch of the timeline, as it is shown."""
+
+    start_ns: int
+    length_ns: int
+    window: Window
+
+
+class WindowLog:
+    """The windows of one shard that its receiver has not acknowledged yet."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._closed: dict[int, Window] = {}
+
+    def close(self, window: Window) -> None:
+        self._closed[window.index] = window
+        if len(self._closed) > UNACKNOWLEDGED_LIMIT:
+            del self._closed[next(iter(self._closed))]
+            self.lost += 1
+
+    def open_windows(self) -> list[Window]:
+        return list(self._closed.values())
+
+    def acknowledge(self, windows: Iterable[Window]) -> None:
+        for window in windows:
+            self._closed.pop(window.index, None)
+
+
+class Timeline:
+    """Windows of all shards, merged. Each shard gives a window once; its receiver sees to that."""
+
+    def __init__(self) -> None:
+        self._levels: tuple[dict[int, Window], ...] = tuple({} for _ in SPANS)
+        self._newest = 0
+
+    def add(self, window: Window) -> None:
+        self._newest = max(self._newest, window.index)
+        for (width, kept), spans in zip(SPANS, self._levels, strict=True):
+            span = window.index // width
+            if span > self._newest // width - kept:
+                into = spans.get(span)
+                if into is None:
+                    into = spans[span] = Window(span)
+                into.add(window)
+                # Shards of one instant add up; over a longer span the highest count is the telling one.
+                into.vus = into.vus + window.vus if width == 1 else max(into.vus, window.vus)
+                self._age()
+                return
+
+    def _age(self) -> None:
+        for level, (width, kept) in enumerate(SPANS):
+            spans = self._levels[level]
+            oldest = self._newest // width - kept
+            for index in [index for index in spans if index <= oldest]:
+                old = spans.pop(index)
+                if level + 1 < len(SPANS):
+                    wider = SPANS[level + 1][0]
+                    into = self._levels[level + 1].setdefault(index * width // wider, Window(index * width // wider))
+                    into.add(old)
+                    into.vus = max(into.vus, old.vus)
+
+    def spans(self) -> list[Span]:
+        """Oldest first."""
+        return [
+            Span(window.index * width * WINDOW_NS, width * WINDOW_NS, window)
+            for (width, _), spans in reversed(list(zip(SPANS, self._levels, strict=True)))
+            for window in sorted(spans.values(), key=lambda window: window.index)
+        ]

@@ -1,0 +1,59 @@
+"""What a step finds under `self.client`: the calls, as users write them. `engine/clients` implements them."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from talka.work.arguments import Scalar
+from talka.work.responses import CustomResponse, HTTPResponse
+
+Value = TypeVar("Value")
+
+
+class HTTPMethod(Protocol):
+    """One request. `timeout` is seconds or a `Timeout`; `redirects` is how many are followed, or False."""
+
+    async def __call__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, Scalar | Sequence[Scalar]] | None = None,
+        cookies: Mapping[str, str] | None = None,
+        auth: str | tuple[str, str] | None = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: Any = None,
+        redirects: int | bool | None = None,
+    ) -> HTTPResponse: ...
+
+
+class HTTP(Protocol):
+    """HTTP/1.1 with connections and cookies of this virtual user's own."""
+
+    @property
+    def get(self) -> HTTPMethod: ...
+    @property
+    def post(self) -> HTTPMethod: ...
+    @property
+    def put(self) -> HTTPMethod: ...
+    @property
+    def patch(self) -> HTTPMethod: ...
+    @property
+    def delete(self) -> HTTPMethod: ...
+    @property
+    def head(self) -> HTTPMethod: ...
+    @property
+    def options(self) -> HTTPMethod: ...
+
+
+class Custom(Protocol):
+    """Anything that can be awaited, measured."""
+
+    async def call(self, awaitable: Awaitable[Value], *, timeout: float | None = None) -> CustomResponse[Value]: ...
+
+
+class Clients(Protocol):
+    @property
+    def http(self) -> HTTP: ...
+    @property
+    def custom(self) -> Custom: ...

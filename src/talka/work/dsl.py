@@ -1,0 +1,249 @@
+"""The language users write: a `Workflow` class, and decorators that say what its methods are.
+
+Nothing here runs or checks anything; `inspection` reads the declarations, `engine` runs them.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast, overload
+
+import msgspec
+
+from talka.errors import Invalid
+from talka.stats.tally import MetricKind
+from talka.work.clients import Clients
+from talka.work.shapes import LoadShape
+
+Result = TypeVar("Result")
+Value = TypeVar("Value")
+AnyWorkflow = TypeVar("AnyWorkflow", bound="type[Workflow]")
+Function: TypeAlias = Callable[..., Any]
+Priority = Literal["low", "normal", "high", "exclusive", "auto"]
+Expect: TypeAlias = int | range | Iterable[int | range]
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """The mark inside `Provide` and `Use`."""
+
+    provides: bool
+
+
+Provide: TypeAlias = Annotated[Value, Flow(provides=True)]
+"""Return annotation of a `@state` method that hands a value on: the method's name is the key."""
+Use: TypeAlias = Annotated[Value, Flow(provides=False)]
+"""Return annotation of a `@state` method that receives values: its parameters are the keys."""
+
+
+class NoResponse(Invalid):
+    """A step was asked for its last response before it had one."""
+
+
+class Declaration(Generic[Result]):
+    """A decorated method. Its name and its class are filled in when the class is made."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, function: Function, after: tuple[object, ...]) -> None:
+        self.function = function
+        self.after = after
+        self.name: str = function.__name__
+        self.owner: type | None = None
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @property
+    def line(self) -> int:
+        return int(self.function.__code__.co_firstlineno)
+
+
+class BoundStep(Generic[Result]):
+    """A step of one virtual user: callable, and it remembers its last response."""
+
+    __slots__ = ("_step", "_workflow", "last")
+
+    def __init__(self, step: "Step[Result]", workflow: "Workflow") -> None:
+        self._step = step
+        self._workflow = workflow
+        self.last: Result | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._step.function(self._workflow, *args, **kwargs)
+
+    @property
+    def response(self) -> Result:
+        if self.last is None:
+            raise NoResponse(f"step {self._step.name} has no response yet")
+        return self.last
+
+
+class Step(Declaration[Result]):
+    kind = "step"
+
+    def __init__(
+        self, function: Function, after: tuple[object, ...], expect: Expect, tags: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(function, after)
+        self.expect = expect
+        self.tags = dict(tags or {})
+
+    @overload
+    def __get__(self, workflow: None, owner: type) -> "Step[Result]": ...
+    @overload
+    def __get__(self, workflow: "Workflow", owner: type) -> BoundStep[Result]: ...
+    def __get__(self, workflow: "Workflow | None", owner: type) -> "Step[Result] | BoundStep[Result]":
+        if workflow is None:
+            return self
+        bound = workflow.__dict__.get(self.name)
+        if bound is None:
+            # Kept under the step's own name: this descriptor defines no __set__, so the next look-up finds it directly.
+            bound = workflow.__dict__[self.name] = BoundStep(self, workflow)
+        return cast(BoundStep[Result], bound)
+
+
+class Method(Declaration[Result]):
+    """A declaration that stays an ordinary method on instances."""
+
+    @overload
+    def __get__(self, workflow: None, owner: type) -> "Method[Result]": ...
+    @overload
+    def __get__(self, workflow: "Workflow", owner: type) -> Callable[..., Result]: ...
+    def __get__(self, workflow: "Workflow | None", owner: type) -> "Method[Result] | Callable[..., Result]":
+        return self if workflow is None else self.bind(workflow)
+
+    def bind(self, workflow: "Workflow") -> Callable[..., Result]:
+        return cast(Callable[..., Result], self.function.__get__(workflow))
+
+
+class Action(Method[Result]):
+    kind = "action"
+
+
+class Check(Method[Result]):
+    kind = "check"
+
+
+class Metric(Method[Result]):
+    kind = "metric"
+
+    def __init__(self, function: Function, after: tuple[object, ...], metric_kind: MetricKind) -> None:
+        super().__init__(function, after)
+        self.metric_kind = metric_kind
+
+
+class State(Method[Result]):
+    """`after` holds the workflows this state goes to (`Provide`) or comes from (`Use`)."""
+
+    kind = "state"
+
+    def bind(self, workflow: "Workflow") -> Callable[..., Result]:
+        def call(**given: Any) -> Result:
+            return cast(Result, self.function(workflow, **{**workflow.received.get(self.name, {}), **given}))
+
+        return call
+
+
+class Namespace(dict[str, object]):
+    """The body of a workflow class while it is read. Python would let a second definition hide the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.duplicates: list[Declaration[Any]] = []
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if isinstance(value, Declaration) and isinstance(self.get(name), Declaration):
+            self.duplicates.append(value)
+        super().__setitem__(name, value)
+
+
+class WorkflowType(type):
+    duplicates: Sequence[Declaration[Any]]
+
+    @classmethod
+    def __prepare__(metacls, name: str, bases: tuple[type, ...], /, **kwargs: Any) -> Namespace:
+        return Namespace()
+
+    def __new__(metacls, name: str, bases: tuple[type, ...], body: Namespace, **kwargs: Any) -> "WorkflowType":
+        made = super().__new__(metacls, name, bases, dict(body), **kwargs)
+        made.duplicates = tuple(body.duplicates)
+        return made
+
+
+class Workflow(metaclass=WorkflowType):
+    """One kind of user: what it does, how many there are, for how long.
+
+    Give `vus` and `duration`, or a load shape as `load`. With neither, one user runs the workflow once.
+    """
+
+    vus: int = 1
+    duration: str | float | None = None
+    load: LoadShape | None = None
+    priority: Priority = "auto"
+    timeout: str | float | None = None
+    """The longest the workflow may run; by default the length of its plan and a minute."""
+    thresholds: Sequence[str] = ()
+    verify: bool | str = True
+    """TLS: True checks against the system's authorities, a string names a file of them, False checks nothing."""
+    abstract: bool = False
+    """True on a class that only others inherit from (it is not inherited itself)."""
+    depends_on: ClassVar[tuple[object, ...]] = ()
+
+    client: Clients
+    context: dict[str, Any]
+    """Shared by all virtual users of a shard; starts with the values other workflows provided."""
+
+    def __init__(self) -> None:
+        self.received: Mapping[str, Mapping[str, Any]] = {}
+
+
+RESERVED: Final = frozenset(
+    {"vus", "duration", "load", "priority", "timeout", "thresholds", "verify", "abstract", "depends_on"}
+    | {"client", "context", "received"}
+)
+
+
+def step(
+    *after: str | Declaration[Any] | Function, expect: Expect = (), tags: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Awaitable[Result]]], Step[Result]]:
+    """A measured step, if its return annotation is a client's response; it runs after the steps named.
+
+    `expect` lists statuses of 400 and above that are no failure here.
+    """
+
+    def decorate(function: Callable[..., Awaitable[Result]]) -> Step[Result]:
+        return Step(function, after, expect, tags)
+
+    return decorate
+
+
+def action(*after: str | Declaration[Any] | Function) -> Callable[[Callable[..., Any]], Action[Any]]:
+    """Runs in its place among the steps and is not measured."""
+    return lambda function: Action(function, after)
+
+
+def check(*after: str | Declaration[Any] | Function) -> Callable[[Callable[..., Any]], Check[Any]]:
+    """Judges results of steps, which it receives by name. It fails when it raises, or returns False or an exception."""
+    return lambda function: Check(function, after)
+
+
+def metric(kind: MetricKind, *after: str | Declaration[Any] | Function) -> Callable[[Callable[..., Any]], Metric[Any]]:
+    """Measures something of the user's own: the numbers it returns are counted as `kind` says; None counts nothing."""
+    return lambda function: Metric(function, after, kind)
+
+
+def state(*workflows: str | type[Workflow]) -> Callable[[Callable[..., Any]], State[Any]]:
+    """Hands a value to other workflows (`-> Provide[T]`) or receives values from them (`-> Use[T]`)."""
+    return lambda function: State(function, workflows)
+
+
+def depends(*workflows: str | type[Workflow]) -> Callable[[AnyWorkflow], AnyWorkflow]:
+    """The decorated workflow starts when those named have ended."""
+
+    def decorate(workflow: AnyWorkflow) -> AnyWorkflow:
+        workflow.depends_on = workflows
+        return workflow
+
+    return decorate

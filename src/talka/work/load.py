@@ -1,0 +1,314 @@
+"""The plan a load shape becomes, and the shards it splits into.
+
+A plan is made before the run and never changes. However many shards it is split into, their VUs, arrivals and
+iterations add up to the whole at every instant: each VU and each arrival has a number in the whole, and the number
+alone says which shard it belongs to. All of it is integer arithmetic, so that no two machines round differently.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from math import isqrt
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from talka.errors import Invalid
+from talka.work.durations import SECOND_NS
+
+Model = Literal["closed", "open"]
+Policy = Literal["queue", "drop"]
+
+RATE_PER_S: Final = 3_600 * 10**6
+"""One arrival per second in the unit of plans: millionths of an arrival per hour.
+
+A whole number holds every rate of six decimals per second, minute or hour exactly, and fits 64 bits."""
+
+# Areas under the rate are counted in halves of (rate unit x nanosecond), so that a triangle's is whole too.
+ARRIVAL_AREA: Final = 2 * RATE_PER_S * SECOND_NS
+
+
+class BadShape(Invalid):
+    """The load as described cannot be run."""
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of a plan over which the VUs or the rate go in a straight line from `start` to `end`.
+
+    VUs are whole; rates are in units of `1 / RATE_PER_S` arrivals per second. `end` is where the line leads: its last
+    instant belongs to the next segment.
+    """
+
+    length_ns: Annotated[int, msgspec.Meta(ge=1)]
+    start: Annotated[int, msgspec.Meta(ge=0)]
+    end: Annotated[int, msgspec.Meta(ge=0)]
+
+    @property
+    def area(self) -> int:
+        return (self.start + self.end) * self.length_ns
+
+    def area_times_length(self, offset_ns: int) -> int:
+        """The area up to the offset, multiplied by the length: only so it is always whole."""
+        return (2 * self.start * self.length_ns + (self.end - self.start) * offset_ns) * offset_ns
+
+    def whole_at(self, offset_ns: int) -> int:
+        return self.start + (self.end - self.start) * offset_ns // self.length_ns
+
+    def offset_of(self, area: int) -> int:
+        """The last nanosecond up to which the area is at most this, for an area in `range(self.area)`."""
+        slope = self.end - self.start
+        if slope == 0:
+            return area // (2 * self.start)
+        # Up to offset x the area is (slope * x**2 + 2 * reach * x) / length. Solved for x; square roots are rounded
+        # so that the quotient is rounded down.
+        reach = self.start * self.length_ns
+        square = reach * reach + slope * area * self.length_ns
+        if slope > 0:
+            return (isqrt(square) - reach) // slope
+        return (reach - isqrt(square - 1) - 1) // -slope
+
+
+class Plan(msgspec.Struct, frozen=True, dict=True):
+    """What to run, and when.
+
+    Closed model: VUs run one iteration after the other; `segments` say how many VUs there are. VU number j exists as
+    long as more than j are wanted. Iteration plans end when their iterations are done, and at the latest when their
+    segment, if any, is over.
+
+    Open model: `segments` say at what rate iterations start, whatever became of earlier ones. Arrival number n is due
+    at the instant from which on the integral of the rate is above n: arrival 0 as soon as the rate is above 0, and at a
+    constant rate one every 1/rate. So there are exactly ceil(integral) arrivals, none of them during a pause.
+    """
+
+    model: Model
+    vus: int
+    """VUs that ever exist. Open model: VUs that may be busy at the same time."""
+    segments: tuple[Segment, ...] = ()
+    """Empty for iteration plans without an end in time."""
+    iterations_per_vu: int | None = None
+    shared_iterations: int | None = None
+    policy: Policy = "queue"
+    """Open model: what becomes of an arrival that finds no VU free."""
+
+    def __post_init__(self) -> None:
+        has_iterations = self.iterations_per_vu is not None or self.shared_iterations is not None
+        if not self.segments and not has_iterations:
+            raise BadShape("nothing would run: the load has no length; give it a duration above 0")
+        if self.vus < 1:
+            raise BadShape(
+                "nothing would run: no VU is wanted before the end, and a ramp reaches its target only there"
+            )
+        if self.model == "open" and self.arrivals_total == 0:
+            raise BadShape("nothing would run: the rate is 0 all the time")
+
+    @classmethod
+    def of_vus(cls, segments: Sequence[Segment]) -> "Plan":
+        peak = max((max(part.start, part.whole_at(part.length_ns - 1)) for part in segments), default=0)
+        return cls(model="closed", vus=peak, segments=tuple(segments))
+
+    @classmethod
+    def of_rate(cls, segments: Sequence[Segment], *, max_vus: int, policy: Policy) -> "Plan":
+        return cls(model="open", vus=max_vus, segments=tuple(segments), policy=policy)
+
+    @cached_property
+    def starts_ns(self) -> tuple[int, ...]:
+        """When each segment starts, and last when the plan ends."""
+        return tuple(accumulate((part.length_ns for part in self.segments), initial=0))
+
+    @cached_property
+    def areas(self) -> tuple[int, ...]:
+        """The area under the rate when each segment starts, and last the whole area."""
+        return tuple(accumulate((part.area for part in self.segments), initial=0))
+
+    @property
+    def length_ns(self) -> int | None:
+        return self.starts_ns[-1] if self.segments else None
+
+    @property
+    def arrivals_total(self) -> int:
+        return -(-self.areas[-1] // ARRIVAL_AREA) if self.model == "open" else 0
+
+    def arrivals_before(self, t_ns: int) -> int:
+        """How many arrivals are due before t."""
+        position = bisect_right(self.starts_ns, t_ns) - 1
+        if self.model == "closed" or position < 0:
+            return 0
+        if position == len(self.segments):
+            return self.arrivals_total
+        part = self.segments[position]
+        area = self.areas[position] * part.length_ns + part.area_times_length(t_ns - self.starts_ns[position])
+        return -(-area // (ARRIVAL_AREA * part.length_ns))
+
+    def vus_at(self, t_ns: int) -> int:
+        """VUs that exist at t. Open model: VUs that may be busy."""
+        if not self._runs_at(t_ns):
+            return 0
+        if self.model == "open" or not self.segments:
+            return self.vus
+        position = bisect_right(self.starts_ns, t_ns) - 1
+        return self.segments[position].whole_at(t_ns - self.starts_ns[position])
+
+    def rate_at(self, t_ns: int) -> float:
+        """Arrivals per second at t; 0 in the closed model."""
+        if self.model == "closed" or not self._runs_at(t_ns):
+            return 0.0
+        position = bisect_right(self.starts_ns, t_ns) - 1
+        part = self.segments[position]
+        risen = (part.end - part.start) * (t_ns - self.starts_ns[position])
+        return (part.start * part.length_ns + risen) / (part.length_ns * RATE_PER_S)
+
+    def preview(self, points: int = 20) -> list[tuple[int, float]]:
+        """The corners of the plan as (instant, VUs or arrivals per second), thinned out evenly to at most `points`.
+
+        A jump shows as two values at one instant.
+        """
+        if not self.segments:
+            return [(0, float(self.vus))]
+        unit = RATE_PER_S if self.model == "open" else 1
+        corners: list[tuple[int, float]] = []
+        for at_ns, part in zip(self.starts_ns, self.segments, strict=False):
+            start = (at_ns, part.start / unit)
+            if corners[-1:] != [start]:
+                corners.append(start)
+            corners.append((at_ns + part.length_ns, part.end / unit))
+        if len(corners) <= points:
+            return corners
+        gaps = max(points, 2) - 1
+        return [corners[round(point * (len(corners) - 1) / gaps)] for point in range(gaps + 1)]
+
+    def shards_for(self, cores: int) -> int:
+        """Into how many shards to split for this many cores, so that none has nothing to do."""
+        most = min(cores, self.vus)
+        if self.shared_iterations is not None:
+            most = min(most, self.shared_iterations)
+        if self.model == "open":
+            most = min(most, self.arrivals_total)
+        return max(1, most)
+
+    def split(self, of: int) -> "tuple[Shard, ...]":
+        if of < 1:
+            raise BadShape(f"a plan cannot be split into {of} shards: at least 1 is needed")
+        return tuple(Shard(self, index, of) for index in range(of))
+
+    def _runs_at(self, t_ns: int) -> bool:
+        return t_ns >= 0 and (not self.segments or t_ns < self.starts_ns[-1])
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """One of `of` parts of a plan, for one core.
+
+    VUs are dealt out in turn, VU number j to shard j % of; what does not divide evenly goes to the last shard, so
+    that 2000 VUs over 6 shards are five times 333, and 335. Arrival number n goes to shard n % of.
+    """
+
+    plan: Plan
+    index: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.of:
+            raise BadShape(f"shard {self.index} of {self.of} does not exist: shards are numbered from 0")
+
+    @property
+    def length_ns(self) -> int | None:
+        return self.plan.length_ns
+
+    @property
+    def vus(self) -> int:
+        """VUs this shard owns."""
+        return self._share(self.plan.vus)
+
+    @property
+    def max_vus(self) -> int:
+        """VUs this shard may have busy. At least 1, as its arrivals could never start otherwise."""
+        return max(1, self.vus)
+
+    @property
+    def iterations_per_vu(self) -> int | None:
+        return self.plan.iterations_per_vu
+
+    @property
+    def iterations(self) -> int | None:
+        """This shard's share of the shared iterations."""
+        shared = self.plan.shared_iterations
+        return None if shared is None else self._share(shared)
+
+    @property
+    def iterations_in_all(self) -> int | None:
+        """Iterations after which this shard is done; None when time alone ends it."""
+        each = self.plan.iterations_per_vu
+        return self.iterations if each is None else self.vus * each
+
+    @property
+    def arrivals_total(self) -> int:
+        return self._in_turn(self.plan.arrivals_total)
+
+    def vu_number(self, position: int) -> int:
+        """The number in the whole plan of this shard's VU at this position, from 0; VUs come and go in this order."""
+        base = self.plan.vus // self.of
+        return position * self.of + self.index if position < base else base * self.of + position - base
+
+    def vus_at(self, t_ns: int) -> int:
+        """VUs of this shard that exist at t. They are those at positions 0 up to this number."""
+        existing = self.plan.vus_at(t_ns)
+        dealt = self.plan.vus // self.of * self.of
+        if self.index < self.of - 1 or existing <= dealt:
+            return self._in_turn(min(existing, dealt))
+        return self._in_turn(dealt) + existing - dealt
+
+    def next_change(self, t_ns: int) -> int | None:
+        """The next instant after t, and before the end, at which `vus_at` changes; None when it changes no more."""
+        plan = self.plan
+        owned, now = self.vus, self.vus_at(t_ns)
+        if plan.model == "open" or not plan.segments:
+            return 0 if t_ns < 0 < owned else None
+        # The shard keeps its number while this many VUs of the whole are wanted.
+        least = self.vu_number(now - 1) + 1 if now > 0 else 0
+        most = self.vu_number(now) if now < owned else plan.vus
+        after_ns = max(t_ns + 1, 0)
+        for position in range(bisect_right(plan.starts_ns, after_ns) - 1, len(plan.segments)):
+            part, start_ns = plan.segments[position], plan.starts_ns[position]
+            offset_ns = max(after_ns - start_ns, 0)
+            rise = part.end - part.start
+            if least <= part.whole_at(offset_ns) <= most:
+                if rise > 0:
+                    offset_ns = -(-(most + 1 - part.start) * part.length_ns // rise)
+                elif rise < 0:
+                    offset_ns = (part.start - least) * part.length_ns // -rise + 1
+                else:
+                    offset_ns = part.length_ns
+            if offset_ns < part.length_ns:
+                return start_ns + offset_ns
+        return None
+
+    def arrivals(self, from_ns: int = 0) -> Iterator[int]:
+        """When this shard's arrivals are due, in nanoseconds since the start, ascending, from `from_ns` on.
+
+        Each is worked out on its own from its number, so that nothing adds up over a long run, and starting late
+        costs nothing.
+        """
+        plan = self.plan
+        if plan.model == "closed":
+            return
+        from_ns = max(from_ns, 0)
+        for position in range(bisect_right(plan.starts_ns, from_ns) - 1, len(plan.segments)):
+            part, start_ns, area = plan.segments[position], plan.starts_ns[position], plan.areas[position]
+            first = plan.arrivals_before(max(from_ns, start_ns))
+            first += (self.index - first) % self.of
+            end = -(-plan.areas[position + 1] // ARRIVAL_AREA)
+            for number in range(first, end, self.of):
+                yield start_ns + part.offset_of(number * ARRIVAL_AREA - area)
+
+    def arrivals_between(self, from_ns: int, to_ns: int) -> int:
+        """How many of this shard's arrivals are due from `from_ns` on and before `to_ns`."""
+        before = self._in_turn(self.plan.arrivals_before(from_ns))
+        return max(0, self._in_turn(self.plan.arrivals_before(to_ns)) - before)
+
+    def _share(self, total: int) -> int:
+        rest = total % self.of if self.index == self.of - 1 else 0
+        return total // self.of + rest
+
+    def _in_turn(self, total: int) -> int:
+        """How many of the numbers below `total` are this shard's when dealt out in turn."""
+        return (total - self.index + self.of - 1) // self.of

@@ -1,0 +1,170 @@
+"""What a client call returns. A step whose return annotation is one of these is measured."""
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from talka.errors import Untrusted
+
+Value = TypeVar("Value")
+
+DECODED_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""A small compressed body may unfold into gigabytes; beyond this it is refused."""
+
+
+class BrokenBody(Untrusted):
+    """The server's body is not what its headers say."""
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """One exchange, in milliseconds. `connect_ms` and `tls_ms` are 0 on a connection that was already open."""
+
+    connect_ms: float = 0.0
+    tls_ms: float = 0.0
+    first_byte_ms: float = 0.0
+    total_ms: float = 0.0
+
+
+class Response:
+    """What every measured call has in common: when it should have started, when it was sent, when it was done."""
+
+    __slots__ = ("intended_ns", "sent_ns", "done_ns", "accepted")
+
+    def __init__(self) -> None:
+        self.intended_ns = 0
+        self.sent_ns = 0
+        self.done_ns = 0
+        self.accepted = True
+        """False when the answer counts as a failure (for HTTP: a status the step does not expect)."""
+
+
+class CustomResponse(Response, Generic[Value]):
+    """What `self.client.custom.call(awaitable)` returns: the awaitable's own result, and its time."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self.value = value
+
+
+class ResponseHeaders(Mapping[str, str]):
+    """Headers by name, in any case. A name that came several times reads as its values joined by commas."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = list(raw)
+
+    def __getitem__(self, name: str) -> str:
+        values = self.get_all(name)
+        if not values:
+            raise KeyError(name)
+        return ", ".join(values)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({name.decode("latin-1").lower(): None for name, _ in self._raw})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"ResponseHeaders({dict(self)!r})"
+
+    def get_all(self, name: str) -> list[str]:
+        wanted = name.lower().encode("latin-1")
+        return [value.decode("latin-1") for key, value in self._raw if key.lower() == wanted]
+
+
+class HTTPResponse(Response):
+    """An HTTP answer. Headers, content, text and JSON are worked out when they are first asked for."""
+
+    __slots__ = ("method", "url", "status", "raw_headers", "body", "connect_ns", "tls_ns", "first_byte_ns", "_content")
+
+    def __init__(self, method: str, url: str, status: int, raw_headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self.method = method
+        self.url = url
+        self.status = status
+        self.raw_headers = raw_headers
+        self.body = body
+        """The body as it came, before any content coding is undone."""
+        self.intended_ns = self.sent_ns = self.first_byte_ns = self.done_ns = 0
+        self.connect_ns = self.tls_ns = 0
+        self.accepted = status < 400
+        self._content: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<HTTPResponse {self.status} {self.method} {self.url} {len(self.body)} bytes>"
+
+    @property
+    def status_code(self) -> int:
+        return self.status
+
+    @property
+    def headers(self) -> ResponseHeaders:
+        return ResponseHeaders(self.raw_headers)
+
+    @property
+    def content(self) -> bytes:
+        if self._content is None:
+            self._content = decoded(self.body, self.headers.get("content-encoding", ""))
+        return self._content
+
+    @property
+    def text(self) -> str:
+        charset = "utf-8"
+        for part in self.headers.get("content-type", "").split(";")[1:]:
+            name, _, value = part.strip().partition("=")
+            if name.lower() == "charset":
+                charset = value.strip("\"'")
+        try:
+            return self.content.decode(charset, errors="replace")
+        except LookupError:
+            raise BrokenBody(f"{self.url}: the answer names a charset nobody knows: {charset!r}") from None
+
+    def json(self) -> Any:
+        try:
+            return msgspec.json.decode(self.content)
+        except msgspec.DecodeError as error:
+            start = self.content[:60]
+            raise BrokenBody(f"{self.url}: the body is not JSON ({error}); it starts with {start!r}") from None
+
+    @property
+    def timings(self) -> Timings:
+        return Timings(
+            connect_ms=self.connect_ns / 1e6,
+            tls_ms=self.tls_ns / 1e6,
+            first_byte_ms=(self.first_byte_ns - self.sent_ns) / 1e6,
+            total_ms=(self.done_ns - self.sent_ns) / 1e6,
+        )
+
+
+def decoded(body: bytes, encoding: str) -> bytes:
+    """Undo the content codings, last applied first."""
+    for coding in reversed([word.strip().lower() for word in encoding.split(",") if word.strip()]):
+        match coding:
+            case "identity":
+                continue
+            case "gzip" | "x-gzip":
+                body = inflated(body, wbits=31)
+            case "deflate":
+                # RFC 9110 means zlib; some servers send the bare stream, whose first byte never looks like zlib's.
+                body = inflated(body, wbits=15 if body[:1] and body[0] & 0x0F == 8 else -15)
+            case _:
+                raise BrokenBody(f"the answer's content-encoding {coding!r} is not one of gzip, deflate, identity")
+    return body
+
+
+def inflated(body: bytes, *, wbits: int) -> bytes:
+    inflate = zlib.decompressobj(wbits=wbits)
+    try:
+        plain = inflate.decompress(body, DECODED_LIMIT_BYTES)
+    except zlib.error as error:
+        raise BrokenBody(f"the compressed body is broken: {error}") from None
+    if inflate.unconsumed_tail:
+        raise BrokenBody(f"the compressed body unfolds to more than {DECODED_LIMIT_BYTES} bytes")
+    if not inflate.eof:
+        raise BrokenBody("the compressed body ends too early")
+    return plain
