@@ -31,7 +31,7 @@ def core_range(priority: Priority, total: int) -> tuple[int, int]:
             return three_quarters, total
         case "exclusive":
             return total, total
-        case "auto":
+        case "auto":  # pragma: no branch - the type checker sees that no priority is left
             return 1, total
 
 
@@ -47,12 +47,14 @@ def allocate(claims: Sequence[Claim], *, total: int, free: int) -> dict[str, int
     left = free
     for claim in sorted(claims, key=lambda claim: RANK[claim.priority]):
         fewest, limit = core_range(claim.priority, total) if claim.is_test else (1, 1)
-        if fewest > left:
+        runs_alone = claim.is_test and claim.priority == "exclusive"
+        wanted = min(fewest, claim.useful)
+        if (fewest if runs_alone else wanted) > left:
             break
-        granted[claim.name] = min(fewest, claim.useful)
+        granted[claim.name] = wanted
         most[claim.name] = min(limit, claim.useful)
-        left -= granted[claim.name]
-        if claim.is_test and claim.priority == "exclusive":
+        left -= wanted
+        if runs_alone:
             break
     while left and (growing := [name for name in granted if granted[name] < most[name]]):
         for name in growing[:left]:

@@ -87,8 +87,8 @@ class WorkflowRun:
         self.shards: list[ShardRun] = []
         self.origin_ns = 0
         self.ended_ns = 0
-        self.stop_by_ns = 0
-        """Once it was told to stop: when its cores are killed."""
+        self.stopped_ns = 0
+        """From when on it starts nothing new: it was told to stop, or its plan is over."""
         self.has_timed_out = False
         self.refused: Refused | None = None
         self.failure: str | None = None
@@ -98,11 +98,16 @@ class WorkflowRun:
     def is_under_way(self) -> bool:
         return self.state in (TaskState.ASSIGNED, TaskState.RUNNING)
 
+    @property
+    def runs_alone(self) -> bool:
+        """It has the whole pool, however many of the cores it can use."""
+        return self.spec.is_test and self.spec.priority == "exclusive"
+
     def tally(self) -> Tally:
         return merged([attempt.tally for shard in self.shards for attempt in shard.attempts])
 
     def elapsed_ns(self, now: int) -> int:
-        return (self.ended_ns or now) - self.origin_ns if self.origin_ns else 0
+        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 
 
 def first_failure(tally: Tally) -> str | None:
@@ -153,7 +158,7 @@ class LoadJob:
             case StepTotals():
                 attempt.on_step_totals(message)
                 return []
-            case TotalsMessage():
+            case TotalsMessage():  # pragma: no branch - the type checker sees that no message is left
                 return self._on_totals(now, core, message)
 
     def on_exit(self, now: int, core: int, cause: str) -> list[Effect]:
@@ -161,30 +166,22 @@ class LoadJob:
         if core not in self._running:
             return []
         run, shard, attempt = self._running.pop(core)
-        if not attempt.went_ns:
+        if run.state is TaskState.ASSIGNED:
             return self._lost_while_arming(now, run, shard, cause)
-        last_known_ns = attempt.reported_ns or attempt.went_ns
-        shard.gap = LostShard(
-            workflow=run.spec.name,
-            shard=shard.shard.index,
-            cause=cause,
-            from_ns=last_known_ns - self.origin_ns,
-            to_ns=now - self.origin_ns,
-            vus_missing=shard.shard.vus,
-            arrivals_missing=0,
-        )
-        self.lost.append(shard.gap)
-        elapsed_ns = now - run.origin_ns
-        length_ns = shard.shard.length_ns
-        is_over = length_ns is not None and elapsed_ns >= length_ns
-        if run.stop_by_ns or is_over or not shard.has_more_to_run:
-            shard.close_gap(elapsed_ns if length_ns is None else min(elapsed_ns, length_ns), now - self.origin_ns)
-            return self._shard_done(now, run, shard)
-        if len(shard.attempts) >= ATTEMPTS_LIMIT:
-            end_ns = elapsed_ns if length_ns is None else length_ns
-            shard.close_gap(end_ns, run.origin_ns + end_ns - self.origin_ns)
-            return self._shard_done(now, run, shard)
-        return [self._start_core(now, run, shard)]
+        if attempt.went_ns:  # a replacement that never began leaves the gap of the one before it open
+            shard.gap = self._gap_after(now, run, shard, cause)
+            self.lost.append(shard.gap)
+        until_ns, length_ns = now, shard.shard.length_ns
+        is_over = length_ns is not None and now >= run.origin_ns + length_ns
+        if not run.stopped_ns and not is_over and shard.has_more_to_run:
+            if len(shard.attempts) < ATTEMPTS_LIMIT:
+                return [self._start_core(now, run, shard)]
+            until_ns = now if length_ns is None else run.origin_ns + length_ns
+        if not run.spec.is_test and not self._is_stopping:
+            # Others depend on what it does, and nobody knows whether it was done.
+            run.failure = run.failure or f"its core {cause}"
+        self._close_gap(run, shard, until_ns)
+        return self._shard_done(now, run, shard)
 
     def interrupt(self, now: int, signal: Literal["SIGINT", "SIGTERM"]) -> list[Effect]:
         """The first one ends the job gently, the second at once."""
@@ -205,7 +202,7 @@ class LoadJob:
                 effects += self._check_arming(now, run)
             elif run.state is TaskState.RUNNING:
                 effects += self._check_running(now, run)
-        if self.aborted is None and self.interrupted_by is None and not self.ended_ns:
+        if not self._is_stopping and not self.ended_ns:
             effects += self._check_thresholds(now)
         return effects
 
@@ -215,7 +212,7 @@ class LoadJob:
         return merged([run.tally() for run in self.workflows.values()])
 
     def elapsed_ns(self, now: int) -> int:
-        return (self.ended_ns or now) - self.origin_ns if self.origin_ns else 0
+        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 
     def verdicts(self, now: int) -> list[tuple[str | None, Threshold, Verdict]]:
         """Every rule with its workflow (None: the whole job) and how it stands."""
@@ -232,13 +229,20 @@ class LoadJob:
     def active_vus(self) -> int:
         return sum(attempt.vus for _, _, attempt in self._running.values())
 
+    @property
+    def _is_stopping(self) -> bool:
+        return self.interrupted_by is not None or self.aborted is not None
+
+    def _cores_of(self, run: WorkflowRun) -> list[tuple[int, ShardRun, Attempt]]:
+        return [(core, shard, attempt) for core, (other, shard, attempt) in self._running.items() if other is run]
+
     # Starting.
 
     def _schedule(self, now: int) -> list[Effect]:
         self._wake_dependents()
         ready = [run for run in self.workflows.values() if run.state is TaskState.READY]
         effects: list[Effect] = []
-        if ready:
+        if ready and not self._is_stopping:
             claims = [
                 Claim(run.spec.name, run.spec.priority, run.spec.is_test, run.spec.plan.shards_for(self.spec.cores))
                 for run in ready
@@ -247,7 +251,7 @@ class LoadJob:
             for name, cores in granted.items():
                 effects += self._assign(now, self.workflows[name], cores)
         if not self.ended_ns and all(run.state in ENDED for run in self.workflows.values()):
-            self.ended_ns = max(run.ended_ns for run in self.workflows.values()) or now
+            self.ended_ns = max((run.ended_ns for run in self.workflows.values()), default=0) or now
             effects.append(JobEnded())
         return effects
 
@@ -257,7 +261,7 @@ class LoadJob:
             if run.state is not TaskState.PENDING:
                 continue
             before = [self.workflows[name].state for name in run.spec.depends_on]
-            if self.interrupted_by or self.aborted:
+            if self._is_stopping:
                 run.state = TaskState.CANCELLED
             elif any(state in ENDED and state is not TaskState.COMPLETED for state in before):
                 run.state = TaskState.SKIPPED
@@ -267,9 +271,7 @@ class LoadJob:
 
     def _free_cores(self) -> int:
         under_way = [run for run in self.workflows.values() if run.is_under_way]
-        if any(run.spec.is_test and run.spec.priority == "exclusive" for run in under_way):
-            return 0
-        return self.spec.cores - sum(len(run.shards) for run in under_way)
+        return self.spec.cores - sum(self.spec.cores if run.runs_alone else len(run.shards) for run in under_way)
 
     def _assign(self, now: int, run: WorkflowRun, cores: int) -> list[Effect]:
         run.state = TaskState.ASSIGNED
@@ -300,9 +302,9 @@ class LoadJob:
     def _go(self, now: int, run: WorkflowRun, shard: ShardRun) -> list[Effect]:
         if run.state is TaskState.RUNNING:
             # A replacement: it joins the plan where the plan is now.
-            shard.current.went_ns = now
-            shard.close_gap(now - run.origin_ns, now - self.origin_ns)
-            return [Send(shard.current.core, Go(now, run.origin_ns, self.origin_ns))]
+            shard.current.went_ns = start_ns = max(now, run.origin_ns)
+            self._close_gap(run, shard, start_ns)
+            return [Send(shard.current.core, Go(start_ns, run.origin_ns, self.origin_ns))]
         if not all(other.current.armed for other in run.shards):
             return []
         run.state = TaskState.RUNNING
@@ -318,8 +320,7 @@ class LoadJob:
     def _on_totals(self, now: int, core: int, message: TotalsMessage) -> list[Effect]:
         run, shard, attempt = self._running[core]
         if message.sequence > attempt.sequence:
-            attempt.on_totals(now, message)
-            for window in message.windows:
+            for window in attempt.on_totals(now, message):
                 self.timeline.add(window)
         effects: list[Effect] = [Send(core, Ack(message.sequence))]
         if message.final:
@@ -339,18 +340,20 @@ class LoadJob:
 
     def _check_running(self, now: int, run: WorkflowRun) -> list[Effect]:
         effects: list[Effect] = []
-        length_ns, grace_ns = run.spec.plan.length_ns, self.spec.settings.grace_ns
-        if not run.stop_by_ns:
+        length_ns = run.spec.plan.length_ns
+        if not run.stopped_ns:
             if now - run.origin_ns > run.spec.timeout_ns:
                 run.has_timed_out = True
                 run.failure = f"it ran longer than its timeout of {run.spec.timeout_ns / SECOND:g} s"
                 effects += self._stop(now, run)
             elif length_ns is not None and now - run.origin_ns > length_ns:
-                run.stop_by_ns = run.origin_ns + length_ns + grace_ns + STOP_SLACK_NS
-        elif now > run.stop_by_ns:
-            for core in [core for core, (other, _, _) in self._running.items() if other is run]:
-                effects.append(KillCore(core))
-                effects += self.on_exit(now, core, "did not stop in time and was killed")
+                run.stopped_ns = run.origin_ns + length_ns
+        elif now > run.stopped_ns + self.spec.settings.grace_ns + STOP_SLACK_NS:
+            for core, _, _ in self._cores_of(run):
+                effects += self._kill(now, core, "did not stop in time and was killed")
+        for core, _, attempt in self._cores_of(run):
+            if not attempt.armed and now - attempt.spawned_ns >= ARM_LIMIT_NS:
+                effects += self._kill(now, core, f"was not ready to start within {ARM_LIMIT_NS // SECOND} s")
         return effects
 
     def _check_thresholds(self, now: int) -> list[Effect]:
@@ -369,8 +372,16 @@ class LoadJob:
     # Ending.
 
     def _stop(self, now: int, run: WorkflowRun) -> list[Effect]:
-        run.stop_by_ns = now + self.spec.settings.grace_ns + STOP_SLACK_NS
-        return [Send(core, Stop()) for core, (other, _, _) in self._running.items() if other is run]
+        run.stopped_ns = run.stopped_ns or now
+        effects: list[Effect] = []
+        for core, shard, attempt in self._cores_of(run):
+            if attempt.went_ns:
+                effects.append(Send(core, Stop()))
+            else:  # a replacement that has not begun has nothing to finish
+                del self._running[core]
+                self._close_gap(run, shard, now)
+                effects += [KillCore(core), *self._shard_done(now, run, shard)]
+        return effects
 
     def _stop_all(self, now: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -381,17 +392,35 @@ class LoadJob:
                 effects += self._end(now, run, TaskState.CANCELLED)
         return effects
 
+    def _kill(self, now: int, core: int, cause: str) -> list[Effect]:
+        return [KillCore(core), *self.on_exit(now, core, cause)]
+
     def _lost_while_arming(self, now: int, run: WorkflowRun, shard: ShardRun, cause: str) -> list[Effect]:
-        if run.stop_by_ns:
-            return self._shard_done(now, run, shard)
         if len(shard.attempts) < ATTEMPTS_LIMIT:
             return [self._start_core(now, run, shard)]
-        if run.state is TaskState.RUNNING:
-            shard.close_gap(now - run.origin_ns, now - self.origin_ns)
-            return self._shard_done(now, run, shard)
         run.refused = Refused("setup", f"the core process of {run.spec.name} {cause} while it loaded the test")
         run.failure = run.refused.text
         return self._end(now, run, TaskState.FAILED)
+
+    def _gap_after(self, now: int, run: WorkflowRun, shard: ShardRun, cause: str) -> LostShard:
+        last_known_ns = max(shard.current.reported_ns, shard.current.went_ns)
+        return LostShard(
+            workflow=run.spec.name,
+            shard=shard.shard.index,
+            cause=cause,
+            from_ns=last_known_ns - self.origin_ns,
+            to_ns=max(last_known_ns, now) - self.origin_ns,
+            vus_missing=shard.shard.vus,
+            arrivals_missing=0,
+        )
+
+    def _close_gap(self, run: WorkflowRun, shard: ShardRun, until_ns: int) -> None:
+        due_until_ns = min(until_ns, run.stopped_ns or until_ns)
+        shard.close_gap(
+            until_ns - self.origin_ns,
+            plan_ns=run.origin_ns - self.origin_ns,
+            due_until_ns=due_until_ns - self.origin_ns,
+        )
 
     def _shard_done(self, now: int, run: WorkflowRun, shard: ShardRun) -> list[Effect]:
         shard.is_done = True
@@ -405,7 +434,7 @@ class LoadJob:
             state = TaskState.TIMEOUT
         elif run.failure:
             state = TaskState.FAILED
-        elif self.interrupted_by or self.aborted:
+        elif self._is_stopping:
             state = TaskState.CANCELLED
         else:
             state = TaskState.COMPLETED
@@ -413,9 +442,12 @@ class LoadJob:
 
     def _end(self, now: int, run: WorkflowRun, state: TaskState) -> list[Effect]:
         run.state = state
-        ends = [attempt.ended_at_ns for shard in run.shards for attempt in shard.attempts]
+        # Of a core that was lost only its last report is known.
+        ends = [attempt.ended_at_ns or attempt.reported_ns for shard in run.shards for attempt in shard.attempts]
         run.ended_ns = max(ends, default=0) or now
-        cores = [core for core, (other, _, _) in self._running.items() if other is run]
+        for shard in run.shards:
+            self._close_gap(run, shard, now)
+        cores = [core for core, _, _ in self._cores_of(run)]
         for core in cores:
             del self._running[core]
         return [*(KillCore(core) for core in cores), *self._schedule(now)]

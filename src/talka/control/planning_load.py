@@ -7,13 +7,14 @@ import msgspec
 from talka.control.load_job import JobSpec, JobWorkflow
 from talka.errors import Invalid
 from talka.wire.shards import Settings, Source
-from talka.work.durations import parse_duration
+from talka.work.durations import format_duration, parse_duration
 from talka.work.inspection import WorkflowSpec, default_timeout_ns
 from talka.work.shapes import (
     ConstantRate,
     ConstantVUs,
     IterationsPerVU,
     LoadShape,
+    OpenShape,
     SharedIterations,
 )
 from talka.work.thresholds import Threshold
@@ -40,20 +41,23 @@ def overridden(shape: LoadShape, overrides: Overrides, *, workflow: str) -> Load
     vus, rate, duration, iterations = overrides.vus, overrides.rate, overrides.duration, overrides.iterations
     if rate is not None and iterations is not None:
         raise CannotOverride("--rate and --iterations exclude each other: one says how fast, the other how many")
-    length_ns = shape.plan().length_ns
-    if duration is None and length_ns is not None:
-        length: str | float | None = length_ns / 1e9
-    else:
-        length = duration
+    plan = shape.plan()
+    length = duration
+    if duration is None and plan.length_ns is not None:
+        length = format_duration(plan.length_ns)
     if iterations is not None:
-        return SharedIterations(vus or shape.plan().vus, iterations, duration)
+        # An end in time belongs to the file's own count of iterations, not to its other shapes.
+        until = length if isinstance(shape, IterationsPerVU | SharedIterations) else duration
+        return SharedIterations(plan.vus if vus is None else vus, iterations, until)
     if rate is not None:
         if length is None:
             raise CannotOverride(f"--rate needs --duration: {workflow} does not say how long it runs")
+        if isinstance(shape, OpenShape):
+            return ConstantRate(rate, length, shape.max_vus if vus is None else vus, shape.policy)
         return ConstantRate(rate, length, max_vus=vus)
     match shape:
         case IterationsPerVU() | SharedIterations():
-            return type(shape)(shape.vus if vus is None else vus, shape.iterations, duration or shape.max_duration)
+            return type(shape)(shape.vus if vus is None else vus, shape.iterations, length)
         case ConstantRate() if vus is None and length is not None:
             return ConstantRate(shape.rate, length, shape.max_vus, shape.policy)
         case _ if vus is None and not isinstance(shape, ConstantVUs):
@@ -63,7 +67,7 @@ def overridden(shape: LoadShape, overrides: Overrides, *, workflow: str) -> Load
             )
         case _:
             assert length is not None
-            return ConstantVUs(shape.plan().vus if vus is None else vus, length)
+            return ConstantVUs(plan.vus if vus is None else vus, length)
 
 
 def with_overrides(specs: Sequence[WorkflowSpec], overrides: Overrides) -> tuple[WorkflowSpec, ...]:

@@ -4,7 +4,8 @@ from typing import Final
 
 import msgspec
 
-from talka.stats.tally import StepTally, Tally, merged
+from talka.stats.tally import StepTally, Tally
+from talka.stats.windows import Window
 from talka.wire.shards import StepTotals, Totals
 from talka.work.load import Shard
 
@@ -38,13 +39,16 @@ class Attempt:
         self.sequence = 0
         self.vus = 0
         self.tally = Tally()
+        self._newest_window = -1
         self._steps: dict[str, StepTally] = {}
         self._actions: dict[str, StepTally] = {}
 
     def on_step_totals(self, message: StepTotals) -> None:
-        (self._steps if message.measured else self._actions)[message.name] = message.tally
+        if message.sequence > self.sequence:
+            (self._steps if message.measured else self._actions)[message.name] = message.tally
 
-    def on_totals(self, now: int, message: Totals) -> None:
+    def on_totals(self, now: int, message: Totals) -> list[Window]:
+        """Takes a new report in. Answers with those of its windows that no report before it had."""
         # Steps that did not change are not sent again: what was known of them still holds.
         message.tally.steps = self.tally.steps | self._steps
         message.tally.actions = self.tally.actions | self._actions
@@ -55,6 +59,10 @@ class Attempt:
         self.ended_at_ns = message.ended_at_ns
         self.reported_ns = now
         self.vus = 0 if message.final else message.vus
+        # The last report does not wait for the one before it to be acknowledged, and repeats its windows.
+        news = [window for window in message.windows if window.index > self._newest_window]
+        self._newest_window = max((window.index for window in news), default=self._newest_window)
+        return news
 
 
 class ShardRun:
@@ -80,14 +88,13 @@ class ShardRun:
         total = self.shard.iterations_in_all
         return total is None or self.iterations_done < total
 
-    def tally(self) -> Tally:
-        return merged([attempt.tally for attempt in self.attempts])
+    def close_gap(self, until_ns: int, *, plan_ns: int, due_until_ns: int) -> None:
+        """The gap, if any, ends at `until_ns`; arrivals went missing up to `due_until_ns`.
 
-    def close_gap(self, elapsed_ns: int, job_ns: int) -> None:
-        """The gap ends `elapsed_ns` into the plan, `job_ns` into the job."""
+        Instants count from the start of the job; the plan began at `plan_ns`.
+        """
         if self.gap is None:
             return
-        lasted_ns = job_ns - self.gap.from_ns
-        self.gap.to_ns = job_ns
-        self.gap.arrivals_missing = self.shard.arrivals_between(elapsed_ns - lasted_ns, elapsed_ns)
+        self.gap.to_ns = max(self.gap.from_ns, until_ns)
+        self.gap.arrivals_missing = self.shard.arrivals_between(self.gap.from_ns - plan_ns, due_until_ns - plan_ns)
         self.gap = None

@@ -20,9 +20,10 @@ while read -r line; do
     -*) gone=${line#-}; groups="${groups%% "$gone" *} ${groups#* "$gone" }" ;;
   esac
 done
-for group in $groups; do kill -9 -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 """
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 class Guard:
@@ -42,7 +43,8 @@ class Guard:
 
     def forget(self, group: int) -> None:
         self._groups.discard(group)
-        self._tell(f"-{group}")
+        if self._process is not None:  # a guard that was closed stays so
+            self._tell(f"-{group}")
 
     def restart_if_gone(self) -> None:
         if self._process is not None and self._process.poll() is not None:
@@ -96,17 +98,19 @@ class ControlGroup:
         self._folder = folder
 
     @classmethod
-    def around(cls, pid: int, root: Path = CGROUP_ROOT) -> "ControlGroup | None":
-        """None where there is no version 2 hierarchy, or it is not ours to change."""
+    def around(cls, pid: int, root: Path = CGROUP_ROOT, own: str | None = None) -> "ControlGroup | None":
+        """None where there is no version 2 hierarchy, or it is not ours to change.
+
+        `own` is the place below `root` to make it in; by default that of this process.
+        """
         try:
-            own = next(
-                line.partition("::")[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if "::" in line
-            )
+            if own is None:
+                own = own_control_group()
             folder = root / own.strip("/") / f"talka-{pid}"
             if not (folder.parent / "cgroup.kill").exists() and not (folder.parent / "cgroup.procs").exists():
                 return None
             folder.mkdir()
-        except (OSError, StopIteration):
+        except OSError:
             return None
         group = cls(folder)
         try:
@@ -131,6 +135,14 @@ class ControlGroup:
         except OSError:
             return False
         return True
+
+
+def own_control_group(listing: Path = OWN_CGROUPS) -> str:
+    """This process's place in the version 2 hierarchy, which is the one with the number 0."""
+    for line in listing.read_text().splitlines():
+        if line.startswith("0::"):
+            return line.removeprefix("0::")
+    raise FileNotFoundError("this process is in no version 2 control group")
 
 
 def kill_group(group: int) -> None:

@@ -22,7 +22,7 @@ from talka.engine.prepare import prepare, urls_in
 from talka.engine.recorder import Recorder, described
 from talka.engine.steps import Iterations
 from talka.engine.users import ShardClients, provided_values, received_values
-from talka.errors import Invalid
+from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, Window
 from talka.version import VERSION
@@ -47,10 +47,15 @@ LAST_ACK_WAIT_S = 5
 LAG_PROBE_S = 0.05
 PR_SET_PDEATHSIG = 1
 READ_BYTES = 65_536
+REFUSAL_CHARACTERS_LIMIT = 20_000
 
 
 class OwnerGone(Exception):
     """The socket to the owner is closed: nobody wants the results any more."""
+
+
+class OutOfTurn(Untrusted):
+    """The owner speaks the language and does not follow the conversation."""
 
 
 class Refusal(Exception):
@@ -61,15 +66,23 @@ class Refusal(Exception):
         self.message = message
 
 
+def sendable(text: str) -> str:
+    """Short enough for a frame, and without the halves of characters that no message can carry."""
+    return text[:REFUSAL_CHARACTERS_LIMIT].encode("utf-8", "replace").decode("utf-8")
+
+
 class Core:
     """One shard from Arm to its last report."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, has_own_process: bool) -> None:
         self._reader = reader
         self._writer = writer
+        self._has_own_process = has_own_process
         self._deframer = Deframer()
-        self._inbox: asyncio.Queue[Any] = asyncio.Queue(1024)
+        self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
+        self._has_been_stopped = False
+        self._clients: ShardClients | None = None
         self._sequence = 0
         self._acknowledged = asyncio.Event()
         self._acknowledged.set()
@@ -91,10 +104,14 @@ class Core:
             for task in (listener, work):
                 task.cancel()
             await asyncio.gather(listener, work, return_exceptions=True)
+            if self._clients is not None:
+                await self._clients.close()
             self._writer.close()
 
     async def _work(self) -> None:
         arm = await self._inbox.get()
+        if not isinstance(arm, Arm):
+            raise OutOfTurn(f"{type(arm).__name__} came before Arm")
         try:
             spec, iterations, recorder, clients, received = await self._arm(arm)
         except Refusal as refusal:
@@ -102,11 +119,14 @@ class Core:
             await self._writer.drain()
             return
         self._recorder = recorder
-        # What was loaded by now stays: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
+        if self._has_own_process:
+            # What was loaded by now stays: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
         self._send(Armed())
-        go: Go = await self._inbox.get()
+        go = await self._inbox.get()
+        if not isinstance(go, Go):
+            raise OutOfTurn(f"{type(go).__name__} came instead of Go")
         context = dict(pair for values in received.values() for pair in values.items())
         executor = self._executor = Executor(
             arm.shard,
@@ -117,6 +137,8 @@ class Core:
             grace_ns=arm.settings.grace_ns,
             iterations_done=arm.iterations_done,
         )
+        if self._has_been_stopped:
+            executor.stop()
         recorder.start(go.start_at_ns, go.job_origin_ns)
         self._started_at_ns = go.start_at_ns
         self._cpu_before_ns = cpu_ns()
@@ -130,7 +152,7 @@ class Core:
             await asyncio.gather(reporting, probing, return_exceptions=True)
         ended_at_ns = monotonic_ns()
         provided, failure = await provided_values(spec, iterations.last, context)
-        await self._report(final=True, provided=provided, failure=failure, ended_at_ns=ended_at_ns)
+        await self._report(final=True, provided=provided, failure=executor.failure or failure, ended_at_ns=ended_at_ns)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
 
@@ -146,16 +168,16 @@ class Core:
         except StopIteration:
             raise Refusal(Refused("file", f"{arm.workflow} is not in the file any more")) from None
         except Invalid as error:
-            raise Refusal(Refused("file", str(error))) from None
+            raise Refusal(Refused("file", sendable(str(error)))) from None
         recorder = Recorder(spec)
         engine = HTTPEngine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify)
+        clients = self._clients = ShardClients(engine)
         try:
             for url in urls_in(arguments):
                 await engine.resolve(url)
         except ExchangeFailed as error:
             raise Refusal(Refused("unreachable", str(error))) from None
         iterations = Iterations(spec, arguments, recorder)
-        clients = ShardClients(engine)
         try:
             iterations.new_user(0, clients.new(), {}, {}).close()
         except Exception as error:  # noqa: BLE001 - the user's own __init__ may raise anything
@@ -242,6 +264,8 @@ class Core:
                             self._recorder.log.acknowledge(self._sent_windows)
                             self._acknowledged.set()
                     case Stop():
+                        # It may arrive together with Go, before there is anything to stop.
+                        self._has_been_stopped = True
                         if self._executor is not None:
                             self._executor.stop()
                     case Arm() | Go() as message:
@@ -252,9 +276,9 @@ class Core:
         self._writer.write(framed(encode(message)))
 
 
-async def serve(sock: socket.socket) -> None:
+async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=sock)
-    await Core(reader, writer).serve()
+    await Core(reader, writer, has_own_process=has_own_process).serve()
 
 
 def die_with_parent(parent: int) -> None:
@@ -281,7 +305,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
-            runner.run(serve(socket.socket(fileno=fd)))
+            runner.run(serve(socket.socket(fileno=fd), has_own_process=True))
         except (OwnerGone, ConnectionError, BrokenPipeError):
             # Children the user's code started are in this process group; they go too.
             os.killpg(0, signal.SIGKILL)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from talka.clock import MICROSECOND, SECOND, monotonic_ns
-from talka.engine.recorder import Recorder
+from talka.engine.recorder import Recorder, described
 from talka.engine.steps import Iterations, VirtualUser
 from talka.work.load import Shard
 
@@ -37,6 +37,9 @@ class Executor:
         self._users: list[VirtualUser] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
+        self.failure: str | None = None
+        """Why it ended early, when the user's code is the reason."""
+        self._broken: BaseException | None = None
         self._wanted = 0
         self._iterations_left: int | None = None
         total = shard.iterations_in_all
@@ -49,30 +52,47 @@ class Executor:
         self._arrivals = shard.arrivals(0)
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
 
     async def run(self, origin_ns: int, start_at_ns: int) -> None:
         self._origin_ns = origin_ns
-        loop = asyncio.get_running_loop()
         await self._until(start_at_ns)
         self.started_at_ns = monotonic_ns()
-        length_ns = self._shard.length_ns
-        end: asyncio.TimerHandle | None = None
-        if length_ns is not None:
-            end = loop.call_at(loop.time() + (origin_ns + length_ns - monotonic_ns()) / SECOND, self.stop)
+        if self._shard.length_ns is not None:
+            self._end_at(origin_ns + self._shard.length_ns)
         try:
             if self._shard.plan.model == "open":
                 await self._run_open(max(0, start_at_ns - origin_ns))
             else:
                 await self._run_closed()
+        except asyncio.CancelledError:
+            self._grace_ns = 0  # nobody wants the results any more
+            self.stop()
+            raise
         finally:
-            if end is not None:
-                end.cancel()
-        await self._finish()
+            if self._end_timer is not None:
+                self._end_timer.cancel()
+            await self._finish()
+        if self._broken is not None:
+            raise self._broken
 
     def stop(self) -> None:
         """Start nothing new. What is under way gets the grace period."""
         self._iterations.is_stopping = True
         self._stopped.set()
+
+    def _end_at(self, instant_ns: int) -> None:
+        """Stop when the plan's time is over, and not before: some loops round their timers."""
+        loop = asyncio.get_running_loop()
+        left_ns = instant_ns - monotonic_ns()
+        if left_ns > 0:
+            self._end_timer = loop.call_at(loop.time() + left_ns / SECOND, self._end_at, instant_ns)
+            return
+        if self._shard.plan.model == "open":
+            if self._timer is not None:
+                self._timer.cancel()
+            self._pump()
+        loop.call_soon(self.stop)  # after the first steps of those that were due until now
 
     async def _until(self, instant_ns: int) -> None:
         """Sleep until shortly before, then let the loop turn: its timers are only good to about a millisecond."""
@@ -99,9 +119,21 @@ class Executor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+            self._broken = self._broken or error
+            self.stop()
         if not self._under_way and self._shard.plan.model == "closed" and self._has_run_out():
             self.stop()
+
+    def _added_user(self) -> VirtualUser | None:
+        position = len(self._users)
+        try:
+            user = self._new_user(position)
+        except Exception as error:  # noqa: BLE001 - the user's own __init__ may raise anything
+            self.failure = f"virtual user {position + 1} cannot be made: {described(error)}"
+            self.stop()
+            return None
+        self._users.append(user)
+        return user
 
     # Closed: as many users as the plan wants, each in a loop.
 
@@ -121,10 +153,11 @@ class Executor:
         before, self._wanted = self._wanted, wanted
         for position in range(before, wanted):
             if position == len(self._users):
-                user = self._new_user(position)
+                user = self._added_user()
+                if user is None:
+                    return
                 if self._iterations_left is None and self._shard.iterations_per_vu is not None:
                     user.iterations_left = self._shard.iterations_per_vu
-                self._users.append(user)
             if not self._users[position].is_running:  # one that has not noticed it was to leave simply stays
                 self._users[position].is_running = True
                 self._start(self._loop(self._users[position]))
@@ -181,6 +214,8 @@ class Executor:
             user = self._free_user()
             if user is not None:
                 self._start(self._arrive(user, self._next_arrival()))
+            elif self._stopped.is_set():
+                return  # there can be no further user
             elif self._shard.plan.policy == "drop":
                 self._next_arrival()
                 self._recorder.tally.dropped += 1
@@ -199,21 +234,25 @@ class Executor:
         if self._idle:
             return self._idle.pop()
         if len(self._users) < self._shard.max_vus:
-            self._users.append(self._new_user(len(self._users)))
-            return self._users[-1]
+            return self._added_user()
         return None
 
     async def _arrive(self, user: VirtualUser, intended_ns: int) -> None:
         tally, recorder = self._recorder.tally, self._recorder
         recorder.vus += 1
         while True:
-            now = monotonic_ns()
-            tally.generator.start_lag.record((now - intended_ns) // MICROSECOND)
+            if self._stopped.is_set():
+                tally.dropped += 1
+                break
+            # Waiting for a user to become free is the target's doing; what comes on top of it is ours.
+            could_start_ns = max(intended_ns, user.free_since_ns)
+            tally.generator.start_lag.record((monotonic_ns() - could_start_ns) // MICROSECOND)
             tally.started += 1
             if await self._iterations.run(user, intended_ns):
                 tally.iterations += 1
+            user.free_since_ns = monotonic_ns()
             waiting = self._timer is None and self._due_ns is not None and not self._stopped.is_set()
-            if not waiting or self._due_ns is None or self._due_ns > monotonic_ns() - self._origin_ns:
+            if not waiting or self._due_ns is None or self._due_ns > user.free_since_ns - self._origin_ns:
                 break
             intended_ns = self._next_arrival()
             await asyncio.sleep(0)

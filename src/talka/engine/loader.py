@@ -17,9 +17,14 @@ from talka.work.inspection import BadWorkflows, Problem, WorkflowSpec, inspect_w
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate
 
+LIBRARY = Path(ast.__file__).parent
+"""Where Python's own modules are."""
+
 # Classes that live only in this process, by the key of their `MemorySource`. Bounded by its one writer, which takes
 # out what it put in when the job is over.
 in_memory: dict[str, tuple[type[Workflow], ...]] = {}
+# Files whose import is under way: one of them that starts a job would be imported by its cores, and so on.
+being_imported: set[str] = set()
 
 
 class NoSuchFile(Invalid):
@@ -47,7 +52,7 @@ def select(specs: Sequence[WorkflowSpec], names: Sequence[str], file: str) -> tu
     while open_names:
         name = open_names.pop()
         if name not in by_name:
-            raise NoSuchFile(f"{file} has no workflow {name}: {no_such('workflow', name, by_name)}")
+            raise NoSuchFile(f"{file}: the workflow {name} is asked for, {no_such('workflow', name, by_name)}")
         if name not in wanted:
             wanted.add(name)
             open_names.extend(by_name[name].depends_on)
@@ -59,30 +64,38 @@ def load_file(path: Path) -> tuple[WorkflowSpec, ...]:
         raise NoSuchFile(f"there is no file {path}")
     if path.is_dir():
         raise NoSuchFile(f"{path} is a folder: name a Python file")
+    if path.suffix != ".py":
+        raise BadWorkflows([Problem("is not a Python file: its name must end in .py", str(path))])
     try:
-        text = path.read_bytes()
-        tree = ast.parse(text, filename=str(path))
+        tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise BadWorkflows([Problem(f"syntax error: {error.msg}", str(path), error.lineno)]) from None
     except (OSError, ValueError) as error:
         raise BadWorkflows([Problem(f"cannot be read: {error}", str(path))]) from None
     lines, duplicates = where_things_stand(tree)
-    if duplicates:
-        raise BadWorkflows(
-            [Problem(f"there are two classes named {name}", str(path), line) for name, line in duplicates]
-        )
-    module = import_file(path)
-    classes = [
+    problems = [Problem(f"there are two classes named {name}", str(path), line) for name, line in duplicates]
+    specs: tuple[WorkflowSpec, ...] = ()
+    try:
+        specs = inspect_workflows(workflows_of(import_file(path), path), file=str(path), lines=lines)
+    except BadWorkflows as error:
+        problems += error.problems
+    if problems:
+        raise BadWorkflows(problems)
+    return specs
+
+
+def workflows_of(module: ModuleType, path: Path) -> list[type[Workflow]]:
+    """The classes that are written in the module and meant to run, each once, whatever names it has there."""
+    found = [
         value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, Workflow)
+        for value in dict.fromkeys(value for value in vars(module).values() if isinstance(value, type))
+        if issubclass(value, Workflow)
         and value.__module__ == module.__name__
-        and not vars(value).get("abstract", False)
+        and vars(value).get("abstract", False) is not True
     ]
-    if not classes:
+    if not found:
         raise BadWorkflows([Problem("has no workflows: write a class that inherits from talka.Workflow", str(path))])
-    return inspect_workflows(classes, file=str(path), lines=lines)
+    return found
 
 
 def where_things_stand(tree: ast.Module) -> tuple[dict[str, int], list[tuple[str, int]]]:
@@ -110,37 +123,53 @@ def attributes_of(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
             yield part.name, part.lineno
 
 
-def import_file(path: Path) -> ModuleType:
+def import_file(given: Path) -> ModuleType:
     """The module of the file; one that belongs to a package is imported as part of it."""
-    path = path.resolve()
+    path = given.resolve()
     root, names = path.parent, [path.stem]
     while (root / "__init__.py").exists():
         names.insert(0, root.name)
         root = root.parent
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
+    make_importable(root)
+    being_imported.add(str(path))
     try:
         if len(names) > 1:
-            return importlib.import_module(".".join(names))
-        # A name of our own: a test called json.py must not hide the library's.
-        name = f"talka_file_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise BadWorkflows([Problem("is not a Python file: its name must end in .py", str(path))])
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
-    except BadWorkflows:
-        raise
+            module = importlib.import_module(".".join(names))
+        else:
+            module = import_alone(path)
     except SyntaxError as error:
-        raise BadWorkflows([Problem(f"syntax error: {error.msg}", error.filename, error.lineno)]) from None
+        where = str(given) if error.filename == str(path) else error.filename
+        raise BadWorkflows([Problem(f"syntax error: {error.msg}", where, error.lineno)]) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's file may raise anything when imported
-        line = next(
-            (f.lineno for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == str(path)), None
-        )
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        line = next((frame.lineno for frame in frames if frame.filename == str(path)), None)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise BadWorkflows([Problem(f"raised {text} when it was imported", str(path), line)]) from None
+        raise BadWorkflows([Problem(f"raised {text} when it was imported", str(given), line)]) from None
+    finally:
+        being_imported.discard(str(path))
+    if Path(module.__file__ or "").resolve() != path:
+        text = f"cannot be imported as {module.__name__}: that name belongs to {module.__file__}; rename one of them"
+        raise BadWorkflows([Problem(text, str(given))])
+    return module
+
+
+def import_alone(path: Path) -> ModuleType:
+    # A name of our own: a test called json.py must not hide the library's.
+    name = f"talka_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # the name ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def make_importable(root: Path) -> None:
+    """Let the file import its neighbours. Python's own library still comes first, for the reason given above."""
+    if str(root) not in sys.path:
+        own = {str(LIBRARY), str(LIBRARY / "lib-dynload")}
+        behind = max((position + 1 for position, entry in enumerate(sys.path) if entry in own), default=0)
+        sys.path.insert(behind, str(root))
 
 
 def url_workflow(address: str) -> type[Workflow]:

@@ -1,6 +1,6 @@
 """Prepares the optimized arguments of a workflow: once, before the clock starts."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def prepare(spec: WorkflowSpec) -> Arguments:
             try:
                 arguments.setdefault(node.name, {})[name] = prepared(kind, default, base)
             except Invalid as error:
-                problems.append(Problem(f"{spec.name}.{node.name}, {name}: {error}", spec.file, node.line))
+                problems.append(Problem(f"{spec.name}.{node.name}, {name}: {error}", node.file or spec.file, node.line))
     if problems:
         raise BadWorkflows(problems)
     return arguments
@@ -62,15 +62,18 @@ def prepared(kind: ArgumentKind, value: Any, base: Path) -> Any:
         case "auth":
             return prepare_auth(value)
         case "file":
-            return read_file(base / as_path(value))
+            path = base / as_path(value)
+            return read_files(lambda: [path], f"there is no file {path}")[0]
         case "directory":
             folder = base / as_path(value)
             if not folder.is_dir():
                 raise Invalid(f"there is no folder {folder}")
-            return read_files(folder.iterdir(), f"the folder {folder} has no files")
+            return read_files(folder.iterdir, f"the folder {folder} has no files")
         case "glob":
-            pattern = as_path(value)
-            return read_files(base.glob(pattern), f"no file matches {pattern} in {base}")
+            pattern = Path(as_path(value))
+            # Only relative patterns can be looked for, so an absolute one is taken as relative to the root.
+            root, below = base / pattern.anchor, str(pattern.relative_to(pattern.anchor))
+            return read_files(lambda: root.glob(below), f"no file matches {pattern} in {root}")
 
 
 def as_path(value: Any) -> str:
@@ -79,17 +82,14 @@ def as_path(value: Any) -> str:
     return str(value)
 
 
-def read_file(path: Path) -> PreparedFile:
+def read_files(find: Callable[[], Iterable[Path]], otherwise: str) -> tuple[PreparedFile, ...]:
     try:
-        return prepare_file(str(path))
-    except OSError as error:
-        raise Invalid(f"the file {path} cannot be read: {error.strerror}") from None
-
-
-def read_files(paths: Any, otherwise: str) -> tuple[PreparedFile, ...]:
-    files = sorted(path for path in paths if path.is_file())
+        files = sorted(path for path in find() if path.is_file())
+        total = sum(path.stat().st_size for path in files)
+    except (OSError, ValueError, IndexError) as error:  # of the last two: patterns that are none
+        raise Invalid(f"{otherwise}: {error}") from None
     if not files:
         raise Invalid(otherwise)
-    if (total := sum(path.stat().st_size for path in files)) > FILES_LIMIT_BYTES:
+    if total > FILES_LIMIT_BYTES:
         raise Invalid(f"these files have {total} bytes together: at most {FILES_LIMIT_BYTES} are held in memory")
-    return tuple(read_file(path) for path in files)
+    return tuple(prepare_file(str(path)) for path in files)

@@ -50,12 +50,12 @@ class Recorder:
 
     def _rejected(self, tally: StepTally, response: Response) -> None:
         if isinstance(response, HTTPResponse):
-            text, status = f"{response.method} {response.url} answered {response.status}", response.status
+            text, status = printable(f"{response.method} {response.url} answered {response.status}"), response.status
         else:
             text, status = "the answer was not accepted", 0
         tally.fail(Sample(response.done_ns - self._origin_ns, "status", text, status))
 
-    def error(self, tally: StepTally, error: Exception, now: int, intended_ns: int) -> None:
+    def error(self, tally: StepTally, error: BaseException, now: int, intended_ns: int) -> None:
         """A step or an action raised."""
         kind = kind_of(error)
         if kind == "timeout" and isinstance(error, ExchangeFailed):
@@ -66,7 +66,7 @@ class Recorder:
         tally.fail(Sample(now - self._origin_ns, kind, described(error)))
 
     def check_failed(self, name: str, text: str, now: int) -> None:
-        self.tally.checks[name].fail(Sample(now - self._origin_ns, "check", text[:SAMPLE_CHARACTERS_LIMIT]))
+        self.tally.checks[name].fail(Sample(now - self._origin_ns, "check", printable(text)))
 
     # Windows.
 
@@ -97,7 +97,7 @@ class Recorder:
         self._window_ends_ns = self._origin_ns + (index + 1) * WINDOW_NS
 
 
-def kind_of(error: Exception) -> str:
+def kind_of(error: BaseException) -> str:
     if isinstance(error, ExchangeFailed):
         return error.kind
     if isinstance(error, AssertionError):
@@ -107,9 +107,12 @@ def kind_of(error: Exception) -> str:
     return "exception"
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """One line: what was raised and the deepest line of it that is known."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the user's own __str__ may raise anything
+        text = ""
     if not isinstance(error, ExchangeFailed | BrokenBody):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
         trace = error.__traceback__
@@ -117,4 +120,9 @@ def described(error: Exception) -> str:
             trace = trace.tb_next
         if trace is not None:
             text = f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
-    return text[:SAMPLE_CHARACTERS_LIMIT]
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """Short enough to keep, and without the halves of characters that no message can carry."""
+    return text[:SAMPLE_CHARACTERS_LIMIT].encode("utf-8", "replace").decode("utf-8")

@@ -22,7 +22,7 @@ class StepReturnedNothing(Exception):
 class VirtualUser:
     """One user: a workflow object of its own, with its own client. `position` is its place in the shard."""
 
-    __slots__ = ("position", "workflow", "steps", "iterations_left", "is_running", "close")
+    __slots__ = ("position", "workflow", "steps", "iterations_left", "is_running", "free_since_ns", "close")
 
     def __init__(self, position: int, workflow: Workflow, steps: dict[str, BoundStep[Any]], close: Callable[[], None]):
         self.position = position
@@ -31,6 +31,7 @@ class VirtualUser:
         self.iterations_left = -1
         """Below 0: no limit of its own."""
         self.is_running = False
+        self.free_since_ns = 0
         self.close = close
 
 
@@ -121,9 +122,12 @@ class Iterations:
                 if node.kind == "metric" and result is not None:
                     self._recorder.tally.metrics[node.name].add(number(result))
                 tally.ok += 1
-        except asyncio.CancelledError:
-            tally.interrupted += 1
-            raise
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                tally.interrupted += 1
+                raise
+            self._recorder.error(tally, error, monotonic_ns(), intended_ns)
+            return
         except Exception as error:  # noqa: BLE001 - users' code may raise anything; it is counted and the user goes on
             self._recorder.error(tally, error, monotonic_ns(), intended_ns)
             return
@@ -143,14 +147,22 @@ class Iterations:
                 failure = described(verdict)
             elif verdict is False:
                 failure = f"{node.name} returned False"
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            failure = described(error)
         except Exception as error:  # noqa: BLE001 - users' code may raise anything; it is counted and the user goes on
             failure = described(error)
         if failure is None:
             self._recorder.tally.checks[node.name].passed += 1
         else:
             self._recorder.check_failed(node.name, failure, monotonic_ns())
+
+
+def is_being_cancelled() -> bool:
+    """Whether a cancellation came from outside: awaiting something cancelled raises the same error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def number(value: Any) -> float:

@@ -13,12 +13,15 @@ from typing import Protocol
 
 from talka.engine.containment import ControlGroup, Guard, kill_group
 from talka.engine.core import OwnerGone, new_event_loop, serve
+from talka.engine.recorder import described
 from talka.errors import Untrusted
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import Arm, FromCore, MemorySource, ToCore, decode_from_core, encode
 
 READ_BYTES = 262_144
 END_WAIT_S = 5
+REMOVE_TRIES = 100
+REMOVE_PAUSE_S = 0.01
 
 
 class Runs(Protocol):
@@ -58,12 +61,20 @@ class CoreProcess:
         status = self._process.wait()
         self._guard.forget(self.pid)
         if self._control_group is not None:
-            self._control_group.remove()
+            await self._removed(self._control_group)
         if status < 0:
             return f"was killed by {signal.Signals(-status).name}"
         return f"exited with status {status}"
 
+    async def _removed(self, control_group: ControlGroup) -> None:
+        for _ in range(REMOVE_TRIES):
+            if control_group.remove():
+                return
+            await asyncio.sleep(REMOVE_PAUSE_S)  # the kernel has no event for it
+
     def kill(self) -> None:
+        if self._process.returncode is not None:
+            return  # it was waited for, so its number may be another's by now
         kill_group(self.pid)
         if self._control_group is not None:
             self._control_group.kill()
@@ -92,6 +103,7 @@ class CoreThread:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
+        self._end = "ended"
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -100,15 +112,18 @@ class CoreThread:
         return os.getpid()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            with contextlib.suppress(OwnerGone, ConnectionError):
-                runner.run(serve(self._sock))
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                with contextlib.suppress(OwnerGone, ConnectionError):
+                    runner.run(serve(self._sock))
+        except BaseException as error:  # noqa: BLE001 - also the user's sys.exit: it ends this core, not the owner
+            self._end = f"ended with {described(error)}"
         with contextlib.suppress(RuntimeError):  # the owner's loop is closed already
             self._loop.call_soon_threadsafe(self._over.set)
 
     async def ended(self) -> str:
         await self._over.wait()
-        return "ended"
+        return self._end
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):

@@ -12,6 +12,18 @@ from talka.errors import Invalid
 from talka.wire.shards import VALUE_LIMIT_BYTES
 from talka.work.inspection import WorkflowSpec
 
+VALUES_LIMIT_BYTES = 2 * VALUE_LIMIT_BYTES
+"""The most one workflow may hand on: its last report must carry all of it in one frame."""
+
+
+class Unheard:
+    """A pulse nobody listens to."""
+
+    __slots__ = ("pulse",)
+
+    def __init__(self) -> None:
+        self.pulse = 0
+
 
 class UserClients:
     """`self.client` of one virtual user."""
@@ -20,7 +32,8 @@ class UserClients:
 
     def __init__(self, engine: HTTPEngine) -> None:
         self.http = HTTPClient(engine)
-        self.custom = CustomClient(engine)
+        # What users await may be done at once: such a call is no sign that the event loop has run.
+        self.custom = CustomClient(Unheard())
 
 
 class ShardClients:
@@ -34,6 +47,9 @@ class ShardClients:
 
     def pulse(self) -> int:
         return self._engine.pulse
+
+    async def close(self) -> None:
+        await self._engine.close()
 
 
 def received_values(spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, Any]]:
@@ -63,7 +79,10 @@ async def provided_values(
     provided: dict[str, bytes] = {}
     if not spec.provides:
         return provided, None
-    workflow = spec.workflow()
+    try:
+        workflow = spec.workflow()
+    except Exception as error:  # noqa: BLE001 - the user's own __init__ may raise anything
+        return provided, f"{spec.name} cannot be made to provide values: {described(error)}"
     workflow.context = context
     for name, response in last.items():
         getattr(workflow, name).last = response
@@ -81,4 +100,6 @@ async def provided_values(
             )
         if encoded:
             provided[provide.key] = encoded
+        if (total := sum(len(value) for value in provided.values())) > VALUES_LIMIT_BYTES:
+            return {}, f"{spec.name} provides {total} bytes together: at most {VALUES_LIMIT_BYTES} are handed on"
     return provided, None

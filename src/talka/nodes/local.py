@@ -17,7 +17,7 @@ import psutil
 from talka.clock import SECOND, monotonic_ns, utc_now
 from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
 from talka.control.planning_load import Overrides, plan_load_job, with_overrides
-from talka.engine.loader import in_memory, load, select
+from talka.engine.loader import being_imported, in_memory, load, select
 from talka.engine.prepare import prepare
 from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
@@ -39,6 +39,10 @@ class TooManyUsers(Invalid):
     """More connections than this process may open."""
 
 
+class StartedByImport(Invalid):
+    """A file starts its own job when it is imported, and every core imports it."""
+
+
 class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None = None
     overrides: Overrides = Overrides()
@@ -56,7 +60,9 @@ class LocalJob:
         self.source = source
         self.options = options
         self.specs = with_overrides(specs, options.overrides)
-        self.cores = options.cores or physical_cores()
+        self.cores = physical_cores() if options.cores is None else options.cores
+        if self.cores < 1:
+            raise Invalid(f"cores = {self.cores} means that nothing would run: give at least 1")
         for spec in self.specs:
             prepare(spec)
         nodes = [node for spec in self.specs for node in spec.nodes]
@@ -204,6 +210,8 @@ def importable_file(workflows: Sequence[type[Workflow]]) -> str | None:
             return None
         if getattr(module, workflow.__name__, None) is not workflow:
             return None
+        if str(Path(path).resolve()) in being_imported:
+            raise StartedByImport('it starts its own job; do so under if __name__ == "__main__" only')
         files.add(path)
     return files.pop() if len(files) == 1 else None
 
@@ -217,7 +225,10 @@ def physical_cores() -> int:
 def raise_descriptor_limit(spec: JobSpec) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            hard = soft  # some systems name a limit they do not grant
     for workflow in spec.workflows:
         shards = workflow.plan.split(workflow.plan.shards_for(spec.cores if workflow.is_test else 1))
         most = max(shard.vus for shard in shards)

@@ -222,7 +222,7 @@ def build(job: LoadJob, specs: Sequence[WorkflowSpec], meta: Meta) -> ResultDocu
         started_at=meta.started_at,
         duration_s=round(duration_s, 3),
         totals=totals_of(tally, duration_s),
-        workflows=[workflow_of(run, by_name[name], job.ended_ns) for name, run in job.workflows.items()],
+        workflows=[workflow_of(job, run, by_name[name]) for name, run in job.workflows.items()],
         thresholds=[
             Threshold(verdict.rule, verdict.value, verdict.passed, workflow, verdict.shown)
             for workflow, _, verdict in verdicts
@@ -245,12 +245,13 @@ def outcome_of(job: LoadJob, tally: Tally, passed: Sequence[bool], allow_partial
             setup = setup or f"{run.spec.name}: {run.failure}"
     unfinished = (TaskState.FAILED, TaskState.SKIPPED, TaskState.TIMEOUT)
     steps = tally.steps.values()
-    has_arrivals = any(run.spec.plan.model == "open" for run in job.workflows.values())
+    # Iterations of closed workflows beside them were no arrivals, and must not make the dropped ones look few.
+    open_tallies = [run.tally() for run in job.workflows.values() if run.spec.plan.model == "open"]
     return decide(
         Facts(
             samples=sum(step.ok + step.failed for step in steps),
             ok=sum(step.ok for step in steps),
-            arrivals=tally.started + tally.dropped if has_arrivals else 0,
+            arrivals=sum(part.started + part.dropped for part in open_tallies),
             dropped=tally.dropped,
             thresholds_held=all(passed),
             aborted=job.aborted is not None,
@@ -283,10 +284,11 @@ def totals_of(tally: Tally, duration_s: float) -> Totals:
     )
 
 
-def workflow_of(run: WorkflowRun, spec: WorkflowSpec, now: int) -> Workflow:
-    tally, elapsed_s = run.tally(), run.elapsed_ns(now) / SECOND
+def workflow_of(job: LoadJob, run: WorkflowRun, spec: WorkflowSpec) -> Workflow:
+    tally, elapsed_s = run.tally(), run.elapsed_ns(job.ended_ns) / SECOND
     tags = {node.name: dict(node.tags) for node in spec.nodes}
-    partial = run.state is TaskState.COMPLETED and any(len(shard.attempts) > 1 for shard in run.shards)
+    # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
+    partial = run.state is TaskState.COMPLETED and any(lost.workflow == run.spec.name for lost in job.lost)
     return Workflow(
         name=run.spec.name,
         status="partial" if partial else str(run.state),
@@ -459,7 +461,8 @@ def warnings_of(job: LoadJob, specs: Sequence[WorkflowSpec], generator: Generato
     for name, run in job.workflows.items():
         for action, tally in run.tally().actions.items():
             if tally.failed:
-                found.append(f"{name}.{action} failed {tally.failed} times, first: {tally.samples[0].text}")
+                times = "once" if tally.failed == 1 else f"{tally.failed} times, first"
+                found.append(f"{name}.{action} failed {times}: {tally.samples[0].text}")
     if generator.saturated:
         late = generator.start_lag_ms
         found.append(

@@ -15,7 +15,7 @@ WINDOW_NS: Final = 100_000_000
 UNACKNOWLEDGED_LIMIT: Final = 600
 """A minute of windows. A receiver that acknowledged none for so long has lost the oldest."""
 SPANS: Final = ((1, 600), (100, 360), (600, 10_080))
-"""(windows in a span, spans kept): 100 ms for 60 s, 10 s for an hour, 1 min for a week."""
+"""(windows in a span, spans kept at least): 100 ms for 60 s, 10 s for an hour, 1 min for a week."""
 
 
 class Window(msgspec.Struct):
@@ -69,33 +69,41 @@ class Timeline:
 
     def __init__(self) -> None:
         self._levels: tuple[dict[int, Window], ...] = tuple({} for _ in SPANS)
+        self._oldest = [0 for _ in SPANS]
+        """The first span each level holds. It starts a span of the next level: no time is told in two widths."""
         self._newest = 0
 
     def add(self, window: Window) -> None:
-        self._newest = max(self._newest, window.index)
-        for (width, kept), spans in zip(SPANS, self._levels, strict=True):
+        if window.index > self._newest:
+            self._newest = window.index
+            self._age()
+        for level, (width, _) in enumerate(SPANS):
             span = window.index // width
-            if span > self._newest // width - kept:
-                into = spans.get(span)
-                if into is None:
-                    into = spans[span] = Window(span)
+            if span >= self._oldest[level]:
+                into = self._levels[level].setdefault(span, Window(span))
                 into.add(window)
                 # Shards of one instant add up; over a longer span the highest count is the telling one.
                 into.vus = into.vus + window.vus if width == 1 else max(into.vus, window.vus)
-                self._age()
                 return
 
     def _age(self) -> None:
         for level, (width, kept) in enumerate(SPANS):
-            spans = self._levels[level]
-            oldest = self._newest // width - kept
-            for index in [index for index in spans if index <= oldest]:
-                old = spans.pop(index)
-                if level + 1 < len(SPANS):
-                    wider = SPANS[level + 1][0]
-                    into = self._levels[level + 1].setdefault(index * width // wider, Window(index * width // wider))
-                    into.add(old)
-                    into.vus = max(into.vus, old.vus)
+            wider = SPANS[level + 1][0] if level + 1 < len(SPANS) else width
+            oldest = (self._newest // width - kept + 1) * width // wider * wider // width
+            if oldest > self._oldest[level]:
+                self._oldest[level] = oldest
+                self._move_on(level, wider)
+
+    def _move_on(self, level: int, wider: int) -> None:
+        """What is too old for the level goes to the next, and from the last one away."""
+        spans, width = self._levels[level], SPANS[level][0]
+        for index in [index for index in spans if index < self._oldest[level]]:
+            old = spans.pop(index)
+            if level + 1 < len(SPANS):
+                span = index * width // wider
+                into = self._levels[level + 1].setdefault(span, Window(span))
+                into.add(old)
+                into.vus = max(into.vus, old.vus)
 
     def spans(self) -> list[Span]:
         """Oldest first."""

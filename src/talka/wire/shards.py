@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Untrusted
+from talka.errors import Invalid, Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.work.load import Shard
@@ -135,6 +135,8 @@ FromCore: TypeAlias = Hello | Armed | Refused | StepTotals | Totals
 _encoder = msgspec.msgpack.Encoder()
 _to_core: msgspec.msgpack.Decoder[ToCore] = msgspec.msgpack.Decoder(ToCore)
 _from_core: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
+# Beside its own errors the decoder lets through those of text, of nesting and of the values' own checks.
+_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
 
 
 class BadMessage(Untrusted):
@@ -148,12 +150,12 @@ def encode(message: ToCore | FromCore) -> bytes:
 def decode_to_core(content: bytes) -> ToCore:
     try:
         return _to_core.decode(content)
-    except msgspec.MsgspecError as error:
+    except _NO_MESSAGE as error:
         raise BadMessage(f"the owner sent what is no message of ours: {error}") from None
 
 
 def decode_from_core(content: bytes) -> FromCore:
     try:
         return _from_core.decode(content)
-    except msgspec.MsgspecError as error:
+    except _NO_MESSAGE as error:
         raise BadMessage(f"a core sent what is no message of ours: {error}") from None

@@ -3,7 +3,9 @@
 Nothing here runs or checks anything; `inspection` reads the declarations, `engine` runs them.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import unwrap
+from types import CodeType, FunctionType
 from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast, overload
 
 import msgspec
@@ -37,6 +39,11 @@ class NoResponse(Invalid):
     """A step was asked for its last response before it had one."""
 
 
+def code_of(function: Function | None) -> CodeType | None:
+    """Where a function stands, also one inside another decorator; None for what is not written in Python."""
+    return getattr(unwrap(function), "__code__", None) if function is not None else None
+
+
 class Declaration(Generic[Result]):
     """A decorated method. Its name and its class are filled in when the class is made."""
 
@@ -57,7 +64,8 @@ class Declaration(Generic[Result]):
 
     @property
     def line(self) -> int:
-        return int(self.function.__code__.co_firstlineno)
+        code = code_of(self.function)
+        return 0 if code is None else code.co_firstlineno
 
 
 class BoundStep(Generic[Result]):
@@ -70,8 +78,8 @@ class BoundStep(Generic[Result]):
         self._workflow = workflow
         self.last: Result | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._step.function(self._workflow, *args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Result]:
+        return cast(Awaitable[Result], self._step.function(self._workflow, *args, **kwargs))
 
     @property
     def response(self) -> Result:
@@ -87,7 +95,8 @@ class Step(Declaration[Result]):
         self, function: Function, after: tuple[object, ...], expect: Expect, tags: Mapping[str, str] | None
     ) -> None:
         super().__init__(function, after)
-        self.expect = expect
+        # A generator gives its values once, and a step is read more than once.
+        self.expect = tuple(expect) if isinstance(expect, Iterator) else expect
         self.tags = dict(tags or {})
 
     @overload
@@ -97,6 +106,10 @@ class Step(Declaration[Result]):
     def __get__(self, workflow: "Workflow | None", owner: type) -> "Step[Result] | BoundStep[Result]":
         if workflow is None:
             return self
+        if getattr(type(workflow), self.name, None) is not self:
+            return BoundStep(
+                self, workflow
+            )  # asked for through super(): the name belongs to the step that overrides it
         bound = workflow.__dict__.get(self.name)
         if bound is None:
             # Kept under the step's own name: this descriptor defines no __set__, so the next look-up finds it directly.
@@ -146,29 +159,49 @@ class State(Method[Result]):
         return call
 
 
-class Namespace(dict[str, object]):
+class Bare(Method[Result]):
+    """A method under `@step` without parentheses. It would vanish from the workflow; so it can be complained about."""
+
+    kind = "bare"
+
+    def __init__(self, function: Function, decorator: str) -> None:
+        super().__init__(function, ())
+        self.decorator = decorator
+
+    @classmethod
+    def found_in(cls, given: tuple[object, ...], decorator: str) -> Any:
+        is_bare = len(given) == 1 and isinstance(given[0], FunctionType)
+        return cls(cast(Function, given[0]), decorator) if is_bare else None
+
+
+class Namespace(dict[str, Any]):
     """The body of a workflow class while it is read. Python would let a second definition hide the first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.duplicates: list[Declaration[Any]] = []
+        self.duplicates: list[tuple[str, Function]] = []
 
-    def __setitem__(self, name: str, value: object) -> None:
-        if isinstance(value, Declaration) and isinstance(self.get(name), Declaration):
-            self.duplicates.append(value)
+    def __setitem__(self, name: str, value: Any) -> None:
+        before = self.get(name)
+        if isinstance(value, Declaration) and before is not None:
+            self.duplicates.append((name, value.function))
+        elif isinstance(before, Declaration):
+            self.duplicates.append((name, value if code_of(value) else before.function))
         super().__setitem__(name, value)
 
 
 class WorkflowType(type):
-    duplicates: Sequence[Declaration[Any]]
+    # Dunder: every other name belongs to the users' steps.
+    __duplicates__: Sequence[tuple[str, Function]]
 
     @classmethod
     def __prepare__(metacls, name: str, bases: tuple[type, ...], /, **kwargs: Any) -> Namespace:
         return Namespace()
 
-    def __new__(metacls, name: str, bases: tuple[type, ...], body: Namespace, **kwargs: Any) -> "WorkflowType":
+    def __new__(metacls, name: str, bases: tuple[type, ...], body: dict[str, Any], **kwargs: Any) -> "WorkflowType":
         made = super().__new__(metacls, name, bases, dict(body), **kwargs)
-        made.duplicates = tuple(body.duplicates)
+        # A class made by `type(name, bases, body)` brings a plain dict.
+        made.__duplicates__ = tuple(body.duplicates) if isinstance(body, Namespace) else ()
         return made
 
 
@@ -206,7 +239,7 @@ RESERVED: Final = frozenset(
 
 
 def step(
-    *after: str | Declaration[Any] | Function, expect: Expect = (), tags: Mapping[str, str] | None = None
+    *after: str | Declaration[Any], expect: Expect = (), tags: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., Awaitable[Result]]], Step[Result]]:
     """A measured step, if its return annotation is a client's response; it runs after the steps named.
 
@@ -216,34 +249,35 @@ def step(
     def decorate(function: Callable[..., Awaitable[Result]]) -> Step[Result]:
         return Step(function, after, expect, tags)
 
-    return decorate
+    return Bare.found_in(after, "step") or decorate
 
 
-def action(*after: str | Declaration[Any] | Function) -> Callable[[Callable[..., Any]], Action[Any]]:
+def action(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Action[Any]]:
     """Runs in its place among the steps and is not measured."""
-    return lambda function: Action(function, after)
+    return Bare.found_in(after, "action") or (lambda function: Action(function, after))
 
 
-def check(*after: str | Declaration[Any] | Function) -> Callable[[Callable[..., Any]], Check[Any]]:
+def check(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Check[Any]]:
     """Judges results of steps, which it receives by name. It fails when it raises, or returns False or an exception."""
-    return lambda function: Check(function, after)
+    return Bare.found_in(after, "check") or (lambda function: Check(function, after))
 
 
-def metric(kind: MetricKind, *after: str | Declaration[Any] | Function) -> Callable[[Callable[..., Any]], Metric[Any]]:
+def metric(kind: MetricKind, *after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Metric[Any]]:
     """Measures something of the user's own: the numbers it returns are counted as `kind` says; None counts nothing."""
-    return lambda function: Metric(function, after, kind)
+    return Bare.found_in((kind,), "metric") or (lambda function: Metric(function, after, kind))
 
 
 def state(*workflows: str | type[Workflow]) -> Callable[[Callable[..., Any]], State[Any]]:
     """Hands a value to other workflows (`-> Provide[T]`) or receives values from them (`-> Use[T]`)."""
-    return lambda function: State(function, workflows)
+    return Bare.found_in(workflows, "state") or (lambda function: State(function, workflows))
 
 
 def depends(*workflows: str | type[Workflow]) -> Callable[[AnyWorkflow], AnyWorkflow]:
     """The decorated workflow starts when those named have ended."""
 
     def decorate(workflow: AnyWorkflow) -> AnyWorkflow:
-        workflow.depends_on = workflows
+        # Of this class alone: one decorator above another adds to it, a subclass starts anew.
+        workflow.depends_on = (*workflows, *vars(workflow).get("depends_on", ()))
         return workflow
 
     return decorate

@@ -13,7 +13,20 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind, Optimized
-from talka.work.dsl import RESERVED, Check, Declaration, Flow, Metric, Priority, State, Step, Workflow
+from talka.work.dsl import (
+    RESERVED,
+    Bare,
+    Check,
+    Declaration,
+    Flow,
+    Function,
+    Metric,
+    Priority,
+    State,
+    Step,
+    Workflow,
+    code_of,
+)
 from talka.work.durations import parse_duration
 from talka.work.graph import Cycle, ancestors_of, layers_of
 from talka.work.load import Plan
@@ -67,6 +80,8 @@ class NodeSpec:
     tags: Mapping[str, str] = field(default_factory=dict)
     metric_kind: MetricKind | None = None
     line: int = 0
+    file: str | None = None
+    """Where it is written, when that is not the workflow's own file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +95,7 @@ class ProvideSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseSpec:
     method: str
+    function: Any = None
     sources: tuple[str, ...]
     types: Mapping[str, Any]
     """Its parameters, which are the keys, and the types their values are read as."""
@@ -137,6 +153,8 @@ class Reader:
         self.file = file
         self.lines = lines
         self.problems: list[Problem] = []
+        self.provides: dict[str, tuple[ProvideSpec, ...]] = {}
+        self.uses: dict[str, tuple[UseSpec, ...]] = {}
 
     def read(self, classes: Sequence[type[Workflow]]) -> tuple[WorkflowSpec, ...]:
         by_name: dict[str, type[Workflow]] = {}
@@ -145,31 +163,53 @@ class Reader:
                 self.complain(f"there are two workflows named {workflow.__name__}", workflow)
             by_name[workflow.__name__] = workflow
         waits_for = {name: self.dependencies(workflow, by_name) for name, workflow in by_name.items()}
-        order: list[str] = []
+        order = list(by_name)
         try:
             order = [name for layer in layers_of(waits_for) for name in layer]
         except Cycle as cycle:
             self.complain(f"@depends: {cycle}", by_name[cycle.circle[0]])
         specs = [self.workflow(by_name[name], waits_for[name], by_name) for name in order]
-        found = [spec for spec in specs if spec is not None]
-        if len(found) == len(by_name):
-            self.match_states({spec.name: spec for spec in found}, waits_for)
+        self.match_states(by_name, waits_for)
         if self.problems:
             raise BadWorkflows(self.problems)
-        return tuple(found)
+        return tuple(spec for spec in specs if spec is not None)
 
-    def complain(self, text: str, workflow: type[Workflow], attribute: str | None = None, line: int = 0) -> None:
-        name = workflow.__name__
-        known = self.lines.get(f"{name}.{attribute}") if attribute else None
-        self.problems.append(Problem(text, self.file, line or known or self.lines.get(name)))
+    def complain(
+        self,
+        text: str,
+        workflow: type[Workflow],
+        *,
+        attribute: str | None = None,
+        function: Function | None = None,
+    ) -> None:
+        """`function` or `attribute` is where the mistake stands; without them it is the class."""
+        code = code_of(function)
+        line = self.lines.get(workflow.__name__) if code is None else code.co_firstlineno
+        for home in reversed(workflow.__mro__):
+            if home.__module__ == workflow.__module__:
+                line = self.lines.get(f"{home.__name__}.{attribute}", line)
+        self.problems.append(Problem(text, self.file_elsewhere(workflow, function) or self.file, line))
+
+    def file_elsewhere(self, workflow: type[Workflow], function: Function | None) -> str | None:
+        """The file of a method that was inherited from another file than the one that is read."""
+        code = code_of(function)
+        if self.file is None or code is None or getattr(function, "__module__", None) == workflow.__module__:
+            return None
+        return code.co_filename
 
     # Workflows among each other.
 
     def dependencies(self, workflow: type[Workflow], by_name: Mapping[str, type[Workflow]]) -> frozenset[str]:
-        return frozenset(self.workflow_names(workflow, workflow.depends_on, by_name, "@depends"))
+        given = setting(workflow, "depends_on")
+        return frozenset(self.workflow_names(workflow, given, by_name, f"@depends of {workflow.__name__}"))
 
     def workflow_names(
-        self, workflow: type[Workflow], given: Iterable[object], by_name: Mapping[str, type[Workflow]], where: str
+        self,
+        workflow: type[Workflow],
+        given: Iterable[object],
+        by_name: Mapping[str, type[Workflow]],
+        label: str,
+        function: Function | None = None,
     ) -> list[str]:
         names = []
         for other in given:
@@ -177,40 +217,40 @@ class Reader:
             if name in by_name:
                 names.append(name)
             else:
-                self.complain(
-                    f"{where} of {workflow.__name__} names {name}, {no_such('workflow', name, by_name)}", workflow
-                )
+                text = f"{label} names {name}, {no_such('workflow', name, by_name)}"
+                self.complain(text, workflow, function=function)
         return names
 
-    def match_states(self, specs: Mapping[str, WorkflowSpec], waits_for: Mapping[str, Collection[str]]) -> None:
+    def match_states(self, by_name: Mapping[str, type[Workflow]], waits_for: Mapping[str, Collection[str]]) -> None:
         """A value flows only when the provider names the user and the user names the provider."""
-        for spec in specs.values():
-            before = ancestors_of(spec.name, waits_for)
-            for use in spec.uses:
-                for source in use.sources:
-                    if source not in before:
-                        self.complain(
-                            f"{spec.name}.{use.method} uses state of {source}, which need not have run: "
-                            f"add @depends({source!r})",
-                            spec.workflow,
-                            use.method,
-                        )
+        for name, workflow in by_name.items():
+            before = ancestors_of(name, waits_for)
+            for use in self.uses[name]:
+                label = f"{name}.{use.method} uses"
+                texts = [
+                    f"{label} state of {source}, which need not have run: add @depends({source!r})"
+                    for source in use.sources
+                    if source not in before
+                ]
                 for key in use.types if use.sources else ():
-                    offered = [p for source in use.sources for p in specs[source].provides if p.key == key]
-                    if not offered:
-                        self.complain(
-                            f"{spec.name}.{use.method} uses {key!r}, but nobody provides it: no @state method named "
-                            f"{key} with -> Provide[…] in {' or '.join(use.sources)}",
-                            spec.workflow,
-                            use.method,
+                    offers = {
+                        source: provide.targets
+                        for source in use.sources
+                        for provide in self.provides[source]
+                        if provide.key == key
+                    }
+                    if not offers:
+                        texts.append(
+                            f"{label} {key!r}, but nobody provides it: no @state method named "
+                            f"{key} with -> Provide[…] in {' or '.join(use.sources)}"
                         )
-                    elif not any(spec.name in p.targets for p in offered):
-                        self.complain(
-                            f"{spec.name}.{use.method} uses {key!r}, which {use.sources[0]} provides to others only: "
-                            f"name {spec.name} in its @state(…)",
-                            spec.workflow,
-                            use.method,
+                    elif not any(name in targets for targets in offers.values()):
+                        texts.append(
+                            f"{label} {key!r}, which {' and '.join(offers)} provides to others only: "
+                            f"name {name} in its @state(…)"
                         )
+                for text in texts:
+                    self.complain(text, workflow, function=use.function)
 
     # One workflow.
 
@@ -218,26 +258,35 @@ class Reader:
         self, workflow: type[Workflow], depends_on: frozenset[str], by_name: Mapping[str, type[Workflow]]
     ) -> WorkflowSpec | None:
         problems_before = len(self.problems)
-        for duplicate in workflow.duplicates:
-            self.complain(f"{workflow.__name__} has two methods named {duplicate.name}", workflow, line=duplicate.line)
+        self.complain_about_lost(workflow)
         declared = declarations_of(workflow)
-        for name, declaration in declared.items():
+        for name, found in declared.items():
+            label = f"{workflow.__name__}.{name}"
             if name in RESERVED:
-                self.complain(f"{name} is a name Talka keeps for itself", workflow, line=declaration.line)
+                text = f"{label} has a name Talka keeps for itself: choose another"
+            elif isinstance(found, Bare):
+                text = f"{label} is under @{found.decorator} without parentheses: write @{found.decorator}()"
+            elif found.name != name:
+                text = f"{label} is the same method as {found.name}: write it a second time"
+            else:
+                continue
+            self.complain(text, workflow, function=found.function)
         states = {name: found for name, found in declared.items() if isinstance(found, State)}
         runs = {name: found for name, found in declared.items() if not isinstance(found, State)}
         if not runs and not states:
             self.complain(f"{workflow.__name__} has no steps: decorate a method with @step()", workflow)
-        nodes = {name: node for name, found in runs.items() if (node := self.node(workflow, found, runs)) is not None}
-        layers: list[list[str]] = []
-        if len(nodes) == len(runs):
-            layers = self.layers(workflow, nodes)
+        nodes = {name: self.node(workflow, found, runs) for name, found in runs.items()}
+        layers = self.layers(workflow, nodes)
+        # Rules that name a step with a problem of its own are not wrong for that.
+        known = names_for_thresholds(nodes.values()) if len(self.problems) == problems_before else {}
         provides, uses = self.states(workflow, states, by_name)
+        self.provides[workflow.__name__], self.uses[workflow.__name__] = provides, uses
         shape = self.shape(workflow)
-        thresholds = self.thresholds(workflow, nodes)
-        priority = str(workflow.priority).lower()
+        thresholds = self.thresholds(workflow, known)
+        priority = str(setting(workflow, "priority")).lower()
         if priority not in PRIORITIES:
-            self.complain(f"priority {workflow.priority!r} is not one of {', '.join(PRIORITIES)}", workflow, "priority")
+            text = f"{workflow.__name__}: priority = {priority!r} is not one of {', '.join(PRIORITIES)}"
+            self.complain(text, workflow, attribute="priority")
         timeout_ns = self.timeout(workflow, shape)
         if len(self.problems) > problems_before or shape is None:
             return None
@@ -258,41 +307,61 @@ class Reader:
             announcements=announcements_of(workflow, nodes.values()),
         )
 
+    def complain_about_lost(self, workflow: type[Workflow]) -> None:
+        """Methods that were declared, and that Python dropped without a word."""
+        for home in workflow.__mro__:
+            for name, function in vars(home).get("__duplicates__", ()):
+                self.complain(f"{home.__name__} has two methods named {name}", workflow, function=function)
+            for name, value in vars(home).items():
+                hidden = getattr(value, "__wrapped__", None)
+                if isinstance(hidden, Declaration):
+                    text = f"{home.__name__}.{name} has a decorator above @{hidden.kind}: put @{hidden.kind} on top"
+                    self.complain(text, workflow, function=hidden.function)
+
     def shape(self, workflow: type[Workflow]) -> LoadShape | None:
+        load, vus, duration = (setting(workflow, name) for name in ("load", "vus", "duration"))
         try:
-            if workflow.load is not None:
-                if "vus" in vars(workflow) or "duration" in vars(workflow):
-                    raise Invalid(f"{workflow.__name__} has load and also vus or duration: load already says both")
-                if not isinstance(workflow.load, LoadShape):
-                    raise Invalid(f"load of {workflow.__name__} is {workflow.load!r}, which is not a load shape")
-                shape: LoadShape = workflow.load
-            elif workflow.duration is None:
-                shape = IterationsPerVU(workflow.vus, 1)
+            if load is not None:
+                if is_set_with(workflow, "load", "vus") or is_set_with(workflow, "load", "duration"):
+                    raise Invalid("it has load and also vus or duration: load already says both")
+                if not isinstance(load, LoadShape):
+                    raise Invalid(f"load = {load!r} is not a load shape: write one such as ConstantVUs(10, '1m')")
+                shape: LoadShape = load
+            elif duration is None:
+                shape = IterationsPerVU(vus, 1)
             else:
-                shape = ConstantVUs(workflow.vus, workflow.duration)
+                shape = ConstantVUs(vus, duration)
             shape.plan()
         except Invalid as error:
-            attribute = next((name for name in ("load", "vus", "duration") if name in str(error)), "load")
-            self.complain(f"{workflow.__name__}: {error}", workflow, attribute)
+            attribute = "load" if load is not None else "duration" if "duration = " in str(error) else "vus"
+            self.complain(f"{workflow.__name__}: {error}", workflow, attribute=attribute)
             return None
         return shape
 
     def timeout(self, workflow: type[Workflow], shape: LoadShape | None) -> int:
-        if workflow.timeout is not None:
+        timeout = setting(workflow, "timeout")
+        if timeout is not None:
             try:
-                return parse_duration(workflow.timeout, what="timeout")
+                if timeout_ns := parse_duration(timeout, what="timeout"):
+                    return timeout_ns
+                raise Invalid(f"timeout = {timeout!r} leaves no time to run: write a duration above 0")
             except Invalid as error:
-                self.complain(f"{workflow.__name__}: {error}", workflow, "timeout")
+                self.complain(f"{workflow.__name__}: {error}", workflow, attribute="timeout")
         return 0 if shape is None else default_timeout_ns(shape.plan())
 
-    def thresholds(self, workflow: type[Workflow], nodes: Mapping[str, NodeSpec]) -> tuple[Threshold, ...]:
-        rules = [workflow.thresholds] if isinstance(workflow.thresholds, str) else workflow.thresholds
+    def thresholds(self, workflow: type[Workflow], known: Mapping[str, list[str]]) -> tuple[Threshold, ...]:
+        rules = setting(workflow, "thresholds")
+        rules = [rules] if isinstance(rules, str) else rules
         parsed = []
+        if not isinstance(rules, Collection) or not all(isinstance(rule, str) for rule in rules):
+            text = f"{workflow.__name__}: thresholds = {rules!r} is not a list of rules such as 'failed < 1%'"
+            self.complain(text, workflow, attribute="thresholds")
+            return ()
         for rule in rules:
             try:
-                parsed.append(parse_threshold(rule, **names_for_thresholds(nodes.values())))
+                parsed.append(parse_threshold(rule, **known))
             except Invalid as error:
-                self.complain(f"{workflow.__name__}: {error}", workflow, "thresholds")
+                self.complain(f"{workflow.__name__}: {error}", workflow, attribute="thresholds")
         return tuple(parsed)
 
     def layers(self, workflow: type[Workflow], nodes: Mapping[str, NodeSpec]) -> list[list[str]]:
@@ -300,8 +369,7 @@ class Reader:
         try:
             layers = layers_of(waits_for)
         except Cycle as cycle:
-            line = nodes[cycle.circle[0]].line
-            self.complain(f"steps of {workflow.__name__}: {cycle}", workflow, line=line)
+            self.complain(f"steps of {workflow.__name__}: {cycle}", workflow, function=nodes[cycle.circle[0]].function)
             return []
         for name, node in nodes.items():
             for other in node.inputs:
@@ -310,29 +378,32 @@ class Reader:
                         f"{workflow.__name__}.{name} takes the result of {other}, but does not run after it: "
                         f"add {other!r} to its decorator",
                         workflow,
-                        line=node.line,
+                        function=node.function,
                     )
         return layers
 
     # One method.
 
-    def node(
-        self, workflow: type[Workflow], found: Declaration[Any], runs: Mapping[str, Declaration[Any]]
-    ) -> NodeSpec | None:
+    def node(self, workflow: type[Workflow], found: Declaration[Any], runs: Mapping[str, Declaration[Any]]) -> NodeSpec:
         label = f"{workflow.__name__}.{found.name}"
         problems_before = len(self.problems)
 
         def complain(text: str) -> None:
-            self.complain(f"{label} {text}", workflow, line=found.line)
+            self.complain(f"{label} {text}", workflow, function=found.function)
 
         after = self.step_names(workflow, found, runs)
         hints = self.hints(workflow, found)
+        if hints is None:
+            hints = {"return": None}
         returns = hints.pop("return", inspect.Parameter.empty)
         if found.kind == "step" and returns is inspect.Parameter.empty:
             complain("has no return annotation: write -> HTTPResponse to measure it, or -> None")
         inputs: list[str] = []
         optimized: dict[str, tuple[ArgumentKind, Any]] = {}
-        for parameter in list(inspect.signature(found.function).parameters.values())[1:]:
+        parameters = list(inspect.signature(found.function).parameters.values())
+        if not parameters:
+            complain("is a method and needs the parameter self")
+        for parameter in parameters[1:]:
             mark = mark_of(hints.get(parameter.name), Optimized)
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 complain(f"has the parameter {parameter}: only plain and keyword parameters can be filled")
@@ -340,6 +411,8 @@ class Reader:
                 if parameter.default is parameter.empty:
                     complain(f"needs a default for {parameter.name}: it is what gets prepared before the run")
                 optimized[parameter.name] = (mark.kind, parameter.default)
+            elif isinstance(runs.get(parameter.name), Check | Metric) and parameter.name != found.name:
+                complain(f"takes the result of {parameter.name}, {leaves_nothing(runs[parameter.name])}")
             elif parameter.name in runs and parameter.name != found.name:
                 inputs.append(parameter.name)
             elif parameter.default is parameter.empty:
@@ -350,7 +423,7 @@ class Reader:
         measured = found.kind == "step" and is_response(returns)
         if isinstance(found, Metric) and found.metric_kind not in METRIC_KINDS:
             complain(f"has the kind {found.metric_kind!r}, which is not one of {', '.join(METRIC_KINDS)}")
-        if isinstance(found, Check | Metric) and not after:
+        if isinstance(found, Check | Metric) and not found.after:
             after = frozenset(inputs)
             if not after:
                 complain("looks at no step: name steps in its decorator or as its parameters")
@@ -361,21 +434,21 @@ class Reader:
                 expect, tags = expected(found.expect), checked_tags(found.tags)
             except Invalid as error:
                 complain(str(error))
-        if len(self.problems) > problems_before:
-            return None
         return NodeSpec(
             name=found.name,
             kind=found.kind,
             function=found.function,
             is_async=is_async,
             after=after,
-            inputs=tuple(inputs),
+            # One mistake, one complaint: where a name in the decorator is wrong, so is the order that follows from it.
+            inputs=tuple(inputs) if len(self.problems) == problems_before else (),
             optimized=optimized,
             measured=measured,
             expect=expect,
             tags=tags,
             metric_kind=found.metric_kind if isinstance(found, Metric) else None,
             line=found.line,
+            file=self.file_elsewhere(workflow, found.function),
         )
 
     def step_names(
@@ -384,63 +457,73 @@ class Reader:
         names = set()
         for other in found.after:
             name = other if isinstance(other, str) else getattr(other, "name", getattr(other, "__name__", str(other)))
-            if isinstance(other, Declaration) and runs.get(name) is not other and other.owner is not workflow:
+            if isinstance(other, Declaration) and runs.get(name) is not other and other.owner not in workflow.__mro__:
                 home = other.owner.__name__ if other.owner else "another class"
                 text = f"names {name} of {home}: steps see only their own workflow; hand values on with @state"
             elif name not in runs:
                 text = f"names {name!r}, {no_such('step', name, runs)}"
             elif name == found.name:
                 text = "names itself"
+            elif isinstance(runs[name], Check | Metric):
+                text = f"names {name}, {leaves_nothing(runs[name])}"
             else:
                 names.add(name)
                 continue
-            self.complain(f"{workflow.__name__}.{found.name} {text}", workflow, line=found.line)
+            self.complain(f"{workflow.__name__}.{found.name} {text}", workflow, function=found.function)
         return frozenset(names)
 
-    def hints(self, workflow: type[Workflow], found: Declaration[Any]) -> dict[str, Any]:
+    def hints(self, workflow: type[Workflow], found: Declaration[Any]) -> dict[str, Any] | None:
         try:
             return typing.get_type_hints(found.function, include_extras=True)
-        except (NameError, TypeError, SyntaxError, AttributeError) as error:
-            self.complain(
-                f"{workflow.__name__}.{found.name} has an annotation that cannot be read: {error}",
-                workflow,
-                line=found.line,
-            )
-            return {"return": None}
+        except Exception as error:  # noqa: BLE001 - an annotation written as a string is the user's code
+            text = f"{workflow.__name__}.{found.name} has an annotation that cannot be read: {error}"
+            self.complain(text, workflow, function=found.function)
+            return None
 
     def states(
         self, workflow: type[Workflow], states: Mapping[str, State[Any]], by_name: Mapping[str, type[Workflow]]
     ) -> tuple[tuple[ProvideSpec, ...], tuple[UseSpec, ...]]:
         provides, uses = [], []
         for name, found in states.items():
-            label = f"@state of {workflow.__name__}.{name}"
-            names = self.workflow_names(workflow, found.after, by_name, label)
+            label, function = f"@state of {workflow.__name__}.{name}", found.function
+            names = self.workflow_names(workflow, found.after, by_name, label, function)
             hints = self.hints(workflow, found)
+            if hints is None:
+                continue
             returns = hints.get("return")
             flow = mark_of(returns, Flow)
             if flow is None:
-                self.complain(
-                    f"{label} needs the return annotation Provide[…] (to hand a value on) or Use[…] (to receive one)",
-                    workflow,
-                    line=found.line,
-                )
+                text = f"{label} needs the return annotation Provide[…] (to hand a value on) or Use[…] (to receive one)"
+                self.complain(text, workflow, function=function)
                 continue
-            parameters = list(inspect.signature(found.function).parameters)[1:]
-            types_ = {parameter: hints.get(parameter, Any) for parameter in parameters}
+            parameters = list(inspect.signature(function).parameters.values())[1:]
+            types_ = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
             if flow.provides:
-                types_ = {name: typing.get_args(returns)[0]}
-                is_async = inspect.iscoroutinefunction(found.function)
-                provides.append(
-                    ProvideSpec(key=name, function=found.function, is_async=is_async, targets=frozenset(names))
-                )
+                if any(parameter.default is parameter.empty for parameter in parameters):
+                    text = f"{label} hands a value on and takes no parameters: read self.STEP.response instead"
+                    self.complain(text, workflow, function=function)
+                types_ = {name: returns}
+                is_async = inspect.iscoroutinefunction(function)
+                provides.append(ProvideSpec(key=name, function=function, is_async=is_async, targets=frozenset(names)))
             else:
-                uses.append(UseSpec(method=name, sources=tuple(names), types=types_))
+                uses.append(UseSpec(method=name, function=function, sources=tuple(names), types=types_))
             for key, hint in types_.items():
-                try:
-                    msgspec.msgpack.Decoder(hint)
-                except TypeError as error:
-                    self.complain(f"{label}: {key} cannot be handed on: {error}", workflow, line=found.line)
+                if (reason := why_not_handed_on(hint)) is not None:
+                    self.complain(f"{label}: {key} cannot be handed on: {reason}", workflow, function=function)
         return tuple(provides), tuple(uses)
+
+
+def setting(workflow: type[Workflow], name: str) -> Any:
+    """The value of an attribute; the default when a method took its name, which is a mistake of its own."""
+    value = getattr(workflow, name)
+    return getattr(Workflow, name) if isinstance(value, Declaration) else value
+
+
+def is_set_with(workflow: type[Workflow], name: str, other: str) -> bool:
+    """Whether `other` is set by the class that sets `name`, or by one that inherits from it."""
+    homes = [vars(home) for home in workflow.__mro__]
+    first = next(position for position, home in enumerate(homes) if name in home)
+    return any(other in home for home in homes[: first + 1])
 
 
 def declarations_of(workflow: type[Workflow]) -> dict[str, Declaration[Any]]:
@@ -490,28 +573,46 @@ def is_response(hint: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, Response)
 
 
+def why_not_handed_on(hint: Any) -> str | None:
+    try:
+        msgspec.msgpack.Decoder(hint)
+    except TypeError as error:
+        return str(error)
+    try:
+        # The decoder takes any class and leaves it to a hook, which we do not have; a schema refuses such classes.
+        msgspec.json.schema(hint)
+    except TypeError:
+        return "use numbers, text, lists, dicts, dataclasses or msgspec structs"
+    return None
+
+
 def expected(given: Any) -> Collection[int]:
-    parts = [given] if isinstance(given, int | range) else given
     statuses: set[int] = set()
     try:
-        for part in parts:
-            statuses.update([part] if isinstance(part, int) else range(part.start, part.stop, part.step))
-    except (TypeError, AttributeError):
+        for part in [given] if isinstance(given, int | range) else given:
+            values = part if isinstance(part, range) else range(part, part + 1)
+            # Ends first: a range may be too long to be gone through.
+            if bad := [status for status in (*values[:1], *values[-1:]) if not 100 <= status <= 599]:
+                raise Invalid(f"expects the status {bad[0]}: statuses go from 100 to 599")
+            statuses.update(values)
+    except TypeError:
         raise Invalid(f"expects {given!r}: give a status such as 404, a range, or a list of them") from None
-    if bad := [status for status in statuses if not 100 <= status <= 599]:
-        raise Invalid(f"expects the status {min(bad)}: statuses go from 100 to 599")
     return frozenset(statuses)
 
 
 def checked_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
     if len(tags) > TAGS_LIMIT:
         raise Invalid(f"has {len(tags)} tags: at most {TAGS_LIMIT} are kept")
-    for name, value in tags.items():
-        if not isinstance(value, str) or len(name) > TAG_CHARACTERS_LIMIT or len(value) > TAG_CHARACTERS_LIMIT:
+    for tag in tags.items():
+        if not all(isinstance(text, str) and len(text) <= TAG_CHARACTERS_LIMIT for text in tag):
             raise Invalid(
-                f"has the tag {name!r}: names and values are strings of at most {TAG_CHARACTERS_LIMIT} characters"
+                f"has the tag {tag[0]!r}: names and values are strings of at most {TAG_CHARACTERS_LIMIT} characters"
             )
     return dict(tags)
+
+
+def leaves_nothing(judge: Declaration[Any]) -> str:
+    return f"but a {judge.kind} leaves no result and nothing runs after it: name the step it looks at"
 
 
 def no_such(what: str, name: str, known: Iterable[str]) -> str:

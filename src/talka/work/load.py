@@ -53,7 +53,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
         return (2 * self.start * self.length_ns + (self.end - self.start) * offset_ns) * offset_ns
 
     def whole_at(self, offset_ns: int) -> int:
-        return self.start + (self.end - self.start) * offset_ns // self.length_ns
+        """The whole number nearest to the line; halves go up, so that a ramp has reached its target before its end."""
+        return self.start + (2 * (self.end - self.start) * offset_ns + self.length_ns) // (2 * self.length_ns)
 
     def offset_of(self, area: int) -> int:
         """The last nanosecond up to which the area is at most this, for an area in `range(self.area)`."""
@@ -96,9 +97,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         if not self.segments and not has_iterations:
             raise BadShape("nothing would run: the load has no length; give it a duration above 0")
         if self.vus < 1:
-            raise BadShape(
-                "nothing would run: no VU is wanted before the end, and a ramp reaches its target only there"
-            )
+            raise BadShape("nothing would run: not one VU is wanted at any time")
         if self.model == "open" and self.arrivals_total == 0:
             raise BadShape("nothing would run: the rate is 0 all the time")
 
@@ -273,9 +272,9 @@ class Shard(msgspec.Struct, frozen=True):
             rise = part.end - part.start
             if least <= part.whole_at(offset_ns) <= most:
                 if rise > 0:
-                    offset_ns = -(-(most + 1 - part.start) * part.length_ns // rise)
+                    offset_ns = -(-(2 * (most - part.start) + 1) * part.length_ns // (2 * rise))
                 elif rise < 0:
-                    offset_ns = (part.start - least) * part.length_ns // -rise + 1
+                    offset_ns = (2 * (part.start - least) + 1) * part.length_ns // (-2 * rise) + 1
                 else:
                     offset_ns = part.length_ns
             if offset_ns < part.length_ns:

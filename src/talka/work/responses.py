@@ -12,6 +12,8 @@ Value = TypeVar("Value")
 
 DECODED_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """A small compressed body may unfold into gigabytes; beyond this it is refused."""
+PIECES_LIMIT: Final = 1000
+"""gzip allows one compressed piece behind the other. The rest is copied for each, so there is a limit."""
 
 
 class BrokenBody(Untrusted):
@@ -74,8 +76,8 @@ class ResponseHeaders(Mapping[str, str]):
         return f"ResponseHeaders({dict(self)!r})"
 
     def get_all(self, name: str) -> list[str]:
-        wanted = name.lower().encode("latin-1")
-        return [value.decode("latin-1") for key, value in self._raw if key.lower() == wanted]
+        wanted = name.lower()
+        return [value.decode("latin-1") for key, value in self._raw if key.decode("latin-1").lower() == wanted]
 
 
 class HTTPResponse(Response):
@@ -121,13 +123,13 @@ class HTTPResponse(Response):
                 charset = value.strip("\"'")
         try:
             return self.content.decode(charset, errors="replace")
-        except LookupError:
-            raise BrokenBody(f"{self.url}: the answer names a charset nobody knows: {charset!r}") from None
+        except (LookupError, UnicodeError):  # some codecs have no errors="replace"
+            raise BrokenBody(f"{self.url}: the answer names a charset that cannot be read: {charset!r}") from None
 
     def json(self) -> Any:
         try:
             return msgspec.json.decode(self.content)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             start = self.content[:60]
             raise BrokenBody(f"{self.url}: the body is not JSON ({error}); it starts with {start!r}") from None
 
@@ -142,29 +144,36 @@ class HTTPResponse(Response):
 
 
 def decoded(body: bytes, encoding: str) -> bytes:
-    """Undo the content codings, last applied first."""
+    """Undo the content codings, last applied first. An empty body has none: answers to HEAD name it all the same."""
     for coding in reversed([word.strip().lower() for word in encoding.split(",") if word.strip()]):
         match coding:
+            case _ if not body:
+                break
             case "identity":
                 continue
             case "gzip" | "x-gzip":
                 body = inflated(body, wbits=31)
             case "deflate":
                 # RFC 9110 means zlib; some servers send the bare stream, whose first byte never looks like zlib's.
-                body = inflated(body, wbits=15 if body[:1] and body[0] & 0x0F == 8 else -15)
+                body = inflated(body, wbits=15 if body[0] & 0x0F == 8 else -15)
             case _:
                 raise BrokenBody(f"the answer's content-encoding {coding!r} is not one of gzip, deflate, identity")
     return body
 
 
 def inflated(body: bytes, *, wbits: int) -> bytes:
-    inflate = zlib.decompressobj(wbits=wbits)
-    try:
-        plain = inflate.decompress(body, DECODED_LIMIT_BYTES)
-    except zlib.error as error:
-        raise BrokenBody(f"the compressed body is broken: {error}") from None
-    if inflate.unconsumed_tail:
-        raise BrokenBody(f"the compressed body unfolds to more than {DECODED_LIMIT_BYTES} bytes")
-    if not inflate.eof:
-        raise BrokenBody("the compressed body ends too early")
-    return plain
+    plain = bytearray()
+    for _ in range(PIECES_LIMIT):
+        inflate = zlib.decompressobj(wbits=wbits)
+        try:
+            plain += inflate.decompress(body, DECODED_LIMIT_BYTES + 1 - len(plain))
+        except zlib.error as error:
+            raise BrokenBody(f"the compressed body is broken: {error}") from None
+        if len(plain) > DECODED_LIMIT_BYTES:
+            raise BrokenBody(f"the compressed body unfolds to more than {DECODED_LIMIT_BYTES} bytes")
+        if not inflate.eof:
+            raise BrokenBody("the compressed body ends too early")
+        body = inflate.unused_data
+        if not body:
+            return bytes(plain)
+    raise BrokenBody(f"the compressed body is made of more than {PIECES_LIMIT} pieces")

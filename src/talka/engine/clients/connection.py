@@ -251,11 +251,11 @@ class Connection(asyncio.BufferedProtocol):
     def on_deadline(self, now_ns: int) -> None:
         if self.waiter is None:
             return
-        limit_s = (now_ns - self.sent_ns) / 1e9
+        waited_s = (now_ns - self.sent_ns) / 1e9
         if self.first_byte_ns:
-            self.fail("timeout", f"the answer was not complete after {limit_s:.2f} s")
+            self.fail("timeout", f"the answer was not complete after {waited_s:.2f} s")
         else:
-            self.fail("timeout", f"no answer after {limit_s:.2f} s")
+            self.fail("timeout", f"no answer after {waited_s:.2f} s")
 
     # What the parser calls
 
@@ -273,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.is_complete = True
                 self.keep_alive = keeps_alive(self.parser.get_http_version(), self.headers)  # type: ignore[union-attr]
         elif status < 100:
-            raise ValueError(status)
+            raise ValueError(f"its status is {status}")
         else:
             self.trailers.clear()
 
@@ -356,9 +356,10 @@ class Connection(asyncio.BufferedProtocol):
                 self.parser = HttpResponseParser(self)  # the old one may still wait for the body that is not sent
         else:
             self.drop()
-        # A waiter that is done was cancelled in this very round, and its task knows.
-        if not waiter.done():
+        try:
             waiter.set_result(response)
+        except asyncio.InvalidStateError:
+            pass  # cancelled in this very round, and its task knows
 
     def fail(self, kind: str, reason: str) -> None:
         request, waiter = self.request, self.waiter
@@ -392,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
             return "the server switched to another protocol (101), which nobody asked for"
         if self.is_complete:
             return "the server sent more than the answer"
-        return f"the answer is not HTTP/1.1: {error}"
+        return f"the answer is not HTTP/1.1: {error.__context__ or error}"
 
 
 def words_of(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:

@@ -103,14 +103,12 @@ class Deadlines:
         self._slots.clear()
 
     def _arm(self, slot: int, wait_ns: int) -> None:
-        self._timers[slot] = self._loop.call_at(self._loop.time() + wait_ns / SECOND, self._look, slot)
+        # At least 1 ms: event loops round to milliseconds and may wake too early. Without it they would then spin.
+        when_s = self._loop.time() + max(wait_ns, MILLISECOND) / SECOND
+        self._timers[slot] = self._loop.call_at(when_s, self._look, slot)
 
     def _look(self, slot: int) -> None:
         now = self._now()
-        if now < slot:
-            # Event loops round to milliseconds and may wake too early. At least 1 ms, or the loop would spin.
-            self._arm(slot, max(slot - now, MILLISECOND))
-            return
         del self._timers[slot]
         for item in self._slots.pop(slot):
             item.look_ns = NEVER
@@ -118,4 +116,4 @@ class Deadlines:
                 item.due_ns = NEVER
                 item.on_deadline(now)
             elif item.due_ns != NEVER:
-                self.add(item, item.due_ns)
+                self.add(item, item.due_ns)  # moved on by its owner, or woken too early

@@ -51,7 +51,7 @@ DEFAULT_TIMEOUT: Final = Timeout()
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 FOLLOWED: Final = frozenset({301, 302, 303, 307, 308})
 BODY_HEADERS: Final = ("content-type", "content-encoding", "content-language", "content-location", "expect")
-ORIGIN_HEADERS: Final = ("authorization", "cookie", "host")
+ORIGIN_HEADERS: Final = ("authorization", "cookie", "host", "proxy-authorization")
 
 Headers = Mapping[str, Any] | None
 Auth = str | tuple[str, str] | PreparedAuth | None
@@ -163,6 +163,9 @@ class HTTPClient:
 
     Calls return once the answer is complete. They raise `ExchangeFailed` when there is none, and `Invalid` when the
     arguments make no request; an answer with an error status is an answer.
+
+    `redirects` is how many to follow: by default the engine's bound, none for False. `auth` is (user, password) or a
+    token. `data` is bytes, text, a `Form`, a file, or anything that can be JSON; `json` is always JSON.
     """
 
     __slots__ = ("_engine", "_pools", "_jar")
@@ -492,8 +495,7 @@ class HTTPClient:
                 connection.pool.idle.append(connection)
             return
         exchanges.interrupted += 1
-        connection.waiter = None
-        connection.drop()
+        connection.close()
 
     def _remember(self, set_cookie: bytes, url: PreparedURL) -> None:
         if self._jar is None:

@@ -101,13 +101,19 @@ async def open_connection(
                 lambda: connection, sock=sock, ssl=tls, server_hostname=url.host.rstrip("."), ssl_shutdown_timeout=1.0
             )
             connection.tls_ns = monotonic_ns() - connected_ns
-    except OSError as error:
-        if tls is None:
-            raise ExchangeFailed("reset", f"{url}: the connection broke as it was opened: {reason_of(error)}") from None
-        raise ExchangeFailed("tls", f"{url}: the TLS handshake failed: {reason_of(error)}") from None
-    connection.connect_ns = connected_ns - started_ns
-    if not connection.is_open:
-        raise ExchangeFailed("reset", f"{url}: the server closed the connection as soon as it was open")
+        connection.connect_ns = connected_ns - started_ns
+        if not connection.is_open:
+            raise ConnectionResetError(errno.ECONNRESET, "closed at once")
+    except BaseException as error:
+        if not isinstance(loop, asyncio.BaseEventLoop):
+            # uvloop closes the descriptor, but may tell neither the protocol nor the socket object. The object would
+            # close the same number once more when it goes: by then it may belong to another connection.
+            sock.detach()
+            connection.connection_lost(None)
+        if not isinstance(error, OSError):
+            raise
+        kind, what = ("reset", "opening the connection") if tls is None else ("tls", "the TLS handshake")
+        raise ExchangeFailed(kind, f"{url}: {what} failed: {reason_of(error)}") from None
     return connection
 
 
@@ -115,7 +121,7 @@ async def connected_socket(
     loop: asyncio.AbstractEventLoop, url: PreparedURL, addresses: list[Address]
 ) -> socket.socket:
     failure: OSError | None = None
-    for address in addresses:
+    for address in tuple(addresses):
         family, target = address
         sock: socket.socket | None = None
         try:
@@ -132,7 +138,7 @@ async def connected_socket(
                 sock.close()
             raise
         else:
-            if address is not addresses[0]:
+            if failure is not None and address in addresses:
                 addresses.remove(address)
                 addresses.insert(0, address)  # the next connection need not knock at closed doors first
             return sock

@@ -222,7 +222,8 @@ def prepare_data(value: Any) -> PreparedData:
         case Mapping() | list() | tuple() | msgspec.Struct():
             return prepare_json(value)
         case _:
-            if (dataclasses.is_dataclass(value) and not isinstance(value, type)) or hasattr(value, "model_dump_json"):
+            is_model = dataclasses.is_dataclass(value) or hasattr(value, "model_dump_json")
+            if is_model and not isinstance(value, type):
                 return prepare_json(value)
             raise BadBody(
                 f"data of type {type(value).__name__} has no known form as a body; give bytes, text, a dict, a list,"

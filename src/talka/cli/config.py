@@ -1,0 +1,309 @@
+"""Settings and where they come from: flag > environment > talka.toml > [tool.talka] in pyproject.toml > default.
+
+The only reader of the environment and of configuration files.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TextIO, TypeAlias, cast
+
+import click
+
+from talka.cli.command import Command, did_you_mean
+from talka.cli.output import say
+from talka.errors import Invalid
+from talka.work.durations import parse_duration, parse_rate, shown
+from talka.work.shapes import MOST_ITERATIONS, MOST_VUS
+from talka.work.thresholds import BadThreshold, parse_threshold
+
+MOST_CORES = 1024
+MOST_SEED = 2**63 - 1
+WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+class BadSetting(Invalid):
+    """A value on the command line, in the environment or in a configuration file that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting, checked. None: what the test file or the machine says."""
+
+    vus: int | None = None
+    rate: str | float | None = None
+    duration: str | float | None = None
+    iterations: int | None = None
+    cores: int | None = None
+    thresholds: tuple[str, ...] = ()
+    json: str | None = None
+    seed: int | None = None
+    ui: Literal["auto", "ci", "none"] = "auto"
+    engine: Literal["auto", "python"] = "auto"
+    grace: str | float = "30s"
+    allow_partial: bool = False
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Setting to where its value comes from, for those that have no default value."""
+
+    def named(self, name: str) -> str:
+        """The setting as whoever set it knows it."""
+        return self.origins.get(name, name)
+
+
+class Given(NamedTuple):
+    """A value as it was found."""
+
+    value: object
+    origin: str
+    """For `talka config show`."""
+    label: str
+    """For errors: names the flag, the variable, or the file and the key."""
+
+
+Layer: TypeAlias = dict[str, Given]
+
+
+# Each value passes one of these, which gets its label and returns it in its own type.
+
+
+def whole(least: int, most: int) -> Callable[[str, object], int]:
+    def check(label: str, value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        raise BadSetting(f"{label} = {shown(value)} is not possible: write a whole number from {least} to {most:,}")
+
+    return check
+
+
+def checked_rate(label: str, value: object) -> object:
+    if parse_rate(cast(str, value), what=label) == 0:
+        raise BadSetting(f"{label} = {shown(value)} means that nothing would run: write a rate above 0")
+    return value
+
+
+def checked_duration(label: str, value: object) -> object:
+    if parse_duration(cast(str, value), what=label) == 0:
+        raise BadSetting(f"{label} = {shown(value)} means that nothing would run: write a duration above 0")
+    return value
+
+
+def checked_grace(label: str, value: object) -> object:
+    parse_duration(cast(str, value), what=label)
+    return value
+
+
+def checked_rules(label: str, value: object) -> tuple[str, ...]:
+    rules = [value] if isinstance(value, str) else value
+    if not isinstance(rules, list | tuple) or not all(isinstance(rule, str) for rule in rules):
+        raise BadSetting(f'{label} = {shown(value)} is not a list of rules such as ["failed < 1%"]')
+    for rule in rules:
+        try:
+            parse_threshold(rule)
+        except BadThreshold as error:
+            raise BadSetting(f"{label}: {error}") from None
+    return tuple(rules)
+
+
+def checked_path(label: str, value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise BadSetting(f"{label} = {shown(value)} is not the name of a file")
+
+
+def one_of(*choices: str) -> Callable[[str, object], str]:
+    def check(label: str, value: object) -> str:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise BadSetting(f"{label} = {shown(value)} is not known: write one of {', '.join(choices)}")
+
+    return check
+
+
+def switch(label: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise BadSetting(f"{label} = {shown(value)} is not possible: write true or false")
+
+
+CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "vus": whole(1, MOST_VUS),
+    "rate": checked_rate,
+    "duration": checked_duration,
+    "iterations": whole(1, MOST_ITERATIONS),
+    "cores": whole(1, MOST_CORES),
+    "thresholds": checked_rules,
+    "json": checked_path,
+    "seed": whole(0, MOST_SEED),
+    "ui": one_of("auto", "ci", "none"),
+    "engine": one_of("auto", "python"),
+    "grace": checked_grace,
+    "allow_partial": switch,
+}
+# Flags and variables are texts. What does not read as its type stays a text, and its check says what is wrong.
+FROM_TEXT: Mapping[str, Callable[[str], object]] = {
+    **dict.fromkeys(("vus", "iterations", "cores", "seed"), lambda text: int(text) if WHOLE.fullmatch(text) else text),
+    "allow_partial": lambda text: SWITCH.get(text.lower(), text),
+    "thresholds": lambda text: [rule.strip() for rule in text.split(";") if rule.strip()],
+}
+FLAGS = {"thresholds": "--threshold"}
+EXCLUSIVE = ("rate", "iterations")
+
+
+def read_settings(flags: Mapping[str, object]) -> Settings:
+    """The value of every setting from the highest place that has one. `flags` may hold None for those not given."""
+    return settled([*layers_of_files(Path.cwd()), layer_of_environment(os.environ), layer_of_flags(flags)])
+
+
+def settled(layers: Iterable[Layer]) -> Settings:
+    """What the layers say, the lowest given first."""
+    chosen: Layer = {}
+    for layer in layers:
+        # How fast and how many exclude each other: whoever says one sets a lower place's other aside.
+        for name, other in (EXCLUSIVE, EXCLUSIVE[::-1]):
+            if name in layer and other not in layer:
+                chosen.pop(other, None)
+        chosen |= layer
+    values: dict[str, Any] = {name: CHECKS[name](given.label, given.value) for name, given in chosen.items()}
+    return Settings(**values, origins={name: given.origin for name, given in chosen.items()})
+
+
+def layer_of_flags(flags: Mapping[str, object]) -> Layer:
+    layer = {}
+    for name, value in flags.items():
+        if value is not None and value != ():
+            flag = FLAGS.get(name, "--" + name.replace("_", "-"))
+            layer[name] = Given(from_text(name, value), flag, flag)
+    return layer
+
+
+def layer_of_environment(environment: Mapping[str, str]) -> Layer:
+    layer = {}
+    for name in CHECKS:
+        variable = f"TALKA_{name.upper()}"
+        if text := environment.get(variable):
+            layer[name] = Given(from_text(name, text), variable, variable)
+    return layer
+
+
+def from_text(name: str, value: object) -> object:
+    return FROM_TEXT[name](value) if isinstance(value, str) and name in FROM_TEXT else value
+
+
+def layers_of_files(folder: Path) -> list[Layer]:
+    """Of pyproject.toml and of talka.toml, the nearest of each, up to the root of the repository."""
+    project: Layer = {}
+    own: Layer = {}
+    for place in (folder, *folder.parents):
+        if not own and (place / "talka.toml").is_file():
+            own = layer_of_table(read_toml(place / "talka.toml"), place / "talka.toml", "")
+        if not project and (place / "pyproject.toml").is_file():
+            tools = read_toml(place / "pyproject.toml").get("tool", {})
+            table = tools.get("talka", {}) if isinstance(tools, dict) else {}
+            project = layer_of_table(table, place / "pyproject.toml", "[tool.talka] ")
+        if (place / ".git").exists():
+            break
+    return [project, own]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadSetting(f"{shown_path(path)} cannot be read: {reason}") from None
+
+
+def layer_of_table(table: object, path: Path, section: str) -> Layer:
+    place = shown_path(path)
+    if not isinstance(table, dict):
+        raise BadSetting(f"{place}: {section.strip()} is not a table")
+    layer = {}
+    for key, value in table.items():
+        if key not in CHECKS:
+            hint = did_you_mean(key, CHECKS) or f" There are {', '.join(CHECKS)}."
+            raise BadSetting(f"{place}: {section}has no setting {key!r}.{hint}")
+        if key == "json" and isinstance(value, str) and value not in ("", "-"):
+            # Beside the file that names it, from whatever folder the command is called.
+            value = os.path.relpath(path.parent / value)
+        layer[key] = Given(value, f"{place} {section}".strip(), f"{place}: {section}{key}")
+    return layer
+
+
+def shown_path(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+# The environment, for whatever else needs it.
+
+
+def pass_variables(given: Iterable[str]) -> None:
+    """Sets NAME=VALUE for this process and those it starts; NAME alone must be set already."""
+    pairs = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or "\0" in text:
+            raise BadSetting(f"--env {shown(text)} names no variable: write NAME or NAME=VALUE")
+        if equals:
+            pairs.append((name, value))
+        elif name not in os.environ:
+            raise BadSetting(f"--env {name}: the variable {name} is not set here: set it, or write {name}=VALUE")
+    for name, value in pairs:
+        os.environ[name] = value
+
+
+def wants_color(stream: TextIO) -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0", "false"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def wants_traceback() -> bool:
+    return os.environ.get("TALKA_TRACEBACK", "0") not in ("", "0")
+
+
+# The command.
+
+
+@click.group("config", help="Settings: flag > TALKA_* > talka.toml > [tool.talka] in pyproject.toml > default.")
+def config() -> None:
+    pass
+
+
+@config.command(
+    "show",
+    cls=Command,
+    examples=[("talka config show", "a table"), ("TALKA_VUS=5 talka config show --json", "for programs")],
+    help="Show every setting, its value, and where the value comes from.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show(as_json: bool) -> int:
+    settings = read_settings({})
+    rows = {
+        part.name: (getattr(settings, part.name), settings.origins.get(part.name, "default"))
+        for part in fields(settings)
+        if part.name != "origins"
+    }
+    if as_json:
+        say(json.dumps({name: {"value": value, "origin": origin} for name, (value, origin) in rows.items()}, indent=1))
+        return 0
+    table = [("SETTING", "VALUE", "ORIGIN")]
+    table += [(name, shown_value(value), origin) for name, (value, origin) in rows.items()]
+    widths = [max(len(row[column]) for row in table) for column in (0, 1)]
+    for name, text, origin in table:
+        say(f"{name:{widths[0]}}  {text:{widths[1]}}  {origin}")
+    return 0
+
+
+def shown_value(value: object) -> str:
+    if value is None or value == ():
+        return "-"
+    if isinstance(value, tuple):
+        return "; ".join(str(part) for part in value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,94 @@
+"""The command `talka`: its list of commands, and what becomes of an error.
+
+Nothing heavy is imported here: `talka --help` must be there at once.
+"""
+
+from collections.abc import Sequence
+
+import click
+
+from talka.cli.command import Entry, LazyGroup
+from talka.cli.output import silence_stdout, tell
+from talka.errors import Invalid, TalkaError
+from talka.version import VERSION
+
+COMMANDS = {
+    "run": Entry("Run", "talka.cli.run:run", "run a load test: a file, some of its workflows, or a URL"),
+    "debug": Entry("Run", "talka.cli.run:debug", "run each workflow once in one process and show every request"),
+    "demo": Entry("Run", "talka.cli.demo:demo", "run a bundled test against a bundled server"),
+    "check": Entry("Look", "talka.cli.run:check", "find mistakes in a test and show its plan; sends nothing"),
+    "config": Entry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
+    "help": Entry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
+    "demo-server": Entry("Set up", "talka.cli.demo:demo_server", "a small HTTP server to aim a test at"),
+    "completion": Entry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
+}
+EXAMPLES = (
+    ("talka demo", "a first load test in ten seconds"),
+    ("talka run https://staging.example.com/", "50/s for 10 s"),
+    ("talka run shop.py --vus 50 --duration 1m", "your own test, with 50 users"),
+)
+
+
+@click.group(
+    "talka",
+    cls=LazyGroup,
+    entries=COMMANDS,
+    examples=EXAMPLES,
+    help="Load tests in Python that tell the truth, on every core you give them.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(VERSION, message="talka %(version)s")
+def talka() -> None:
+    pass
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code. Errors are sentences on stderr."""
+    try:
+        code = talka.main(list(arguments), prog_name="talka", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        tell_usage(error)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except TalkaError as error:
+        tell(str(error))
+        return exit_code_of(error)
+    except OSError as error:
+        # Standard output may be at fault; the rest of what it holds must not fail once more at the end.
+        silence_stdout()
+        return internal_error(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, people get a sentence
+        return internal_error(error)
+
+
+def tell_usage(error: click.ClickException) -> None:
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    # Without arguments the message is the help itself.
+    if context is None or message == context.get_help():
+        tell(message)
+    else:
+        tell(f"{message}\nTry '{context.command_path} --help'.")
+
+
+def exit_code_of(error: TalkaError) -> int:
+    from talka.work.inspection import BadWorkflows
+    from talka.work.outcome import ExitCode
+
+    if isinstance(error, BadWorkflows):
+        return ExitCode.BAD_FILE
+    return ExitCode.USAGE if isinstance(error, Invalid) else ExitCode.INTERNAL_ERROR
+
+
+def internal_error(error: Exception) -> int:
+    from talka.cli.config import wants_traceback
+
+    if wants_traceback():
+        import traceback
+
+        tell("".join(traceback.format_exception(error)).rstrip())
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    tell(f"internal error: {line}\nSet TALKA_TRACEBACK=1 to see where it happened.")
+    return 1

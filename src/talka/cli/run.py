@@ -1,0 +1,142 @@
+"""Commands that take a test: run, check, debug. What they need is imported when they are called, for a quick help."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from talka.cli.command import Command, Option
+from talka.cli.output import ResultFile, harmless, say
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+LOAD, RESULT, RUNNING = "Load (replaces what the file says)", "Result", "Running"
+
+
+def options(*made: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    def decorate(function: Function) -> Function:
+        for decorator in reversed(made):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def option(*names: str, section: str, **kwargs: Any) -> Callable[[Function], Function]:
+    return click.option(*names, cls=Option, section=section, **kwargs)
+
+
+# Nothing is checked by this type; shells complete names of files for it.
+target = click.argument("target", type=click.Path(readable=False), metavar="TARGET")
+# Values stay texts here: settings check them, wherever they come from.
+load_options = options(
+    option("--vus", section=LOAD, metavar="N", help="Virtual users; with --rate, the most at the same time."),
+    option("--rate", section=LOAD, metavar="R", help="Iterations to start: 500, 500/s, 30/m."),
+    option("--duration", "--for", "duration", section=LOAD, metavar="D", help="How long: 30s, 1m30s, 500ms."),
+    option("--iterations", section=LOAD, metavar="N", help="So many in all, shared by the virtual users."),
+)
+cores = option("--cores", section=RUNNING, metavar="N", help="Core processes (one for each physical core).")
+threshold = option(
+    "--threshold",
+    "thresholds",
+    section=RESULT,
+    metavar="RULE",
+    multiple=True,
+    help='Must hold, as "response_time.p99 < 250ms". Repeatable.',
+)
+env = option(
+    "--env",
+    section=RUNNING,
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    help="A variable for the test; without VALUE, your own. Repeatable.",
+)
+
+
+@click.command(
+    "run",
+    cls=Command,
+    examples=[
+        ("talka run shop.py", "all of the file, as it says"),
+        ("talka run https://staging.example.com/", "no file: 50/s for 10 s"),
+        ("talka run shop.py:Browse --rate 200/s --for 1m", "one workflow, other load"),
+    ],
+    help="Run a load test on this machine. TARGET is FILE, FILE:Class,Class or a URL.",
+)
+@target
+@load_options
+@threshold
+@option("--json", section=RESULT, metavar="FILE", help="Write the result; - prints it, without a summary.")
+@option("--allow-partial/--no-allow-partial", section=RESULT, default=None, help="Exit with 0 also if cores were lost.")
+@cores
+@option("--seed", section=RUNNING, metavar="N", help="Makes what is random repeat itself.")
+@option("--grace", section=RUNNING, metavar="D", help="Time for what is under way at the end (30s).")
+@option("--ui", section=RUNNING, metavar="[auto|ci|none]", help="Lines of progress on stderr, or none (auto).")
+@option("--engine", section=RUNNING, metavar="[auto|python]", help="What sends the requests (auto).")
+@env
+def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
+    from talka.cli.config import pass_variables, read_settings
+
+    settings = read_settings(flags)
+    result_file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
+    pass_variables(env)
+    from talka.cli.jobs import carry_out, plan, report
+
+    # What the user's file prints when it is imported must not mix with the result.
+    with contextlib.redirect_stdout(sys.stderr):
+        job = plan(target, settings)
+    return report(carry_out(job, settings.ui), result_file)
+
+
+@click.command(
+    "check",
+    cls=Command,
+    examples=[
+        ("talka check shop.py", "what is wrong with it, or what it would do"),
+        ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
+    ],
+    help="Find mistakes in a test and show its plan. Sends nothing. TARGET is as for talka run.",
+)
+@target
+@load_options
+@threshold
+@cores
+@env
+def check(target: str, env: tuple[str, ...], **flags: Any) -> int:
+    from talka.cli.config import pass_variables, read_settings
+
+    settings = read_settings(flags)
+    pass_variables(env)
+    from talka.cli.jobs import plan, show_plan
+
+    with contextlib.redirect_stdout(sys.stderr):
+        job = plan(target, settings)
+    show_plan(job)
+    return 0
+
+
+@click.command(
+    "debug",
+    cls=Command,
+    examples=[
+        ("talka debug shop.py", "one user, one iteration of every workflow"),
+        ("talka debug shop.py:Browse", "of one, and of those it depends on"),
+    ],
+    help="Run each workflow once in this process and show every request. Breakpoints in the test work.",
+)
+@target
+@env
+def debug(target: str, env: tuple[str, ...]) -> int:
+    from talka.cli.config import Settings, pass_variables
+
+    pass_variables(env)
+    import asyncio
+
+    from talka.cli.jobs import plan
+    from talka.nodes.debug import debug_job
+
+    # Settings are about load, of which there is none here.
+    job = plan(target, Settings())
+    return asyncio.run(debug_job(job, lambda text: say(harmless(text))))

@@ -1,0 +1,179 @@
+"""The plan of a job that has not run: as text for people, and as a document, schema `talka.plan/1`."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from talka.control.allocation import Claim, allocate
+from talka.report.text import Page, counted_text, padded, room_for
+from talka.work.durations import format_duration
+from talka.work.inspection import NodeSpec, WorkflowSpec
+from talka.work.load import RATE_PER_S, Plan
+
+SCHEMA: Final = "talka.plan/1"
+SECOND: Final = 1_000_000_000
+
+
+class Point(msgspec.Struct, frozen=True):
+    """VUs or arrivals per second at an instant; straight lines in between. Two points at one instant are a jump."""
+
+    t_s: float
+    value: float
+
+
+class PlannedWorkflow(msgspec.Struct, frozen=True):
+    name: str
+    model: str
+    load: str
+    vus: int
+    shards: int
+    """Cores it would have: side by side with others that start at once, otherwise alone. 0: it waits for cores."""
+    length_s: float | None
+    arrivals: int | None
+    iterations: int | None
+    course: list[Point]
+    depends_on: list[str]
+    layers: list[list[str]]
+
+
+class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = SCHEMA
+    cores: int
+    workflows: list[PlannedWorkflow]
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+def plan_document(specs: Sequence[WorkflowSpec], cores: int) -> PlanDocument:
+    shares = shares_of(specs, cores)
+    return PlanDocument(cores=cores, workflows=[planned(spec, shares[spec.name]) for spec in specs])
+
+
+def planned(spec: WorkflowSpec, shards: int) -> PlannedWorkflow:
+    plan = spec.plan
+    return PlannedWorkflow(
+        name=spec.name,
+        model=plan.model,
+        load=spec.shape.describe(),
+        vus=plan.vus,
+        shards=shards,
+        length_s=None if plan.length_ns is None else plan.length_ns / SECOND,
+        arrivals=plan.arrivals_total if plan.model == "open" else None,
+        iterations=plan.split(1)[0].iterations_in_all,
+        course=course_of(plan),
+        depends_on=sorted(spec.depends_on),
+        layers=[[node.name for node in layer] for layer in spec.layers],
+    )
+
+
+def course_of(plan: Plan) -> list[Point]:
+    unit = RATE_PER_S if plan.model == "open" else 1
+    points: list[Point] = []
+    for start_ns, segment in zip(plan.starts_ns, plan.segments, strict=False):
+        points.append(Point(start_ns / SECOND, segment.start / unit))
+        points.append(Point((start_ns + segment.length_ns) / SECOND, segment.end / unit))
+    return points
+
+
+def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, width: int = 100) -> str:
+    """What would run: every workflow, in the order given."""
+    page = Page(width)
+    shares = shares_of(specs, cores)
+    for spec in specs:
+        page.section(spec.name, place_text(spec))
+        page.row("load", f"{spec.shape.describe()} ({spec.plan.model} model)")
+        page.row("cores", split_text(spec, shares[spec.name], cores))
+        page.row("starts", f"after {', '.join(sorted(spec.depends_on))}" if spec.depends_on else "at once")
+        if planned := planned_text(spec):
+            page.row("planned", planned)
+        show_course(page, spec.plan)
+        show_nodes(page, spec)
+        for rule in spec.thresholds:
+            page.row("threshold", rule.text)
+        for provide in spec.provides:
+            page.row("provides", f"{provide.key} to {', '.join(sorted(provide.targets)) or 'nobody'}")
+        for use in spec.uses:
+            page.row("uses", f"{', '.join(use.types) or 'nothing'} from {', '.join(use.sources) or 'nobody'}")
+        for announcement in spec.announcements:
+            page.sentence(announcement, lead="! ")
+    page.section("Nothing was sent.")
+    return page.text()
+
+
+def place_text(spec: WorkflowSpec) -> str:
+    if spec.file is None:
+        return ""
+    return f"  {spec.file}:{spec.line}" if spec.line else f"  {spec.file}"
+
+
+def shares_of(specs: Sequence[WorkflowSpec], cores: int) -> dict[str, int]:
+    """Cores of each workflow: side by side for those that start at once, alone for all others. 0: it waits for cores."""
+    claims = {spec.name: Claim(spec.name, spec.priority, spec.is_test, spec.plan.shards_for(cores)) for spec in specs}
+    at_once = [claims[spec.name] for spec in specs if not spec.depends_on]
+    shares = {claim.name: 0 for claim in at_once} | allocate(at_once, total=cores, free=cores)
+    for name, claim in claims.items():
+        if name not in shares:
+            shares |= allocate([claim], total=cores, free=cores)
+    return shares
+
+
+def split_text(spec: WorkflowSpec, share: int, cores: int) -> str:
+    if not share:
+        return f"waits until others have left it enough of the {counted_text(cores, 'core')} (priority {spec.priority})"
+    if not spec.is_test:
+        return f"1 of {cores}, as it measures nothing"
+    vus = [shard.vus for shard in spec.plan.split(share)]
+    dealt = f"{'at most ' if spec.plan.model == 'open' else ''}{counted_text(vus[0], 'VU')}"
+    if share > 1:
+        dealt += " each" if vus[0] == vus[-1] else f" each, {vus[-1]:,} on the last"
+    return f"{share} of {cores} (priority {spec.priority}), {dealt}"
+
+
+def planned_text(spec: WorkflowSpec) -> str:
+    """How much would run, where the plan alone says it."""
+    plan = spec.plan
+    if plan.model == "open":
+        text = counted_text(plan.arrivals_total, "arrival")
+    elif plan.shared_iterations is not None:
+        text = counted_text(plan.shared_iterations, "iteration")
+    elif plan.iterations_per_vu is not None:
+        text = counted_text(plan.iterations_per_vu * plan.vus, "iteration")
+    else:
+        return ""
+    at_most = "at most " if plan.model == "closed" and plan.segments else ""
+    measured = sum(node.measured for node in spec.nodes)
+    return f"{at_most}{text}" + (f", with {counted_text(measured, 'measured step')} each" if measured else "")
+
+
+def show_course(page: Page, plan: Plan) -> None:
+    points = plan.preview()
+    if len(points) == 1:
+        return  # no course in time: the load says all
+    instants = [format_duration(at_ns) for at_ns, _ in points]
+    values = [f"{value:,.6g}/s" if plan.model == "open" else counted_text(round(value), "VU") for _, value in points]
+    room, room_of_values = room_for(instants, 20), room_for(values, 20)
+    for number, (instant, value) in enumerate(zip(instants, values, strict=True)):
+        page.line(f"  {'' if number else 'course':<10} {instant:>{room}}  {value:>{room_of_values}}")
+
+
+def show_nodes(page: Page, spec: WorkflowSpec) -> None:
+    room = room_for([node.name for node in spec.nodes], page.width // 3)
+    for number, layer in enumerate(spec.layers, 1):
+        for position, node in enumerate(layer):
+            label = "steps" if number == 1 and position == 0 else ""
+            place = str(number) if position == 0 else ""
+            page.sentence(node_text(node), lead=f"{label:<10} {place:<2} {padded(node.name, room)}  ")
+
+
+def node_text(node: NodeSpec) -> str:
+    others = ", ".join(sorted(node.after))
+    match node.kind:
+        case "check":
+            return f"check of {others}"
+        case "metric":
+            return f"metric ({node.metric_kind}) of {others}"
+        case kind:
+            text = "measured" if node.measured else f"{kind}, not measured"
+            return f"{text}, after {others}" if others else text

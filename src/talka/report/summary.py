@@ -1,0 +1,337 @@
+"""Plain text for terminals, files and CI logs: the end of a job, and a line of progress while it runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from talka.control.load_job import LoadJob
+from talka.report.document import Check, ErrorSample, Lost, Metric, ResultDocument, Step, Times, Workflow
+from talka.report.text import (
+    Page,
+    Style,
+    bytes_text,
+    columns,
+    counted_text,
+    cut,
+    glued,
+    number_text,
+    padded,
+    rate_text,
+    room_for,
+    seconds_text,
+    share_text,
+    sign,
+    time_text,
+)
+from talka.stats.histogram import Histogram
+from talka.work.lifecycle import TaskState
+from talka.work.outcome import ExitCode
+
+SECOND: Final = 1_000_000_000
+SAMPLES_SHOWN: Final = 5
+SAMPLE_CHARACTERS_SHOWN: Final = 300
+CODES_SHOWN: Final = 8
+NAMES_SHOWN: Final = 3
+STATS: Final = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p99.9": "p99_9", "max": "max"}
+
+Item = TypeVar("Item", Check, Metric, Step)
+
+TWO_TIMES: Final = "response: time from the intended start. service: time from the send."
+CLOSED_MODEL: Final = (
+    "Closed model: a stalled server is met only by the requests under way. "
+    "Use an arrival rate to see what users would feel."
+)
+
+
+def summary(document: ResultDocument, *, width: int = 100, color: bool = False) -> str:
+    """What came of a job, the verdict first. The last line has no end of line."""
+    page = Page(width, color=color)
+    show_headline(page, document)
+    show_thresholds(page, document)
+    show_totals(page, document)
+    for workflow in document.workflows:
+        show_workflow(page, workflow)
+    measured = [workflow for workflow in document.workflows if any(step.response_time_ms for step in workflow.steps)]
+    if measured:
+        page.gap()
+        page.sentence(TWO_TIMES, indent=0)
+    if any(workflow.model == "closed" for workflow in measured):
+        page.sentence(CLOSED_MODEL, indent=0)
+    show_errors(page, document)
+    show_checks(page, document)
+    show_metrics(page, document)
+    show_lost_shards(page, document.lost_shards)
+    show_generator(page, document)
+    if document.warnings:
+        page.section("WARNINGS")
+        for warning in document.warnings:
+            page.sentence(warning, lead="! ", style="yellow")
+    return page.text()
+
+
+def show_headline(page: Page, document: ResultDocument) -> None:
+    is_good = document.exit_code == 0
+    is_crossed = document.exit_code == ExitCode.THRESHOLD_CROSSED
+    verdict = f"{sign(is_good)} {document.status.upper()}{', THRESHOLD CROSSED' if is_crossed else ''}"
+    exit_code = "" if is_good else f"  (exit code {document.exit_code})"
+    name = cut(document.job.name, page.width - columns(verdict + exit_code) - 2)
+    page.line((verdict, "green" if is_good else "red"), "  ", (name, "bold"), exit_code)
+    loads = [workflow.load for workflow in document.workflows]
+    facts = [loads[0] if len(loads) == 1 else f"{len(loads)} workflows"]
+    facts.append(f"ran {seconds_text(document.duration_s)}{cores_text(document)}")
+    facts.append(f"started {document.started_at}")
+    page.facts(facts)
+    for reason in document.reasons:
+        page.sentence(reason, style="yellow" if is_good else "red")
+    if is_good and document.thresholds:
+        page.sentence(f"Every threshold held ({len(document.thresholds)}).", style="green")
+    elif is_good:
+        page.sentence("No threshold was set, so nothing here was judged but that it ran.")
+    if is_good and document.totals.failed:
+        failed, requests = document.totals.failed, document.totals.requests
+        page.sentence(f"{failed:,} of {requests:,} requests failed ({share_text(failed, requests)}).", style="yellow")
+
+
+def cores_text(document: ResultDocument) -> str:
+    """Workflows may have run side by side or one after the other, so their cores do not add up."""
+    cores = sorted({workflow.cores for workflow in document.workflows if workflow.cores})
+    if not cores:
+        return ""
+    counted = counted_text(cores[0], "core") if len(cores) == 1 else f"{cores[0]} to {cores[-1]} cores"
+    return f" on {counted}{' each' if len(document.workflows) > 1 else ''}"
+
+
+def show_thresholds(page: Page, document: ResultDocument) -> None:
+    if not document.thresholds:
+        return
+    page.section("THRESHOLDS")
+    is_named = len(document.workflows) > 1
+    labels = [
+        f"{rule.workflow}: {rule.rule}" if is_named and rule.workflow else rule.rule for rule in document.thresholds
+    ]
+    room = room_for(labels, page.width - 24)
+    for label, rule in zip(labels, document.thresholds, strict=True):
+        style: Style = "green" if rule.passed else "red"
+        page.line("  ", (sign(rule.passed), style), " ", padded(label, room), "  ", (rule.shown, style))
+
+
+def show_totals(page: Page, document: ResultDocument) -> None:
+    totals = document.totals
+    page.section("TOTALS")
+    rows: list[tuple[str, int, str, Style | None]] = [
+        ("requests", totals.requests, rate_text(totals.rate_per_s), None),
+        ("ok", totals.ok, share_text(totals.ok, totals.requests), None),
+        ("failed", totals.failed, share_text(totals.failed, totals.requests), "red"),
+        ("interrupted", totals.interrupted, "", "yellow"),
+        ("not sent", totals.not_sent, "", "yellow"),
+        ("iterations", totals.iterations, "", None),
+        ("dropped", totals.dropped_iterations, "", "yellow"),
+    ]
+    room = max(len(f"{count:,}") for _, count, _, _ in rows)
+    for label, count, note, style in rows:
+        page.line(f"  {label:<13}", (f"{count:>{room},}", style if count else None), f"  {note}")
+    sent, received = bytes_text(totals.bytes_sent), bytes_text(totals.bytes_received)
+    page.line(f"  {'data':<13}{sent} sent, {received} received")
+    page.line(f"  {'connections':<13}{totals.connections:,} opened, {counted_text(totals.reconnects, 'reconnect')}")
+
+
+def show_workflow(page: Page, workflow: Workflow) -> None:
+    page.section("STEPS", f" of {workflow.name}")
+    facts = [workflow.load, f"{workflow.model} model"]
+    if workflow.cores:
+        facts.append(counted_text(workflow.cores, "core"))
+        facts.append(f"{workflow.status} after {seconds_text(workflow.duration_s)}")
+        facts.append(counted_text(workflow.iterations, "iteration"))
+    else:
+        facts.append(workflow.status)
+    if workflow.dropped_iterations:
+        facts.append(f"{workflow.dropped_iterations:,} dropped")
+    page.facts(facts)
+    if workflow.failure:
+        page.sentence(workflow.failure, style="red")
+    measured = [step for step in workflow.steps if step.measured]
+    if any(step.response_time_ms or step.service_time_ms for step in measured):
+        show_cells(page, "", list(STATS))
+    room = room_for([step.name for step in measured], page.width // 2)
+    for step in measured:
+        show_step(page, step, room)
+    others = [glued(f"{step.name} {runs_text(step)}") for step in workflow.steps if not step.measured]
+    if others:
+        page.sentence("; ".join(others), lead="not measured: ")
+
+
+def show_step(page: Page, step: Step, room: int) -> None:
+    page.line("  ", (padded(step.name, room), "bold"), "  ", (runs_text(step), "red" if step.failed else None))
+    show_times(page, "response", step.response_time_ms)
+    show_times(page, "service", step.service_time_ms)
+    if step.status_codes:
+        # Stable, so codes of equal counts stay in the document's order.
+        often = sorted(step.status_codes.items(), key=lambda item: -item[1])
+        codes = [f"{'other' if code == '0' else code} × {count:,}" for code, count in often[:CODES_SHOWN]]
+        if len(often) > CODES_SHOWN:
+            codes.append(f"{len(often) - CODES_SHOWN} more codes")
+        page.sentence(", ".join(codes), indent=4, lead="status    ")
+
+
+def show_times(page: Page, label: str, times: Times | None) -> None:
+    if times is not None:
+        show_cells(page, label, [time_text(getattr(times, field)) for field in STATS.values()])
+
+
+def show_cells(page: Page, label: str, cells: Sequence[str]) -> None:
+    room = min(10, (page.width - 12) // len(STATS))
+    page.line(f"    {label:<8}", "".join(f"{cell:>{room}}" for cell in cells))
+
+
+def runs_text(step: Step) -> str:
+    if not step.count:
+        return "never ran"
+    parts = [counted_text(step.count, "run")]
+    if step.measured:
+        parts.append(rate_text(step.rate_per_s))
+    if step.failed or step.measured:
+        parts.append(failed_text(step.failed, step.ok + step.failed))
+    if step.interrupted:
+        parts.append(f"interrupted {step.interrupted:,}")
+    return "  ".join(parts)
+
+
+def failed_text(failed: int, of: int) -> str:
+    return f"failed {failed:,} ({share_text(failed, of)})" if failed else "failed 0"
+
+
+def show_errors(page: Page, document: ResultDocument) -> None:
+    counts: dict[str, int] = {}
+    samples: list[tuple[str, ErrorSample]] = []
+    for name, step in named(document, lambda workflow: workflow.steps):
+        for kind, count in step.errors.items():
+            counts[kind] = counts.get(kind, 0) + count
+        samples += [(name, sample) for sample in step.samples]
+    if not counts:
+        return
+    page.section("ERRORS")
+    shown = chosen(samples)
+    for kind, count in sorted(counts.items(), key=lambda item: -item[1]):
+        page.line("  ", (kind, "red"), f"  {count:,}")
+        for name, sample in shown:
+            if sample.kind == kind:
+                page.sentence(sample_text(sample), indent=4, lead=f"{sample.t_s:.1f} s  {cut(name, page.width // 4)}: ")
+
+
+def chosen(samples: Sequence[tuple[str, ErrorSample]]) -> list[tuple[str, ErrorSample]]:
+    """A few of them, from every kind in turn, the earliest first."""
+    seen: dict[str, int] = {}
+    ranked = []
+    for item in sorted(samples, key=lambda item: item[1].t_s):
+        seen[item[1].kind] = seen.get(item[1].kind, 0) + 1
+        ranked.append((seen[item[1].kind], item))
+    ranked.sort(key=lambda pair: pair[0])
+    return [item for _, item in ranked[:SAMPLES_SHOWN]]
+
+
+def sample_text(sample: ErrorSample) -> str:
+    return cut(sample.text, SAMPLE_CHARACTERS_SHOWN)
+
+
+def show_checks(page: Page, document: ResultDocument) -> None:
+    checks = list(named(document, lambda workflow: workflow.checks))
+    if not checks:
+        return
+    page.section("CHECKS")
+    room = room_for([name for name, _ in checks], page.width // 2)
+    for name, check in checks:
+        if not check.passed and not check.failed:
+            page.line("  - ", padded(name, room), "  never ran")
+            continue
+        style: Style = "red" if check.failed else "green"
+        numbers = f"  passed {check.passed:,}  {failed_text(check.failed, check.passed + check.failed)}"
+        page.line("  ", (sign(not check.failed), style), " ", padded(name, room), numbers)
+        for sample in check.samples[:1]:
+            page.sentence(sample_text(sample), indent=6, lead=f"{sample.t_s:.1f} s  ")
+
+
+def show_metrics(page: Page, document: ResultDocument) -> None:
+    metrics = list(named(document, lambda workflow: workflow.metrics))
+    if not metrics:
+        return
+    page.section("METRICS")
+    room = room_for([name for name, _ in metrics], page.width // 3)
+    for name, metric in metrics:
+        page.sentence(metric_text(metric), lead=padded(name, room) + "  ")
+
+
+def metric_text(metric: Metric) -> str:
+    if not metric.values:
+        return f"{metric.kind}, no value"
+    if metric.kind in ("count", "rate"):
+        return f"{metric.kind}  total {number_text(metric.total)}  {number_text(metric.rate_per_s)}/s"
+    numbers = {"min": metric.min, "mean": metric.mean}
+    numbers |= {name.replace("_", "."): value for name, value in (metric.percentiles or {}).items()}
+    numbers["max"] = metric.max
+    parts = [glued(f"{name} {number_text(value)}") for name, value in numbers.items() if value is not None]
+    return "  ".join([metric.kind, glued(f"{metric.values:,} values"), *parts])
+
+
+def show_lost_shards(page: Page, lost_shards: Sequence[Lost]) -> None:
+    if not lost_shards:
+        return
+    page.section("LOST SHARDS")
+    for lost in lost_shards:
+        missing = [counted_text(lost.vus_missing, "VU")]
+        if lost.arrivals_missing:
+            missing.append(counted_text(lost.arrivals_missing, "arrival"))
+        page.sentence(
+            f"{lost.from_s:.1f} s to {lost.to_s:.1f} s, without {' and '.join(missing)}: the core {lost.cause}",
+            lead=f"{cut(lost.workflow, page.width // 3)} shard {lost.shard}  ",
+            style="red",
+        )
+
+
+def show_generator(page: Page, document: ResultDocument) -> None:
+    generator = document.generator
+    if not generator.cores and not generator.engine:
+        return
+    page.section("GENERATOR")
+    facts = [f"engine {generator.engine or 'unknown'}", f"busiest core at {generator.cpu * 100:.0f} % of a CPU"]
+    if generator.start_lag_ms is not None:
+        facts.append(f"start lag p99 {time_text(generator.start_lag_ms.p99)}")
+    if generator.loop_lag_ms is not None:
+        facts.append(f"loop lag p99 {time_text(generator.loop_lag_ms.p99)}")
+    facts.append(f"start skew {time_text(document.start_skew_ms)}")
+    page.facts(facts)
+    if generator.saturated:
+        page.sentence("Saturated: the target may be faster than these numbers.", style="yellow")
+    else:
+        page.sentence("Not saturated: it kept up with the plan.")
+
+
+def named(document: ResultDocument, items: Callable[[Workflow], Sequence[Item]]) -> Iterator[tuple[str, Item]]:
+    """The items of all workflows; their names tell the workflow where there are several."""
+    for workflow in document.workflows:
+        for item in items(workflow):
+            yield (f"{workflow.name}.{item.name}" if len(document.workflows) > 1 else item.name), item
+
+
+# A job that runs.
+
+
+def progress_line(job: LoadJob, now: int) -> str:
+    """How the job stands. Merges every histogram: once a second is often enough."""
+    arming = [name for name, run in job.workflows.items() if run.state is TaskState.ASSIGNED]
+    names = ", ".join(arming[:NAMES_SHOWN]) + (f" and {len(arming) - NAMES_SHOWN} more" if arming[NAMES_SHOWN:] else "")
+    elapsed_s = job.elapsed_ns(now) / SECOND
+    parts = [f"{elapsed_s:>4.0f}s"]
+    if job.origin_ns:
+        tally = job.tally()
+        requests, failed = tally.exchanges.requests, tally.exchanges.failed
+        parts.append(f"active {counted_text(job.active_vus(), 'VU')}")
+        parts.append(counted_text(requests, "request"))
+        parts.append(rate_text(requests / elapsed_s if elapsed_s else 0.0))
+        parts.append(f"failed {share_text(failed, requests)}")
+        times = Histogram()
+        for step in tally.steps.values():
+            times.merge(step.response_time)
+        if times.count:
+            parts += [f"p{percent} {time_text(times.percentile(percent) / 1000)}" for percent in (50, 99)]
+    if arming:
+        parts.append(f"arming {names}")
+    return "  ".join(parts)

@@ -1,0 +1,91 @@
+"""A demo server in a process of its own, and the command as users run it."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+WORKFLOWS = Path(__file__).parent / "workflows"
+
+
+@dataclass
+class Server:
+    """The truth: it counts every request it served."""
+
+    url: str
+
+    def count(self) -> int:
+        with urllib.request.urlopen(f"{self.url}/count", timeout=10) as answer:
+            return int(json.load(answer)["requests"])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "talka", "demo-server", "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        yield Server(line.split()[-1])
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+        process.stdout.close()
+
+
+class Command:
+    """Runs `talka` as a process. The workflow files under `workflows` read the server's address from TARGET."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        self.folder = folder
+        self.result = folder / "result.json"
+        self.environment = {**os.environ, "TARGET": target}
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "talka", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def run_file(self, name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.run("run", str(WORKFLOWS / name), "--json", str(self.result), "--ui", "none", *arguments)
+
+    def document(self) -> Any:
+        return json.loads(self.result.read_bytes())
+
+
+@pytest.fixture
+def command(tmp_path: Path, server: Server) -> Command:
+    return Command(tmp_path, server.url)
+
+
+def cores_of(owner: int) -> list[psutil.Process]:
+    """The core processes a `talka run` has started."""
+    return [
+        child
+        for child in psutil.Process(owner).children(recursive=True)
+        if "talka.engine.core" in " ".join(child.cmdline())
+    ]
+
+
+@pytest.fixture
+def find_cores() -> Any:
+    return cores_of

@@ -1,0 +1,19 @@
+"""Every example runs."""
+
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_example_runs_and_its_thresholds_hold(command, path) -> None:
+    ended = command.run(
+        "run", str(path), "--iterations", "40", "--vus", "4", "--ui", "none", "--json", str(command.result)
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    document = command.document()
+    assert all(workflow["status"] == "completed" for workflow in document["workflows"])
+    assert document["totals"]["failed"] == 0
+    assert all(check["failed"] == 0 for workflow in document["workflows"] for check in workflow["checks"])

@@ -1,0 +1,502 @@
+"""The result document of jobs that were driven message by message, without a process or a clock."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hdrh.histogram import HdrHistogram
+
+from talka.control.load_job import Effect, JobEnded, KillCore, LoadJob, Send, StartCore
+from talka.control.planning_load import plan_load_job
+from talka.report.document import SCHEMA, Meta, ResultDocument, build, read
+from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
+from talka.stats.windows import Window
+from talka.wire.shards import Armed, FromCore, Go, Hello, Refused, Settings, StepTotals, Totals, UrlSource
+from talka.work.dsl import Workflow
+from talka.work.inspection import NodeSpec, WorkflowSpec, default_timeout_ns
+from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape
+from talka.work.thresholds import parse_threshold
+
+SECOND = 1_000_000_000
+TEN_SECONDS = ConstantVUs(4, "10s")
+META = Meta(name="shop.py", file="tests/shop.py", started_at="2026-11-15T12:00:00.000+00:00", version="1.2.3")
+
+
+# Given: workflows, and a job whose cores say what the test wants.
+
+
+def node(name: str, kind: str = "step", *, measured: bool | None = None, tags: dict[str, str] = {}) -> NodeSpec:
+    return NodeSpec(
+        name=name,
+        kind=kind,
+        function=None,
+        is_async=True,
+        after=frozenset(),
+        inputs=(),
+        optimized={},
+        measured=kind == "step" if measured is None else measured,
+        tags=tags,
+    )
+
+
+def workflow(
+    name: str = "Shop",
+    shape: LoadShape = TEN_SECONDS,
+    *nodes: NodeSpec,
+    after: Iterable[str] = (),
+    thresholds: Sequence[str] = (),
+    announcements: tuple[str, ...] = (),
+) -> WorkflowSpec:
+    return WorkflowSpec(
+        name=name,
+        workflow=Workflow,
+        file=None,
+        line=None,
+        shape=shape,
+        plan=shape.plan(),
+        priority="auto",
+        timeout_ns=default_timeout_ns(shape.plan()),
+        thresholds=tuple(parse_threshold(rule) for rule in thresholds),
+        layers=((nodes or (node("get"),)),),
+        depends_on=frozenset(after),
+        provides=(),
+        uses=(),
+        announcements=announcements,
+    )
+
+
+def step_tally(times_ms: Sequence[float] = (), *, ok: int | None = None, failed: int = 0) -> StepTally:
+    """Times in milliseconds; the service took half of each."""
+    tally = StepTally(ok=len(times_ms) if ok is None else ok)
+    for time_ms in times_ms:
+        tally.response_time.record(round(time_ms * 1000))
+        tally.service_time.record(round(time_ms * 500))
+    for number in range(failed):
+        tally.fail(Sample(number * SECOND, "status", "GET http://shop.test/ answered 503", 503))
+    return tally
+
+
+def counted(step: StepTally, name: str = "get", **more: Any) -> Tally:
+    """What a core counted that ran one step, one request each time."""
+    more = {"iterations": step.count, "started": step.count} | more
+    exchanges = Exchanges(ok=step.ok, failed=step.failed, interrupted=step.interrupted, bytes_sent=7, connections=1)
+    return Tally(steps={name: step}, **{"exchanges": exchanges} | more)
+
+
+class Drive:
+    """A load job and the cores it asked for. `now` moves only when a test says so."""
+
+    def __init__(self, *specs: WorkflowSpec, cores: int = 1, thresholds: Sequence[str] = ()) -> None:
+        self.specs = specs
+        self.job = LoadJob(
+            plan_load_job(
+                specs,
+                job="job-7",
+                source=UrlSource("http://shop.test/"),
+                cores=cores,
+                settings=Settings(grace_ns=SECOND),
+                thresholds=[parse_threshold(rule) for rule in thresholds],
+            )
+        )
+        self.now = 100 * SECOND
+        self.running: dict[tuple[str, int], int] = {}
+        self.went: dict[int, int] = {}
+        self.has_ended = False
+        self._sequence = 0
+        self.carry_out(self.job.start(self.now))
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case StartCore(core=core, arm=arm):
+                    self.running[arm.workflow, arm.shard.index] = core
+                case Send(core=core, message=Go(start_at_ns=at_ns)):
+                    self.went[core] = at_ns
+                case JobEnded():
+                    self.has_ended = True
+                case Send() | KillCore():
+                    pass
+
+    def say(self, where: tuple[str, int], message: FromCore) -> None:
+        self.carry_out(self.job.on_message(self.now, self.running[where], message))
+
+    def arm(self, *names: str) -> "Drive":
+        """Every core of these workflows, or of all that were started so far, is ready."""
+        for where in [where for where in self.running if not names or where[0] in names]:
+            self.say(where, Hello(1, "3.11", "python"))
+            self.say(where, Armed())
+        return self
+
+    def at(self, second: float) -> "Drive":
+        """So long after the first request could be sent."""
+        self.now = self.job.origin_ns + round(second * SECOND)
+        return self
+
+    def report(self, tally: Tally, *, of: str = "Shop", shard: int = 0, final: bool = True, **more: Any) -> "Drive":
+        self._sequence += 1
+        for name, step in [*tally.steps.items(), *tally.actions.items()]:
+            self.say((of, shard), StepTotals(self._sequence, name, step, name in tally.steps))
+        rest = msgspec.structs.replace(tally, steps={}, actions={})
+        core = self.running[of, shard]
+        more = {"windows": [], "vus": 2, "started_at_ns": self.went[core], "ended_at_ns": self.now * final} | more
+        self.say((of, shard), Totals(self._sequence, rest, final=final, **more))
+        return self
+
+    def die(self, of: str = "Shop", shard: int = 0, cause: str = "was killed by SIGKILL") -> "Drive":
+        self.carry_out(self.job.on_exit(self.now, self.running[of, shard], cause))
+        return self
+
+    def document(self, **meta: Any) -> ResultDocument:
+        assert self.has_ended
+        return build(self.job, self.specs, msgspec.structs.replace(META, **meta))
+
+
+def good_job(*, thresholds: Sequence[str] = ()) -> Drive:
+    return Drive(workflow(), thresholds=thresholds).arm().at(10).report(counted(step_tally([10, 20, 30])))
+
+
+# Numbers.
+
+
+def test_totals_are_those_of_all_shards() -> None:
+    drive = Drive(workflow(), cores=2).arm().at(10)
+    exchanges = Exchanges(2, 1, 1, 5, bytes_sent=100, bytes_received=900, connections=2, reconnects=1)
+    for shard in (0, 1):
+        drive.report(counted(step_tally([10, 20], failed=1), exchanges=exchanges), shard=shard)
+    totals = drive.document().totals
+    assert (totals.requests, totals.ok, totals.failed, totals.interrupted, totals.not_sent) == (8, 4, 2, 2, 10)
+    assert (totals.bytes_sent, totals.bytes_received, totals.connections, totals.reconnects) == (200, 1800, 4, 2)
+    assert (totals.iterations, totals.dropped_iterations, totals.rate_per_s) == (6, 0, 0.8)
+
+
+def test_duration_is_from_the_first_start_to_the_end_of_the_last_workflow() -> None:
+    document = good_job().document()
+    assert (document.duration_s, document.workflows[0].duration_s) == (10.0, 10.0)
+
+
+def test_a_step_has_its_counts_its_times_and_its_rate() -> None:
+    drive = Drive(workflow("Shop", TEN_SECONDS, node("get", tags={"page": "home"}))).arm().at(10)
+    tally = step_tally([10, 20, 30, 40], failed=2)
+    tally.interrupted = 1
+    tally.saw_status(503)
+    tally.saw_status(200)
+    (step,) = drive.report(counted(tally)).document().workflows[0].steps
+    assert (step.name, step.measured, step.tags) == ("get", True, {"page": "home"})
+    assert (step.count, step.ok, step.failed, step.interrupted, step.rate_per_s) == (7, 4, 2, 1, 0.6)
+    assert step.response_time_ms is not None and step.service_time_ms is not None
+    assert (step.response_time_ms.min, step.response_time_ms.mean, step.response_time_ms.max) == (10.0, 25.0, 40.0)
+    assert step.response_time_ms.stdev == pytest.approx(11.18, rel=1e-3)
+    assert step.service_time_ms.p50 == pytest.approx(10.0, rel=1e-3)
+    assert step.status_codes == {"200": 1, "503": 1}
+    assert step.errors == {"status": 2}
+    assert [(sample.t_s, sample.kind) for sample in step.samples] == [(0.0, "status"), (1.0, "status")]
+
+
+def test_a_step_that_never_ran_is_listed_without_times() -> None:
+    drive = Drive(workflow("Shop", TEN_SECONDS, node("get"), node("pay"))).arm().at(10)
+    get, pay = drive.report(counted(step_tally([10]))).document().workflows[0].steps
+    assert (get.count, pay.count) == (1, 0)
+    assert pay.response_time_ms is None and pay.service_time_ms is None
+
+
+def test_what_is_not_measured_is_counted_and_has_no_histogram() -> None:
+    drive = (
+        Drive(workflow("Shop", TEN_SECONDS, node("get"), node("tidy", "action"), node("size", "metric"))).arm().at(10)
+    )
+    tally = counted(step_tally([10]), actions={"tidy": StepTally(ok=3), "size": StepTally(ok=3)})
+    get, tidy = drive.report(tally).document().workflows[0].steps
+    assert (tidy.name, tidy.measured, tidy.count, tidy.histogram) == ("tidy", False, 3, None)
+    assert get.histogram is not None and get.service_histogram is not None
+
+
+@pytest.mark.parametrize("field", ["response_time_ms", "service_time_ms"])
+def test_the_histogram_decodes_to_the_percentiles_shown(field: str) -> None:
+    times_ms = [number**3 / 1000 for number in range(1, 500)]
+    (step,) = Drive(workflow()).arm().at(10).report(counted(step_tally(times_ms))).document().workflows[0].steps
+    times, text = getattr(step, field), step.histogram if field == "response_time_ms" else step.service_histogram
+    decoded = HdrHistogram.decode(text)
+    assert decoded.get_total_count() == 499
+    shown = [times.p50, times.p90, times.p95, times.p99, times.p99_9]
+    # The encoding does not hold the exact greatest value, only its counter.
+    of_oracle = [min(decoded.get_value_at_percentile(percent) / 1000, times.max) for percent in (50, 90, 95, 99, 99.9)]
+    assert shown == of_oracle
+    assert decoded.get_value_at_percentile(100) / 1000 == pytest.approx(times.max, rel=1e-3)
+
+
+def test_checks_and_metrics_are_reported_by_workflow() -> None:
+    check = CheckTally(passed=9)
+    check.fail(Sample(2 * SECOND, "check", "paid returned False"))
+    metrics = {"size": MetricTally("distribution"), "orders": MetricTally("count"), "unused": MetricTally("sample")}
+    for value in (1, 2, 3.5):
+        metrics["size"].add(value)
+        metrics["orders"].add(value)
+    tally = counted(step_tally([10]), checks={"paid": check}, metrics=metrics)
+    (shop,) = Drive(workflow()).arm().at(10).report(tally).document().workflows
+    (paid,) = shop.checks
+    assert (paid.name, paid.passed, paid.failed, paid.samples[0].text) == ("paid", 9, 1, "paid returned False")
+    size, orders, unused = shop.metrics
+    assert (size.values, size.min, size.max, size.mean) == (3, 1.0, 3.5, pytest.approx(6.5 / 3))
+    assert size.percentiles is not None and list(size.percentiles) == ["p50", "p90", "p95", "p99", "p99_9"]
+    assert size.percentiles["p50"] == pytest.approx(2.0, rel=1e-3)
+    assert (orders.kind, orders.total, orders.rate_per_s, orders.percentiles) == ("count", 6.5, 0.65, None)
+    assert (unused.values, unused.min, unused.mean, unused.max) == (0, None, None, None)
+
+
+def test_timeline_rows_add_up_to_the_totals() -> None:
+    drive = Drive(workflow(), cores=2).arm()
+    for shard in (0, 1):
+        windows = [Window(index, started=1, requests=3, failed=1, vus=2) for index in range(5)]
+        for window in windows:
+            window.response_time.record(10_000, 3)
+        early = counted(step_tally([10] * 6, failed=3), exchanges=Exchanges(ok=6, failed=3))
+        drive.at(1).report(early, shard=shard, final=False, windows=windows[:3])
+        late = counted(step_tally([10] * 10, failed=5), exchanges=Exchanges(ok=10, failed=5))
+        drive.at(10).report(late, shard=shard, windows=windows[3:])
+    document = drive.document()
+    rows = document.timeline
+    assert sum(row.requests for row in rows) == document.totals.requests == 30
+    assert sum(row.failed for row in rows) == document.totals.failed == 10
+    assert sum(row.iterations_started for row in rows) == 10
+    assert [(row.t_s, row.width_s, row.vus) for row in rows[:2]] == [(0.0, 0.1, 4), (0.1, 0.1, 4)]
+    assert rows[0].response_p50_ms == pytest.approx(10, rel=0.01)
+
+
+def test_a_timeline_row_without_an_answer_has_no_times() -> None:
+    drive = Drive(workflow()).arm().at(10).report(counted(step_tally([10])), windows=[Window(0, vus=2)])
+    (row,) = drive.document().timeline
+    assert (row.response_p50_ms, row.response_p99_ms) == (None, None)
+
+
+# Thresholds and what the job amounts to.
+
+
+def test_thresholds_tell_value_verdict_and_workflow() -> None:
+    drive = Drive(workflow(thresholds=["failed < 1%"]), thresholds=["response_time.max < 15ms", "metrics.x.max < 1"])
+    document = drive.arm().at(10).report(counted(step_tally([10, 20]))).document()
+    found = [(rule.rule, rule.workflow, rule.value, rule.passed, rule.shown) for rule in document.thresholds]
+    assert found == [
+        ("response_time.max < 15ms", None, 20.0, False, "20 ms"),
+        ("metrics.x.max < 1", None, None, False, "no sample"),
+        ("failed < 1%", "Shop", 0.0, True, "0 %"),
+    ]
+
+
+def test_a_job_whose_thresholds_held_ends_with_0() -> None:
+    document = good_job(thresholds=["response_time.p99 < 1s"]).document()
+    assert (document.status, document.exit_code, document.reasons) == ("completed", 0, [])
+    assert [row.status for row in document.workflows] == ["completed"]
+
+
+def test_a_crossed_threshold_ends_with_4() -> None:
+    document = good_job(thresholds=["response_time.p99 < 1ms"]).document()
+    assert (document.status, document.exit_code) == ("completed", 4)
+
+
+def test_an_abort_rule_ends_with_5() -> None:
+    drive = Drive(workflow(), thresholds=["failed < 1% abort"]).arm().at(1)
+    tally = counted(step_tally([10], failed=1))
+    drive.report(tally, final=False)
+    drive.carry_out(drive.job.tick(drive.now))
+    document = drive.at(2).report(tally).document()
+    assert (document.status, document.exit_code) == ("failed", 5)
+
+
+@pytest.mark.parametrize("tally", [counted(step_tally([], failed=3)), Tally()], ids=["no success", "no sample"])
+def test_without_one_success_it_ends_with_6(tally: Tally) -> None:
+    document = Drive(workflow()).arm().at(10).report(tally).document()
+    assert (document.status, document.exit_code) == ("failed", 6)
+
+
+def test_an_unreachable_target_ends_with_6_and_its_sentence() -> None:
+    drive = Drive(workflow())
+    drive.say(("Shop", 0), Refused("unreachable", "shop.test does not resolve"))
+    document = drive.document()
+    assert (document.status, document.exit_code, document.reasons[0]) == ("failed", 6, "shop.test does not resolve")
+    assert (document.workflows[0].status, document.duration_s) == ("failed", 0.0)
+
+
+def test_a_workflow_that_cannot_be_made_ends_with_3() -> None:
+    drive = Drive(workflow())
+    drive.say(("Shop", 0), Refused("setup", "Shop cannot be made: KeyError: 'TOKEN'"))
+    document = drive.document()
+    assert (document.exit_code, document.reasons) == (3, ["Shop: Shop cannot be made: KeyError: 'TOKEN'"])
+
+
+def test_a_failed_workflow_that_measures_nothing_ends_with_3_and_its_dependents_are_skipped() -> None:
+    seed = workflow("Seed", IterationsPerVU(1, 1), node("fill", "action"))
+    drive = Drive(seed, workflow("Shop", TEN_SECONDS, after=["Seed"])).arm().at(1)
+    fill = StepTally()
+    fill.fail(Sample(0, "exception", "KeyError: 'x'"))
+    document = drive.report(Tally(actions={"fill": fill}), of="Seed").document()
+    assert (document.exit_code, document.reasons) == (3, ["Seed: fill raised KeyError: 'x'"])
+    assert [(row.status, row.cores, row.duration_s) for row in document.workflows] == [
+        ("failed", 1, 1.0),
+        ("skipped", 0, 0.0),
+    ]
+    assert "Seed.fill failed once: KeyError: 'x'" in document.warnings
+
+
+@pytest.mark.parametrize(("signal", "exit_code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_interrupted_job_keeps_its_numbers_and_ends_with_the_signal(signal: Any, exit_code: int) -> None:
+    drive = Drive(workflow()).arm().at(2)
+    drive.carry_out(drive.job.interrupt(drive.now, signal))
+    document = drive.at(3).report(counted(step_tally([10, 20]))).document()
+    assert (document.status, document.exit_code) == ("cancelled", exit_code)
+    assert (document.totals.requests, document.workflows[0].status) == (2, "cancelled")
+
+
+def test_a_job_interrupted_before_its_first_request_has_no_negative_duration() -> None:
+    drive = Drive(workflow()).arm()  # it is to start a moment later
+    for _ in range(2):
+        drive.carry_out(drive.job.interrupt(drive.now, "SIGINT"))
+    document = drive.document()
+    assert (document.duration_s, document.workflows[0].duration_s, document.totals.rate_per_s) == (0.0, 0.0, 0.0)
+
+
+def test_dropped_arrivals_are_held_against_arrivals_and_not_against_iterations_of_other_workflows() -> None:
+    drive = (
+        Drive(workflow("Busy", ConstantVUs(1, "10s")), workflow("Shop", ConstantRate(10, "10s")), cores=2).arm().at(10)
+    )
+    drive.report(counted(step_tally([1] * 1000)), of="Busy")
+    document = drive.report(counted(step_tally([10] * 95), dropped=5)).document()
+    assert (document.status, document.exit_code) == ("partial", 6)
+    assert document.reasons == [
+        "5 of 100 arrivals were dropped, more than the 1 % allowed; the target saw less load than was asked for."
+    ]
+    assert [row.dropped_iterations for row in document.workflows] == [0, 5]
+
+
+# Lost shards.
+
+
+def lost_and_replaced() -> Drive:
+    drive = Drive(workflow("Shop", ConstantRate(10, "10s")), cores=2).arm().at(3)
+    drive.report(counted(step_tally([10] * 3)), shard=1, final=False).at(4).die(shard=1)
+    drive.at(5)
+    drive.say(("Shop", 1), Armed())
+    drive.at(10).report(counted(step_tally([20] * 5)), shard=0)
+    return drive.report(counted(step_tally([30] * 2)), shard=1)
+
+
+def test_a_lost_shard_makes_the_result_partial_and_ends_with_6() -> None:
+    document = lost_and_replaced().document()
+    assert (document.status, document.exit_code, document.workflows[0].status) == ("partial", 6, "partial")
+    (lost,) = document.lost_shards
+    assert (lost.workflow, lost.shard, lost.cause) == ("Shop", 1, "was killed by SIGKILL")
+    assert (lost.from_s, lost.to_s, lost.vus_missing, lost.arrivals_missing) == (3.0, 5.0, 50, 10)
+    assert any("was killed by SIGKILL" in warning and "10 arrivals" in warning for warning in document.warnings)
+
+
+def test_what_a_lost_core_had_reported_stays_in_the_totals() -> None:
+    document = lost_and_replaced().document()
+    assert document.totals.requests == 3 + 5 + 2
+    assert [core.attempt for core in document.generator.cores if core.shard == 1] == [1, 2]
+
+
+def test_lost_shards_that_are_allowed_do_not_spoil_the_exit_code() -> None:
+    document = lost_and_replaced().document(allow_partial=True)
+    assert (document.status, document.exit_code) == ("partial", 0)
+
+
+def test_a_core_lost_at_the_very_end_makes_its_workflow_partial_though_nothing_replaced_it() -> None:
+    drive = Drive(workflow()).arm().at(9)
+    document = drive.report(counted(step_tally([10])), final=False).at(11).die().document()
+    assert (document.status, document.workflows[0].status) == ("partial", "partial")
+
+
+def test_a_core_replaced_before_the_start_costs_nothing() -> None:
+    drive = Drive(workflow()).die()
+    document = drive.arm().at(10).report(counted(step_tally([10]))).document()
+    assert (document.status, document.exit_code, document.workflows[0].status) == ("completed", 0, "completed")
+    assert document.lost_shards == []
+
+
+# The generator.
+
+
+def test_start_skew_is_the_most_by_which_shards_started_apart() -> None:
+    drive = Drive(workflow(), cores=2).arm().at(10)
+    for shard, late_ns in ((0, 0), (1, 2_500_000)):
+        drive.report(counted(step_tally([10])), shard=shard, started_at_ns=drive.job.origin_ns + late_ns)
+    assert drive.document().start_skew_ms == 2.5
+
+
+@pytest.mark.parametrize(
+    ("cpu_ns", "lag_us", "is_saturated"), [(5 * SECOND, 900, False), (9 * SECOND, 900, True), (5 * SECOND, 9_000, True)]
+)
+def test_a_busy_or_late_generator_is_saturated_and_says_so(cpu_ns: int, lag_us: int, is_saturated: bool) -> None:
+    health = GeneratorTally(cpu_ns=cpu_ns, wall_ns=10 * SECOND, max_rss_bytes=5)
+    health.start_lag.record(lag_us)
+    health.loop_lag.record(100)
+    document = Drive(workflow()).arm().at(10).report(counted(step_tally([10]), generator=health)).document()
+    assert (document.generator.engine, document.generator.version) == ("python", "1.2.3")
+    assert (document.generator.saturated, document.generator.cpu) == (is_saturated, cpu_ns / 1e10)
+    assert document.generator.start_lag_ms is not None
+    assert document.generator.start_lag_ms.p99 == pytest.approx(lag_us / 1000, rel=1e-3)
+    assert any("bottleneck" in warning for warning in document.warnings) == is_saturated
+
+
+def test_warnings_hold_what_was_given_and_what_was_announced() -> None:
+    drive = Drive(workflow(announcements=("Shop.tidy runs but is not measured",)))
+    document = drive.arm().at(10).report(counted(step_tally([10]))).document(warnings=("few open files",))
+    assert document.warnings == ["few open files", "Shop.tidy runs but is not measured"]
+
+
+# The schema.
+
+
+def test_it_reads_back_as_it_was_written() -> None:
+    document = lost_and_replaced().document()
+    assert read(document.to_json()) == document
+
+
+def test_unknown_fields_of_later_versions_are_ignored() -> None:
+    document = good_job().document()
+    later = msgspec.json.decode(document.to_json()) | {"invented_later": 1}
+    assert read(msgspec.json.encode(later)) == document
+
+
+def test_the_promised_fields_are_there_by_their_names() -> None:
+    check = CheckTally(passed=1)
+    tally = counted(step_tally([10]), checks={"paid": check}, metrics={"size": MetricTally("count")})
+    drive = Drive(workflow("Shop", ConstantRate(10, "10s")), cores=2, thresholds=["failed < 1%"]).arm()
+    drive.at(4).die(shard=1)
+    drive.say(("Shop", 1), Armed())
+    for shard in (0, 1):
+        drive.at(10).report(tally, shard=shard, windows=[Window(0, requests=1)])
+    written = msgspec.json.decode(drive.document().to_json())
+
+    def has(part: Any, names: str) -> None:
+        assert set(names.split()) <= set(part), set(names.split()) - set(part)
+
+    has(written, "schema job status exit_code started_at duration_s totals workflows thresholds timeline lost_shards")
+    has(written, "datacenters start_skew_ms generator warnings")
+    assert (written["schema"], SCHEMA) == ("talka.result/1", "talka.result/1")
+    assert written["job"] == {"id": "job-7", "name": "shop.py", "file": "tests/shop.py"}
+    assert written["started_at"] == "2026-11-15T12:00:00.000+00:00"
+    has(written["totals"], "requests ok failed interrupted not_sent rate_per_s bytes_sent bytes_received")
+    has(written["totals"], "iterations dropped_iterations")
+    (shop,) = written["workflows"]
+    has(shop, "name status vus cores steps checks metrics")
+    (get,) = shop["steps"]
+    has(
+        get,
+        "name count ok failed interrupted rate_per_s response_time_ms service_time_ms status_codes errors histogram",
+    )
+    has(get["response_time_ms"], "min mean stdev p50 p90 p95 p99 p99_9 max")
+    has(get["service_time_ms"], "min mean stdev p50 p90 p95 p99 p99_9 max")
+    has(shop["checks"][0], "name passed failed")
+    has(written["thresholds"][0], "rule value passed")
+    has(written["timeline"][0], "t_s requests failed vus response_p50_ms response_p99_ms")
+    has(written["lost_shards"][0], "workflow shard cause from_s to_s")
+    has(written["generator"], "engine cpu start_lag_ms saturated")
+    assert written["datacenters"] == []
+
+
+def test_workflows_tell_their_load_and_cores() -> None:
+    drive = Drive(workflow("Shop", ConstantVUs(3, "10s")), cores=2).arm().at(10)
+    for shard in (0, 1):
+        drive.report(counted(step_tally([10])), shard=shard)
+    (shop,) = drive.document().workflows
+    assert (shop.model, shop.load, shop.vus, shop.cores, shop.iterations) == ("closed", "3 VUs for 10s", 3, 2, 2)
