@@ -9,7 +9,7 @@ from hdrh.histogram import HdrHistogram
 
 from talka.control.load_job import Effect, JobEnded, KillCore, LoadJob, Send, StartCore
 from talka.control.planning_load import plan_load_job
-from talka.report.document import SCHEMA, Meta, ResultDocument, build, read
+from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, read
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire.shards import Armed, FromCore, Go, Hello, Refused, Settings, StepTotals, Totals, UrlSource
@@ -455,6 +455,19 @@ def test_unknown_fields_of_later_versions_are_ignored() -> None:
     document = good_job().document()
     later = msgspec.json.decode(document.to_json()) | {"invented_later": 1}
     assert read(msgspec.json.encode(later)) == document
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "not a result of talka"),
+        (b'{"schema": "talka.result/1"}', "missing required field"),
+        (good_job().document().to_json().replace(b"talka.result/1", b"talka.result/9"), "talka.result/9"),
+    ],
+)
+def test_what_is_no_result_is_refused_with_a_sentence(content: bytes, said: str) -> None:
+    with pytest.raises(BadResult, match=said):
+        read(content)
 
 
 def test_the_promised_fields_are_there_by_their_names() -> None:

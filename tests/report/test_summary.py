@@ -372,6 +372,13 @@ def test_at_most_five_samples_are_shown_of_every_kind_in_turn() -> None:
     assert text.index("status  50") < text.index("answered 500") < text.index("reset  3") < text.index("broken pipe 0")
 
 
+def test_samples_that_say_the_same_are_shown_once() -> None:
+    same = [ErrorSample(float(number), "refused", "connection refused") for number in range(5)]
+    text = summary(a_document(workflows=[a_workflow(steps=[a_step(errors={"refused": 5}, samples=same)])]))
+    assert text.count("connection refused") == 1
+    assert "    0.0 s  get: connection refused" in text
+
+
 def test_a_sample_without_a_text_still_tells_when_and_where() -> None:
     silent = a_step(errors={"exception": 1}, samples=[ErrorSample(2.5, "exception", "")])
     assert "    2.5 s  get:\n" in summary(a_document(workflows=[a_workflow(steps=[silent])]))

@@ -4,12 +4,13 @@ Its fields are promised: later versions add some and change none.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from talka.control.load_job import LoadJob, WorkflowRun
 from talka.control.shard_run import LostShard
+from talka.errors import Invalid
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
@@ -23,6 +24,10 @@ BUSY_CPU: Final = 0.85
 """A core above this share of one CPU has no room to be on time."""
 LATE_START_MS: Final = 5.0
 """Starts later than this at p99: the pure-Python engine's timers are good to about one millisecond."""
+
+
+class BadResult(Invalid):
+    """A file that is not a result document we can read."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -478,9 +483,11 @@ def per_second(count: float, elapsed_s: float) -> float:
 
 
 def read(content: bytes) -> ResultDocument:
-    """A document written before. Unknown fields are ignored."""
-    return msgspec.json.decode(content, type=ResultDocument)
-
-
-def as_builtins(document: ResultDocument) -> Any:
-    return msgspec.to_builtins(document)
+    """A document written before, by this version or a later one: unknown fields are ignored."""
+    try:
+        document = msgspec.json.decode(content, type=ResultDocument)
+    except msgspec.MsgspecError as error:
+        raise BadResult(f"this is not a result of talka ({SCHEMA}): {error}") from None
+    if document.schema != SCHEMA:
+        raise BadResult(f"this is a document of schema {document.schema!r}: only {SCHEMA} can be read")
+    return document

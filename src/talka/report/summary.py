@@ -218,10 +218,15 @@ def show_errors(page: Page, document: ResultDocument) -> None:
 
 
 def chosen(samples: Sequence[tuple[str, ErrorSample]]) -> list[tuple[str, ErrorSample]]:
-    """A few of them, from every kind in turn, the earliest first."""
+    """A few that say different things, from every kind in turn, the earliest first."""
     seen: dict[str, int] = {}
+    said: set[tuple[str, str, str]] = set()
     ranked = []
     for item in sorted(samples, key=lambda item: item[1].t_s):
+        words = (item[0], item[1].kind, item[1].text)
+        if words in said:
+            continue
+        said.add(words)
         seen[item[1].kind] = seen.get(item[1].kind, 0) + 1
         ranked.append((seen[item[1].kind], item))
     ranked.sort(key=lambda pair: pair[0])
