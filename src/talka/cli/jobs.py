@@ -15,7 +15,7 @@ from talka.engine.clients.urls import parse_url
 from talka.engine.loader import NoSuchFile
 from talka.nodes.local import LocalJob, LocalOptions, job_from_file, job_from_url
 from talka.report.document import ResultDocument
-from talka.report.plan import plan_text
+from talka.report.plan import plan_document, plan_text
 from talka.report.summary import progress_line, summary
 from talka.report.text import counted_text
 from talka.work.outcome import ExitCode
@@ -67,7 +67,11 @@ def file_and_names(target: str) -> tuple[str, list[str]]:
     return target, names
 
 
-def show_plan(job: LocalJob) -> None:
+def show_plan(job: LocalJob, file: ResultFile | None) -> None:
+    if file is not None:
+        file.write(plan_document(job.specs, job.cores).to_json())
+        if file.is_stdout:
+            return
     for rule in job.spec.thresholds:
         say(f"threshold over the whole job: {rule.text}")
     say(plan_text(job.specs, job.cores, width=columns_of(sys.stdout)))

@@ -102,18 +102,20 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
 @target
 @load_options
 @threshold
+@option("--json", "plan_file", section=RESULT, metavar="FILE", help="Write the plan as JSON; - prints it instead.")
 @cores
 @env
-def check(target: str, env: tuple[str, ...], **flags: Any) -> int:
+def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any) -> int:
     from talka.cli.config import pass_variables, read_settings
 
     settings = read_settings(flags)
+    file = None if plan_file is None else ResultFile(plan_file, what="--json")
     pass_variables(env)
     from talka.cli.jobs import plan, show_plan
 
     with contextlib.redirect_stdout(sys.stderr):
         job = plan(target, settings)
-    show_plan(job)
+    show_plan(job, file)
     return 0
 
 

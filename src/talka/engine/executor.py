@@ -240,21 +240,21 @@ class Executor:
     async def _arrive(self, user: VirtualUser, intended_ns: int) -> None:
         tally, recorder = self._recorder.tally, self._recorder
         recorder.vus += 1
+        could_start_ns = intended_ns
         while True:
             if self._stopped.is_set():
                 tally.dropped += 1
                 break
-            # Waiting for a user to become free is the target's doing; what comes on top of it is ours.
-            could_start_ns = max(intended_ns, user.free_since_ns)
             tally.generator.start_lag.record((monotonic_ns() - could_start_ns) // MICROSECOND)
             tally.started += 1
             if await self._iterations.run(user, intended_ns):
                 tally.iterations += 1
-            user.free_since_ns = monotonic_ns()
             waiting = self._timer is None and self._due_ns is not None and not self._stopped.is_set()
-            if not waiting or self._due_ns is None or self._due_ns > user.free_since_ns - self._origin_ns:
+            if not waiting or self._due_ns is None or self._due_ns > monotonic_ns() - self._origin_ns:
                 break
             intended_ns = self._next_arrival()
+            # Waiting for a user to become free is the target's doing; what comes on top of it is ours.
+            could_start_ns = monotonic_ns()
             await asyncio.sleep(0)
         recorder.vus -= 1
         self._idle.append(user)

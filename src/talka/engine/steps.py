@@ -22,7 +22,7 @@ class StepReturnedNothing(Exception):
 class VirtualUser:
     """One user: a workflow object of its own, with its own client. `position` is its place in the shard."""
 
-    __slots__ = ("position", "workflow", "steps", "iterations_left", "is_running", "free_since_ns", "close")
+    __slots__ = ("position", "workflow", "steps", "iterations_left", "is_running", "close")
 
     def __init__(self, position: int, workflow: Workflow, steps: dict[str, BoundStep[Any]], close: Callable[[], None]):
         self.position = position
@@ -31,7 +31,6 @@ class VirtualUser:
         self.iterations_left = -1
         """Below 0: no limit of its own."""
         self.is_running = False
-        self.free_since_ns = 0
         self.close = close
 
 

@@ -169,8 +169,9 @@ class LocalRunner:
 
 
 def job_from_file(path: str, names: Sequence[str], options: LocalOptions) -> LocalJob:
-    source = FileSource(path)
-    return LocalJob(source, select(load(source), names, path), options)
+    specs = select(load(FileSource(path)), names, path)
+    # Cores get the whole path: a test may change the folder when it is imported.
+    return LocalJob(FileSource(os.path.abspath(path)), specs, options)
 
 
 def job_from_url(url: str, options: LocalOptions) -> LocalJob:

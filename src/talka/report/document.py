@@ -22,6 +22,8 @@ SCHEMA: Final = "talka.result/1"
 SECOND: Final = 1_000_000_000
 BUSY_CPU: Final = 0.85
 """A core above this share of one CPU has no room to be on time."""
+BUSY_FROM_NS: Final = SECOND
+"""Shorter runs are mostly opening of connections: they say nothing about how busy a core would be."""
 LATE_START_MS: Final = 5.0
 """Starts later than this at p99: the pure-Python engine's timers are good to about one millisecond."""
 
@@ -426,6 +428,9 @@ def start_skew_ms(job: LoadJob) -> float:
 
 
 def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
+    healths = [
+        attempt.tally.generator for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts
+    ]
     cores = [
         CoreHealth(
             workflow=name,
@@ -442,6 +447,8 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
         for health in [attempt.tally.generator]
     ]
     busiest = max((core.cpu for core in cores), default=0.0)
+    lasted_ns = max((health.wall_ns for health in healths), default=0)
+    is_busy = busiest > BUSY_CPU and lasted_ns >= BUSY_FROM_NS
     is_late = any((core.start_lag_p99_ms or 0) > LATE_START_MS for core in cores)
     return Generator(
         engine=job.engine,
@@ -449,7 +456,7 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
         cpu=busiest,
         start_lag_ms=times_of(tally.generator.start_lag),
         loop_lag_ms=times_of(tally.generator.loop_lag),
-        saturated=busiest > BUSY_CPU or is_late,
+        saturated=is_busy or is_late,
         cores=cores,
     )
 

@@ -1,0 +1,116 @@
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from talka.cli.demo import running_demo_server
+
+LIMIT_S = 60
+OURS = ("TALKA_", "NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
+
+
+class Server:
+    """The demo server in a process of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, method: str, path: str) -> bytes:
+        address = urlsplit(self.url)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+        try:
+            connection.request(method, path)
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    @property
+    def requests(self) -> int:
+        return int(json.loads(self.ask("GET", "/count"))["requests"])
+
+
+@pytest.fixture(scope="session")
+def started_server() -> Iterator[Server]:
+    with running_demo_server() as url:
+        yield Server(url)
+
+
+@pytest.fixture
+def server(started_server: Server) -> Server:
+    started_server.ask("POST", "/count/reset")
+    return started_server
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: empty, and above it no configuration is looked for."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """Ours, without what steers Talka."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OURS)} | {"TERM": "xterm"}
+
+
+Talka = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def talka(folder: Path, environment: dict[str, str]) -> Talka:
+    """Runs the real command in the empty folder; keywords are variables of its environment."""
+
+    def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "talka", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env=environment | variables,
+        )
+
+    return run
+
+
+@pytest.fixture
+def shop(folder: Path, server: Server) -> Path:
+    """A test of two workflows, one of which depends on the other."""
+    file = folder / "shop.py"
+    file.write_text(
+        f'''
+import os
+
+from talka import URL, HTTPResponse, Workflow, check, depends, step
+
+print("the file was imported")
+
+
+class Browse(Workflow):
+    vus = 2
+
+    @step()
+    async def home(self, url: URL = "{server.url}/") -> HTTPResponse:
+        return await self.client.http.get(url)
+
+    @check()
+    def is_fine(self, home: HTTPResponse) -> bool:
+        return home.status == 200
+
+
+@depends(Browse)
+class Buy(Workflow):
+    @step()
+    async def order(self, url: URL = "{server.url}/" + os.environ.get("PAGE", "json")) -> HTTPResponse:
+        return await self.client.http.get(url)
+'''
+    )
+    return file

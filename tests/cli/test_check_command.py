@@ -1,0 +1,53 @@
+"""`talka check` finds what is wrong, shows the plan, and sends nothing."""
+
+from pathlib import Path
+
+
+def test_plan_is_shown_and_nothing_is_sent(talka, server, shop: Path) -> None:
+    done = talka("check", "shop.py", "--cores", "2")
+    assert done.returncode == 0, done.stderr
+    assert "Browse" in done.stdout and "2 VUs, 1 iteration each" in done.stdout
+    assert "after Browse" in done.stdout and "Nothing was sent." in done.stdout
+    assert server.requests == 0
+
+
+def test_plan_has_the_load_of_the_command_line(talka, server, shop: Path) -> None:
+    done = talka("check", "shop.py:Browse", "--rate", "200/s", "--for", "1m", "--cores", "1")
+    assert "200/s for 1m" in done.stdout and "12,000 arrivals" in done.stdout
+    assert "Buy" not in done.stdout and server.requests == 0
+
+
+def test_plan_has_the_settings_of_files_and_environment(talka, shop: Path, folder: Path) -> None:
+    (folder / "talka.toml").write_text('vus = 5\nthresholds = ["failed < 1%"]')
+    done = talka("check", "shop.py:Browse", TALKA_DURATION="7s", TALKA_CORES="1")
+    assert "5 VUs" in done.stdout and "at most 7s" in done.stdout and "failed < 1%" in done.stdout
+
+
+def test_plan_of_a_url(talka, server) -> None:
+    done = talka("check", f"{server.url}/json", "--rate", "5/s")
+    assert done.returncode == 0 and "5/s for 10s" in done.stdout
+    assert server.requests == 0
+
+
+def test_what_the_file_prints_is_no_part_of_the_plan(talka, shop: Path) -> None:
+    done = talka("check", "shop.py")
+    assert "the file was imported" in done.stderr and "the file was imported" not in done.stdout
+
+
+def test_variables_reach_the_file(talka, folder: Path) -> None:
+    (folder / "shop.py").write_text("import os\n\nos.environ['GIVEN']\n")
+    assert "KeyError" in talka("check", "shop.py").stderr
+    assert "no workflows" in talka("check", "shop.py", "--env", "GIVEN=1").stderr
+
+
+def test_mistake_of_the_file_has_another_exit_code_than_one_of_the_command(talka, shop: Path) -> None:
+    done = talka("check", "shop.py", "--vus", "-1")
+    assert done.returncode == 2 and "--vus" in done.stderr and done.stdout == ""
+    shop.write_text(shop.read_text().replace("vus = 2", "vus = -1"))
+    done = talka("check", "shop.py")
+    assert done.returncode == 3 and "shop.py:10: " in done.stderr and done.stdout == ""
+
+
+def test_threshold_that_names_nothing_is_found(talka, shop: Path) -> None:
+    done = talka("check", "shop.py", "--threshold", "checks.is_fin > 99%")
+    assert done.returncode == 2 and "is_fine" in done.stderr
