@@ -154,8 +154,9 @@ def test_a_step_of_an_object_is_callable_and_always_the_same():
     shop = Shop()
 
     assert isinstance(shop.login, BoundStep)
-    assert shop.login is shop.login
-    assert Shop.login.__get__(shop, Shop) is shop.login
+    first = shop.login
+    assert Shop.login.__get__(shop, Shop) is first
+    assert shop.login is first
     assert asyncio.run(shop.login("Eve")) == "Eve at Shop"
 
 

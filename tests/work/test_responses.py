@@ -49,6 +49,13 @@ def test_an_answer_of_400_and_above_is_not_accepted(status, accepted):
     assert response.status == response.status_code == status
 
 
+def test_an_http_response_has_no_times_until_they_are_measured():
+    response = response_of()
+
+    assert (response.intended_ns, response.sent_ns, response.done_ns) == (0, 0, 0)
+    assert response.timings == Timings()
+
+
 def test_a_response_shows_what_was_asked_and_what_came():
     assert repr(response_of(b"hello")) == "<HTTPResponse 200 GET http://shop/ 5 bytes>"
 
@@ -180,7 +187,7 @@ def test_a_body_may_unfold_up_to_the_limit_and_no_further(monkeypatch, pieces):
         (None, "häßlich".encode()),
         ("text/html", "häßlich".encode()),
         ("text/html; Charset=ISO-8859-1", "häßlich".encode("latin-1")),
-        ("text/html; boundary=x; charset='latin-1'", "häßlich".encode("latin-1")),
+        ("text/html; boundary=x; charset='latin-1'; level=1", "häßlich".encode("latin-1")),
         ('text/html;charset="utf-16"', "häßlich".encode("utf-16")),
     ],
 )

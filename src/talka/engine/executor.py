@@ -167,8 +167,9 @@ class Executor:
         tally, iterations = self._recorder.tally, self._iterations
         while user.position < self._wanted and not iterations.is_stopping and self._take(user):
             pulse = self._pulse()
-            tally.started += 1
-            if await iterations.run(user, monotonic_ns()):
+            now = monotonic_ns()
+            self._recorder.iteration(now)
+            if await iterations.run(user, now):
                 tally.iterations += 1
             if self._pulse() == pulse:
                 await asyncio.sleep(0)
@@ -214,8 +215,6 @@ class Executor:
             user = self._free_user()
             if user is not None:
                 self._start(self._arrive(user, self._next_arrival()))
-            elif self._stopped.is_set():
-                return  # there can be no further user
             elif self._shard.plan.policy == "drop":
                 self._next_arrival()
                 self._recorder.tally.dropped += 1
@@ -245,8 +244,9 @@ class Executor:
             if self._stopped.is_set():
                 tally.dropped += 1
                 break
-            tally.generator.start_lag.record((monotonic_ns() - could_start_ns) // MICROSECOND)
-            tally.started += 1
+            now = monotonic_ns()
+            tally.generator.start_lag.record((now - could_start_ns) // MICROSECOND)
+            recorder.iteration(now)
             if await self._iterations.run(user, intended_ns):
                 tally.iterations += 1
             waiting = self._timer is None and self._due_ns is not None and not self._stopped.is_set()

@@ -32,6 +32,12 @@ class Recorder:
         self._origin_ns = origin_ns
         self._open_window(now)
 
+    def iteration(self, now: int) -> None:
+        """An iteration starts."""
+        if now >= self._window_ends_ns:
+            self.roll(now)
+        self.tally.started += 1
+
     def response(self, tally: StepTally, response: Response) -> None:
         """A step returned a response: it was measured."""
         done = response.done_ns
