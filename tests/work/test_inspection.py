@@ -15,8 +15,6 @@ from talka.work.arguments import URL, Auth, Cookies, Data, Directory, File, File
 from talka.work.dsl import Provide, Use, Workflow, action, check, depends, metric, state, step
 from talka.work.durations import SECOND_NS
 from talka.work.inspection import (
-    MINUTE_NS,
-    OPEN_END_NS,
     BadWorkflows,
     Problem,
     inspect_workflows,
@@ -24,8 +22,6 @@ from talka.work.inspection import (
 )
 from talka.work.responses import CustomResponse, HTTPResponse, Response
 from talka.work.shapes import ConstantRate, ConstantVUs, CustomVUs, IterationsPerVU
-
-NAMES = [name for name in vars(talka.work.dsl) if not name.startswith("_")]
 
 
 def spec_of(workflow):
@@ -294,9 +290,11 @@ def test_a_parameter_that_names_a_step_it_does_not_run_after_is_a_problem():
         @step()
         async def order(self, login) -> HTTPResponse: ...
 
-    assert problem_of(Shop) == (
+    (problem,) = problems_of(Shop)
+    assert problem.text == (
         "Shop.order takes the result of login, but does not run after it: add 'login' to its decorator"
     )
+    assert problem.line == Shop.order.line
 
 
 def test_a_parameter_nobody_fills_is_a_problem():
@@ -542,6 +540,7 @@ def test_an_optimized_argument_without_default_is_a_problem():
     [
         ((), set()),
         (404, {404}),
+        ([100, 599], {100, 599}),
         (range(400, 403), {400, 401, 402}),
         ([404, range(500, 502)], {404, 500, 501}),
         ({410, 404}, {404, 410}),
@@ -612,7 +611,7 @@ def test_a_workflow_without_settings_runs_once_for_one_user():
     assert spec.plan == spec.shape.plan()
     assert (spec.name, spec.workflow, spec.file, spec.line) == ("Good", Good, None, None)
     assert (spec.priority, spec.thresholds, spec.depends_on) == ("auto", (), frozenset())
-    assert spec.timeout_ns == OPEN_END_NS + MINUTE_NS
+    assert spec.timeout_ns == 3660 * SECOND_NS
 
 
 def test_settings_become_shape_priority_timeout_and_thresholds():
@@ -626,7 +625,7 @@ def test_settings_become_shape_priority_timeout_and_thresholds():
 
     assert spec.shape == ConstantVUs(5, "30s")
     assert spec.priority == "high"
-    assert spec.timeout_ns == 30 * SECOND_NS + MINUTE_NS
+    assert spec.timeout_ns == 90 * SECOND_NS
     assert [rule.text for rule in spec.thresholds] == ["failed < 1%", "login.response_time.p99 < 1s"]
     assert (spec.file, spec.line) == ("shop.py", 7)
 
@@ -710,6 +709,8 @@ def test_a_bad_setting_that_is_inherited_is_a_problem_at_the_line_of_the_base_cl
     assert [problem.line for problem in problems_of(Shop, lines=lines)] == [3]
     assert [problem.line for problem in problems_of(Shop, lines={"Shop": 9})] == [9]
     assert [problem.line for problem in problems_of(Shop, lines=lines | {"Shop.timeout": 10})] == [10]
+    Base.__module__ = "another"
+    assert [problem.line for problem in problems_of(Shop, lines=lines)] == [9]
 
 
 def test_every_bad_threshold_is_said():
@@ -941,6 +942,34 @@ def test_a_problem_of_a_step_from_another_file_is_said_with_that_file():
     assert [str(problem) for problem in problems_of(shop, lines={"Shop": 2})] == [
         "common.py:3: Shop.login must be an async method: write async def"
     ]
+
+
+def test_a_class_that_lives_nowhere_has_problems_without_a_file_though_its_base_has_one():
+    class Wrong(Workflow):
+        @step()
+        def login(self) -> HTTPResponse: ...
+
+    with pytest.raises(BadWorkflows) as caught:
+        inspect_workflows([type("Shop", (Wrong,), {"__module__": "shop"})])
+
+    assert str(caught.value) == "Shop.login must be an async method: write async def"
+
+
+def test_a_step_may_be_borrowed_by_another_workflow():
+    class Lender(Workflow):
+        @step()
+        async def login(self) -> HTTPResponse: ...
+
+        @step(login)
+        async def order(self) -> HTTPResponse: ...
+
+    class Borrower(Workflow):
+        login = Lender.login
+
+        @step(login)
+        async def browse(self) -> HTTPResponse: ...
+
+    assert (layers_of(Lender), layers_of(Borrower)) == ([["login"], ["order"]], [["login"], ["browse"]])
 
 
 def test_a_node_knows_its_line_and_its_file_when_that_is_another():

@@ -123,7 +123,20 @@ def test_constant_vus_exist_from_the_first_instant_to_just_before_the_end() -> N
 def test_a_ramp_of_vus_goes_in_straight_lines_and_counts_whole_vus() -> None:
     plan = RampingVUs([(50, "10s"), (50, "2s"), (0, "5s")]).plan()
     assert plan.vus == 50
-    seconds = {0: 0, 0.0999: 0, 0.1: 1, 5: 25, 9.8999: 49, 9.9: 50, 11: 50, 12.05: 50, 12.06: 49, 14.5: 25, 16.96: 0, 17: 0}
+    seconds = {
+        0: 0,
+        0.0999: 0,
+        0.1: 1,
+        5: 25,
+        9.8999: 49,
+        9.9: 50,
+        11: 50,
+        12.05: 50,
+        12.06: 49,
+        14.5: 25,
+        16.96: 0,
+        17: 0,
+    }
     assert {s: plan.vus_at(round(s * SECOND_NS)) for s in seconds} == seconds
 
 
