@@ -14,8 +14,8 @@ from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally
 from talka.stats.windows import Window
 from talka.wire.shards import Armed, FromCore, Go, Hello, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
-from talka.work.inspection import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape
+from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import parse_threshold
 
 SECOND = 1_000_000_000

@@ -36,9 +36,10 @@ from talka.wire.shards import Armed, Settings, StepTotals, UrlSource
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work import dsl
 from talka.work.dsl import Provide, Use, action, check, depends, metric, state, step
-from talka.work.inspection import WorkflowSpec, inspect_workflows
+from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
+from talka.work.specs import WorkflowSpec
 
 SECOND = 1_000_000_000
 SGR = re.compile(r"\x1b\[[0-9]*m")

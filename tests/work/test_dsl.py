@@ -37,7 +37,7 @@ class Shop(Workflow):
     @step(expect=404, tags={"page": "login"})
     async def login(self, name: str = "Ada") -> HTTPResponse:
         """Opens a session."""
-        return f"{name} at {type(self).__name__}"  # type: ignore[return-value]
+        return f"{name} at {type(self).__name__}"
 
     @action(login)
     def pause(self, seconds=1):
@@ -57,7 +57,7 @@ class Shop(Workflow):
 
     @state("Seed")
     def seeded(self, number: int, text: str = "none") -> Use[int]:
-        return f"{number} {text} {type(self).__name__}"  # type: ignore[return-value]
+        return f"{number} {text} {type(self).__name__}"
 
 
 # Declarations
@@ -217,7 +217,7 @@ def test_a_use_method_that_received_nothing_misses_its_arguments():
 class Members(Shop):
     @step()
     async def login(self) -> HTTPResponse:
-        return "member, " + await super().login("Bob")  # type: ignore[return-value, operator]
+        return "member, " + await super().login("Bob")
 
 
 @pytest.mark.parametrize("is_looked_at_before", [True, False])

@@ -14,14 +14,10 @@ from talka.stats.tally import MetricTally
 from talka.work.arguments import URL, Auth, Cookies, Data, Directory, File, FileGlob, Headers, Params
 from talka.work.dsl import Provide, Use, Workflow, action, check, depends, metric, state, step
 from talka.work.durations import SECOND_NS
-from talka.work.inspection import (
-    BadWorkflows,
-    Problem,
-    inspect_workflows,
-    names_for_thresholds,
-)
+from talka.work.inspection import inspect_workflows, names_for_thresholds
 from talka.work.responses import CustomResponse, HTTPResponse, Response
 from talka.work.shapes import ConstantRate, ConstantVUs, CustomVUs, IterationsPerVU
+from talka.work.specs import BadWorkflows, Problem
 
 
 def spec_of(workflow):
@@ -1196,9 +1192,11 @@ def test_a_provide_with_parameters_is_a_problem_because_nobody_fills_them():
         @state()
         def number(self, start=1) -> Provide[int]: ...
 
-    assert problem_of(Shop) == (
+    (problem,) = problems_of(Shop)
+    assert problem.text == (
         "@state of Shop.token hands a value on and takes no parameters: read self.STEP.response instead"
     )
+    assert problem.line == Shop.token.line
 
 
 @dataclass

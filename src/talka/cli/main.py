@@ -74,8 +74,8 @@ def tell_usage(error: click.ClickException) -> None:
 
 
 def exit_code_of(error: TalkaError) -> int:
-    from talka.work.inspection import BadWorkflows
     from talka.work.outcome import ExitCode
+    from talka.work.specs import BadWorkflows
 
     if isinstance(error, BadWorkflows):
         return ExitCode.BAD_FILE

@@ -197,13 +197,14 @@ class LoadJob:
     def tick(self, now: int) -> list[Effect]:
         self.next_tick_at = now + TICK_NS
         effects: list[Effect] = []
-        for run in list(self.workflows.values()):
+        # First, so that nothing is started which they would stop.
+        if not self._is_stopping and not self.ended_ns:
+            effects += self._check_thresholds(now)
+        for run in self.workflows.values():
             if run.state is TaskState.ASSIGNED:
                 effects += self._check_arming(now, run)
             elif run.state is TaskState.RUNNING:
                 effects += self._check_running(now, run)
-        if not self._is_stopping and not self.ended_ns:
-            effects += self._check_thresholds(now)
         return effects
 
     # What is known of it.

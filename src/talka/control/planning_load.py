@@ -8,7 +8,6 @@ from talka.control.load_job import JobSpec, JobWorkflow
 from talka.errors import Invalid
 from talka.wire.shards import Settings, Source
 from talka.work.durations import format_duration, parse_duration
-from talka.work.inspection import WorkflowSpec, default_timeout_ns
 from talka.work.shapes import (
     ConstantRate,
     ConstantVUs,
@@ -17,6 +16,7 @@ from talka.work.shapes import (
     OpenShape,
     SharedIterations,
 )
+from talka.work.specs import WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import Threshold
 
 

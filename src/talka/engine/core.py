@@ -41,7 +41,7 @@ from talka.wire.shards import (
     decode_to_core,
     encode,
 )
-from talka.work.inspection import WorkflowSpec
+from talka.work.specs import WorkflowSpec
 
 LAST_ACK_WAIT_S = 5
 LAG_PROBE_S = 0.05

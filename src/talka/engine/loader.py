@@ -13,9 +13,10 @@ from talka.errors import Invalid
 from talka.wire.shards import FileSource, MemorySource, Source, UrlSource
 from talka.work.arguments import URL
 from talka.work.dsl import Workflow, step
-from talka.work.inspection import BadWorkflows, Problem, WorkflowSpec, inspect_workflows, no_such
+from talka.work.inspection import inspect_workflows, no_such
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate
+from talka.work.specs import BadWorkflows, Problem, WorkflowSpec
 
 LIBRARY = Path(ast.__file__).parent
 """Where Python's own modules are."""
@@ -74,6 +75,7 @@ def load_file(path: Path) -> tuple[WorkflowSpec, ...]:
         raise BadWorkflows([Problem(f"cannot be read: {error}", str(path))]) from None
     lines, duplicates = where_things_stand(tree)
     problems = [Problem(f"there are two classes named {name}", str(path), line) for name, line in duplicates]
+    problems += [Problem(text, str(path), line) for text, line in bare_depends(tree)]
     specs: tuple[WorkflowSpec, ...] = ()
     try:
         specs = inspect_workflows(workflows_of(import_file(path), path), file=str(path), lines=lines)
@@ -111,6 +113,14 @@ def where_things_stand(tree: ast.Module) -> tuple[dict[str, int], list[tuple[str
         for name, line in attributes_of(node):
             lines[f"{node.name}.{name}"] = line
     return lines, duplicates
+
+
+def bare_depends(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """`@depends` without parentheses takes the class for what it depends on, and the class is gone."""
+    for node in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
+        for decorator in node.decorator_list:
+            if ast.unparse(decorator).rpartition(".")[2] == "depends":
+                yield f"@depends of {node.name} names no workflow: write @depends(Other)", decorator.lineno
 
 
 def attributes_of(node: ast.ClassDef) -> Iterator[tuple[str, int]]:

@@ -16,7 +16,7 @@ from talka.engine.clients.requests import (
 from talka.engine.clients.urls import PreparedURL, parse_url
 from talka.errors import Invalid
 from talka.work.arguments import ArgumentKind
-from talka.work.inspection import BadWorkflows, Problem, WorkflowSpec
+from talka.work.specs import BadWorkflows, Problem, WorkflowSpec
 
 FILES_LIMIT_BYTES = 256 * 1024 * 1024
 """Files are held in memory, once for each core; beyond this somebody named the wrong folder."""

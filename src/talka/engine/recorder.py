@@ -4,8 +4,8 @@ from talka.clock import MICROSECOND
 from talka.engine.calls import ExchangeFailed
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, Window, WindowLog
-from talka.work.inspection import WorkflowSpec
 from talka.work.responses import BrokenBody, HTTPResponse, Response
+from talka.work.specs import WorkflowSpec
 
 SAMPLE_CHARACTERS_LIMIT = 300
 

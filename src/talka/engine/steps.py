@@ -11,8 +11,8 @@ from talka.engine.recorder import Recorder, described
 from talka.stats.tally import StepTally
 from talka.work.clients import Clients
 from talka.work.dsl import BoundStep, Workflow
-from talka.work.inspection import NodeSpec, WorkflowSpec
 from talka.work.responses import Response
+from talka.work.specs import NodeSpec, WorkflowSpec
 
 
 class StepReturnedNothing(Exception):

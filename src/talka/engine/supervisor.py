@@ -39,7 +39,7 @@ class CoreProcess:
     def __init__(self, sock: socket.socket, guard: Guard) -> None:
         self._guard = guard
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "talka.engine.core", str(sock.fileno()), str(os.getpid())],
+            [sys.executable, "-P", "-m", "talka.engine.core", str(sock.fileno()), str(os.getpid())],
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=2,  # what the user's code prints must not mix with the result

@@ -10,7 +10,7 @@ from talka.engine.clients.http import HTTPClient, HTTPEngine
 from talka.engine.recorder import described
 from talka.errors import Invalid
 from talka.wire.shards import VALUE_LIMIT_BYTES
-from talka.work.inspection import WorkflowSpec
+from talka.work.specs import WorkflowSpec
 
 VALUES_LIMIT_BYTES = 2 * VALUE_LIMIT_BYTES
 """The most one workflow may hand on: its last report must carry all of it in one frame."""

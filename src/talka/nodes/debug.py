@@ -15,9 +15,9 @@ from talka.errors import Invalid
 from talka.nodes.local import LocalJob
 from talka.stats.tally import Tally
 from talka.version import VERSION
-from talka.work.inspection import WorkflowSpec
 from talka.work.outcome import ExitCode
 from talka.work.responses import HTTPResponse
+from talka.work.specs import WorkflowSpec
 
 BODY_SHOWN_BYTES: Final = 400
 

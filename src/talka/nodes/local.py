@@ -27,7 +27,8 @@ from talka.version import VERSION
 from talka.wire.shards import FileSource, FromCore, MemorySource, Settings, Source, UrlSource
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration
-from talka.work.inspection import WorkflowSpec, inspect_workflows, names_for_thresholds
+from talka.work.inspection import inspect_workflows, names_for_thresholds
+from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import parse_threshold
 
 SPARE_DESCRIPTORS = 64
@@ -169,9 +170,9 @@ class LocalRunner:
 
 
 def job_from_file(path: str, names: Sequence[str], options: LocalOptions) -> LocalJob:
-    specs = select(load(FileSource(path)), names, path)
     # Cores get the whole path: a test may change the folder when it is imported.
-    return LocalJob(FileSource(os.path.abspath(path)), specs, options)
+    source = FileSource(os.path.abspath(path))
+    return LocalJob(source, select(load(FileSource(path)), names, path), options)
 
 
 def job_from_url(url: str, options: LocalOptions) -> LocalJob:

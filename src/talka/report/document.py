@@ -14,9 +14,9 @@ from talka.errors import Invalid
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
-from talka.work.inspection import WorkflowSpec
 from talka.work.lifecycle import TaskState
 from talka.work.outcome import Facts, Outcome, decide
+from talka.work.specs import WorkflowSpec
 
 SCHEMA: Final = "talka.result/1"
 SECOND: Final = 1_000_000_000

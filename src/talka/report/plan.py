@@ -8,8 +8,8 @@ import msgspec
 from talka.control.allocation import Claim, allocate
 from talka.report.text import Page, counted_text, padded, room_for
 from talka.work.durations import format_duration
-from talka.work.inspection import NodeSpec, WorkflowSpec
 from talka.work.load import RATE_PER_S, Plan
+from talka.work.specs import NodeSpec, WorkflowSpec
 
 SCHEMA: Final = "talka.plan/1"
 SECOND: Final = 1_000_000_000

@@ -1,0 +1,111 @@
+"""What a checked test file says: its workflows and their methods, or what is wrong with them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from talka.errors import Invalid
+from talka.stats.tally import MetricKind
+from talka.work.arguments import ArgumentKind
+from talka.work.dsl import Priority, Workflow
+from talka.work.load import Plan
+from talka.work.shapes import LoadShape
+from talka.work.thresholds import Threshold
+
+MINUTE_NS: Final = 60_000_000_000
+OPEN_END_NS: Final = 3_600_000_000_000
+"""How long a plan without an end of its own may run by default: an hour."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    text: str
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return self.text
+        return f"{self.file}:{self.line}: {self.text}" if self.line else f"{self.file}: {self.text}"
+
+
+class BadWorkflows(Invalid):
+    """What is wrong with a test file, all of it."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """One method that runs in every iteration, in its place in the graph."""
+
+    name: str
+    kind: str
+    function: Any
+    is_async: bool
+    after: frozenset[str]
+    inputs: tuple[str, ...]
+    """Parameters that receive the results of the nodes of the same name."""
+    optimized: Mapping[str, tuple[ArgumentKind, Any]]
+    """Parameters prepared before the run, with how and from what."""
+    measured: bool
+    expect: Collection[int] = frozenset()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    metric_kind: MetricKind | None = None
+    line: int = 0
+    file: str | None = None
+    """Where it is written, when that is not the workflow's own file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvideSpec:
+    key: str
+    function: Any
+    is_async: bool
+    targets: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseSpec:
+    method: str
+    function: Any = None
+    sources: tuple[str, ...]
+    types: Mapping[str, Any]
+    """Its parameters, which are the keys, and the types their values are read as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSpec:
+    name: str
+    workflow: type[Workflow]
+    file: str | None
+    line: int | None
+    shape: LoadShape
+    plan: Plan
+    priority: Priority
+    timeout_ns: int
+    thresholds: tuple[Threshold, ...]
+    layers: tuple[tuple[NodeSpec, ...], ...]
+    depends_on: frozenset[str]
+    provides: tuple[ProvideSpec, ...]
+    uses: tuple[UseSpec, ...]
+    announcements: tuple[str, ...]
+
+    @property
+    def nodes(self) -> list[NodeSpec]:
+        return [node for layer in self.layers for node in layer]
+
+    @property
+    def is_test(self) -> bool:
+        """Whether it measures anything: only then it runs on more than one core."""
+        return any(node.measured for node in self.nodes)
+
+    def changed(self, *, shape: LoadShape, plan: Plan, timeout_ns: int) -> "WorkflowSpec":
+        return replace(self, shape=shape, plan=plan, timeout_ns=timeout_ns)
+
+
+def default_timeout_ns(plan: Plan) -> int:
+    return (OPEN_END_NS if plan.length_ns is None else plan.length_ns) + MINUTE_NS
