@@ -1,7 +1,6 @@
 """One iteration of one virtual user: its steps, layer by layer."""
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,10 @@ from talka.work.clients import Clients
 from talka.work.dsl import BoundStep, Workflow
 from talka.work.responses import Response
 from talka.work.specs import NodeSpec, WorkflowSpec
+
+
+METRIC_LIMIT = 1e15
+"""Sums of such values stay exact to a few digits; beyond it is no measurement."""
 
 
 class StepReturnedNothing(Exception):
@@ -167,6 +170,6 @@ def is_being_cancelled() -> bool:
 def number(value: Any) -> float:
     """What a metric returned, if it can be counted."""
     counted = float(value)
-    if not math.isfinite(counted):
-        raise ValueError(f"a metric cannot count {counted}")
+    if not abs(counted) <= METRIC_LIMIT:  # also for NaN
+        raise ValueError(f"a metric cannot count {counted}: values go up to {METRIC_LIMIT:g}")
     return counted

@@ -144,7 +144,7 @@ class GeneratorTally(msgspec.Struct):
     """How well the generator itself kept up."""
 
     start_lag: Histogram = msgspec.field(default_factory=Histogram)
-    """Microseconds between an iteration's intended and its actual start (open model)."""
+    """Microseconds by which iterations started late (open model). Time queued for a free user is not ours, and left out."""
     loop_lag: Histogram = msgspec.field(default_factory=Histogram)
     """Microseconds by which the event loop woke up late."""
     cpu_ns: int = 0
