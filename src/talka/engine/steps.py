@@ -13,7 +13,6 @@ from talka.work.dsl import BoundStep, Workflow
 from talka.work.responses import Response
 from talka.work.specs import NodeSpec, WorkflowSpec
 
-
 METRIC_LIMIT = 1e15
 """Sums of such values stay exact to a few digits; beyond it is no measurement."""
 

@@ -1,0 +1,328 @@
+"""Workflows of a job from start to report; `test_load_job_ends.py` and `test_lost_shards.py` have the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from talka.control.load_job import START_DELAY_NS, JobEnded, Send, StartCore
+from talka.stats.tally import StepTally, Tally
+from talka.stats.windows import Window
+from talka.wire.shards import Ack, Go, Hello, StepTotals, Totals
+from talka.work.shapes import ConstantVUs
+
+if TYPE_CHECKING:
+    from tests.control.conftest import Driven
+
+SECOND = 1_000_000_000
+JobOf = Callable[..., "Driven"]
+ONE_USER = {"shape": ConstantVUs(1, "10s")}
+
+
+# Starting.
+
+
+def test_a_workflow_gets_cores_by_its_priority_out_of_the_whole_pool(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {"priority": "high"}, "Admin": {"priority": "low"}}, cores=4)
+
+    driven.start()
+
+    assert (len(driven.cores("Shop")), len(driven.cores("Admin"))) == (3, 1)
+
+
+def test_each_core_is_given_its_own_shard_of_the_plan(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {"shape": ConstantVUs(5, "10s")}}, cores=2)
+
+    effects = driven.start()
+
+    assert all(isinstance(effect, StartCore) for effect in effects)
+    arms = list(driven.arms.values())
+    assert [(arm.job, arm.workflow, arm.source, arm.settings) for arm in arms] == [
+        ("job", "Shop", driven.job.spec.source, driven.job.spec.settings)
+    ] * 2
+    assert [arm.shard for arm in arms] == list(ConstantVUs(5, "10s").plan().split(2))
+    assert [arm.iterations_done for arm in arms] == [0, 0]
+
+
+def test_no_core_goes_before_all_are_armed_and_then_all_start_at_one_instant(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}}, cores=3)
+    driven.start()
+
+    assert driven.arm(3, 1) == []
+    effects = driven.later(1).arm(2)
+
+    start_ns = driven.now + 20_000_000
+    assert effects == [Send(core, Go(start_ns, start_ns, start_ns)) for core in (1, 2, 3)]
+    assert driven.states == {"Shop": "running"}
+
+
+def test_workflows_that_depend_on_nothing_run_side_by_side_with_an_origin_each(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER, "Admin": ONE_USER})
+    driven.start()
+    driven.arm(1)
+
+    effects = driven.later(3).arm(2)
+
+    first_ns = driven.job.workflows["Shop"].origin_ns
+    start_ns = driven.now + START_DELAY_NS
+    assert effects == [Send(2, Go(start_ns, start_ns, first_ns))]
+    assert driven.job.origin_ns == first_ns
+
+
+def test_a_workflow_starts_when_all_it_depends_on_have_completed(job_of: JobOf) -> None:
+    driven = job_of({"A": ONE_USER, "B": ONE_USER, "C": {**ONE_USER, "after": {"A", "B"}}})
+    driven.run()
+
+    driven.finish(1)
+    assert driven.cores("C") == []
+    driven.finish(2)
+
+    assert driven.states == {"A": "completed", "B": "completed", "C": "assigned"}
+    assert driven.cores("C") == [3]
+
+
+def test_a_workflow_waits_until_cores_are_free(job_of: JobOf) -> None:
+    driven = job_of({"A": {}, "B": {}, "C": {"priority": "high"}}, cores=4)
+    driven.start()
+    assert (len(driven.cores("C")), len(driven.cores("A"))) == (3, 1)
+    assert driven.states["B"] == "ready"
+
+    driven.arm(*driven.alive)
+    driven.finish(driven.cores("A")[0])
+
+    assert len(driven.cores("B")) == 1
+
+
+def test_an_exclusive_workflow_runs_alone_even_when_it_cannot_use_all_cores(job_of: JobOf) -> None:
+    driven = job_of({"Alone": {**ONE_USER, "priority": "exclusive"}, "Other": {}})
+    driven.run()
+    assert driven.states == {"Alone": "running", "Other": "ready"}
+
+    driven.finish(1)
+
+    assert driven.states == {"Alone": "completed", "Other": "assigned"}
+
+
+def test_an_exclusive_workflow_waits_for_those_that_run(job_of: JobOf) -> None:
+    driven = job_of(
+        {"Seed": {"is_test": False}, "Other": ONE_USER, "Alone": {"priority": "exclusive", "after": {"Seed"}}}
+    )
+    driven.run()
+
+    driven.finish(driven.cores("Seed")[0])
+    assert driven.states["Alone"] == "ready"
+    driven.finish(driven.cores("Other")[0])
+
+    assert len(driven.cores("Alone")) == 4
+
+
+def test_a_workflow_that_measures_nothing_runs_on_one_core(job_of: JobOf) -> None:
+    driven = job_of({"Seed": {"is_test": False, "priority": "exclusive"}, "Shop": {"priority": "low"}})
+
+    driven.start()
+
+    assert (len(driven.cores("Seed")), len(driven.cores("Shop"))) == (1, 1)
+
+
+def test_a_workflow_that_measures_nothing_leaves_the_rest_of_the_pool_to_others(job_of: JobOf) -> None:
+    driven = job_of(
+        {
+            "Seed": {"is_test": False, "priority": "exclusive"},
+            "Shop": ONE_USER,
+            "Late": {**ONE_USER, "after": {"Shop"}},
+        }
+    )
+    driven.run()
+
+    driven.finish(driven.cores("Shop")[0])
+
+    assert driven.states == {"Seed": "running", "Shop": "completed", "Late": "assigned"}
+
+
+def test_a_job_without_workflows_ends_at_once(job_of: JobOf) -> None:
+    driven = job_of({})
+
+    assert driven.start() == [JobEnded()]
+    assert driven.job.ended_ns == driven.now
+
+
+# Values that workflows hand on.
+
+
+def test_values_reach_only_those_on_whom_both_sides_agreed(job_of: JobOf) -> None:
+    flows = [("Login", "token")]
+    driven = job_of(
+        {
+            "Login": ONE_USER,
+            "Shop": {**ONE_USER, "after": {"Login"}, "flows": flows},
+            "Admin": {**ONE_USER, "after": {"Login"}},
+        }
+    )
+    driven.run()
+
+    driven.finish(1, provided={"token": b"t", "secret": b"s"})
+
+    assert [arm.values for arm in driven.arms.values()] == [{}, {"Login": {"token": b"t"}}, {}]
+
+
+def test_a_value_that_nobody_provided_is_left_out(job_of: JobOf) -> None:
+    flows = [("Login", "token"), ("Login", "name")]
+    driven = job_of({"Login": ONE_USER, "Shop": {**ONE_USER, "after": {"Login"}, "flows": flows}})
+    driven.run()
+
+    driven.finish(1, provided={"name": b"n"})
+
+    assert driven.arms[2].values == {"Login": {"name": b"n"}}
+
+
+def test_of_several_shards_the_lowest_with_a_value_wins(job_of: JobOf) -> None:
+    flows = [("Login", "token"), ("Login", "name")]
+    driven = job_of({"Login": {}, "Shop": {**ONE_USER, "after": {"Login"}, "flows": flows}}, cores=3)
+    driven.run()
+
+    driven.finish(3, provided={"token": b"third", "name": b"third"})
+    driven.finish(2, provided={"token": b"second"})
+    driven.finish(1)
+
+    assert driven.arms[4].values == {"Login": {"token": b"second", "name": b"third"}}
+
+
+# Reports.
+
+
+def test_totals_are_cumulative_and_the_latest_wins(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}}, cores=2)
+    driven.run()
+
+    assert driven.report(1, Tally(started=10, iterations=8)) == [Send(1, Ack(1))]
+    assert driven.report(1, Tally(started=30, iterations=29)) == [Send(1, Ack(2))]
+    assert driven.report(2, Tally(started=5, iterations=5)) == [Send(2, Ack(1))]
+
+    assert (driven.job.tally().started, driven.job.tally().iterations) == (35, 34)
+
+
+def test_a_repeated_or_older_report_is_acknowledged_and_not_applied(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.run()
+    driven.report(1, Tally(started=10), [Window(0, started=10)])
+    driven.report(1, Tally(started=20), [Window(1, started=10)])
+
+    for sequence in (1, 2):
+        driven.sequences[1] = sequence - 1
+        assert driven.report(1, Tally(started=99), [Window(2, started=79)]) == [Send(1, Ack(sequence))]
+
+    assert driven.job.tally().started == 20
+    assert [span.window.started for span in driven.job.timeline.spans()] == [10, 10]
+
+
+def test_step_totals_count_only_once_their_report_is_closed(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.run()
+
+    assert driven.say(1, StepTotals(1, "buy", StepTally(ok=3), True)) == []
+    driven.say(1, StepTotals(1, "log_in", StepTally(ok=2), False))
+    assert driven.job.tally().steps == {}
+    driven.report(1, Tally(started=3))
+
+    assert {name: step.ok for name, step in driven.job.tally().steps.items()} == {"buy": 3}
+    assert {name: step.ok for name, step in driven.job.tally().actions.items()} == {"log_in": 2}
+
+
+def test_a_step_that_did_not_change_keeps_what_was_known_of_it(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.run()
+    driven.say(1, StepTotals(1, "buy", StepTally(ok=3), True))
+    driven.say(1, StepTotals(1, "look", StepTally(ok=5), True))
+    driven.report(1)
+
+    driven.say(1, StepTotals(2, "look", StepTally(ok=6), True))
+    driven.report(1)
+
+    assert {name: step.ok for name, step in driven.job.tally().steps.items()} == {"buy": 3, "look": 6}
+
+
+def test_step_totals_of_an_older_report_change_nothing(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.run()
+    driven.say(1, StepTotals(1, "buy", StepTally(ok=3), True))
+    driven.report(1)
+
+    driven.say(1, StepTotals(2, "buy", StepTally(ok=4), True))
+    driven.say(1, StepTotals(1, "buy", StepTally(ok=3), True))
+    driven.report(1)
+
+    assert driven.job.tally().steps["buy"].ok == 4
+
+
+def test_windows_land_once_although_a_last_report_repeats_what_was_not_acknowledged(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}}, cores=2)
+    driven.run()
+    first, second, third = Window(0, requests=5, vus=1), Window(1, requests=6, vus=2), Window(2, requests=7, vus=2)
+
+    driven.report(1, windows=[first, second])
+    driven.report(2, windows=[Window(1, requests=100, vus=3)])
+    driven.report(1, windows=[])
+    driven.finish(1, windows=[first, second, third])
+
+    seen = [(span.start_ns, span.window.requests, span.window.vus) for span in driven.job.timeline.spans()]
+    assert seen == [(0, 5, 1), (100_000_000, 106, 5), (200_000_000, 7, 2)]
+
+
+def test_active_users_are_those_of_the_latest_reports_of_cores_that_run(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}}, cores=2)
+    driven.run()
+    assert driven.job.active_vus() == 0
+
+    driven.report(1, vus=1)
+    driven.report(1, vus=2)
+    driven.report(2, vus=2)
+    assert driven.job.active_vus() == 4
+    driven.finish(2, vus=2)
+
+    assert driven.job.active_vus() == 2
+
+
+def test_when_a_core_really_started_is_known_from_its_reports(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.run()
+    (shard,) = driven.job.workflows["Shop"].shards
+    assert shard.current.started_at_ns == 0
+
+    driven.say(1, Totals(1, Tally(), [], 1, driven.now + 70_000))
+
+    assert shard.current.started_at_ns == driven.now + 70_000
+
+
+def test_the_engine_is_the_one_the_cores_name(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.start()
+    assert driven.job.engine == ""
+
+    assert driven.say(1, Hello(4711, "3.13.1", "python")) == []
+    assert driven.job.engine == "python"
+
+
+def test_time_counts_from_the_starting_instant_to_the_last_end(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}}, cores=2)
+    driven.start()
+    assert driven.job.elapsed_ns(driven.now) == driven.job.workflows["Shop"].elapsed_ns(driven.now) == 0
+    driven.arm(1, 2)
+    assert driven.job.elapsed_ns(driven.now) == driven.job.workflows["Shop"].elapsed_ns(driven.now) == 0, "not yet"
+
+    driven.now = driven.job.origin_ns
+    driven.later(3).finish(2)
+    assert driven.job.elapsed_ns(driven.now) == 3 * SECOND
+    driven.later(1).finish(1)
+    driven.later(60)
+
+    assert driven.job.elapsed_ns(driven.now) == driven.job.workflows["Shop"].elapsed_ns(driven.now) == 4 * SECOND
+
+
+def test_a_workflow_ended_when_its_core_said_and_not_when_the_word_arrived(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.run()
+    driven.later(3)
+
+    driven.report(1, final=True, ended_at_ns=driven.now - SECOND // 2)
+
+    assert driven.job.elapsed_ns(driven.now) == 2 * SECOND + SECOND // 2
