@@ -6,9 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from talka.control.load_job import START_DELAY_NS, JobEnded, Send, StartCore
-from talka.stats.tally import StepTally, Tally
+from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
-from talka.wire.shards import Ack, Go, Hello, StepTotals, Totals
+from talka.wire.shards import (
+    RECEIVED_LIMIT_BYTES,
+    VALUE_LIMIT_BYTES,
+    Ack,
+    Go,
+    Hello,
+    MetricTotals,
+    StepTotals,
+    Totals,
+)
 from talka.work.shapes import ConstantVUs
 
 if TYPE_CHECKING:
@@ -173,6 +182,41 @@ def test_a_value_that_nobody_provided_is_left_out(job_of: JobOf) -> None:
     driven.finish(1, provided={"name": b"n"})
 
     assert driven.arms[2].values == {"Login": {"name": b"n"}}
+
+
+def test_values_that_would_not_fit_a_frame_fail_their_receiver_and_skip_what_depends_on_it(job_of: JobOf) -> None:
+    sources = ["One", "Two", "Three", "Four"]
+    driven = job_of(
+        {
+            **{name: ONE_USER for name in sources},
+            "Shop": {**ONE_USER, "after": set(sources), "flows": [(name, "much") for name in sources]},
+            "Report": {**ONE_USER, "after": {"Shop"}},
+        },
+        cores=4,
+    )
+    driven.run()
+    for core in (1, 2, 3):
+        driven.finish(core, provided={"much": bytes(VALUE_LIMIT_BYTES)})
+
+    driven.finish(4, provided={"much": b"!"})
+
+    assert driven.has_ended
+    assert (driven.states["Shop"], driven.states["Report"]) == ("failed", "skipped")
+    assert driven.job.workflows["Shop"].refused is not None
+    assert f"receives {RECEIVED_LIMIT_BYTES + 1} bytes" in (driven.job.workflows["Shop"].failure or "")
+
+
+def test_metrics_are_applied_with_the_totals_that_close_their_report(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER})
+    driven.run()
+    driven.say(1, MetricTotals(1, "size", MetricTally("count", values=3)))
+    assert driven.job.tally().metrics == {}
+
+    driven.report(1)
+    driven.say(1, MetricTotals(1, "size", MetricTally("count", values=9)))  # a repeated frame of an old report
+    driven.report(1)
+
+    assert driven.job.tally().metrics["size"].values == 3
 
 
 def test_of_several_shards_the_lowest_with_a_value_wins(job_of: JobOf) -> None:

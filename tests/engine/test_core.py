@@ -30,6 +30,7 @@ from talka.wire.shards import (
     Go,
     Hello,
     MemorySource,
+    MetricTotals,
     Refused,
     Settings,
     Source,
@@ -41,7 +42,7 @@ from talka.wire.shards import (
     decode_from_core,
     encode,
 )
-from talka.work.dsl import Provide, Workflow, state, step
+from talka.work.dsl import Provide, Workflow, metric, state, step
 from talka.work.load import Plan
 from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantVUs, IterationsPerVU
@@ -88,6 +89,16 @@ class Owner:
         assert isinstance(message, Totals), message
         assert {part.sequence for part in steps.values()} <= {message.sequence}
         return steps, message
+
+    async def messages(self) -> AsyncIterator[FromCore]:
+        """Every message up to the last report, each report acknowledged."""
+        while (message := await self.receive()) is not None:
+            yield message
+            if isinstance(message, Totals):
+                self.send(Ack(message.sequence))
+                if message.final:
+                    break
+        await self.ended()
 
     async def reports_to_the_end(self) -> list[tuple[dict[str, StepTotals], Totals]]:
         """Every report, acknowledged as it comes."""
@@ -336,6 +347,35 @@ async def test_the_next_report_waits_for_the_acknowledgement_of_the_last(owner: 
 
     assert by_index(first).items() <= by_index(final).items(), "what was not acknowledged is sent again"
     assert sum(window.started for window in final.windows) == final.tally.started
+
+
+async def test_windows_left_at_the_end_come_in_pieces_that_fit_a_frame(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talka.engine.core.WINDOWS_PER_REPORT", 1)
+    reports = await run_whole(owner, arm_of(Busy))
+    windows = [window for _, totals in reports for window in totals.windows]
+    assert all(len(totals.windows) <= 1 for _, totals in reports)
+    assert len(windows) >= 4
+    assert sum(window.started for window in windows) == reports[-1][1].tally.started
+
+
+async def test_each_metric_has_a_frame_of_its_own(owner: Owner) -> None:
+    class Sized(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            return await self.client.custom.call(asyncio.sleep(0))
+
+        @metric("distribution")
+        def size(self, go: Answer) -> float:
+            return 2.5
+
+    owner.send(arm_of(Sized))
+    await owner.expect(Armed)
+    owner.send(go_now())
+    messages = [message async for message in owner.messages()]
+    assert [message.tally.total for message in messages if isinstance(message, MetricTotals)] == [2.5]
+    assert isinstance(messages[-1], Totals) and messages[-1].tally.metrics == {}
 
 
 async def test_steps_that_did_not_change_are_not_sent_again(owner: Owner) -> None:

@@ -12,7 +12,7 @@ from talka.control.planning_load import plan_load_job
 from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, read
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import Window
-from talka.wire.shards import Armed, FromCore, Go, Hello, Refused, Settings, StepTotals, Totals, UrlSource
+from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
@@ -137,7 +137,9 @@ class Drive:
         self._sequence += 1
         for name, step in [*tally.steps.items(), *tally.actions.items()]:
             self.say((of, shard), StepTotals(self._sequence, name, step, name in tally.steps))
-        rest = msgspec.structs.replace(tally, steps={}, actions={})
+        for name, metric in tally.metrics.items():
+            self.say((of, shard), MetricTotals(self._sequence, name, metric))
+        rest = msgspec.structs.replace(tally, steps={}, actions={}, metrics={})
         core = self.running[of, shard]
         more = {"windows": [], "vus": 2, "started_at_ns": self.went[core], "ended_at_ns": self.now * final} | more
         self.say((of, shard), Totals(self._sequence, rest, final=final, **more))

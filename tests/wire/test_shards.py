@@ -31,6 +31,7 @@ from talka.wire.shards import (
     Hello,
     MemorySource,
     Message,
+    MetricTotals,
     Refused,
     Settings,
     StepTotals,
@@ -127,6 +128,7 @@ FROM_CORE: dict[str, FromCore] = {
     "armed": Armed(),
     "refused": Refused("unreachable", "http://shop/: no such host"),
     "step-totals": StepTotals(3, "buy", step_tally(), True),
+    "metric-totals": MetricTotals(3, "page_size", tally().metrics["page_size"]),
     "totals": Totals(3, tally(), [window()], 2, 1_020_000_100_000),
     "totals-final": Totals(
         4, Tally(), [], 0, 1_020_000_100_000, True, {"token": b"\xa1t"}, "token raised KeyError", 1_030_000_000_000
@@ -167,6 +169,7 @@ def test_no_two_messages_share_a_number() -> None:
         Refused: 13,
         StepTotals: 14,
         Totals: 15,
+        MetricTotals: 16,
     }
 
 

@@ -13,7 +13,22 @@ from talka.control.allocation import Claim, allocate
 from talka.control.shard_run import ATTEMPTS_LIMIT, Attempt, LostShard, ShardRun
 from talka.stats.tally import Tally, merged
 from talka.stats.windows import Timeline
-from talka.wire.shards import Ack, Arm, Armed, FromCore, Go, Hello, Refused, Settings, Source, StepTotals, Stop, ToCore
+from talka.wire.shards import (
+    RECEIVED_LIMIT_BYTES,
+    Ack,
+    Arm,
+    Armed,
+    FromCore,
+    Go,
+    Hello,
+    MetricTotals,
+    Refused,
+    Settings,
+    Source,
+    StepTotals,
+    Stop,
+    ToCore,
+)
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work.dsl import Priority
 from talka.work.lifecycle import TaskState
@@ -158,6 +173,9 @@ class LoadJob:
             case StepTotals():
                 attempt.on_step_totals(message)
                 return []
+            case MetricTotals():
+                attempt.on_metric_totals(message)
+                return []
             case TotalsMessage():  # pragma: no branch - the type checker sees that no message is left
                 return self._on_totals(now, core, message)
 
@@ -269,6 +287,12 @@ class LoadJob:
                 run.failure = "a workflow it depends on did not complete"
             elif all(state is TaskState.COMPLETED for state in before):
                 run.state = TaskState.READY
+                size = sum(len(value) for values in self._values_for(run).values() for value in values.values())
+                if size > RECEIVED_LIMIT_BYTES:
+                    text = (
+                        f"it receives {size} bytes from other workflows: at most {RECEIVED_LIMIT_BYTES} are handed on"
+                    )
+                    run.refused, run.failure, run.state = Refused("setup", text), text, TaskState.FAILED
 
     def _free_cores(self) -> int:
         under_way = [run for run in self.workflows.values() if run.is_under_way]
@@ -282,23 +306,26 @@ class LoadJob:
     def _start_core(self, now: int, run: WorkflowRun, shard: ShardRun) -> Effect:
         self._cores_started += 1
         core = self._cores_started
-        values: dict[str, dict[str, bytes]] = {}
-        for source, key in run.spec.flows:
-            if key in self.workflows[source].provided:
-                values.setdefault(source, {})[key] = self.workflows[source].provided[key]
         arm = Arm(
             job=self.spec.job,
             source=self.spec.source,
             workflow=run.spec.name,
             shard=shard.shard,
             iterations_done=shard.iterations_done,
-            values=values,
+            values=self._values_for(run),
             settings=self.spec.settings,
         )
         attempt = Attempt(core, now)
         shard.attempts.append(attempt)
         self._running[core] = (run, shard, attempt)
         return StartCore(core, arm)
+
+    def _values_for(self, run: WorkflowRun) -> dict[str, dict[str, bytes]]:
+        values: dict[str, dict[str, bytes]] = {}
+        for source, key in run.spec.flows:
+            if key in self.workflows[source].provided:
+                values.setdefault(source, {})[key] = self.workflows[source].provided[key]
+        return values
 
     def _go(self, now: int, run: WorkflowRun, shard: ShardRun) -> list[Effect]:
         if run.state is TaskState.RUNNING:

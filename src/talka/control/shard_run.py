@@ -4,9 +4,9 @@ from typing import Final
 
 import msgspec
 
-from talka.stats.tally import StepTally, Tally
+from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
-from talka.wire.shards import StepTotals, Totals
+from talka.wire.shards import MetricTotals, StepTotals, Totals
 from talka.work.load import Shard
 
 ATTEMPTS_LIMIT: Final = 4
@@ -42,17 +42,23 @@ class Attempt:
         self._newest_window = -1
         self._steps: dict[str, StepTally] = {}
         self._actions: dict[str, StepTally] = {}
+        self._metrics: dict[str, MetricTally] = {}
 
     def on_step_totals(self, message: StepTotals) -> None:
         if message.sequence > self.sequence:
             (self._steps if message.measured else self._actions)[message.name] = message.tally
 
+    def on_metric_totals(self, message: MetricTotals) -> None:
+        if message.sequence > self.sequence:
+            self._metrics[message.name] = message.tally
+
     def on_totals(self, now: int, message: Totals) -> list[Window]:
         """Takes a new report in. Answers with those of its windows that no report before it had."""
-        # Steps that did not change are not sent again: what was known of them still holds.
+        # Steps and metrics that did not change are not sent again: what was known of them still holds.
         message.tally.steps = self.tally.steps | self._steps
         message.tally.actions = self.tally.actions | self._actions
-        self._steps, self._actions = {}, {}
+        message.tally.metrics = self.tally.metrics | self._metrics
+        self._steps, self._actions, self._metrics = {}, {}, {}
         self.tally = message.tally
         self.sequence = message.sequence
         self.started_at_ns = message.started_at_ns

@@ -28,12 +28,14 @@ from talka.stats.windows import WINDOW_NS, Window
 from talka.version import VERSION
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import (
+    WINDOWS_PER_REPORT,
     Ack,
     Arm,
     Armed,
     FromCore,
     Go,
     Hello,
+    MetricTotals,
     Refused,
     StepTotals,
     Stop,
@@ -88,6 +90,7 @@ class Core:
         self._acknowledged.set()
         self._sent_windows: list[Window] = []
         self._sent_counts: dict[str, int] = {}
+        self._sent_values: dict[str, int] = {}
         self._recorder: Recorder | None = None
         self._started_at_ns = 0
         self._cpu_before_ns = 0
@@ -152,6 +155,11 @@ class Core:
             await asyncio.gather(reporting, probing, return_exceptions=True)
         ended_at_ns = monotonic_ns()
         provided, failure = await provided_values(spec, iterations.last, context)
+        recorder.finish()
+        while len(recorder.log.open_windows()) > WINDOWS_PER_REPORT:
+            # An owner that was slow to acknowledge gets what is left piece by piece.
+            await self._report()
+            await self._acknowledged.wait()
         await self._report(final=True, provided=provided, failure=executor.failure or failure, ended_at_ns=ended_at_ns)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
@@ -208,8 +216,6 @@ class Core:
         ended_at_ns: int = 0,
     ) -> None:
         assert self._recorder is not None
-        if final:
-            self._recorder.finish()
         tally = self._recorder.tally
         tally.generator.cpu_ns = cpu_ns() - self._cpu_before_ns
         tally.generator.wall_ns = max(1, (ended_at_ns or monotonic_ns()) - self._started_at_ns)
@@ -219,14 +225,17 @@ class Core:
             if self._sent_counts.get(name) != step.count:
                 self._sent_counts[name] = step.count
                 self._send(StepTotals(self._sequence, name, step, measured=name in tally.steps))
-        self._sent_windows = self._recorder.log.open_windows()
+        for name, metric in tally.metrics.items():
+            if self._sent_values.get(name) != metric.values:
+                self._sent_values[name] = metric.values
+                self._send(MetricTotals(self._sequence, name, metric))
+        self._sent_windows = self._recorder.log.open_windows()[:WINDOWS_PER_REPORT]
         rest = Tally(
             iterations=tally.iterations,
             started=tally.started,
             dropped=tally.dropped,
             exchanges=tally.exchanges,
             checks=tally.checks,
-            metrics=tally.metrics,
             generator=tally.generator,
         )
         self._acknowledged.clear()

@@ -1,7 +1,7 @@
 """The conversation between a job's owner and the cores that run its shards.
 
 Owner: Arm, then Go, then an Ack for every report, Stop when it must end early. Core: Hello, then Armed or Refused,
-then reports: any number of StepTotals and one Totals that closes them. Totals are cumulative, so the latest wins;
+then reports: any number of StepTotals and MetricTotals, and one Totals that closes them. Totals are cumulative, so the latest wins;
 windows are sent until they are acknowledged. A core sends its next report when the last one was acknowledged.
 """
 
@@ -10,13 +10,17 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.errors import Invalid, Untrusted
-from talka.stats.tally import StepTally, Tally
+from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
 from talka.work.load import Shard
 
 PROTOCOL: Final = 1
 VALUE_LIMIT_BYTES: Final = 256 * 1024
 """The most a `Provide` may hand on, encoded: it must fit a frame together with others."""
+RECEIVED_LIMIT_BYTES: Final = 3 * VALUE_LIMIT_BYTES
+"""The most a workflow may receive from all others together, for the same reason."""
+WINDOWS_PER_REPORT: Final = 40
+"""Forty of the widest windows there can be fit a frame."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -113,8 +117,16 @@ class StepTotals(Message, frozen=True, tag=14):
     measured: bool
 
 
+class MetricTotals(Message, frozen=True, tag=16):
+    """Everything counted for one metric so far. One frame a metric, for the same reason."""
+
+    sequence: int
+    name: str
+    tally: MetricTally
+
+
 class Totals(Message, frozen=True, tag=15):
-    """Everything else counted so far; closes the report `sequence`."""
+    """Everything else counted so far; closes the report `sequence`. Its windows are at most `WINDOWS_PER_REPORT`."""
 
     sequence: int
     tally: Tally
@@ -130,7 +142,7 @@ class Totals(Message, frozen=True, tag=15):
 
 
 ToCore: TypeAlias = Arm | Go | Stop | Ack
-FromCore: TypeAlias = Hello | Armed | Refused | StepTotals | Totals
+FromCore: TypeAlias = Hello | Armed | Refused | StepTotals | MetricTotals | Totals
 
 _encoder = msgspec.msgpack.Encoder()
 _to_core: msgspec.msgpack.Decoder[ToCore] = msgspec.msgpack.Decoder(ToCore)
