@@ -338,3 +338,26 @@ def test_the_plan_of_the_job_carries_flows_and_dependencies() -> None:
         ("Buyer", frozenset({"Login"}), (("Login", "token"), ("Login", "basket"))),
         ("Visitor", frozenset({"Login"}), (("Login", "token"),)),
     ]
+
+
+class Once(Workflow):
+    """Says nothing about its load, so it runs once."""
+
+    @step()
+    async def look(self) -> HTTPResponse:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shape"),
+    [
+        (Overrides(duration="3s"), ConstantVUs(1, "3s")),
+        (Overrides(vus=50, duration="3s"), ConstantVUs(50, "3s")),
+        (Overrides(vus=50), IterationsPerVU(50, 1)),
+        (Overrides(rate=5, duration="3s"), ConstantRate(5, "3s")),
+        (Overrides(iterations=9, duration="3s"), SharedIterations(1, 9, "3s")),
+    ],
+)
+def test_a_workflow_that_would_run_once_runs_for_as_long_as_the_command_says(overrides, shape) -> None:
+    [changed] = with_overrides(inspect_workflows([Once]), overrides)
+    assert changed.shape == shape

@@ -78,7 +78,11 @@ def with_overrides(specs: Sequence[WorkflowSpec], overrides: Overrides) -> tuple
     changed = []
     for spec in specs:
         if spec.is_test:
-            shape = overridden(spec.shape, overrides, workflow=spec.name)
+            shape = spec.shape
+            if spec.workflow.load is None and overrides.duration is not None:
+                # Without a duration of its own it would run once; given one, it runs for so long.
+                shape = ConstantVUs(spec.plan.vus, overrides.duration)
+            shape = overridden(shape, overrides, workflow=spec.name)
             plan = shape.plan()
             timeout_ns = default_timeout_ns(plan) if spec.workflow.timeout is None else spec.timeout_ns
             spec = spec.changed(shape=shape, plan=plan, timeout_ns=timeout_ns)
