@@ -20,7 +20,7 @@ def test_plan_has_the_load_of_the_command_line(talka, server, shop: Path) -> Non
 def test_plan_has_the_settings_of_files_and_environment(talka, shop: Path, folder: Path) -> None:
     (folder / "talka.toml").write_text('vus = 5\nthresholds = ["failed < 1%"]')
     done = talka("check", "shop.py:Browse", TALKA_DURATION="7s", TALKA_CORES="1")
-    assert "5 VUs" in done.stdout and "at most 7s" in done.stdout and "failed < 1%" in done.stdout
+    assert "5 VUs" in done.stdout and "for 7s" in done.stdout and "failed < 1%" in done.stdout
 
 
 def test_plan_of_a_url(talka, server) -> None:
