@@ -12,9 +12,9 @@ import talka
 from talka.version import VERSION
 
 NAMES = """
-Auth ConstantRate ConstantVUs Cookies CustomRate CustomResponse CustomVUs Data Directory File FileGlob Form HTTPResponse
+Auth ConstantRate ConstantVUs Cookies CustomRate CustomResponse CustomVUs Data Directory Feed File FileGlob Form HTTPResponse
 Headers Invalid IterationsPerVU Params Provide RampingRate RampingVUs ResultDocument SharedIterations TalkaError Timeout
-URL Use Workflow action check depends metric run run_blocking state step
+URL Use Workflow action between check depends metric run run_blocking setup state step teardown
 """.split()
 
 

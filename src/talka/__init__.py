@@ -29,8 +29,12 @@ if TYPE_CHECKING:
     from talka.work.dsl import check as check
     from talka.work.dsl import depends as depends
     from talka.work.dsl import metric as metric
+    from talka.work.dsl import setup as setup
     from talka.work.dsl import state as state
     from talka.work.dsl import step as step
+    from talka.work.dsl import teardown as teardown
+    from talka.work.feeds import Feed as Feed
+    from talka.work.feeds import between as between
     from talka.work.responses import CustomResponse as CustomResponse
     from talka.work.responses import HTTPResponse as HTTPResponse
     from talka.work.shapes import ConstantRate as ConstantRate
@@ -51,7 +55,8 @@ _HOMES = {
     "talka.nodes.api": "run run_blocking",
     "talka.report.document": "ResultDocument",
     "talka.work.arguments": "URL Auth Cookies Data Directory File FileGlob Headers Params",
-    "talka.work.dsl": "Provide Use Workflow action check depends metric state step",
+    "talka.work.dsl": "Provide Use Workflow action check depends metric setup state step teardown",
+    "talka.work.feeds": "Feed between",
     "talka.work.responses": "CustomResponse HTTPResponse",
     "talka.work.shapes": (
         "ConstantRate ConstantVUs CustomRate CustomVUs IterationsPerVU RampingRate RampingVUs SharedIterations"

@@ -20,6 +20,7 @@ from talka.engine.recorder import Recorder
 from talka.engine.steps import Iterations, VirtualUser
 from talka.engine.users import Unheard
 from talka.work.dsl import Workflow, step
+from talka.work.feeds import FeedUsedUp
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import CustomResponse
 from talka.work.shapes import (
@@ -109,6 +110,7 @@ class Run:
         grace_s: float = 30,
         iterations_done: int = 0,
         pulse: Callable[[], int] = lambda: 0,
+        think: Callable[[], int] | None = None,
     ) -> None:
         async def sleep(user: Users) -> None:
             await asyncio.sleep(busy_s or 0)
@@ -130,6 +132,7 @@ class Run:
             pulse,
             grace_ns=round(grace_s * SECOND),
             iterations_done=iterations_done,
+            think=think,
         )
         self.origin_ns = 0
 
@@ -333,6 +336,35 @@ def test_iterations_done_before_are_not_run_again(load: LoadShape, done: int, le
         await run.whole()
         assert run.tally.started == left
 
+    virtually(main())
+
+
+def test_users_pause_between_iterations_and_the_end_cuts_a_pause_short() -> None:
+    async def main() -> None:
+        pauses = iter([200 * MILLISECOND, 300 * MILLISECOND, 60_000 * MILLISECOND])
+        run = Run(ConstantVUs(1, "1s"), busy_s=0.1, think=lambda: next(pauses))
+        await run.whole()
+        assert run.tally.iterations == 3  # at 0, 300 and 700 ms; then it thinks until the end
+        assert run.elapsed_ns() < 1100 * MILLISECOND
+
+    virtually(main())
+
+
+def test_a_feed_that_is_used_up_ends_the_plan_and_is_noted() -> None:
+    async def work(user: Users) -> None:
+        if run.tally.started > 5:
+            raise FeedUsedUp("no more rows")
+        await asyncio.sleep(0.1)
+
+    async def main() -> None:
+        nonlocal run
+        run = Run(ConstantVUs(1, "60s"), work=work)
+        await run.whole()
+        assert run.executor.note == "no more rows"
+        assert (run.step.ok, run.step.failed) == (5, 0)
+        assert run.elapsed_ns() < 1000 * MILLISECOND
+
+    run: Any = None
     virtually(main())
 
 

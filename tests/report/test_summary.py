@@ -36,6 +36,7 @@ from talka.wire.shards import Armed, Settings, StepTotals, UrlSource
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work import dsl
 from talka.work.dsl import Provide, Use, action, check, depends, metric, state, step
+from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
@@ -815,3 +816,26 @@ def test_progress_at_the_very_start_has_nothing_to_divide_by() -> None:
     job.on_message(SECOND, cores["Slow"], Armed())
     assert job.origin_ns > SECOND
     assert progress_line(job, SECOND) == "   0s  active 0 VUs  0 requests  0/s  failed 0 %"
+
+
+def test_a_plan_tells_what_runs_once_what_is_fed_and_how_long_users_think() -> None:
+    class Shop(dsl.Workflow):
+        users = Feed.csv("users.csv", order="once")
+        think = between("1s", "2s")
+
+        @dsl.setup()
+        def open_up(self) -> None: ...
+
+        @dsl.teardown()
+        def clear(self) -> None: ...
+
+        @step()
+        async def buy(self) -> HTTPResponse: ...
+
+    class Steady(Shop):
+        think = "3s"
+
+    text = plan_text(inspect_workflows([Shop, Steady]), 2)
+    for told in ("open_up, once on every core", "clear, once on every core", "users from users.csv, once", "1s to 2s"):
+        assert told in text
+    assert "think      3s\n" in text

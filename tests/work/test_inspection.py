@@ -12,8 +12,9 @@ import pytest
 import talka.work.dsl
 from talka.stats.tally import MetricTally
 from talka.work.arguments import URL, Auth, Cookies, Data, Directory, File, FileGlob, Headers, Params
-from talka.work.dsl import Provide, Use, Workflow, action, check, depends, metric, state, step
+from talka.work.dsl import Provide, Use, Workflow, action, check, depends, metric, setup, state, step, teardown
 from talka.work.durations import SECOND_NS
+from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows, names_for_thresholds
 from talka.work.responses import CustomResponse, HTTPResponse, Response
 from talka.work.shapes import ConstantRate, ConstantVUs, CustomVUs, IterationsPerVU
@@ -1242,3 +1243,78 @@ def test_state_that_cannot_be_encoded_is_a_problem(hint, reason):
     assert provided.text.startswith(f"@state of Shop.token: token cannot be handed on: {reason}")
     assert used.text.startswith(f"@state of Shop.seeded: token cannot be handed on: {reason}")
     assert (provided.line, used.line) == (token.__code__.co_firstlineno, seeded.__code__.co_firstlineno)
+
+
+# What runs once, feeds and pauses.
+
+
+def test_setup_and_teardown_run_apart_from_the_steps() -> None:
+    class Shop(Workflow):
+        @setup()
+        async def open_up(self, url: URL = "http://shop/") -> None: ...
+
+        @teardown()
+        def clear(self) -> None: ...
+
+        @step()
+        async def buy(self) -> HTTPResponse: ...
+
+    [spec] = inspect_workflows([Shop])
+    assert [node.name for node in spec.setups] == ["open_up"]
+    assert [node.name for node in spec.teardowns] == ["clear"]
+    assert [node.name for node in spec.nodes] == ["buy"]
+    assert [node.name for node in spec.every_node] == ["open_up", "buy", "clear"]
+    assert spec.setups[0].optimized == {"url": ("url", "http://shop/")}
+
+
+def test_setup_takes_no_results_and_no_step_waits_for_it() -> None:
+    class Shop(Workflow):
+        @setup()
+        async def open_up(self, buy: HTTPResponse) -> None: ...
+
+        @setup
+        def bare(self) -> None: ...
+
+        @step("open_up")
+        async def buy(self) -> HTTPResponse: ...
+
+    with pytest.raises(BadWorkflows) as caught:
+        inspect_workflows([Shop])
+    said = str(caught.value)
+    assert "Shop.open_up has the parameter buy" in said
+    assert "Shop.buy names 'open_up'" in said
+    assert "@setup without parentheses" in said
+
+
+def test_feeds_are_found_also_those_that_are_inherited_or_replaced() -> None:
+    class Base(Workflow):
+        users = Feed.csv("users.csv")
+        goods = Feed.csv("goods.csv")
+
+        @step()
+        async def buy(self) -> HTTPResponse: ...
+
+    class Shop(Base):
+        goods = Feed.json("goods.json")
+
+    [spec] = inspect_workflows([Shop])
+    assert {name: feed.path for name, feed in spec.feeds.items()} == {"users": "users.csv", "goods": "goods.json"}
+
+
+def test_think_is_a_pause_between_iterations_of_the_closed_model() -> None:
+    class Shop(Workflow):
+        think = between("1s", "2s")
+
+        @step()
+        async def buy(self) -> HTTPResponse: ...
+
+    class Rate(Shop):
+        load = ConstantRate(5, "1s")
+
+    class Parsecs(Shop):
+        think = "5 parsecs"
+
+    assert inspect_workflows([Shop])[0].think == between("1s", "2s")
+    for wrong, text in ((Rate, "think has no meaning with an arrival rate"), (Parsecs, "5 parsecs")):
+        with pytest.raises(BadWorkflows, match=text):
+            inspect_workflows([wrong])

@@ -108,6 +108,7 @@ class WorkflowRun:
         self.refused: Refused | None = None
         self.failure: str | None = None
         self.provided: dict[str, bytes] = {}
+        self.notes: list[str] = []
 
     @property
     def is_under_way(self) -> bool:
@@ -354,6 +355,7 @@ class LoadJob:
         if message.final:
             del self._running[core]
             shard.provided = message.provided
+            run.notes += [note for note in message.notes if note not in run.notes]
             run.failure = run.failure or message.failure
             effects += self._shard_done(now, run, shard)
         return effects

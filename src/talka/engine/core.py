@@ -11,21 +11,16 @@ import resource
 import signal
 import socket
 import sys
-from typing import Any
 
 from talka.clock import MICROSECOND, SECOND, cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
-from talka.engine.clients.http import HTTPEngine
 from talka.engine.executor import Executor
 from talka.engine.loader import load
-from talka.engine.prepare import prepare, urls_in
 from talka.engine.recorder import Recorder, described
-from talka.engine.steps import Iterations
-from talka.engine.users import ShardClients, provided_values, received_values
+from talka.engine.stage import SetupFailed, Stage, prepare_stage
 from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, Window
-from talka.version import VERSION
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import (
     WINDOWS_PER_REPORT,
@@ -43,7 +38,6 @@ from talka.wire.shards import (
     decode_to_core,
     encode,
 )
-from talka.work.specs import WorkflowSpec
 
 LAST_ACK_WAIT_S = 5
 LAG_PROBE_S = 0.05
@@ -84,7 +78,7 @@ class Core:
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
         self._has_been_stopped = False
-        self._clients: ShardClients | None = None
+        self._stage: Stage | None = None
         self._sequence = 0
         self._acknowledged = asyncio.Event()
         self._acknowledged.set()
@@ -107,8 +101,8 @@ class Core:
             for task in (listener, work):
                 task.cancel()
             await asyncio.gather(listener, work, return_exceptions=True)
-            if self._clients is not None:
-                await self._clients.close()
+            if self._stage is not None:
+                await self._stage.close()
             self._writer.close()
 
     async def _work(self) -> None:
@@ -116,12 +110,12 @@ class Core:
         if not isinstance(arm, Arm):
             raise OutOfTurn(f"{type(arm).__name__} came before Arm")
         try:
-            spec, iterations, recorder, clients, received = await self._arm(arm)
+            stage = await self._arm(arm)
         except Refusal as refusal:
             self._send(refusal.message)
             await self._writer.drain()
             return
-        self._recorder = recorder
+        recorder = self._recorder = stage.recorder
         if self._has_own_process:
             # What was loaded by now stays: the collector need not look at it again.
             gc.collect()
@@ -130,15 +124,15 @@ class Core:
         go = await self._inbox.get()
         if not isinstance(go, Go):
             raise OutOfTurn(f"{type(go).__name__} came instead of Go")
-        context = dict(pair for values in received.values() for pair in values.items())
         executor = self._executor = Executor(
             arm.shard,
-            iterations,
+            stage.iterations,
             recorder,
-            lambda position: iterations.new_user(position, clients.new(), context, received),
-            clients.pulse,
+            stage.new_user,
+            stage.clients.pulse,
             grace_ns=arm.settings.grace_ns,
             iterations_done=arm.iterations_done,
+            think=stage.think,
         )
         if self._has_been_stopped:
             executor.stop()
@@ -154,7 +148,8 @@ class Core:
             probing.cancel()
             await asyncio.gather(reporting, probing, return_exceptions=True)
         ended_at_ns = monotonic_ns()
-        provided, failure = await provided_values(spec, iterations.last, context)
+        await stage.tear_down(arm.settings.grace_ns)
+        provided, failure = await stage.provided()
         recorder.finish()
         while len(recorder.log.open_windows()) > WINDOWS_PER_REPORT:
             # An owner that was slow to acknowledge gets what is left piece by piece.
@@ -164,33 +159,24 @@ class Core:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
 
-    async def _arm(
-        self, arm: Arm
-    ) -> tuple[WorkflowSpec, Iterations, Recorder, ShardClients, dict[str, dict[str, Any]]]:
+    async def _arm(self, arm: Arm) -> Stage:
         if arm.settings.seed is not None:
             random.seed(f"{arm.settings.seed}/{arm.workflow}/{arm.shard.index}")
         try:
-            spec = next(spec for spec in load(arm.source) if spec.name == arm.workflow)
-            arguments = prepare(spec)
-            received = received_values(spec, arm.values)
-        except StopIteration:
-            raise Refusal(Refused("file", f"{arm.workflow} is not in the file any more")) from None
+            spec = next((spec for spec in load(arm.source) if spec.name == arm.workflow), None)
+            if spec is None:
+                raise Invalid(f"{arm.workflow} is not in the file any more")
+            stage = self._stage = prepare_stage(
+                spec, arm.values, arm.shard, seed=arm.settings.seed, iterations_done=arm.iterations_done
+            )
+            await stage.set_up()
+        except SetupFailed as error:
+            raise Refusal(Refused("setup", sendable(str(error)))) from None
         except Invalid as error:
             raise Refusal(Refused("file", sendable(str(error)))) from None
-        recorder = Recorder(spec)
-        engine = HTTPEngine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify)
-        clients = self._clients = ShardClients(engine)
-        try:
-            for url in urls_in(arguments):
-                await engine.resolve(url)
         except ExchangeFailed as error:
-            raise Refusal(Refused("unreachable", str(error))) from None
-        iterations = Iterations(spec, arguments, recorder)
-        try:
-            iterations.new_user(0, clients.new(), {}, {}).close()
-        except Exception as error:  # noqa: BLE001 - the user's own __init__ may raise anything
-            raise Refusal(Refused("setup", f"{spec.name} cannot be made: {described(error)}")) from None
-        return spec, iterations, recorder, clients, received
+            raise Refusal(Refused("unreachable", sendable(str(error)))) from None
+        return stage
 
     # Reporting.
 
@@ -250,6 +236,7 @@ class Core:
                 provided=provided or {},
                 failure=failure,
                 ended_at_ns=ended_at_ns,
+                notes=[self._executor.note] if final and self._executor is not None and self._executor.note else [],
             )
         )
         await self._writer.drain()

@@ -14,7 +14,7 @@ class Executor:
     """One shard's plan. `run` returns when the plan is over or `stop` was called, and nothing is under way any more.
 
     `pulse` must grow whenever a user's code gave the event loop a chance to run; an iteration that never did would
-    otherwise keep it for itself.
+    otherwise keep it for itself. `think` says for how many nanoseconds a user pauses after an iteration.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class Executor:
         *,
         grace_ns: int,
         iterations_done: int = 0,
+        think: Callable[[], int] | None = None,
     ) -> None:
         self._shard = shard
         self._iterations = iterations
@@ -34,11 +35,14 @@ class Executor:
         self._new_user = new_user
         self._pulse = pulse
         self._grace_ns = grace_ns
+        self._think = think
         self._users: list[VirtualUser] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
         self.failure: str | None = None
         """Why it ended early, when the user's code is the reason."""
+        self.note: str | None = None
+        """Why it ended early, when that is no failure."""
         self._broken: BaseException | None = None
         self._wanted = 0
         self._iterations_left: int | None = None
@@ -53,6 +57,7 @@ class Executor:
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
+        iterations.on_used_up = self._used_up
 
     async def run(self, origin_ns: int, start_at_ns: int) -> None:
         self._origin_ns = origin_ns
@@ -80,6 +85,10 @@ class Executor:
         """Start nothing new. What is under way gets the grace period."""
         self._iterations.is_stopping = True
         self._stopped.set()
+
+    def _used_up(self, text: str) -> None:
+        self.note = text
+        self.stop()
 
     def _end_at(self, instant_ns: int) -> None:
         """Stop when the plan's time is over, and not before: some loops round their timers."""
@@ -171,9 +180,19 @@ class Executor:
             self._recorder.iteration(now)
             if await iterations.run(user, now):
                 tally.iterations += 1
-            if self._pulse() == pulse:
+            if self._think is not None:
+                await self._pause(self._think())
+            elif self._pulse() == pulse:
                 await asyncio.sleep(0)
         user.is_running = False
+
+    async def _pause(self, length_ns: int) -> None:
+        """As long as that, or until the end."""
+        try:
+            async with asyncio.timeout(length_ns / SECOND):
+                await self._stopped.wait()
+        except TimeoutError:
+            return
 
     def _take(self, user: VirtualUser) -> bool:
         """Whether there is another iteration for this user."""

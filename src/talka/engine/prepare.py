@@ -30,7 +30,7 @@ def prepare(spec: WorkflowSpec) -> Arguments:
     base = Path(spec.file).resolve().parent if spec.file else Path.cwd()
     arguments: dict[str, dict[str, Any]] = {}
     problems: list[Problem] = []
-    for node in spec.nodes:
+    for node in spec.every_node:
         for name, (kind, default) in node.optimized.items():
             try:
                 arguments.setdefault(node.name, {})[name] = prepared(kind, default, base)

@@ -16,7 +16,7 @@ class Recorder:
     def __init__(self, spec: WorkflowSpec) -> None:
         self.tally = Tally(
             steps={node.name: StepTally() for node in spec.nodes if node.measured},
-            actions={node.name: StepTally() for node in spec.nodes if node.kind != "check" and not node.measured},
+            actions={node.name: StepTally() for node in spec.every_node if node.kind != "check" and not node.measured},
             checks={node.name: CheckTally() for node in spec.nodes if node.kind == "check"},
             metrics={node.name: MetricTally(node.metric_kind) for node in spec.nodes if node.metric_kind},
         )

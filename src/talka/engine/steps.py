@@ -10,6 +10,7 @@ from talka.engine.recorder import Recorder, described
 from talka.stats.tally import StepTally
 from talka.work.clients import Clients
 from talka.work.dsl import BoundStep, Workflow
+from talka.work.feeds import FeedUsedUp
 from talka.work.responses import Response
 from talka.work.specs import NodeSpec, WorkflowSpec
 
@@ -70,6 +71,8 @@ class Iterations:
         """The shard's last response of each step, for `Provide` methods."""
         self.is_stopping = False
         """Once set, steps under way end and no further one starts."""
+        self.on_used_up: Callable[[str], None] = lambda text: None
+        """Told when a feed has no row left for a user."""
 
     def new_user(
         self, position: int, clients: Clients, context: dict[str, Any], received: Mapping[str, Mapping[str, Any]]
@@ -128,6 +131,10 @@ class Iterations:
                 tally.interrupted += 1
                 raise
             self._recorder.error(tally, error, monotonic_ns(), intended_ns)
+            return
+        except FeedUsedUp as end:
+            self.is_stopping = True
+            self.on_used_up(str(end))
             return
         except Exception as error:  # noqa: BLE001 - users' code may raise anything; it is counted and the user goes on
             self._recorder.error(tally, error, monotonic_ns(), intended_ns)

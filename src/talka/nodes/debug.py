@@ -3,23 +3,20 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from talka.clock import monotonic_ns
+from talka.clock import SECOND, monotonic_ns
 from talka.control.planning_load import flows_into
 from talka.engine.calls import ExchangeFailed
-from talka.engine.clients.http import HTTPEngine
-from talka.engine.prepare import prepare, urls_in
-from talka.engine.recorder import Recorder, described
-from talka.engine.steps import Iterations
-from talka.engine.users import ShardClients, provided_values, received_values
+from talka.engine.stage import prepare_stage
 from talka.errors import Invalid
 from talka.nodes.local import LocalJob
 from talka.stats.tally import Tally
-from talka.version import VERSION
 from talka.work.outcome import ExitCode
 from talka.work.responses import HTTPResponse
 from talka.work.specs import WorkflowSpec
 
 BODY_SHOWN_BYTES: Final = 400
+DEBUG_GRACE_NS: Final = 300 * SECOND
+"""Somebody may stand at a breakpoint."""
 
 Say = Callable[[str], None]
 
@@ -57,31 +54,20 @@ async def debug_workflow(
     spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]], say: Say
 ) -> tuple[Tally, dict[str, bytes]]:
     say(f"── {spec.name} ──")
-    recorder = Recorder(spec)
-    engine = HTTPEngine(
-        recorder.exchanges,
-        version=VERSION,
-        verify=spec.workflow.verify,
-        trace=lambda answer, request: show(answer, request, say),
-    )
+    stage = prepare_stage(spec, values, spec.plan.split(1)[0], trace=lambda answer, request: show(answer, request, say))
+    recorder = stage.recorder
     try:
-        arguments = prepare(spec)
-        for url in urls_in(arguments):
-            await engine.resolve(url)
-        received = received_values(spec, values)
-        context = dict(pair for found in received.values() for pair in found.items())
-        iterations = Iterations(spec, arguments, recorder)
-        try:
-            user = iterations.new_user(0, ShardClients(engine).new(), context, received)
-        except Exception as error:
-            raise Invalid(f"{spec.name} cannot be made: {described(error)}") from error
+        await stage.set_up()
+        user = stage.new_user(0)
         recorder.start(monotonic_ns(), monotonic_ns())
-        await iterations.run(user, monotonic_ns())
-        handed_on, failure = await provided_values(spec, iterations.last, context)
+        stage.iterations.on_used_up = say
+        await stage.iterations.run(user, monotonic_ns())
+        await stage.tear_down(DEBUG_GRACE_NS)
+        handed_on, failure = await stage.provided()
         if failure is not None:
             raise Invalid(failure)
     finally:
-        await engine.close()
+        await stage.close()
     for name, step in [*recorder.tally.steps.items(), *recorder.tally.actions.items()]:
         for sample in step.samples:
             say(f"✗ {name}: {sample.text}")

@@ -17,6 +17,7 @@ import psutil
 from talka.clock import SECOND, monotonic_ns, utc_now
 from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
 from talka.control.planning_load import Overrides, plan_load_job, with_overrides
+from talka.engine.feeds import load_feeds
 from talka.engine.loader import being_imported, in_memory, load, select
 from talka.engine.prepare import prepare
 from talka.engine.supervisor import Supervisor
@@ -66,6 +67,7 @@ class LocalJob:
             raise Invalid(f"cores = {self.cores} means that nothing would run: give at least 1")
         for spec in self.specs:
             prepare(spec)
+            load_feeds(spec)
         nodes = [node for spec in self.specs for node in spec.nodes]
         thresholds = [parse_threshold(rule, **names_for_thresholds(nodes)) for rule in options.thresholds]
         self.spec: JobSpec = plan_load_job(

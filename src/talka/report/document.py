@@ -464,6 +464,7 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
 def warnings_of(job: LoadJob, specs: Sequence[WorkflowSpec], generator: Generator) -> list[str]:
     found = [announcement for spec in specs for announcement in spec.announcements]
     found += [f"{name}: {run.failure}" for name, run in job.workflows.items() if run.failure]
+    found += [f"{name}: {note}" for name, run in job.workflows.items() for note in run.notes]
     for lost in job.lost:
         missing = f"{lost.arrivals_missing} arrivals" if lost.arrivals_missing else f"{lost.vus_missing} VUs"
         found.append(

@@ -90,6 +90,15 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, width: int = 100) ->
             page.row("planned", planned)
         show_course(page, spec.plan)
         show_nodes(page, spec)
+        for node in spec.setups:
+            page.row("setup", f"{node.name}, once on every core before the clock starts")
+        for node in spec.teardowns:
+            page.row("teardown", f"{node.name}, once on every core in the end")
+        for name, feed in spec.feeds.items():
+            page.row("feed", f"{name} from {feed.path}, {feed.order}")
+        if spec.think is not None:
+            low, high = format_duration(spec.think.low_ns), format_duration(spec.think.high_ns)
+            page.row("think", low if low == high else f"{low} to {high}")
         for rule in spec.thresholds:
             page.row("threshold", rule.text)
         for provide in spec.provides:

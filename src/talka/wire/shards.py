@@ -139,6 +139,8 @@ class Totals(Message, frozen=True, tag=15):
     failure: str | None = None
     """Why the shard ended early, when the user's code is the reason."""
     ended_at_ns: int = 0
+    notes: list[str] = []
+    """What a reader of the result should know, though nothing failed."""
 
 
 ToCore: TypeAlias = Arm | Go | Stop | Ack

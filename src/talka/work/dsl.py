@@ -13,6 +13,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.clients import Clients
+from talka.work.feeds import Between
 from talka.work.shapes import LoadShape
 
 Result = TypeVar("Result")
@@ -135,6 +136,18 @@ class Action(Method[Result]):
     kind = "action"
 
 
+class Setup(Method[Result]):
+    """Runs once on every core, before the clock starts."""
+
+    kind = "setup"
+
+
+class Teardown(Method[Result]):
+    """Runs once on every core, after its last iteration."""
+
+    kind = "teardown"
+
+
 class Check(Method[Result]):
     kind = "check"
 
@@ -218,6 +231,8 @@ class Workflow(metaclass=WorkflowType):
     timeout: str | float | None = None
     """The longest the workflow may run; by default the length of its plan and a minute."""
     thresholds: Sequence[str] = ()
+    think: Between | str | float | None = None
+    """The pause of a user between two iterations (closed model): a duration, or `between("0.5s", "2s")`."""
     verify: bool | str = True
     """TLS: True checks against the system's authorities, a string names a file of them, False checks nothing."""
     abstract: bool = False
@@ -233,7 +248,7 @@ class Workflow(metaclass=WorkflowType):
 
 
 RESERVED: Final = frozenset(
-    {"vus", "duration", "load", "priority", "timeout", "thresholds", "verify", "abstract", "depends_on"}
+    {"vus", "duration", "load", "priority", "timeout", "thresholds", "think", "verify", "abstract", "depends_on"}
     | {"client", "context", "received"}
 )
 
@@ -255,6 +270,16 @@ def step(
 def action(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Action[Any]]:
     """Runs in its place among the steps and is not measured."""
     return Bare.found_in(after, "action") or (lambda function: Action(function, after))
+
+
+def setup(*given: Any) -> Callable[[Callable[..., Any]], Setup[Any]]:
+    """Runs once on every core before the clock starts, for instance to fill `self.context`. If it raises, nothing runs."""
+    return Bare.found_in(given, "setup") or (lambda function: Setup(function, given))
+
+
+def teardown(*given: Any) -> Callable[[Callable[..., Any]], Teardown[Any]]:
+    """Runs once on every core after its last iteration."""
+    return Bare.found_in(given, "teardown") or (lambda function: Teardown(function, given))
 
 
 def check(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Check[Any]]:

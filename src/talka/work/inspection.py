@@ -21,15 +21,18 @@ from talka.work.dsl import (
     Function,
     Metric,
     Priority,
+    Setup,
     State,
     Step,
+    Teardown,
     Workflow,
     code_of,
 )
 from talka.work.durations import parse_duration
+from talka.work.feeds import Between, Feed, pause_of
 from talka.work.graph import Cycle, ancestors_of, layers_of
 from talka.work.responses import Response
-from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape
+from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
 from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import Threshold, parse_threshold
 
@@ -176,10 +179,12 @@ class Reader:
                 continue
             self.complain(text, workflow, function=found.function)
         states = {name: found for name, found in declared.items() if isinstance(found, State)}
-        runs = {name: found for name, found in declared.items() if not isinstance(found, State)}
+        hooks = {name: found for name, found in declared.items() if isinstance(found, Setup | Teardown)}
+        runs = {name: found for name, found in declared.items() if name not in states and name not in hooks}
         if not runs and not states:
             self.complain(f"{workflow.__name__} has no steps: decorate a method with @step()", workflow)
         nodes = {name: self.node(workflow, found, runs) for name, found in runs.items()}
+        once = [self.node(workflow, found, {}) for found in hooks.values()]
         layers = self.layers(workflow, nodes)
         # Rules that name a step with a problem of its own are not wrong for that.
         known = names_for_thresholds(nodes.values()) if len(self.problems) == problems_before else {}
@@ -192,6 +197,7 @@ class Reader:
             text = f"{workflow.__name__}: priority = {priority!r} is not one of {', '.join(PRIORITIES)}"
             self.complain(text, workflow, attribute="priority")
         timeout_ns = self.timeout(workflow, shape)
+        think = self.think(workflow, shape)
         if shape is None:
             return None
         return WorkflowSpec(
@@ -209,6 +215,10 @@ class Reader:
             provides=provides,
             uses=uses,
             announcements=announcements_of(workflow, nodes.values()),
+            setups=tuple(node for node in once if node.kind == "setup"),
+            teardowns=tuple(node for node in once if node.kind == "teardown"),
+            feeds=feeds_of(workflow),
+            think=think,
         )
 
     def complain_about_lost(self, workflow: type[Workflow]) -> None:
@@ -241,6 +251,16 @@ class Reader:
             self.complain(f"{workflow.__name__}: {error}", workflow, attribute=attribute)
             return None
         return shape
+
+    def think(self, workflow: type[Workflow], shape: LoadShape | None) -> Between | None:
+        try:
+            pause = pause_of(setting(workflow, "think"))
+            if pause is not None and isinstance(shape, OpenShape):
+                raise Invalid("think has no meaning with an arrival rate, where users do not come back")
+        except Invalid as error:
+            self.complain(f"{workflow.__name__}: {error}", workflow, attribute="think")
+            return None
+        return pause
 
     def timeout(self, workflow: type[Workflow], shape: LoadShape | None) -> int:
         timeout = setting(workflow, "timeout")
@@ -440,6 +460,12 @@ def declarations_of(workflow: type[Workflow]) -> dict[str, Declaration[Any]]:
             elif name in found:
                 del found[name]
     return found
+
+
+def feeds_of(workflow: type[Workflow]) -> dict[str, Feed]:
+    """Every feed of the class, inherited ones included."""
+    found = {name: value for home in reversed(workflow.__mro__) for name, value in vars(home).items()}
+    return {name: value for name, value in found.items() if isinstance(value, Feed)}
 
 
 def announcements_of(workflow: type[Workflow], nodes: Iterable[NodeSpec]) -> tuple[str, ...]:

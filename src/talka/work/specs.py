@@ -10,6 +10,7 @@ from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind
 from talka.work.dsl import Priority, Workflow
+from talka.work.feeds import Between, Feed
 from talka.work.load import Plan
 from talka.work.shapes import LoadShape
 from talka.work.thresholds import Threshold
@@ -93,10 +94,19 @@ class WorkflowSpec:
     provides: tuple[ProvideSpec, ...]
     uses: tuple[UseSpec, ...]
     announcements: tuple[str, ...]
+    setups: tuple[NodeSpec, ...] = ()
+    teardowns: tuple[NodeSpec, ...] = ()
+    feeds: Mapping[str, Feed] = field(default_factory=dict)
+    think: Between | None = None
 
     @property
     def nodes(self) -> list[NodeSpec]:
         return [node for layer in self.layers for node in layer]
+
+    @property
+    def every_node(self) -> list[NodeSpec]:
+        """Also those that run once, before and after."""
+        return [*self.setups, *self.nodes, *self.teardowns]
 
     @property
     def is_test(self) -> bool:

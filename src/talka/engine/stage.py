@@ -1,0 +1,116 @@
+"""Everything the virtual users of one shard stand on: what was prepared for them, and what they share."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from talka.clock import SECOND, monotonic_ns
+from talka.engine.calls import Call, current_call
+from talka.engine.clients.http import HTTPEngine, Trace
+from talka.engine.feeds import cursors_for, load_feeds
+from talka.engine.prepare import Arguments, prepare, urls_in
+from talka.engine.recorder import Recorder, described
+from talka.engine.steps import Iterations, VirtualUser
+from talka.engine.users import ShardClients, provided_values, received_values
+from talka.errors import Invalid
+from talka.version import VERSION
+from talka.work.feeds import Cursor
+from talka.work.load import Shard
+from talka.work.specs import NodeSpec, WorkflowSpec
+
+
+class SetupFailed(Invalid):
+    """The user's own code raised before the clock started."""
+
+
+class Stage:
+    """Made by `prepare_stage`. `set_up`, then users and iterations, then `tear_down`, `provided` and `close`."""
+
+    def __init__(
+        self,
+        spec: WorkflowSpec,
+        arguments: Arguments,
+        recorder: Recorder,
+        engine: HTTPEngine,
+        received: Mapping[str, Mapping[str, Any]],
+        cursors: Mapping[str, Cursor],
+        think: Callable[[], int] | None,
+    ) -> None:
+        self.spec = spec
+        self.recorder = recorder
+        self.think = think
+        self.clients = ShardClients(engine)
+        self.iterations = Iterations(spec, arguments, recorder)
+        self._engine = engine
+        self._arguments = arguments
+        self._received = received
+        self._cursors = cursors
+        self._context: dict[str, Any] = dict(pair for values in received.values() for pair in values.items())
+        self._first: VirtualUser | None = None
+
+    def new_user(self, position: int) -> VirtualUser:
+        user = self.iterations.new_user(position, self.clients.new(), self._context, self._received)
+        vars(user.workflow).update(self._cursors)
+        return user
+
+    async def set_up(self) -> None:
+        """Find the addresses of the targets, make a first user, run the setup methods."""
+        for url in urls_in(self._arguments):
+            await self._engine.resolve(url)
+        try:
+            self._first = self.new_user(-1)
+        except Exception as error:
+            raise SetupFailed(f"{self.spec.name} cannot be made: {described(error)}") from error
+        for node in self.spec.setups:
+            try:
+                await self._run_once(node, self._first)
+            except Exception as error:
+                raise SetupFailed(f"{self.spec.name}.{node.name} raised {described(error)}") from error
+
+    async def tear_down(self, grace_ns: int) -> None:
+        """Run the teardown methods. What they raise is counted, as for any action."""
+        if self._first is None:
+            return
+        for node in self.spec.teardowns:
+            try:
+                async with asyncio.timeout(grace_ns / SECOND):
+                    await self._run_once(node, self._first)
+            except Exception as error:  # noqa: BLE001 - users' code may raise anything
+                now = monotonic_ns()
+                self.recorder.error(self.recorder.tally.actions[node.name], error, now, now)
+
+    async def provided(self) -> tuple[dict[str, bytes], str | None]:
+        return await provided_values(self.spec, self.iterations.last, self._context)
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    async def _run_once(self, node: NodeSpec, user: VirtualUser) -> None:
+        current_call.set(Call(0))
+        result = node.function(user.workflow, **self._arguments.get(node.name, {}))
+        if node.is_async:
+            await result
+        self.recorder.tally.actions[node.name].ok += 1
+
+
+def prepare_stage(
+    spec: WorkflowSpec,
+    values: Mapping[str, Mapping[str, bytes]],
+    shard: Shard,
+    *,
+    seed: int | None = None,
+    iterations_done: int = 0,
+    trace: Trace | None = None,
+) -> Stage:
+    """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
+    arguments = prepare(spec)
+    received = received_values(spec, values)
+    cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)
+    recorder = Recorder(spec)
+    engine = HTTPEngine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify, trace=trace)
+    # Drawn apart from the user's own code, which must find the same numbers with the same seed whatever we draw.
+    random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
+    pause = spec.think
+    think = None if pause is None else lambda: pause.draw_ns(random)
+    return Stage(spec, arguments, recorder, engine, received, cursors, think)
