@@ -94,3 +94,8 @@ async def test_errors_come_out_of_both() -> None:
         await talka.run([])
     with pytest.raises(Invalid, match="there are no workflows to run"):
         talka.run_blocking([])
+
+
+async def test_an_option_nobody_knows_is_refused_before_anything_runs() -> None:
+    with pytest.raises(TypeError, match="run\\(\\) does not know cors: it takes cores, vus"):
+        await talka.run([], cors=2)  # type: ignore[call-arg]

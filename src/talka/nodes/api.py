@@ -3,73 +3,60 @@
 import asyncio
 import concurrent.futures
 from collections.abc import Sequence
+from typing import TypeAlias, TypedDict, Unpack
 
 from talka.control.planning_load import Overrides
 from talka.nodes.local import LocalOptions, run_workflows
 from talka.report.document import ResultDocument
 from talka.work.dsl import Workflow
 
-
-async def run(
-    workflows: Sequence[type[Workflow]] | type[Workflow],
-    *,
-    cores: int | None = None,
-    vus: int | None = None,
-    rate: str | float | None = None,
-    duration: str | float | None = None,
-    iterations: int | None = None,
-    thresholds: Sequence[str] = (),
-    grace: str | float = "30s",
-    seed: int | None = None,
-    allow_partial: bool = False,
-) -> ResultDocument:
-    """Run workflows on this machine and return the result. What is given here replaces what the classes say."""
-    options = LocalOptions(
-        cores=cores,
-        overrides=Overrides(vus=vus, rate=rate, duration=duration, iterations=iterations),
-        thresholds=tuple(thresholds),
-        grace=grace,
-        seed=seed,
-        allow_partial=allow_partial,
-    )
-    classes = [workflows] if isinstance(workflows, type) else list(workflows)
-    return await run_workflows(classes, options)
+Workflows: TypeAlias = Sequence[type[Workflow]] | type[Workflow]
 
 
-def run_blocking(
-    workflows: Sequence[type[Workflow]] | type[Workflow],
-    *,
-    cores: int | None = None,
-    vus: int | None = None,
-    rate: str | float | None = None,
-    duration: str | float | None = None,
-    iterations: int | None = None,
-    thresholds: Sequence[str] = (),
-    grace: str | float = "30s",
-    seed: int | None = None,
-    allow_partial: bool = False,
-) -> ResultDocument:
-    """`run` for callers that cannot await. Where an event loop is running already, as in a notebook, it gets its own."""
+class RunOptions(TypedDict, total=False):
+    """What is given here replaces what the classes say."""
 
-    def work() -> ResultDocument:
-        return asyncio.run(
-            run(
-                workflows,
-                cores=cores,
-                vus=vus,
-                rate=rate,
-                duration=duration,
-                iterations=iterations,
-                thresholds=thresholds,
-                grace=grace,
-                seed=seed,
-                allow_partial=allow_partial,
-            )
+    cores: int | None
+    vus: int | None
+    rate: str | float | None
+    duration: str | float | None
+    iterations: int | None
+    thresholds: Sequence[str]
+    grace: str | float
+    seed: int | None
+    allow_partial: bool
+
+
+async def run(workflows: Workflows, **options: Unpack[RunOptions]) -> ResultDocument:
+    """Run workflows on this machine and return the result."""
+    if unknown := options.keys() - RunOptions.__annotations__.keys():
+        raise TypeError(
+            f"run() does not know {', '.join(sorted(unknown))}: it takes {', '.join(RunOptions.__annotations__)}"
         )
+    classes = [workflows] if isinstance(workflows, type) else list(workflows)
+    return await run_workflows(
+        classes,
+        LocalOptions(
+            cores=options.get("cores"),
+            overrides=Overrides(
+                vus=options.get("vus"),
+                rate=options.get("rate"),
+                duration=options.get("duration"),
+                iterations=options.get("iterations"),
+            ),
+            thresholds=tuple(options.get("thresholds", ())),
+            grace=options.get("grace", "30s"),
+            seed=options.get("seed"),
+            allow_partial=options.get("allow_partial", False),
+        ),
+    )
 
+
+def run_blocking(workflows: Workflows, **options: Unpack[RunOptions]) -> ResultDocument:
+    """`run` for callers that cannot await. Where an event loop is running already, as in a notebook, it gets its own."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return work()
+        return asyncio.run(run(workflows, **options))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
+        return pool.submit(lambda: asyncio.run(run(workflows, **options))).result()

@@ -158,6 +158,28 @@ class HTTPEngine(Shared):
         return timeout
 
 
+def method(name: str) -> Callable[..., Answer]:
+    """A method of `HTTPClient` for requests of this kind; the types users see are those of `work.clients`."""
+
+    def call(
+        self: "HTTPClient",
+        url: str,
+        *,
+        headers: Headers = None,
+        params: Headers = None,
+        cookies: Headers = None,
+        auth: Auth = None,
+        data: Any = None,
+        json: Any = None,
+        timeout: TimeoutLike = None,
+        redirects: int | None = None,
+    ) -> Answer:
+        return self._call(name, url, headers, params, cookies, auth, data, json, timeout, redirects)
+
+    call.__name__ = name.lower()
+    return call
+
+
 class HTTPClient:
     """The HTTP client of one virtual user.
 
@@ -175,110 +197,13 @@ class HTTPClient:
         self._pools: dict[str, Pool] = {}
         self._jar: CookieJar | None = None  # most users never see a cookie
 
-    def get(
-        self,
-        url: str,
-        *,
-        headers: Headers = None,
-        params: Headers = None,
-        cookies: Headers = None,
-        auth: Auth = None,
-        data: Any = None,
-        json: Any = None,
-        timeout: TimeoutLike = None,
-        redirects: int | None = None,
-    ) -> Answer:
-        return self._call("GET", url, headers, params, cookies, auth, data, json, timeout, redirects)
-
-    def post(
-        self,
-        url: str,
-        *,
-        headers: Headers = None,
-        params: Headers = None,
-        cookies: Headers = None,
-        auth: Auth = None,
-        data: Any = None,
-        json: Any = None,
-        timeout: TimeoutLike = None,
-        redirects: int | None = None,
-    ) -> Answer:
-        return self._call("POST", url, headers, params, cookies, auth, data, json, timeout, redirects)
-
-    def put(
-        self,
-        url: str,
-        *,
-        headers: Headers = None,
-        params: Headers = None,
-        cookies: Headers = None,
-        auth: Auth = None,
-        data: Any = None,
-        json: Any = None,
-        timeout: TimeoutLike = None,
-        redirects: int | None = None,
-    ) -> Answer:
-        return self._call("PUT", url, headers, params, cookies, auth, data, json, timeout, redirects)
-
-    def patch(
-        self,
-        url: str,
-        *,
-        headers: Headers = None,
-        params: Headers = None,
-        cookies: Headers = None,
-        auth: Auth = None,
-        data: Any = None,
-        json: Any = None,
-        timeout: TimeoutLike = None,
-        redirects: int | None = None,
-    ) -> Answer:
-        return self._call("PATCH", url, headers, params, cookies, auth, data, json, timeout, redirects)
-
-    def delete(
-        self,
-        url: str,
-        *,
-        headers: Headers = None,
-        params: Headers = None,
-        cookies: Headers = None,
-        auth: Auth = None,
-        data: Any = None,
-        json: Any = None,
-        timeout: TimeoutLike = None,
-        redirects: int | None = None,
-    ) -> Answer:
-        return self._call("DELETE", url, headers, params, cookies, auth, data, json, timeout, redirects)
-
-    def head(
-        self,
-        url: str,
-        *,
-        headers: Headers = None,
-        params: Headers = None,
-        cookies: Headers = None,
-        auth: Auth = None,
-        data: Any = None,
-        json: Any = None,
-        timeout: TimeoutLike = None,
-        redirects: int | None = None,
-    ) -> Answer:
-        return self._call("HEAD", url, headers, params, cookies, auth, data, json, timeout, redirects)
-
-    def options(
-        self,
-        url: str,
-        *,
-        headers: Headers = None,
-        params: Headers = None,
-        cookies: Headers = None,
-        auth: Auth = None,
-        data: Any = None,
-        json: Any = None,
-        timeout: TimeoutLike = None,
-        redirects: int | None = None,
-    ) -> Answer:
-        return self._call("OPTIONS", url, headers, params, cookies, auth, data, json, timeout, redirects)
+    get = method("GET")
+    post = method("POST")
+    put = method("PUT")
+    patch = method("PATCH")
+    delete = method("DELETE")
+    head = method("HEAD")
+    options = method("OPTIONS")
 
     def close(self) -> None:
         """Close this user's connections. Calls still under way are cancelled."""
