@@ -95,8 +95,8 @@ class Between(msgspec.Struct, frozen=True):
     low_ns: int
     high_ns: int
 
-    def draw_ns(self, random: Random) -> int:
-        return random.randint(self.low_ns, self.high_ns)
+    def draw_ns(self, source: Random) -> int:
+        return source.randint(self.low_ns, self.high_ns)
 
 
 def between(low: str | float, high: str | float) -> Between:
