@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## run a real load test on the bundled server and show its summary
-	@$(BIN)/talka demo
+demo: $(STAMP) ## run a real load test on the bundled server: live view, summary, HTML report
+	@mkdir -p build
+	@$(BIN)/talka demo --html build/demo.html
 
 test: $(STAMP) ## every test (under 15 minutes on 2 cores)
 	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests/stats tests/work tests/wire tests/control \

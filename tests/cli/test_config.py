@@ -62,6 +62,11 @@ def test_every_setting_can_come_from_every_place(monkeypatch: pytest.MonkeyPatch
         "cores": ("2", "2", 2),
         "thresholds": ('["failed < 1%", "rate > 5/s"]', "failed < 1%; rate > 5/s", ("failed < 1%", "rate > 5/s")),
         "json": ('"out.json"', "out.json", "out.json"),
+        "html": ('"out.html"', "out.html", "out.html"),
+        "junit": ('"out.xml"', "out.xml", "out.xml"),
+        "outputs": ('["csv=a/", "jsonl=b"]', "csv=a/; jsonl=b", ("csv=a/", "jsonl=b")),
+        "keep": ("true", "yes", True),
+        "store": ('"kept.sqlite"', "kept.sqlite", "kept.sqlite"),
         "seed": ("0", "0", 0),
         "ui": ('"none"', "none", "none"),
         "engine": ('"python"', "python", "python"),
@@ -80,7 +85,7 @@ def test_every_setting_can_come_from_every_place(monkeypatch: pytest.MonkeyPatch
         with monkeypatch.context() as patch:
             patch.setenv(f"TALKA_{name.upper()}", text)
             assert getattr(read_settings({}), name) == value
-        flag = value if name in ("thresholds", "allow_partial") else text
+        flag = value if name in ("thresholds", "outputs", "allow_partial", "keep") else text
         assert getattr(read_settings({name: flag}), name) == value
 
 
@@ -154,7 +159,8 @@ def test_project_file_without_our_table_is_passed_over(folder: Path, monkeypatch
         ("rate = 0", ["talka.toml: rate", "nothing would run"]),
         ("thresholds = 3", ["talka.toml: thresholds", "list of rules"]),
         ('thresholds = ["fast"]', ["talka.toml: thresholds", '"fast"']),
-        ('ui = "full"', ["talka.toml: ui", "auto, ci, none"]),
+        ('ui = "fancy"', ["talka.toml: ui", "auto, full, ci, none"]),
+        ("outputs = [1]", ["talka.toml: outputs", "jsonl=windows.jsonl"]),
         ("engine = 1", ["talka.toml: engine", "auto, python"]),
         ('allow_partial = "yes"', ["talka.toml: allow_partial", "true or false"]),
         ("json = 3", ["talka.toml: json", "name of a file"]),

@@ -75,8 +75,8 @@ def test_file_gets_plain_text(environment: dict[str, str], folder: Path, load: l
     assert "\x1b" not in text and "\r" not in text
 
 
-def test_terminal_may_get_colours_but_no_cursor_codes(on_terminal, load: list[str]) -> None:
-    code, text = on_terminal(*load)
+def test_terminal_may_get_colours_but_no_cursor_codes_without_a_live_view(on_terminal, load: list[str]) -> None:
+    code, text = on_terminal(*load, "--ui", "ci")
     assert code == 4
     assert "\x1b[32m" in text and "\x1b[31m" in text
     rest = COLOR.sub("", text)
@@ -104,9 +104,14 @@ def test_colours_can_be_forced(talka, load: list[str]) -> None:
     assert "\x1b" not in talka(*load, FORCE_COLOR="0").stdout
 
 
-def test_progress_is_plain_on_a_terminal_and_in_ci(on_terminal, load: list[str]) -> None:
-    for variables in ({}, {"CI": "true"}):
-        _, text = on_terminal(*load, "--ui", "auto", **variables)
+def test_progress_is_plain_where_it_is_asked_for_and_in_ci(on_terminal, load: list[str]) -> None:
+    for ui, variables in (
+        ("ci", {}),
+        ("auto", {"CI": "true"}),
+        ("auto", {"NO_COLOR": "1"}),
+        ("full", {"TERM": "dumb"}),
+    ):
+        _, text = on_terminal(*load, "--ui", ui, **variables)
         progress = text.partition("COMPLETED")[0]
         assert "running " in progress and "\x1b" not in progress.rpartition("\n")[0]
 

@@ -339,7 +339,16 @@ def test_an_abort_threshold_waits_for_its_grace(job_of: JobOf, of_job: list[str]
     driven.run()
     driven.report(1, failing(1))
 
-    assert driven.later(4.9).tick() == []
+    assert driven.later(4.5).tick() == []
+    assert driven.later(0.5).tick() == [Send(1, Stop())]
+
+
+def test_abort_thresholds_are_judged_twice_a_second_and_not_at_every_tick(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ONE_USER}, thresholds=["dropped < 10% abort"])
+    driven.run()
+    assert driven.later(1).tick() == []
+    driven.report(1, failing(1))
+    assert driven.later(0.4).tick() == []
     assert driven.later(0.1).tick() == [Send(1, Stop())]
 
 

@@ -42,8 +42,13 @@ class Settings:
     cores: int | None = None
     thresholds: tuple[str, ...] = ()
     json: str | None = None
+    html: str | None = None
+    junit: str | None = None
+    outputs: tuple[str, ...] = ()
+    keep: bool = False
+    store: str | None = None
     seed: int | None = None
-    ui: Literal["auto", "ci", "none"] = "auto"
+    ui: Literal["auto", "full", "ci", "none"] = "auto"
     engine: Literal["auto", "python"] = "auto"
     grace: str | float = "30s"
     allow_partial: bool = False
@@ -115,6 +120,13 @@ def checked_path(label: str, value: object) -> str:
     raise BadSetting(f"{label} = {shown(value)} is not the name of a file")
 
 
+def checked_outputs(label: str, value: object) -> tuple[str, ...]:
+    outputs = [value] if isinstance(value, str) else value
+    if not isinstance(outputs, list | tuple) or not all(isinstance(output, str) for output in outputs):
+        raise BadSetting(f'{label} = {shown(value)} is not a list of outputs such as ["jsonl=windows.jsonl"]')
+    return tuple(outputs)
+
+
 def one_of(*choices: str) -> Callable[[str, object], str]:
     def check(label: str, value: object) -> str:
         if isinstance(value, str) and value in choices:
@@ -138,8 +150,13 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "cores": whole(1, MOST_CORES),
     "thresholds": checked_rules,
     "json": checked_path,
+    "html": checked_path,
+    "junit": checked_path,
+    "outputs": checked_outputs,
+    "keep": switch,
+    "store": checked_path,
     "seed": whole(0, MOST_SEED),
-    "ui": one_of("auto", "ci", "none"),
+    "ui": one_of("auto", "full", "ci", "none"),
     "engine": one_of("auto", "python"),
     "grace": checked_grace,
     "allow_partial": switch,
@@ -147,10 +164,12 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
 # Flags and variables are texts. What does not read as its type stays a text, and its check says what is wrong.
 FROM_TEXT: Mapping[str, Callable[[str], object]] = {
     **dict.fromkeys(("vus", "iterations", "cores", "seed"), lambda text: int(text) if WHOLE.fullmatch(text) else text),
-    "allow_partial": lambda text: SWITCH.get(text.lower(), text),
+    **dict.fromkeys(("allow_partial", "keep"), lambda text: SWITCH.get(text.lower(), text)),
+    "outputs": lambda text: [output.strip() for output in text.split(";") if output.strip()],
     "thresholds": lambda text: [rule.strip() for rule in text.split(";") if rule.strip()],
 }
-FLAGS = {"thresholds": "--threshold"}
+FLAGS = {"thresholds": "--threshold", "outputs": "--output"}
+PATHS = ("json", "html", "junit")
 EXCLUSIVE = ("rate", "iterations")
 
 
@@ -227,7 +246,7 @@ def layer_of_table(table: object, path: Path, section: str) -> Layer:
         if key not in CHECKS:
             hint = did_you_mean(key, CHECKS) or f" There are {', '.join(CHECKS)}."
             raise BadSetting(f"{place}: {section}has no setting {key!r}.{hint}")
-        if key == "json" and isinstance(value, str) and value not in ("", "-"):
+        if key in PATHS and isinstance(value, str) and value not in ("", "-"):
             # Beside the file that names it, from whatever folder the command is called.
             value = os.path.relpath(path.parent / value)
         layer[key] = Given(value, f"{place} {section}".strip(), f"{place}: {section}{key}")
@@ -262,6 +281,18 @@ def wants_color(stream: TextIO) -> bool:
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0", "false"):
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def wants_live_view(ui: str, stream: TextIO) -> bool:
+    """Only where it can be drawn: on a terminal that can move its cursor. Unasked, neither in a CI nor for NO_COLOR."""
+    can_draw = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+    wants_plain = os.environ.get("CI", "").lower() not in ("", "0", "false") or bool(os.environ.get("NO_COLOR"))
+    return can_draw and (ui == "full" or (ui == "auto" and not wants_plain))
+
+
+def step_summary() -> str | None:
+    """Where GitHub's runners want a summary of a step, if this is one."""
+    return os.environ.get("GITHUB_STEP_SUMMARY") or None
 
 
 def wants_traceback() -> bool:

@@ -16,7 +16,7 @@ import click
 
 from talka.cli.command import Command
 from talka.cli.output import say, tell
-from talka.cli.run import cores, load_options
+from talka.cli.run import cores, html, load_options
 from talka.clock import SECOND, monotonic_ns
 from talka.errors import Invalid, Unavailable
 
@@ -84,10 +84,11 @@ def stop_when_stdin_ends() -> None:
     help="Start the bundled server, run a bundled test against it, and show the summary.",
 )
 @load_options
+@html
 @cores
 def demo(**flags: Any) -> int:
     from talka.cli.config import layer_of_flags, pass_variables, settled
-    from talka.cli.jobs import carry_out, plan, report
+    from talka.cli.jobs import Reporting, plan
 
     # The command's own flags alone: the demonstration is the same in every folder.
     settings = settled([layer_of_flags(flags)])
@@ -97,7 +98,10 @@ def demo(**flags: Any) -> int:
         pass_variables([f"TALKA_DEMO_URL={url}"])
         job = plan(str(test), settings)
         tell(f"a demo server listens on {url}; the test is {test}: {job.specs[0].shape.describe()}")
-        code = report(carry_out(job, settings.ui), None)
+        reporting = Reporting(job, settings)
+        code = reporting.report(reporting.carry_out())
+    if settings.html is not None:
+        tell(f"The report is in {settings.html}.")
     tell(f"Next: start `talka demo-server`, then try `talka run http://127.0.0.1:{DEMO_PORT}/delay/20 --rate 200/s`.")
     return code
 

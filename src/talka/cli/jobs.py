@@ -5,8 +5,14 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Sequence
 
-from talka.cli.config import BadSetting, Settings, wants_color
+import msgspec
+
+from talka.cli.config import BadSetting, Settings, step_summary, wants_color, wants_live_view
+from talka.cli.history import keep_result, open_store
+from talka.cli.live import LiveView
+from talka.cli.live_view import Composer
 from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
 from talka.clock import SECOND
 from talka.control.load_job import LoadJob
@@ -14,7 +20,10 @@ from talka.control.planning_load import CannotOverride, Overrides
 from talka.engine.clients.urls import parse_url
 from talka.engine.loader import NoSuchFile
 from talka.nodes.local import LocalJob, LocalOptions, job_from_file, job_from_url
-from talka.report.document import ResultDocument
+from talka.report.document import ResultDocument, TimelineRow
+from talka.report.files import FilePlace
+from talka.report.html import html_report
+from talka.report.output import JobInfo, Output, Outputs, WindowFeed, parse_output
 from talka.report.plan import plan_document, plan_text
 from talka.report.summary import progress_line, summary
 from talka.report.text import counted_text
@@ -77,17 +86,89 @@ def show_plan(job: LocalJob, file: ResultFile | None) -> None:
     say(plan_text(job.specs, job.cores, width=columns_of(sys.stdout)))
 
 
-def carry_out(job: LocalJob, ui: str) -> ResultDocument:
-    """Run the job to its end, or until it is interrupted."""
-    if ui != "none":
-        cores = counted_text(job.cores, "core")
-        tell(f"running {job.name} on {cores}: Ctrl-C stops it and still reports, a second one ends it at once")
-    # What the user's code prints here must not mix with the result.
-    with contextlib.redirect_stdout(sys.stderr):
-        return asyncio.run(job.run(on_progress=Progress() if ui != "none" else None, handle_signals=True))
+class Reporting:
+    """Everything that is told of a job while it runs and when it has ended. What cannot be written is found here first."""
+
+    def __init__(self, job: LocalJob, settings: Settings) -> None:
+        self._job = job
+        self._ui = settings.ui
+        self._result_file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
+        outputs: list[Output] = [parse_output(text, settings.named("outputs")) for text in settings.outputs]
+        if settings.junit is not None:
+            outputs.append(parse_output(f"junit={settings.junit}", settings.named("junit")))
+        if (summary_file := step_summary()) is not None:
+            outputs.append(parse_output(f"markdown={summary_file}", "GITHUB_STEP_SUMMARY"))
+        if settings.html is not None:
+            outputs.append(PageOutput(settings.html, settings.named("html"), job))
+        if settings.keep:
+            outputs.append(HistoryOutput(settings.store))
+        elif settings.store is not None:
+            raise BadSetting(f"{settings.named('store')} goes with --keep: without it nothing is kept")
+        self._outputs = Outputs(outputs)
+        self._windows = WindowFeed(self._outputs, job.name)
+        self._view: LiveView | None = None
+
+    def carry_out(self) -> ResultDocument:
+        """Run the job to its end, or until it is interrupted."""
+        # Without a terminal for the result, the last frame is all that people see.
+        keep = not sys.stdout.isatty()
+        with contextlib.ExitStack() as stack:
+            # What the user's code prints here must not mix with the result.
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+            lines = None if self._ui == "none" else ProgressLines()
+            if wants_live_view(self._ui, sys.stderr):
+                composer = Composer(self._job.name, self._job.specs)
+                self._view = stack.enter_context(
+                    LiveView(composer, sys.stderr, color=wants_color(sys.stderr), keep=keep)
+                )
+                lines = None
+            elif lines is not None:
+                cores = counted_text(self._job.cores, "core")
+                stop = "Ctrl-C stops it and still reports, a second one ends it at once"
+                tell(f"running {self._job.name} on {cores}: {stop}")
+
+            def on_progress(load: LoadJob, now: int) -> None:
+                if load.origin_ns:
+                    self._windows(load, now)
+                if self._view is not None:
+                    self._view(load, now)
+                if lines is not None and load.origin_ns:
+                    lines(load, now)
+
+            every_ns = SECOND // 4 if self._view is not None else SECOND
+            try:
+                document = asyncio.run(
+                    self._job.run(on_progress=on_progress, progress_every_ns=every_ns, handle_signals=True)
+                )
+            except BaseException:
+                self._outputs.close(limit_s=0)
+                raise
+        return self._finished(document)
+
+    def _finished(self, document: ResultDocument) -> ResultDocument:
+        if self._view is not None:
+            share = self._view.cpu_share(round(document.duration_s * SECOND))
+            generator = msgspec.structs.replace(document.generator, ui_cpu=round(share, 4))
+            document = msgspec.structs.replace(document, generator=generator)
+        late = self._windows.finish(document)
+        return msgspec.structs.replace(document, warnings=[*document.warnings, *late])
+
+    def report(self, document: ResultDocument) -> int:
+        """Write the result and show the summary; the exit code of the whole command."""
+        code = document.exit_code
+        file = self._result_file
+        if file is not None:
+            try:
+                file.write(document.to_json())
+            except CannotWrite as error:
+                tell(str(error))
+                code = code or ExitCode.INTERNAL_ERROR
+        if file is None or not file.is_stdout:
+            say(summary(document, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
+        return code
 
 
-class Progress:
+class ProgressLines:
     """A plain line every few seconds: the same on a terminal, in a pipe and in a log."""
 
     def __init__(self) -> None:
@@ -99,15 +180,41 @@ class Progress:
             tell(progress_line(job, now))
 
 
-def report(document: ResultDocument, result_file: ResultFile | None) -> int:
-    """Write the result and show the summary; the exit code of the whole command."""
-    code = document.exit_code
-    if result_file is not None:
-        try:
-            result_file.write(document.to_json())
-        except CannotWrite as error:
-            tell(str(error))
-            code = code or ExitCode.INTERNAL_ERROR
-    if result_file is None or not result_file.is_stdout:
-        say(summary(document, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
-    return code
+class PageOutput:
+    """The HTML report, as one of the outputs: it cannot spoil the run either."""
+
+    name = "html"
+
+    def __init__(self, path: str, what: str, job: LocalJob) -> None:
+        self._place = FilePlace(path, what)
+        self._job = job
+
+    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
+        return
+
+    def finish(self, document: ResultDocument) -> None:
+        plan = plan_document(self._job.specs, self._job.cores)
+        self._place.replace(html_report(document, plan).encode())
+
+    def close(self) -> None:
+        return
+
+
+class HistoryOutput:
+    """Keeps the result in the history, as one of the outputs."""
+
+    name = "history"
+
+    def __init__(self, store: str | None) -> None:
+        self._is_own = store is None
+        self._history = open_store(store)
+        self._history.prepare()
+
+    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
+        return
+
+    def finish(self, document: ResultDocument) -> None:
+        keep_result(self._history, document, is_own=self._is_own)
+
+    def close(self) -> None:
+        self._history.close()

@@ -17,8 +17,13 @@ COMMANDS = {
     "debug": Entry("Run", "talka.cli.run:debug", "run each workflow once in one process and show every request"),
     "demo": Entry("Run", "talka.cli.demo:demo", "run a bundled test against a bundled server"),
     "check": Entry("Look", "talka.cli.run:check", "find mistakes in a test and show its plan; sends nothing"),
+    "report": Entry("Look", "talka.cli.report:report", "make an HTML page of a saved result"),
+    "compare": Entry("Look", "talka.cli.compare:compare", "compare two results, and tell differences from noise"),
+    "history": Entry("Look", "talka.cli.history:history", "results that were kept: list, show and forget them"),
     "config": Entry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
+    "doctor": Entry("Look", "talka.cli.doctor:doctor", "is this machine fit to make load, and what would help?"),
     "help": Entry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
+    "init": Entry("Set up", "talka.cli.init:init", "write a load test that runs, with settings and a CI job"),
     "demo-server": Entry("Set up", "talka.cli.demo:demo_server", "a small HTTP server to aim a test at"),
     "completion": Entry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
 }

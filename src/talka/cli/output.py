@@ -3,11 +3,11 @@
 import contextlib
 import io
 import os
-import stat
 import sys
 from typing import TextIO
 
 from talka.errors import Invalid, Unavailable
+from talka.report.files import FileFailed, FilePlace
 
 PLAIN_COLUMNS = 100
 FEWEST_COLUMNS = 60
@@ -81,83 +81,21 @@ class CannotWrite(Invalid):
 
 
 class ResultFile:
-    """A file for the result, checked when it is named and written when there is something to write.
-
-    A reader never sees half of it: it is written beside its place and moved there. `-` is stdout.
-    """
+    """A file for a result, checked when it is named and written when there is something to write. `-` is stdout."""
 
     def __init__(self, path: str, *, what: str) -> None:
         self.path, self.what = path, what
-        self._mode: int | None = None
-        """Of the file that is there already."""
-        if path == "-":
-            return
-        try:
-            self._look()
-        except (OSError, ValueError) as error:
-            raise self._problem(error) from None
+        self._place = None if path == "-" else FilePlace(path, what)
 
     @property
     def is_stdout(self) -> bool:
-        return self.path == "-"
+        return self._place is None
 
     def write(self, content: bytes) -> None:
-        if self.is_stdout:
+        if self._place is None:
             say(content)
             return
         try:
-            self._write(content)
-        except OSError as error:
-            raise self._problem(error) from None
-
-    def _look(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._mode = os.stat(self.path).st_mode
-        if self.path.endswith(os.sep) or (self._mode is not None and stat.S_ISDIR(self._mode)):
-            raise IsADirectoryError(0, "it is a folder; name a file in it")
-        if self._mode is not None and not os.access(self.path, os.W_OK):
-            raise PermissionError(0, "you may not write to it")
-        if self._is_moved_into_place:
-            # Asking for permission is not enough: the disk may be mounted read-only, or full.
-            descriptor, beside = self._open_beside()
-            os.close(descriptor)
-            os.unlink(beside)
-
-    @property
-    def _is_moved_into_place(self) -> bool:
-        """Not for devices and pipes: moving a file there would replace them."""
-        return self._mode is None or stat.S_ISREG(self._mode)
-
-    def _write(self, content: bytes) -> None:
-        if not self._is_moved_into_place:
-            with open(self.path, "wb") as file:
-                file.write(content)
-            return
-        descriptor, beside = self._open_beside()
-        try:
-            with open(descriptor, "wb") as file:
-                if self._mode is not None:
-                    os.fchmod(descriptor, stat.S_IMODE(self._mode))
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(beside, self._place)
-        except BaseException:
-            os.unlink(beside)
-            raise
-
-    @property
-    def _place(self) -> str:
-        # A link stays a link: the file it points to is the one to replace.
-        return os.path.realpath(self.path)
-
-    def _open_beside(self) -> tuple[int, str]:
-        beside = os.path.join(os.path.dirname(self._place), f".talka-{os.urandom(6).hex()}.part")
-        return os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), beside
-
-    def _problem(self, error: OSError | ValueError) -> CannotWrite:
-        if isinstance(error, FileNotFoundError):
-            reason = "its folder does not exist"
-        else:
-            reason = getattr(error, "strerror", None) or str(error)
-        return CannotWrite(self.what, self.path, reason)
+            self._place.replace(content)
+        except FileFailed as error:
+            raise CannotWrite(self.what, self.path, error.reason) from None

@@ -46,6 +46,7 @@ threshold = option(
     multiple=True,
     help='Must hold, as "response_time.p99 < 250ms". Repeatable.',
 )
+html = option("--html", section=RESULT, metavar="FILE", help="Write a page to open, print or send.")
 env = option(
     "--env",
     section=RUNNING,
@@ -69,25 +70,37 @@ env = option(
 @load_options
 @threshold
 @option("--json", section=RESULT, metavar="FILE", help="Write the result; - prints it, without a summary.")
+@html
+@option("--junit", section=RESULT, metavar="FILE", help="Write thresholds and checks as JUnit test cases.")
+@option(
+    "--output",
+    "outputs",
+    section=RESULT,
+    metavar="KIND=TARGET",
+    multiple=True,
+    help="Another output: csv, jsonl, markdown, prometheus, influx … (docs/outputs.md). Repeatable.",
+)
+@option("--keep/--no-keep", section=RESULT, default=None, help="Keep the result for talka history.")
+@option("--store", section=RESULT, metavar="URL", help="Where to keep it (a file below ~/.local/state).")
 @option("--allow-partial/--no-allow-partial", section=RESULT, default=None, help="Exit with 0 also if cores were lost.")
 @cores
 @option("--seed", section=RUNNING, metavar="N", help="Makes what is random repeat itself.")
 @option("--grace", section=RUNNING, metavar="D", help="Time for what is under way at the end (30s).")
-@option("--ui", section=RUNNING, metavar="[auto|ci|none]", help="Lines of progress on stderr, or none (auto).")
+@option("--ui", section=RUNNING, metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto).")
 @option("--engine", section=RUNNING, metavar="[auto|python]", help="What sends the requests (auto).")
 @env
 def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.config import pass_variables, read_settings
 
     settings = read_settings(flags)
-    result_file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
     pass_variables(env)
-    from talka.cli.jobs import carry_out, plan, report
+    from talka.cli.jobs import Reporting, plan
 
     # What the user's file prints when it is imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
         job = plan(target, settings)
-    return report(carry_out(job, settings.ui), result_file)
+    reporting = Reporting(job, settings)
+    return reporting.report(reporting.carry_out())
 
 
 @click.command(

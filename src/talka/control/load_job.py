@@ -39,6 +39,7 @@ SECOND: Final = 1_000_000_000
 TICK_NS: Final = SECOND // 10
 START_DELAY_NS: Final = SECOND // 50
 """Between the order to go and the instant itself: every core must have read the order by then."""
+JUDGE_EVERY_NS: Final = SECOND // 2
 ARM_LIMIT_NS: Final = 60 * SECOND
 STOP_SLACK_NS: Final = 5 * SECOND
 """Beyond the grace period: a core that has not reported its end by then is stuck in the user's code."""
@@ -150,6 +151,7 @@ class LoadJob:
         self.engine = ""
         self._running: dict[int, tuple[WorkflowRun, ShardRun, Attempt]] = {}
         self._cores_started = 0
+        self._judge_at_ns = 0
 
     # What happens to the job.
 
@@ -387,8 +389,10 @@ class LoadJob:
         return effects
 
     def _check_thresholds(self, now: int) -> list[Effect]:
-        if not any(rule.abort for rule in self._rules()):
+        if now < self._judge_at_ns or not any(rule.abort for rule in self._rules()):
             return []
+        # Merging every histogram takes a while where there are many steps: as often as people could act on it.
+        self._judge_at_ns = now + JUDGE_EVERY_NS
         for workflow, rule, verdict in self.verdicts(now):
             elapsed_ns = self.workflows[workflow].elapsed_ns(now) if workflow else self.elapsed_ns(now)
             if should_abort(rule, verdict, elapsed_ns):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import io
 import os
 import platform
 import random
@@ -299,6 +300,8 @@ def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a step prints is wanted when it is printed
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
             runner.run(serve(socket.socket(fileno=fd), has_own_process=True))

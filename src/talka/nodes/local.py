@@ -34,7 +34,6 @@ from talka.work.thresholds import parse_threshold
 
 SPARE_DESCRIPTORS = 64
 """Open files a core needs beside one connection for each virtual user."""
-PROGRESS_EVERY_NS = SECOND
 
 
 class TooManyUsers(Invalid):
@@ -94,11 +93,15 @@ class LocalJob:
         return self.source.path if isinstance(self.source, FileSource) else None
 
     async def run(
-        self, *, on_progress: Callable[[LoadJob, int], None] | None = None, handle_signals: bool = False
+        self,
+        *,
+        on_progress: Callable[[LoadJob, int], None] | None = None,
+        progress_every_ns: int = SECOND,
+        handle_signals: bool = False,
     ) -> ResultDocument:
         raise_descriptor_limit(self.spec)
         started_at = utc_now()
-        runner = LocalRunner(self.spec, on_progress)
+        runner = LocalRunner(self.spec, on_progress, progress_every_ns)
         with signals_to(runner.interrupt) if handle_signals else contextlib.nullcontext():
             job = await runner.run()
         return build(
@@ -117,9 +120,12 @@ class LocalJob:
 class LocalRunner:
     """Carries out what the job asks for. Decides nothing."""
 
-    def __init__(self, spec: JobSpec, on_progress: Callable[[LoadJob, int], None] | None) -> None:
+    def __init__(
+        self, spec: JobSpec, on_progress: Callable[[LoadJob, int], None] | None, progress_every_ns: int = SECOND
+    ) -> None:
         self._job = LoadJob(spec)
         self._on_progress = on_progress
+        self._progress_every_ns = progress_every_ns
         # Bounded by the cores: each has one report under way, and a handful of other messages in its life.
         self._inbox: asyncio.Queue[Callable[[int], list[Effect]]] = asyncio.Queue()
         self._supervisor = Supervisor(self._on_message, self._on_exit)
@@ -142,8 +148,8 @@ class LocalRunner:
                     effects += job.tick(now)
                     self._supervisor.check_guard()
                 await self._carry_out(effects)
-                if self._on_progress is not None and job.origin_ns and now >= progress_at:
-                    progress_at = now + PROGRESS_EVERY_NS
+                if self._on_progress is not None and now >= progress_at:
+                    progress_at = now + self._progress_every_ns
                     self._on_progress(job, now)
         finally:
             await self._supervisor.close()

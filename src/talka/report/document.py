@@ -14,6 +14,7 @@ from talka.errors import Invalid
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
+from talka.stats.windows import Span
 from talka.work.lifecycle import TaskState
 from talka.work.outcome import Facts, Outcome, decide
 from talka.work.specs import WorkflowSpec
@@ -178,6 +179,8 @@ class Generator(msgspec.Struct, frozen=True):
     loop_lag_ms: Times | None
     saturated: bool
     cores: list[CoreHealth]
+    ui_cpu: float = 0.0
+    """The share of one CPU that drawing the live view took."""
 
 
 class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -387,22 +390,21 @@ def times_of(histogram: Histogram) -> Times | None:
 
 
 def timeline_of(job: LoadJob) -> list[TimelineRow]:
-    rows = []
-    for span in job.timeline.spans():
-        times = span.window.response_time
-        rows.append(
-            TimelineRow(
-                t_s=span.start_ns / SECOND,
-                width_s=span.length_ns / SECOND,
-                iterations_started=span.window.started,
-                requests=span.window.requests,
-                failed=span.window.failed,
-                vus=span.window.vus,
-                response_p50_ms=times.percentile(50) / 1000 if times.count else None,
-                response_p99_ms=times.percentile(99) / 1000 if times.count else None,
-            )
-        )
-    return rows
+    return [row_of(span) for span in job.timeline.spans()]
+
+
+def row_of(span: Span) -> TimelineRow:
+    times = span.window.response_time
+    return TimelineRow(
+        t_s=span.start_ns / SECOND,
+        width_s=span.length_ns / SECOND,
+        iterations_started=span.window.started,
+        requests=span.window.requests,
+        failed=span.window.failed,
+        vus=span.window.vus,
+        response_p50_ms=times.percentile(50) / 1000 if times.count else None,
+        response_p99_ms=times.percentile(99) / 1000 if times.count else None,
+    )
 
 
 def lost_of(lost: LostShard) -> Lost:

@@ -1,0 +1,241 @@
+"""The command `talka history`, and keeping a result. What it needs is imported when it is called, for a quick help."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.output import ResultFile, columns_of, say, tell
+from talka.errors import Invalid
+
+if TYPE_CHECKING:
+    from talka.report.document import ResultDocument
+    from talka.store.history import History, KeptRun, RunFacts
+
+DEFAULT_STORE: Final = "~/.local/state/talka/history.sqlite"
+MOST_LISTED: Final = 10_000
+WORDS: Final = ("ID", "STARTED (UTC)", "STATUS")
+"""Columns that are no numbers."""
+GIVE_WAY: Final = ("P50", "TOOK", "RATE")
+NAME_COLUMNS: Final = 30
+GAP: Final = 2
+COMMANDS: Final = {
+    "list": Entry("Commands", "talka.cli.history:list_command", "list the newest kept runs (what it does by itself)"),
+    "show": Entry("Commands", "talka.cli.history:show", "show the summary of a kept run, or write its result"),
+    "forget": Entry("Commands", "talka.cli.history:forget", "remove kept runs"),
+}
+
+
+class NoSuchRun(Invalid):
+    """Nothing in this history has such an id."""
+
+    def __init__(self, ids: Sequence[str], place: str) -> None:
+        named = " and no run ".join(repr(id) for id in ids)
+        super().__init__(f"there is no run {named} in {place}: talka history lists what is kept")
+        self.ids = ids
+
+
+class NoPlace(Invalid):
+    """There is no folder for the history."""
+
+
+class HistoryGroup(LazyGroup):
+    """`talka history` and `talka history --json` list."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_about_itself = bool(args) and (args[0] in ctx.help_option_names or not args[0].startswith("-"))
+        return super().parse_args(ctx, args if is_about_itself or ctx.resilient_parsing else ["list", *args])
+
+
+store_option = click.option(
+    "--store", metavar="URL", help=f"A file, sqlite:///PATH or postgresql://USER@HOST/DATABASE ({DEFAULT_STORE})."
+)
+
+
+@click.group(
+    "history",
+    cls=HistoryGroup,
+    entries=COMMANDS,
+    examples=[
+        ("talka run shop.py --keep", "keep a result"),
+        ("talka history", "the newest of those kept"),
+        ("talka history show k7f", "the summary of one; the beginning of its id is enough"),
+    ],
+    help="Results kept with talka run --keep: list, show and forget them.",
+)
+def history() -> None:
+    pass
+
+
+@click.command(
+    "list",
+    cls=Command,
+    examples=[
+        ("talka history", "the newest 50"),
+        ("talka history --name shop.py --limit 5", "of one test"),
+        ("talka history --json", "for programs"),
+    ],
+    help="List the newest kept runs, newest first.",
+)
+@store_option
+@click.option("--name", metavar="NAME", help="Only runs of this name.")
+@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most so many (50).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def list_command(store: str | None, name: str | None, limit: int, as_json: bool) -> int:
+    with open_store(store) as kept:
+        runs = kept.list(limit=limit, name=name)
+    if as_json:
+        import msgspec
+
+        say(msgspec.json.format(msgspec.json.encode({"runs": runs}), indent=1))
+    elif runs:
+        say(table(runs, width=columns_of(sys.stdout)))
+        if len(runs) == limit:
+            tell(f"these are the newest {limit}; --limit N shows more")
+    else:
+        of_name = "" if name is None else f" of {name!r}"
+        tell(f"no run{of_name} is kept in {kept.place}: talka run … --keep keeps one")
+    return 0
+
+
+@click.command(
+    "show",
+    cls=Command,
+    examples=[
+        ("talka history show k7f", "as it was at the end of the run"),
+        ("talka history show k7f --json result.json", "and the result document"),
+    ],
+    help="Show the summary of a kept run. ID is its id, or as much of its beginning as no other has.",
+)
+@click.argument("id", metavar="ID")
+@store_option
+@click.option("--json", "json_file", metavar="FILE", help="Write the result; - prints it, without a summary.")
+def show(id: str, store: str | None, json_file: str | None) -> int:
+    file = None if json_file is None else ResultFile(json_file, what="--json")
+    from talka.cli.config import wants_color
+    from talka.report.document import BadResult, read
+    from talka.report.summary import summary
+
+    with open_store(store) as kept:
+        run = kept.load(id)
+        if run is None:
+            raise NoSuchRun([id], kept.place)
+    content = run.json()
+    if file is not None:
+        file.write(content)
+        if file.is_stdout:
+            return 0
+    try:
+        document = read(content)
+    except BadResult as error:
+        raise BadResult(f"run {run.id}: {error}") from None
+    say(summary(document, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
+    return 0
+
+
+@click.command(
+    "forget",
+    cls=Command,
+    examples=[("talka history forget k7f 9wz", "two of them")],
+    help="Remove kept runs. All of them are there, or none is removed. ID is as for talka history show.",
+)
+@click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@store_option
+def forget(ids: tuple[str, ...], store: str | None) -> int:
+    from talka.report.text import counted_text
+
+    with open_store(store) as kept:
+        found = {id: kept.find(id) for id in ids}
+        missing = [id for id, run in found.items() if run is None]
+        if missing:
+            raise NoSuchRun(missing, kept.place)
+        count = kept.forget({run.id for run in found.values() if run is not None})
+    say(f"forgot {counted_text(count, 'run')}")
+    return 0
+
+
+# For these commands and for whoever keeps a result.
+
+
+def open_store(url: str | None) -> "History":
+    """The history at the address, or the user's own. Nothing is touched yet."""
+    from talka.store.history import open_history
+
+    return open_history(own_store() if url is None else url)
+
+
+def own_store() -> str:
+    path = os.path.expanduser(DEFAULT_STORE)
+    if path == DEFAULT_STORE:
+        raise NoPlace("you have no home folder to keep results in: name a file with --store")
+    return path
+
+
+def keep_result(kept: "History", document: "ResultDocument", *, is_own: bool) -> None:
+    """Keep the result and say how to get at it again. `is_own`: it is the history that is looked at by default."""
+    run = kept_run(document)
+    kept.keep(run)
+    # Not the whole address of another one: it may have a password in it.
+    tell(f"kept in {kept.place}: talka history show {run.id}{'' if is_own else ' --store …'}")
+
+
+def kept_run(document: "ResultDocument") -> "KeptRun":
+    from datetime import datetime
+
+    from talka.stats import hdr
+    from talka.stats.histogram import Histogram
+    from talka.store.history import MOST_TEXT_CHARACTERS, KeptRun, packed
+
+    times = Histogram()
+    for workflow in document.workflows:
+        for step in workflow.steps:
+            if step.histogram is not None:
+                times.merge(hdr.decode(step.histogram))
+    totals = document.totals
+    return KeptRun(
+        id=document.job.id,
+        name=document.job.name[:MOST_TEXT_CHARACTERS],
+        status=document.status,
+        exit_code=document.exit_code,
+        started_at=datetime.fromisoformat(document.started_at),
+        duration_s=document.duration_s,
+        requests=totals.requests,
+        rate_per_s=totals.rate_per_s,
+        failed=totals.failed,
+        p50_ms=times.percentile(50) / 1000 if times.count else None,
+        p99_ms=times.percentile(99) / 1000 if times.count else None,
+        document=packed(document.to_json()),
+    )
+
+
+def table(runs: "Sequence[RunFacts]", *, width: int) -> str:
+    """A line for each run. Where it is narrow, some numbers give way to the name."""
+    from talka.report.text import Page, padded, rate_text, room_for, seconds_text, sign, time_text
+
+    def cell(head: str, text: str) -> str:
+        return (padded(text, rooms[head]) if head in WORDS else text.rjust(rooms[head])) + " " * GAP
+
+    cells = {
+        "ID": [run.id for run in runs],
+        "STARTED (UTC)": [f"{run.started_at:%Y-%m-%d %H:%M}" for run in runs],
+        "STATUS": [f"{sign(run.exit_code == 0)} {run.status}" for run in runs],
+        "TOOK": [seconds_text(run.duration_s) for run in runs],
+        "REQUESTS": [f"{run.requests:,}" for run in runs],
+        "RATE": [rate_text(run.rate_per_s) for run in runs],
+        "FAILED": [f"{run.failed:,}" for run in runs],
+        "P50": ["-" if run.p50_ms is None else time_text(run.p50_ms) for run in runs],
+        "P99": ["-" if run.p99_ms is None else time_text(run.p99_ms) for run in runs],
+    }
+    names = [run.name for run in runs]
+    rooms = {head: room_for([head, *texts], width) for head, texts in cells.items()}
+    for head in GIVE_WAY:
+        if sum(rooms.values()) + GAP * len(rooms) + room_for(names, NAME_COLUMNS) > width:
+            del cells[head], rooms[head]
+    page = Page(width)
+    page.line(*(cell(head, head) for head in cells), "NAME")
+    for number, name in enumerate(names):
+        page.line(*(cell(head, texts[number]) for head, texts in cells.items()), name)
+    return page.text()

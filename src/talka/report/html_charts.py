@@ -1,0 +1,286 @@
+"""Which charts a result has: what happened over time, and how long it took."""
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from talka.report.charts import (
+    Axis,
+    Band,
+    Cell,
+    Line,
+    Mark,
+    Point,
+    average_line,
+    chart,
+    count_label,
+    extremes_line,
+    linear_axis,
+    log_axis,
+    milliseconds_label,
+    percent_label,
+    percentile_axis,
+    spark,
+    time_axis,
+    value_axis,
+)
+from talka.report.document import BadResult, Lost, ResultDocument, Step, TimelineRow, Times, Workflow
+from talka.report.plan import PlanDocument, PlannedWorkflow
+from talka.report.text import counted_text, time_text
+from talka.stats import hdr
+from talka.stats.histogram import Histogram, highest_of, middle_of
+
+BINS: Final = 60
+SPARK_BINS: Final = 36
+CURVE_POINTS: Final = 120
+BANDS_DRAWN: Final = 100
+
+
+class Distribution(NamedTuple):
+    """Times of all measured steps together, in microseconds."""
+
+    response: Histogram
+    service: Histogram
+    of_steps: dict[tuple[str, str], Histogram]
+    """Response times by workflow and step."""
+
+
+def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list[str]:
+    """With a plan, its course is drawn where it can be compared with what was reached."""
+    rows = document.timeline
+    length_s = max([document.duration_s, *(row.t_s + row.width_s for row in rows)])
+    x_axis = time_axis(length_s)
+    bands = [Band(lost.from_s, lost.to_s, lost_text(lost)) for lost in document.lost_shards[:BANDS_DRAWN]]
+    requests = per_second(rows, lambda row: row.requests)
+    failed = per_second(rows, lambda row: row.failed)
+    started = per_second(rows, lambda row: row.iterations_started)
+    vus = [Cell(row.t_s, row.width_s, row.vus) for row in rows]
+    p50 = [Cell(row.t_s, row.width_s, row.response_p50_ms) for row in rows]
+    p99 = [Cell(row.t_s, row.width_s, row.response_p99_ms) for row in rows]
+    planned_vus, planned_rate = course_of(plan, "closed"), course_of(plan, "open")
+    times_axis = value_axis(values_of(p50, p99), milliseconds_label)
+    return [
+        chart(
+            "rate",
+            "Requests",
+            f"At most {highest(requests)} requests and {highest(failed)} failures per second.",
+            x_axis,
+            count_axis(requests),
+            [
+                average_line("requests", "main", requests, length_s, is_filled=True),
+                average_line("failed", "bad", failed, length_s, is_filled=True),
+            ]
+            if any(values_of(requests, failed))
+            else [],
+            unit="per second",
+            bands=bands,
+            empty="Nothing was sent.",
+        ),
+        chart(
+            "times",
+            "Response time",
+            f"The median was at most {highest_time(p50)}, the 99th percentile at most {highest_time(p99)}.",
+            x_axis,
+            times_axis,
+            [extremes_line("p99", "second", p99, length_s), extremes_line("p50", "main", p50, length_s)],
+            unit="log scale" if times_axis.is_log else "",
+            bands=bands,
+        ),
+        chart(
+            "vus",
+            "Virtual users",
+            f"At most {highest(vus)} users were active.",
+            x_axis,
+            count_axis(vus, planned_vus, least_step=1.0),
+            [*planned_line(planned_vus), extremes_line("active", "main", vus, length_s)],
+            unit="active",
+            bands=bands,
+        ),
+        chart(
+            "started",
+            "Iterations started",
+            f"At most {highest(started)} iterations were started per second.",
+            x_axis,
+            count_axis(started, planned_rate),
+            [*planned_line(planned_rate), average_line("started", "main", started, length_s)],
+            unit="per second",
+            bands=bands,
+        ),
+    ]
+
+
+def lost_text(lost: Lost) -> str:
+    missing = [counted_text(lost.vus_missing, "VU")]
+    if lost.arrivals_missing:
+        missing.append(counted_text(lost.arrivals_missing, "arrival"))
+    return (
+        f"{lost.workflow} shard {lost.shard}: the core {lost.cause}; nothing is known of it from {lost.from_s:.1f} s"
+        f" to {lost.to_s:.1f} s, without {' and '.join(missing)}"
+    )
+
+
+def per_second(rows: Iterable[TimelineRow], count: Callable[[TimelineRow], int]) -> list[Cell]:
+    """Rows are of different widths, so counts cannot be compared and rates can."""
+    return [Cell(row.t_s, row.width_s, count(row) / row.width_s if row.width_s > 1e-6 else None) for row in rows]
+
+
+def values_of(*series: Sequence[Cell]) -> list[float]:
+    return [found.value for found in itertools.chain(*series) if found.value is not None]
+
+
+def highest(cells: Sequence[Cell]) -> str:
+    return count_label(round(max(values_of(cells), default=0.0), 1))
+
+
+def highest_time(cells: Sequence[Cell]) -> str:
+    return time_text(max(values_of(cells), default=0.0))
+
+
+def count_axis(cells: Sequence[Cell], course: Sequence[Point] = (), *, least_step: float = 0.0) -> Axis:
+    return linear_axis(
+        max([0.0, *values_of(cells), *(value for _, value in course)]), count_label, least_step=least_step
+    )
+
+
+def planned_line(course: Sequence[Point]) -> list[Line]:
+    return [Line("planned", "plan", [course])] if course else []
+
+
+def course_of(plan: PlanDocument | None, model: str) -> list[Point]:
+    """What all workflows together were to reach; empty where it cannot be told or not be compared.
+
+    The timeline counts all workflows as one, and a dependent one starts when others have ended, which no plan knows.
+    """
+    if plan is None or not plan.workflows:
+        return []
+    if any(found.model != model or found.depends_on or not found.course for found in plan.workflows):
+        return []
+    instants = sorted({point.t_s for found in plan.workflows for point in found.course})
+    course = []
+    for at in instants:
+        for is_after in (False, True):
+            course.append((at, sum(planned_at(found, at, is_after) for found in plan.workflows)))
+    return course[1:-1]
+
+
+def planned_at(workflow: PlannedWorkflow, at: float, is_after: bool) -> float:
+    """Just before the instant, or just after it: at a jump these differ."""
+    for start, end in itertools.pairwise(workflow.course):
+        if (start.t_s <= at < end.t_s) if is_after else (start.t_s < at <= end.t_s):
+            return start.value + (end.value - start.value) * (at - start.t_s) / (end.t_s - start.t_s)
+    return 0.0
+
+
+def distribution_of(document: ResultDocument) -> Distribution:
+    found = Distribution(Histogram(), Histogram(), {})
+    for workflow in document.workflows:
+        for step in workflow.steps:
+            response = histogram_of(step, step.histogram, step.response_time_ms)
+            found.of_steps[workflow.name, step.name] = response
+            found.response.merge(response)
+            found.service.merge(histogram_of(step, step.service_histogram, step.service_time_ms))
+    return found
+
+
+def histogram_of(step: Step, encoded: str | None, times: Times | None) -> Histogram:
+    if encoded is None:
+        return Histogram()
+    try:
+        histogram = hdr.decode(encoded)
+    except hdr.BrokenHistogram as error:
+        raise BadResult(f"the result's step {step.name} is damaged: {error}") from None
+    if times is not None and histogram.count:
+        # The encoding rounds both; the document has them exactly, and percentiles never exceed the greatest.
+        low, high = histogram.min, histogram.max
+        histogram.min = round(min(max(times.min * 1000, low), high))
+        histogram.max = round(min(max(times.max * 1000, low), high))
+    return histogram
+
+
+def distribution_charts(distribution: Distribution) -> list[str]:
+    """Of at least one sample."""
+    response, service = distribution.response, distribution.service
+    axis = times_axis_of([response, service])
+    shares = {
+        "response": binned(response, axis, BINS),
+        "service": binned(service, axis, BINS),
+    }
+    most = max(max(found) for found in shares.values())
+    p50, p99 = (response.percentile(percent) / 1000 for percent in (50, 99))
+    percents = percentile_axis(response.count)
+    return [
+        chart(
+            "distribution",
+            "How long it took",
+            f"Half of the response times are below {time_text(p50)}, 99 % below {time_text(p99)}.",
+            axis,
+            linear_axis(most, percent_label, least=0.1),
+            [
+                Line("response time", "main", [outline(shares["response"], axis)], is_filled=True),
+                Line("service time", "second", [outline(shares["service"], axis)] if service.count else []),
+            ],
+            unit="share of samples",
+            x_unit="time, log scale",
+            marks=[Mark(p50, "p50", True), Mark(p99, "p99", False)],
+        ),
+        chart(
+            "percentiles",
+            "Percentiles",
+            f"Response times reach {time_text(response.max / 1000)}, service times {time_text(service.max / 1000)}.",
+            percents,
+            axis,
+            [
+                Line("response time", "main", [curve(response, percents)]),
+                Line("service time", "second", [curve(service, percents)] if service.count else []),
+            ],
+            unit="log scale",
+            x_unit="share of samples at or below, towards the slowest",
+        ),
+    ]
+
+
+def step_sparks(workflow: Workflow, distribution: Distribution) -> list[str]:
+    """A small distribution for each step of a workflow, all on the same axis."""
+    histograms = [distribution.of_steps[workflow.name, step.name] for step in workflow.steps]
+    axis = times_axis_of(histograms)
+    return [
+        spark(binned(histogram, axis, SPARK_BINS), f"response times of {step.name}")
+        for step, histogram in zip(workflow.steps, histograms, strict=True)
+    ]
+
+
+def times_axis_of(histograms: Iterable[Histogram]) -> Axis:
+    found = [histogram for histogram in histograms if histogram.count]
+    low = min((histogram.min for histogram in found), default=1)
+    return log_axis(max(low, 1) / 1000, max((found.max for found in found), default=1) / 1000, milliseconds_label)
+
+
+def binned(histogram: Histogram, axis: Axis, bins: int) -> list[float]:
+    """Percent of the samples in each of so many bins of equal width on the axis."""
+    counts = [0] * bins
+    for index, times in histogram.counts.items():
+        counts[min(int(axis.place(middle_of(index) / 1000) * bins), bins - 1)] += times
+    return [100 * count / histogram.count if histogram.count else 0.0 for count in counts]
+
+
+def outline(shares: Sequence[float], axis: Axis) -> list[Point]:
+    ratio = (axis.high / axis.low) ** (1 / len(shares))
+    points = [(axis.low, 0.0)]
+    for number, share in enumerate(shares):
+        points += [(axis.low * ratio**number, share), (axis.low * ratio ** (number + 1), share)]
+    return [*points, (axis.high, 0.0)]
+
+
+def curve(histogram: Histogram, axis: Axis) -> list[Point]:
+    indexes = sorted(histogram.counts)
+    reached = list(itertools.accumulate(histogram.counts[index] for index in indexes))
+    points: list[Point] = []
+    for number in range(CURVE_POINTS + 1):
+        place = axis.high * number / CURVE_POINTS
+        # As `Histogram.percentile`, without sorting anew for each of the points.
+        wanted = int((1 - 10**-place) * histogram.count + 0.5)
+        at = min(bisect.bisect_left(reached, wanted), len(indexes) - 1)
+        points.append((place, min(highest_of(indexes[at]), histogram.max) / 1000))
+    # The slowest of all is the end of the curve, wherever the axis had to stop.
+    return [*points, (axis.high, histogram.max / 1000)]

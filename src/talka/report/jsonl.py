@@ -1,0 +1,42 @@
+"""JSON lines: a line for each window while the job runs, and the result as the last one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from talka.report.document import ResultDocument, TimelineRow
+from talka.report.files import FilePlace
+from talka.report.output import JobInfo
+
+
+class JsonLines:
+    name = "jsonl"
+
+    def __init__(self, path: str, what: str) -> None:
+        self._stream = FilePlace(path, what).stream()
+
+    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
+        self._stream.write(
+            b"".join(line({"type": "window", "job": job.id, **msgspec.to_builtins(row)}) for row in rows)
+        )
+
+    def finish(self, document: ResultDocument) -> None:
+        self._stream.write(line({"type": "result", **short(document)}))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def line(content: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(content) + b"\n"
+
+
+def short(document: ResultDocument) -> dict[str, Any]:
+    """The result without what is long: the windows, which have lines of their own, and the histograms."""
+    content: dict[str, Any] = msgspec.to_builtins(document)
+    del content["timeline"]
+    for workflow in content["workflows"]:
+        for step in workflow["steps"]:
+            del step["histogram"], step["service_histogram"]
+    return content

@@ -1,0 +1,184 @@
+"""A result as families of numbers with labels, in base units: what Prometheus and OpenTelemetry are told.
+
+Labels are bounded by the test: the job's name, its workflows, steps, checks and metrics, and what became of them.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from talka.clock import SECOND
+from talka.report.document import ResultDocument, Step, TimelineRow, Times, Workflow
+from talka.report.output import JobInfo, job_info
+from talka.stats import hdr
+
+QUANTILES: Final = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99", "0.999": "p99_9"}
+
+
+class Point(msgspec.Struct, frozen=True):
+    labels: dict[str, str]
+    value: float
+    at_ns: int
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Times, in seconds. `quantiles` is in rising order."""
+
+    labels: dict[str, str]
+    quantiles: dict[str, float]
+    count: int
+    total: float
+    at_ns: int
+
+
+class Family(msgspec.Struct, frozen=True):
+    """Numbers of one meaning. A counter only grows while the job runs."""
+
+    name: str
+    unit: Literal["", "seconds", "bytes", "ratio"]
+    kind: Literal["counter", "gauge", "summary"]
+    meaning: str
+    points: list[Point] = []
+    summaries: list[Summary] = []
+
+
+class Progress:
+    """Adds up the windows of a job that runs. Its names differ from those of the result, which counts more exactly."""
+
+    def __init__(self) -> None:
+        self._requests = self._failed = self._iterations = 0
+
+    def families(self, rows: Sequence[TimelineRow], job: JobInfo) -> list[Family]:
+        labels = {"job": job.name}
+        requests, failed, iterations, vus, times = (list[Point]() for _ in range(5))
+        for row in rows:
+            at_ns = job.started_ns + round((row.t_s + row.width_s) * SECOND)
+            self._requests += row.requests
+            self._failed += row.failed
+            self._iterations += row.iterations_started
+            requests.append(Point(labels, self._requests, at_ns))
+            failed.append(Point(labels, self._failed, at_ns))
+            iterations.append(Point(labels, self._iterations, at_ns))
+            vus.append(Point(labels, row.vus, at_ns))
+            for quantile, ms in (("0.5", row.response_p50_ms), ("0.99", row.response_p99_ms)):
+                if ms is not None:
+                    times.append(Point({**labels, "quantile": quantile}, seconds(ms), at_ns))
+        return with_points(
+            Family("progress_requests", "", "counter", "Requests so far.", requests),
+            Family("progress_failed", "", "counter", "Requests that failed so far.", failed),
+            Family("progress_iterations", "", "counter", "Iterations started so far.", iterations),
+            Family("progress_vus", "", "gauge", "Virtual users at work.", vus),
+            Family("progress_response_time", "seconds", "gauge", "Response times of each window by itself.", times),
+        )
+
+
+def families_of(document: ResultDocument) -> list[Family]:
+    """Everything in the result that is a number."""
+    return [*families_of_job(document), *families_of_workflows(document)]
+
+
+def ended_ns(document: ResultDocument) -> int:
+    return job_info(document).started_ns + round(document.duration_s * SECOND)
+
+
+def families_of_job(document: ResultDocument) -> list[Family]:
+    totals, at_ns, labels = document.totals, ended_ns(document), {"job": document.job.name}
+
+    def one(value: float) -> list[Point]:
+        return [Point(labels, value, at_ns)]
+
+    def by_status(**values: float) -> list[Point]:
+        return [Point({**labels, "status": status}, value, at_ns) for status, value in values.items()]
+
+    requests = by_status(ok=totals.ok, failed=totals.failed, interrupted=totals.interrupted)
+    held = sum(rule.passed for rule in document.thresholds)
+    rules = by_status(held=held, crossed=len(document.thresholds) - held)
+    started_s = job_info(document).started_ns / SECOND
+    generator = document.generator
+    return [
+        Family("requests", "", "counter", "Requests put on the wire, by what became of them.", requests),
+        Family("requests_not_sent", "", "counter", "Requests that never got on the wire.", one(totals.not_sent)),
+        Family("sent", "bytes", "counter", "Bytes sent.", one(totals.bytes_sent)),
+        Family("received", "bytes", "counter", "Bytes received.", one(totals.bytes_received)),
+        Family("connections", "", "counter", "Connections opened.", one(totals.connections)),
+        Family("reconnects", "", "counter", "Connections opened again.", one(totals.reconnects)),
+        Family("thresholds", "", "gauge", "Thresholds, by whether they held.", rules),
+        Family("lost_shards", "", "gauge", "Shards that were lost.", one(len(document.lost_shards))),
+        Family("exit_code", "", "gauge", "0: it ran to its end and every threshold held.", one(document.exit_code)),
+        Family("started_timestamp", "seconds", "gauge", "When the job started, since 1970.", one(started_s)),
+        Family("duration", "seconds", "gauge", "From the first start to the last answer.", one(document.duration_s)),
+        Family("generator_cpu", "ratio", "gauge", "The busiest core's share of one CPU.", one(generator.cpu)),
+        Family("generator_saturated", "", "gauge", "1: the generator was the bottleneck.", one(generator.saturated)),
+    ]
+
+
+def families_of_workflows(document: ResultDocument) -> list[Family]:
+    at_ns = ended_ns(document)
+    runs, codes, errors, checks, iterations, dropped, metrics = (list[Point]() for _ in range(7))
+    response, service = list[Summary](), list[Summary]()
+    for workflow in document.workflows:
+        labels = {"job": document.job.name, "workflow": workflow.name}
+        iterations.append(Point(labels, workflow.iterations, at_ns))
+        dropped.append(Point(labels, workflow.dropped_iterations, at_ns))
+        for step in workflow.steps:
+            named = {**labels, "step": step.name}
+            ends = {"ok": step.ok, "failed": step.failed, "interrupted": step.interrupted}
+            runs += [Point({**named, "status": status}, count, at_ns) for status, count in ends.items()]
+            for code, count in step.status_codes.items():
+                codes.append(Point({**named, "status": "other" if code == "0" else code}, count, at_ns))
+            errors += [Point({**named, "kind": kind}, count, at_ns) for kind, count in step.errors.items()]
+            response += summary_of(named, step.response_time_ms, step.histogram, at_ns)
+            service += summary_of(named, step.service_time_ms, step.service_histogram, at_ns)
+        for check in workflow.checks:
+            named = {**labels, "check": check.name}
+            checks.append(Point({**named, "status": "passed"}, check.passed, at_ns))
+            checks.append(Point({**named, "status": "failed"}, check.failed, at_ns))
+        metrics += points_of_metrics(workflow, labels, at_ns)
+    return with_points(
+        Family("iterations", "", "counter", "Iterations.", iterations),
+        Family("dropped_iterations", "", "counter", "Arrivals for which no virtual user was free.", dropped),
+        Family("step_runs", "", "counter", "Runs of a step, by what became of them.", runs),
+        Family("step_responses", "", "counter", "Responses, by status code.", codes),
+        Family("step_errors", "", "counter", "Failures of a step, by kind.", errors),
+        Family("step_response_time", "seconds", "summary", "From the intended start.", summaries=response),
+        Family("step_service_time", "seconds", "summary", "From the send.", summaries=service),
+        Family("checks", "", "counter", "Checks, by whether they passed.", checks),
+        Family("metric", "", "gauge", "Metrics of the test itself, in its own units.", metrics),
+    )
+
+
+def points_of_metrics(workflow: Workflow, labels: dict[str, str], at_ns: int) -> Iterable[Point]:
+    for metric in workflow.metrics:
+        numbers: dict[str, float | None] = {"values": metric.values, "total": metric.total}
+        numbers |= {"min": metric.min, "mean": metric.mean, "max": metric.max, **(metric.percentiles or {})}
+        for statistic, number in numbers.items():
+            if number is not None and math.isfinite(number):
+                yield Point({**labels, "metric": metric.name, "statistic": statistic}, number, at_ns)
+
+
+def summary_of(labels: dict[str, str], times: Times | None, histogram: str | None, at_ns: int) -> Iterable[Summary]:
+    if times is not None and histogram is not None:
+        # How many there are is told by the histogram alone: not every failure has a time.
+        count = hdr.decode(histogram).count
+        quantiles = {quantile: seconds(getattr(times, field)) for quantile, field in QUANTILES.items()}
+        yield Summary(labels, quantiles, count, seconds(times.mean * count), at_ns)
+
+
+def seconds(ms: float) -> float:
+    return round(ms / 1000, 9)
+
+
+def with_points(*families: Family) -> list[Family]:
+    return [family for family in families if family.points or family.summaries]
+
+
+def times_of_step(step: Step) -> dict[str, float]:
+    """The times of a step by name, in milliseconds; those without a sample are left out."""
+    return {
+        f"{label}_{field}_ms": getattr(times, field)
+        for label, times in (("response", step.response_time_ms), ("service", step.service_time_ms))
+        if times is not None
+        for field in Times.__struct_fields__
+    }

@@ -1,0 +1,1 @@
+SELECT to_regclass('talka_history_version') IS NOT NULL;

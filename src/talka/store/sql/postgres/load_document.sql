@@ -1,0 +1,1 @@
+SELECT document FROM talka_runs WHERE id = $1;

@@ -1,0 +1,3 @@
+DELETE FROM talka_runs
+WHERE started_at_us < :oldest_us
+   OR id IN (SELECT id FROM talka_runs ORDER BY started_at_us DESC, id DESC LIMIT -1 OFFSET :keep_count);

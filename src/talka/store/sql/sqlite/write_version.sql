@@ -1,0 +1,1 @@
+INSERT INTO talka_history_version (version) VALUES (:version);

@@ -1,0 +1,151 @@
+"""`talka compare` as people call it: its output, its exit codes, and what it says about wrong input."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from talka.cli.main import run_command
+from talka.report.document import (
+    Generator,
+    Job,
+    ResultDocument,
+    Step,
+    TimelineRow,
+    Totals,
+    Workflow,
+)
+from talka.stats import hdr
+from talka.stats.histogram import Histogram
+
+
+def result(path: Path, *, ms: int, step: str = "get", failed: int = 0) -> Path:
+    """A run of 1000 requests in 5 s, each of which took as long."""
+    times = Histogram()
+    times.record(ms * 1000, 1000)
+    text = hdr.encode(times)
+    found = Step(step, True, 1000, 1000 - failed, failed, 0, 200.0, None, None, {}, {}, [], text, text, {})
+    document = ResultDocument(
+        job=Job(path.stem, "shop.py", None),
+        status="completed",
+        exit_code=0,
+        reasons=[],
+        started_at="2026-11-15T12:00:00+00:00",
+        duration_s=5.0,
+        totals=Totals(1000, 1000 - failed, failed, 0, 0, 200.0, 0, 0, 1000, 0, 2, 0),
+        workflows=[Workflow("Shop", "completed", "open", "200/s for 5s", 9, 2, 5.0, 1000, 0, None, [found], [], [])],
+        thresholds=[],
+        timeline=[TimelineRow(at / 10, 0.1, 20, 20, failed // 50, 1, float(ms), float(ms)) for at in range(50)],
+        lost_shards=[],
+        datacenters=[],
+        start_skew_ms=0.0,
+        generator=Generator("python", "1", 0.1, None, None, False, []),
+        warnings=[],
+    )
+    path.write_bytes(document.to_json())
+    return path
+
+
+Compare = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def compare(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Compare:
+    """Calls the command beside the results a.json (50 ms), b.json (60 ms, 100 failed) and same.json (as a.json)."""
+    result(folder / "a.json", ms=50)
+    result(folder / "b.json", ms=60, failed=100)
+    result(folder / "same.json", ms=50)
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run_command(["compare", *arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_difference_is_shown_and_alone_fails_nothing(compare: Compare) -> None:
+    code, out, err = compare("a.json", "b.json")
+    assert (code, err) == (0, "")
+    assert out.startswith("B fails more often") and "slower" in out and "a.json" in out and "b.json" in out
+
+
+def test_equal_runs_show_no_difference(compare: Compare) -> None:
+    code, out, _ = compare("a.json", "same.json", "--fail-on", "response_time.p99 +0%")
+    assert code == 0 and out.startswith("No difference beyond noise.")
+
+
+@pytest.mark.parametrize("rule", ["response_time.p99 +10%", "failed +1%", "get.response_time.p95 +5ms"])
+def test_broken_rule_ends_with_exit_code_4(compare: Compare, rule: str) -> None:
+    code, out, err = compare("a.json", "b.json", "--fail-on", "rate -5%", "--fail-on", rule)
+    assert (code, err) == (4, "")
+    assert f"✗ {rule}" in out and "✓ rate -5%" in out
+
+
+def test_rules_that_hold_end_with_exit_code_0(compare: Compare) -> None:
+    assert compare("a.json", "b.json", "--fail-on", "response_time.p99 +30%", "--fail-on", "failed +11%")[0] == 0
+
+
+def test_page_and_document_are_written_beside_the_text(compare: Compare, folder: Path) -> None:
+    code, out, _ = compare("a.json", "b.json", "--html", "diff.html", "--json", "diff.json", "--fail-on", "failed +1%")
+    assert code == 4 and out.startswith("B fails more often")
+    assert (folder / "diff.html").read_text().startswith("<!doctype html>")
+    data = json.loads((folder / "diff.json").read_text())
+    assert data["schema"] == "talka.comparison/1" and data["rules"][0]["broken"] is True
+    assert (data["a"]["file"], data["b"]["file"]) == ("a.json", "b.json")
+
+
+def test_document_can_be_printed_alone(compare: Compare) -> None:
+    code, out, _ = compare("a.json", "b.json", "--json", "-")
+    assert code == 0 and json.loads(out)["different"] is True
+
+
+def test_page_can_be_printed_alone(compare: Compare) -> None:
+    _, out, _ = compare("a.json", "b.json", "--html", "-")
+    assert out.startswith("<!doctype html>") and out.rstrip().endswith("</html>")
+
+
+def test_same_file_twice_is_allowed_and_said(compare: Compare) -> None:
+    code, out, _ = compare("a.json", "a.json")
+    assert code == 0 and "No difference beyond noise." in out and "A and B are the same run" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["a.json"], "Missing argument 'B'"),
+        (["a.json", "none.json"], "none.json cannot be read: No such file"),
+        (["a.json", "."], ". cannot be read: Is a directory"),
+        (["a.json", "text.json"], "text.json: this is not a result of talka"),
+        (["other.json", "a.json"], "other.json: this is a document of schema 'talka.result/9'"),
+        (["a.json", "apart.json"], "no step in common"),
+        (["a.json", "b.json", "--fail-on", "response_time.p99"], 'Write it like "response_time.p99 +10%"'),
+        (["none.json", "b.json", "--fail-on", "nonsense"], 'The rule "nonsense" is wrong'),
+        (["a.json", "b.json", "--fail-on", "login.rate -5%"], 'no step "login" is in both runs'),
+        (["a.json", "b.json", "--json", "-", "--html", "-"], "cannot both be printed"),
+        (["a.json", "b.json", "--html", "none/diff.html"], "--html: none/diff.html cannot be written"),
+    ],
+)
+def test_wrong_input_ends_with_a_sentence_and_exit_code_2(
+    compare: Compare, folder: Path, arguments: list[str], words: str
+) -> None:
+    (folder / "text.json").write_text("hello")
+    (folder / "other.json").write_text((folder / "a.json").read_text().replace("talka.result/1", "talka.result/9"))
+    result(folder / "apart.json", ms=50, step="elsewhere")
+    code, out, err = compare(*arguments)
+    assert (code, out) == (2, "") and words in err and "Traceback" not in err and "internal error" not in err
+
+
+def test_run_that_answers_ten_milliseconds_later_is_called_slower(compare: Compare, talka, server, folder) -> None:
+    for delay in (50, 60):
+        done = talka(
+            *("run", f"{server.url}/delay/{delay}", "--rate", "50/s", "--duration", "2s"),
+            *("--json", f"real{delay}.json", "--ui", "none"),
+        )
+        assert done.returncode == 0, done.stderr
+    code, out, _ = compare("real50.json", "real60.json", "--json", "-", "--fail-on", "response_time.p50 +10%")
+    (row,) = [row for row in json.loads(out)["rows"] if (row["measure"], row["stat"]) == ("service_time", "p50")]
+    assert row["verdict"] == "slower" and 8 < row["difference"] < 12 and code == 4
