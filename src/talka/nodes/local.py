@@ -131,7 +131,7 @@ class LocalRunner:
         self._supervisor = Supervisor(self._on_message, self._on_exit)
 
     async def run(self) -> LoadJob:
-        job, progress_at = self._job, 0
+        job, progress_at, was_running = self._job, 0, False
         try:
             await self._carry_out(job.start(monotonic_ns()))
             while not job.ended_ns:
@@ -148,8 +148,9 @@ class LocalRunner:
                     effects += job.tick(now)
                     self._supervisor.check_guard()
                 await self._carry_out(effects)
-                if self._on_progress is not None and now >= progress_at:
-                    progress_at = now + self._progress_every_ns
+                has_news = now >= progress_at or (job.origin_ns and not was_running)
+                if self._on_progress is not None and has_news:
+                    progress_at, was_running = now + self._progress_every_ns, bool(job.origin_ns)
                     self._on_progress(job, now)
         finally:
             await self._supervisor.close()
