@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-load clean
+.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +52,14 @@ fix: $(STAMP) ## format, and mend what the linter can mend
 bench-truth: $(STAMP) ## are the numbers true? exact counts, delays, a stalled server, memory (about 6 minutes)
 	@$(BIN)/python benchmarks/truth.py
 
+bench-compare: $(STAMP) ## does talka compare call noise noise? 20 equal pairs, 4 unequal ones (about 5 minutes)
+	@$(BIN)/python benchmarks/compare.py
+
 bench-load: $(STAMP) ## how fast is one core? against wrk on nginx (Debian packages, installed when root)
 	@$(BIN)/python benchmarks/load.py
+
+docs: $(STAMP) ## write docs/cli.md anew from the commands
+	@$(BIN)/python docs/cli_reference.py > docs/cli.md
 
 sizes: $(STAMP) ## the ten largest files and classes
 	@$(BIN)/python benchmarks/sizes.py

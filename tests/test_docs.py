@@ -1,0 +1,134 @@
+"""What the documents show works: every Python snippet runs, every command line is one that exists."""
+
+import asyncio
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import talka
+from talka.cli.demo import running_demo_server
+from talka.cli.main import talka as command
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    return [
+        (path.name, text)
+        for path in PAGES
+        if path.name != "cli.md"  # made of the commands' own help
+        for kind, text in BLOCK.findall(path.read_text())
+        if kind == language
+    ]
+
+
+@pytest.fixture(scope="module")
+def target():
+    with running_demo_server() as url:
+        yield url
+
+
+PYTHON = blocks("python")
+WORKFLOWS = [(page, text) for page, text in PYTHON if "class " in text and "Workflow)" in text]
+
+
+@pytest.mark.parametrize(("page", "text"), WORKFLOWS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(WORKFLOWS)])
+def test_workflow_in_a_document_runs(page: str, text: str, target: str, tmp_path: Path) -> None:
+    file = tmp_path / "shown.py"
+    prelude = "" if "from talka import" in text else "from talka import *\n"
+    file.write_text(prelude + text.replace("http://127.0.0.1:8400", target))
+    (tmp_path / "users.csv").write_text("name\nada\nbob\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "talka", "run", str(file), "--iterations", "2", "--vus", "1", "--ui", "none"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_python_calls_in_a_document_run(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [call] = [text for page, text in PYTHON if page == "language.md" and "await talka.run(" in text]
+    visitor = next(text for page, text in WORKFLOWS if page == "language.md" and "class Visitor" in text)
+    names: dict[str, object] = {"talka": talka}
+    shown = visitor.replace("http://127.0.0.1:8400", target).replace('duration = "30s"', 'duration = "300ms"')
+    exec(compile(shown, "shown.py", "exec"), names)
+    names["__name__"] = "shown"
+    program = "async def main():\n" + "".join(f"    {line}\n" for line in call.splitlines())
+    exec(compile(program, "call.py", "exec"), names)
+    asyncio.run(names["main"]())  # type: ignore[operator]
+
+
+def test_output_of_a_users_own_in_a_document_runs(target: str, tmp_path: Path) -> None:
+    [text] = [text for page, text in PYTHON if page == "outputs.md"]
+    (tmp_path / "mine.py").write_text(text)
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "talka",
+            "run",
+            target,
+            "--iterations",
+            "2",
+            "--ui",
+            "none",
+            "--output",
+            "custom=mine.py:MyOutput",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0 and "WARNINGS" not in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_every_python_snippet_is_one_that_is_run_here() -> None:
+    left = [page for page, text in PYTHON if (page, text) not in WORKFLOWS and "await talka.run(" not in text]
+    assert left == ["outputs.md"]
+
+
+def command_lines() -> list[tuple[str, str]]:
+    found = []
+    for page, text in blocks(""):
+        for line in text.splitlines():
+            line = re.split(r"\s{2,}", line.strip())[0]  # what follows is a remark
+            if line.startswith("talka "):
+                found.append((page, line))
+    for path in PAGES:
+        if path.name != "cli.md":
+            found += [(path.name, line) for line in re.findall(r"`(talka [a-z][^`]*)`", path.read_text())]
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), command_lines())
+def test_command_in_a_document_exists_with_its_flags(page: str, line: str) -> None:
+    words = shlex.split(line.replace("…", " ").replace("[", " ").replace("]", " "))[1:]
+    found: click.Command = command
+    context = click.Context(command, info_name="talka")
+    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+        child = found.get_command(context, words[0])
+        if child is None:
+            assert found is not command or words[0].isupper(), f"{page}: talka has no command {words[0]}"
+            break
+        found, words = child, words[1:]
+    known = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    assert not unknown, f"{page}: {line}"
+
+
+def test_reference_of_the_command_line_is_up_to_date() -> None:
+    made = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "cli_reference.py")], capture_output=True, text=True, timeout=60
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == (ROOT / "docs" / "cli.md").read_text(), "run `make docs`"
