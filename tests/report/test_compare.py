@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.report.compare import (
+from talka.report.compare import compare, parse_rule
+from talka.report.compare_text import comparison_html, comparison_text
+from talka.report.comparison import (
     NO_DIFFERENCE,
     ROWS_SHOWN,
     SCHEMA,
@@ -18,10 +20,6 @@ from talka.report.compare import (
     Comparison,
     NotComparable,
     Row,
-    compare,
-    comparison_html,
-    comparison_text,
-    parse_rule,
 )
 from talka.report.document import (
     BadResult,

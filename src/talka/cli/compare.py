@@ -54,16 +54,17 @@ def compare(before: str, after: str, rules: tuple[str, ...], page: str | None, d
     from talka.cli.config import wants_color
     from talka.cli.output import columns_of
     from talka.report import compare as report
+    from talka.report.compare_text import comparison_html, comparison_text
     from talka.work.outcome import ExitCode
 
     wanted = [report.parse_rule(rule) for rule in rules]
     found = report.compare(read_result(before), read_result(after), wanted, files=(before, after))
     if page_file is not None:
-        page_file.write(report.comparison_html(found).encode())
+        page_file.write(comparison_html(found).encode())
     if data_file is not None:
         data_file.write(found.to_json())
     if not printed:
-        say(report.comparison_text(found, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
+        say(comparison_text(found, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
     return ExitCode.THRESHOLD_CROSSED if found.is_broken else ExitCode.HELD
 
 
