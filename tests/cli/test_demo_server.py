@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from talka.cli import demo_routes, demo_server
-from talka.cli.demo_server import CannotListen, DemoServer, TLSFiles, make_certificate, serve, start_demo_server
+from talka.cli.demo_certificate import TLSFiles, make_certificate
+from talka.cli.demo_server import CannotListen, DemoServer, serve, start_demo_server
 from talka.clock import MILLISECOND, monotonic_ns
 from talka.errors import Invalid
 

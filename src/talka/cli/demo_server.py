@@ -13,13 +13,13 @@ import socket
 import tempfile
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import httptools
 
+from talka.cli.demo_certificate import TLSFiles, make_certificate, write_certificate
 from talka.cli.demo_routes import (
     BAD_HOST,
     BAD_VERSION,
@@ -41,7 +41,7 @@ from talka.cli.demo_routes import (
     respond,
     split_url,
 )
-from talka.clock import MILLISECOND, monotonic_ns, utc_now
+from talka.clock import MILLISECOND, monotonic_ns
 from talka.errors import Invalid, Unavailable
 
 QUEUE_LIMIT: Final = 64
@@ -62,11 +62,6 @@ class CannotListen(Unavailable):
     def __init__(self, host: str, port: int, reason: str) -> None:
         super().__init__(f"The demo server cannot listen on {host} port {port}: {reason}. Choose another host or port.")
         self.host, self.port = host, port
-
-
-class TLSFiles(NamedTuple):
-    cert: Path
-    key: Path
 
 
 class Connection(asyncio.Protocol):
@@ -575,52 +570,3 @@ def serve(host: str, port: int, *, tls: bool, on_ready: Callable[[str], None], c
         pass  # asyncio's own loop will do
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(run())
-
-
-def write_certificate(files: TLSFiles, target: Path) -> None:
-    try:
-        target.write_bytes(files.cert.read_bytes())
-    except OSError as error:
-        raise Invalid(f"The certificate cannot be written to {target}: {error.strerror}.") from None
-
-
-def make_certificate(folder: Path, host: str) -> TLSFiles:
-    """A certificate signed by its own key, for `host` and every name of the loopback. Clients must be told to trust it."""
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-    except ImportError as error:
-        raise Invalid("To make a certificate, the package cryptography is needed: install talka[tls].") from error
-    from datetime import timedelta
-
-    names: list[x509.GeneralName] = []
-    for name in dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]):
-        try:
-            names.append(x509.IPAddress(ip_address(name)))
-        except ValueError:
-            names.append(x509.DNSName(name))
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Talka demo server")])
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    now = utc_now()
-    certificate = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))  # clocks differ
-        .not_valid_after(now + timedelta(days=365))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(identifier, critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    files = TLSFiles(folder / "demo-cert.pem", folder / "demo-key.pem")
-    files.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files.key.touch(mode=0o600)
-    files.key.chmod(0o600)  # also if it was there before
-    files.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return files
