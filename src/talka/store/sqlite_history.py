@@ -145,7 +145,11 @@ class SqliteHistory(History):
             isolation_level=None,  # transactions begin where we say so
             check_same_thread=False,  # the lock sees to it
         )
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error:  # it is no database
+            connection.close()
+            raise
         return connection
 
     def _version(self, connection: sqlite3.Connection) -> int:
