@@ -113,12 +113,14 @@ def test_a_damaged_result_is_refused_with_a_sentence(
 
 
 def test_a_file_that_cannot_be_read_is_told(report: Report) -> None:
-    assert report("none.json", "-o", "report.html") == (2, "", "none.json cannot be read: No such file or directory\n")
-    assert report(".git", "-o", "report.html") == (2, "", ".git cannot be read: Is a directory\n")
+    hint = "Name a file that talka run --json has written."
+    told = f"none.json cannot be read: No such file or directory. {hint}\n"
+    assert report("none.json", "-o", "report.html") == (2, "", told)
+    assert report(".git", "-o", "report.html") == (2, "", f".git cannot be read: Is a directory. {hint}\n")
 
 
 def test_a_file_far_too_large_is_not_read_to_its_end(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.cli.report.MOST_RESULT_BYTES", 1000)
+    monkeypatch.setattr("talka.cli.saved.MOST_RESULT_BYTES", 1000)
     code, _, err = report("result.json", "-o", "report.html")
     assert (code, err) == (2, "result.json is larger than 1,000 bytes: no result of talka is\n")
 

@@ -1,21 +1,13 @@
 """The command `talka compare`: two results side by side, and an exit code for CI."""
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from talka.cli.command import Command
 from talka.cli.output import ResultFile, say
+from talka.cli.saved import saved_result
 from talka.errors import Invalid
-
-if TYPE_CHECKING:
-    from talka.report.document import ResultDocument
-
-
-class CannotRead(Invalid):
-    """A file that is not there, or not for us."""
 
 
 class TwoOutputs(Invalid):
@@ -58,7 +50,7 @@ def compare(before: str, after: str, rules: tuple[str, ...], page: str | None, d
     from talka.work.outcome import ExitCode
 
     wanted = [report.parse_rule(rule) for rule in rules]
-    found = report.compare(read_result(before), read_result(after), wanted, files=(before, after))
+    found = report.compare(saved_result(before), saved_result(after), wanted, files=(before, after))
     if page_file is not None:
         page_file.write(comparison_html(found).encode())
     if data_file is not None:
@@ -66,15 +58,3 @@ def compare(before: str, after: str, rules: tuple[str, ...], page: str | None, d
     if not printed:
         say(comparison_text(found, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
     return ExitCode.THRESHOLD_CROSSED if found.is_broken else ExitCode.HELD
-
-
-def read_result(path: str) -> "ResultDocument":
-    from talka.report.document import BadResult, read
-
-    try:
-        return read(Path(path).read_bytes())
-    except BadResult as error:
-        raise BadResult(f"{path}: {error}") from None
-    except OSError as error:
-        reason = error.strerror
-        raise CannotRead(f"{path} cannot be read: {reason}. Name a file that talka run --json has written.") from None

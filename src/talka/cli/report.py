@@ -6,14 +6,8 @@ import click
 
 from talka.cli.command import Command
 from talka.cli.output import ResultFile
+from talka.cli.saved import saved_result
 from talka.errors import Invalid
-
-MOST_RESULT_BYTES = 256 * 1024 * 1024
-"""Far above the result of any job; whoever names a disk image by mistake is told so at once."""
-
-
-class CannotRead(Invalid):
-    """The file that was named cannot be read."""
 
 
 @click.command(
@@ -32,28 +26,15 @@ def report(result: str, output: str) -> int:
     if output != "-" and os.path.exists(output) and os.path.exists(result) and os.path.samefile(result, output):
         raise Invalid(f"--output: {output} is the result itself, and the page would replace it: name another file")
     file = ResultFile(output, what="--output")
-    content = read_result(result)
-    from talka.report.document import BadResult, read
+    document = saved_result(result)
+    from talka.report.document import BadResult
     from talka.report.html import html_report
 
     try:
-        page = html_report(read(content))
+        page = html_report(document)
     except BadResult as error:
         raise BadResult(f"{result}: {error}") from None
     except OverflowError:
         raise BadResult(f"{result}: it has numbers no measurement can have, so it is damaged or made up") from None
     file.write(page.encode())
     return 0
-
-
-def read_result(path: str) -> bytes:
-    try:
-        with click.open_file(path, "rb") as file:
-            content = file.read(MOST_RESULT_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise CannotRead(f"{path} cannot be read: {reason}") from None
-    assert isinstance(content, bytes)
-    if len(content) > MOST_RESULT_BYTES:
-        raise CannotRead(f"{path} is larger than {MOST_RESULT_BYTES:,} bytes: no result of talka is")
-    return content
