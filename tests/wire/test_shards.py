@@ -153,7 +153,8 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
     kinds = {kind for kind in vars(shards).values() if isinstance(kind, type) and issubclass(kind, Message)}
 
     assert {type(message) for message in ALL.values()} == kinds - {Message}
-    assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
+    others = ("packet", "membership-", "leadership-", "leases-")  # conversations with tests of their own
+    assert {path.stem for path in GOLDEN.glob("*.hex") if not path.stem.startswith(others)} == set(ALL)
 
 
 def test_no_two_messages_share_a_number() -> None:

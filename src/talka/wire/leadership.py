@@ -1,0 +1,245 @@
+"""The conversation of a group's voters: who leads, and what the majority register holds.
+
+A voter that starts says Hello; peers answer Welcome with what they remember of it. A candidate asks PreVote, then
+Vote. A leader sends Heartbeat, reads what voters hold with Collect, writes with Propose, brings a voter without state
+up to date with Snapshot, and gives leadership up with Released. Every message may be lost, doubled or overtaken.
+"""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from talka.errors import Untrusted
+from talka.wire.packets import NAME_LIMIT
+
+CHANNEL: Final = 2
+KEY_LIMIT: Final = 200
+VALUE_LIMIT_BYTES: Final = 256 * 1024
+PAGE_LIMIT_BYTES: Final = 512 * 1024
+"""What entries in one message may add up to: it stays under a frame's limit whatever else is in it."""
+PAGES_LIMIT: Final = 1024
+ENTRIES_PER_PAGE: Final = 1024
+
+Name = Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_LIMIT)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Numbers are never reused; new fields go last and have a default."""
+
+
+class Version(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Which write a value is of: the leader's term, then its place among the writes of that term."""
+
+    term: Count
+    sequence: Count
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    key: Key
+    version: Version
+    value: Annotated[bytes, msgspec.Meta(max_length=VALUE_LIMIT_BYTES)]
+
+
+Entries = Annotated[tuple[Entry, ...], msgspec.Meta(max_length=ENTRIES_PER_PAGE)]
+
+
+class Hello(Message, frozen=True, tag=1):
+    """I start (or still wait): this is my disk, and this far it is. What do you remember of me?"""
+
+    storage: Count
+    """Drawn when the disk was first used; another number is another disk."""
+    revision: Count
+    """How often the disk was written."""
+    admitted: bool
+    founded: Count
+    """The group's number, drawn once by its first leader; 0 before."""
+    voters: Count
+    """Digest of the voters this one was configured with: they must agree before the group is founded."""
+    echo: Count = 0
+    """The nonce of the receiver's last Welcome: proof that this Hello is not one of an earlier life."""
+
+
+class Welcome(Message, frozen=True, tag=2):
+    storage: Count
+    revision: Count
+    """The latest this peer has seen of the asker since it started; 0 and 0 if nothing."""
+    founded: Count
+    seat: Count
+    """The disk with which the asker counts, by the configuration this peer holds; 0 when none is recorded."""
+    config: Version
+    """Which configuration that is."""
+    term: Count
+    """The peer's own term: above 0, a majority has voted before and an empty disk is not needed to found a group."""
+    nonce: Count = 0
+    """To be echoed by the next Hello."""
+
+
+class PreVote(Message, frozen=True, tag=3):
+    """Would you vote for me in `term`? Nothing is promised by the answer."""
+
+    term: Count
+    round: Count
+    config: Version
+    founded: Count = 0
+    released: Count = 0
+    """The term of a leader that has given its lease up; 0 when none is known to have."""
+
+
+class PreVoteReply(Message, frozen=True, tag=4):
+    term: Count
+    """The replier's own term."""
+    round: Count
+    granted: bool
+
+
+class Vote(Message, frozen=True, tag=5):
+    """Vote for me in `term`: from then on accept nothing of an earlier one."""
+
+    term: Count
+    config: Version
+    founded: Count = 0
+    released: Count = 0
+
+
+class VoteReply(Message, frozen=True, tag=6):
+    term: Count
+    """The replier's term: the candidate's own when granted."""
+    granted: bool
+    storage: Count
+    revision: Count
+
+
+class Heartbeat(Message, frozen=True, tag=7):
+    term: Count
+    round: Count
+    founded: Count
+
+
+class HeartbeatReply(Message, frozen=True, tag=8):
+    term: Count
+    """The replier's term; above the leader's, the leader is deposed."""
+    round: Count
+    storage: Count
+    revision: Count
+    config: Version
+    """The configuration the replier holds: one that missed a change is told again."""
+    health: Count
+    """How much the replier doubts itself, 0 for not at all: leadership is not handed to one who is worse off."""
+
+
+class Collect(Message, frozen=True, tag=9):
+    """What do you hold? Answered in pages by key; `after` is the last key of the page before."""
+
+    term: Count
+    after: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)] = ""
+
+
+class Collected(Message, frozen=True, tag=10):
+    term: Count
+    after: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)]
+    entries: Entries
+    more: bool
+
+
+class Propose(Message, frozen=True, tag=11):
+    """Write these durably, then say Accepted."""
+
+    term: Count
+    batch: Count
+    entries: Entries
+
+
+class Accepted(Message, frozen=True, tag=12):
+    term: Count
+    batch: Count
+    storage: Count
+    revision: Count
+
+
+class Refused(Message, frozen=True, tag=13):
+    """Your term is over: this one has been promised."""
+
+    term: Count
+
+
+class Snapshot(Message, frozen=True, tag=14):
+    """All a leader holds, for a voter without state. The voter may act once it has every page and is configured."""
+
+    term: Count
+    number: Count
+    """Which snapshot the page is of: pages of two are never mixed."""
+    page: Annotated[int, msgspec.Meta(ge=0, lt=PAGES_LIMIT)]
+    pages: Annotated[int, msgspec.Meta(ge=1, le=PAGES_LIMIT)]
+    entries: Entries
+    founded: Count
+
+
+class SnapshotReply(Message, frozen=True, tag=15):
+    term: Count
+    number: Count
+    page: Count
+    storage: Count
+    """The disk that learned it."""
+
+
+class Released(Message, frozen=True, tag=16):
+    """The leader of `term` acts no more; `invited` should stand at once."""
+
+    term: Count
+    invited: Name
+
+
+LeadershipMessage: TypeAlias = (
+    Hello
+    | Welcome
+    | PreVote
+    | PreVoteReply
+    | Vote
+    | VoteReply
+    | Heartbeat
+    | HeartbeatReply
+    | Collect
+    | Collected
+    | Propose
+    | Accepted
+    | Refused
+    | Snapshot
+    | SnapshotReply
+    | Released
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[LeadershipMessage] = msgspec.msgpack.Decoder(LeadershipMessage)
+
+
+class BadLeadershipMessage(Untrusted):
+    """Bytes that are no message of this conversation."""
+
+
+def encode(message: LeadershipMessage) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(content: bytes | msgspec.Raw) -> LeadershipMessage:
+    try:
+        return _decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLeadershipMessage(f"a voter sent what is no message of ours: {error}") from None
+
+
+def pages(entries: list[Entry]) -> list[tuple[Entry, ...]]:
+    """`entries` cut so that each part fits a message. One empty page when there are none."""
+    result: list[tuple[Entry, ...]] = []
+    page: list[Entry] = []
+    size = 0
+    for entry in entries:
+        weight = len(entry.value) + 4 * len(entry.key) + 32
+        if page and (size + weight > PAGE_LIMIT_BYTES or len(page) == ENTRIES_PER_PAGE):
+            result.append(tuple(page))
+            page, size = [], 0
+        page.append(entry)
+        size += weight
+    result.append(tuple(page))
+    return result

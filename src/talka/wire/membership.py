@@ -1,0 +1,242 @@
+"""The conversation of members about who is alive: probes, gossip and anti-entropy. Channel 1 of a packet.
+
+A message goes from one member to another. An update is news of one member that rides on messages, encoded on its own, so
+that it is passed on without being encoded again. Everything that grows is bounded when it is decoded.
+"""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from talka.errors import Untrusted
+from talka.wire.packets import NAME_LIMIT
+
+CHANNEL: Final = 1
+"""This conversation's number in a packet."""
+ADDRESS_LIMIT: Final = 256
+ZONE_LIMIT: Final = 64
+REASON_LIMIT: Final = 64
+PAYLOAD_LIMIT_BYTES: Final = 512
+"""Of a member's state and of its metadata: both must fit a datagram."""
+PAGE_LIMIT_BYTES: Final = 256 * 1024
+"""A frame of anti-entropy stays below it."""
+RECORDS_LIMIT: Final = 4096
+"""Records of one page."""
+BUCKETS: Final = 64
+DIGEST_BYTES: Final = 8
+PEERS_LIMIT: Final = 16
+"""Members a watcher of another group is told of."""
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
+Address: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ADDRESS_LIMIT)]
+Zone: TypeAlias = Annotated[str, Meta(max_length=ZONE_LIMIT)]
+Accuser: TypeAlias = Annotated[str, Meta(max_length=NAME_LIMIT)]
+Reason: TypeAlias = Annotated[str, Meta(max_length=REASON_LIMIT)]
+Payload: TypeAlias = Annotated[bytes, Meta(max_length=PAYLOAD_LIMIT_BYTES)]
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Numbers are never reused; new fields go last and have a default."""
+
+
+class Update(Message, frozen=True):
+    """News of one life of one member: (name, boot)."""
+
+
+class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a member says of itself. Within one boot the higher version is the later one."""
+
+    version: Number
+    payload: Payload
+
+
+class Alive(Update, frozen=True, tag=21):
+    """The member lives and has this address. Only the member itself raises its incarnation."""
+
+    name: Name
+    boot: Number
+    incarnation: Number
+    address: Address
+    zone: Zone = ""
+    meta: Payload = b""
+
+
+class Suspect(Update, frozen=True, tag=22):
+    """`accuser` had no answer from the member. It may refute."""
+
+    name: Name
+    boot: Number
+    incarnation: Number
+    accuser: Accuser
+    reason: Reason
+
+
+class Dead(Update, frozen=True, tag=23):
+    """`accuser` waited for a refutation and none came."""
+
+    name: Name
+    boot: Number
+    incarnation: Number
+    accuser: Accuser
+    reason: Reason
+
+
+class Left(Update, frozen=True, tag=24):
+    """The member went on purpose. This life of it does not come back."""
+
+    name: Name
+    boot: Number
+    incarnation: Number
+
+
+class Stated(Update, frozen=True, tag=25):
+    """The member's state, for those who do not probe it soon."""
+
+    name: Name
+    boot: Number
+    state: State
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """All that a member knows of another, for anti-entropy."""
+
+    name: Name
+    boot: Number
+    incarnation: Number
+    address: Address
+    zone: Zone
+    meta: Payload
+    status: Annotated[int, Meta(ge=0, le=3)]
+    state: State | None = None
+    accuser: Accuser = ""
+    reason: Reason = ""
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A member as a watcher of another group is told of it."""
+
+    name: Name
+    boot: Number
+    address: Address
+    status: Annotated[int, Meta(ge=0, le=3)]
+
+
+class Ping(Message, frozen=True, tag=1):
+    """Are you there? Only this life of this name answers."""
+
+    sequence: Number
+    target: Name
+    target_boot: Number
+    state: State | None = None
+    """The sender's, when the target does not have it yet."""
+    knows: Number = 0
+    """The version of the target's state that the sender has; the target answers with a later one only."""
+    stream: bool = False
+    """Asked over the stream, to be answered over it."""
+
+
+class Ack(Message, frozen=True, tag=2):
+    """The target is there. From the target itself, or from a helper that it answered."""
+
+    sequence: Number
+    state: State | None = None
+    knows: Number = 0
+
+
+class PingRequest(Message, frozen=True, tag=3):
+    """Ping this member for me."""
+
+    sequence: Number
+    target: Name
+    target_boot: Number
+    address: Address
+
+
+class Nack(Message, frozen=True, tag=4):
+    """A helper's word that it has no answer yet, and so that it and the way to it are well."""
+
+    sequence: Number
+
+
+class Gossip(Message, frozen=True, tag=5):
+    """Nothing but the updates that ride on it."""
+
+
+class SyncOffer(Message, frozen=True, tag=6):
+    """Who I am, and a digest of each bucket of what I know. Joining is an offer of one who knows nobody."""
+
+    me: Alive
+    state: State | None
+    digests: Annotated[bytes, Meta(max_length=BUCKETS * DIGEST_BYTES)]
+
+
+class SyncReply(Message, frozen=True, tag=7):
+    """Who I am, which buckets differ, and what I have in them (the rest of it follows as `SyncRecords`)."""
+
+    me: Alive
+    buckets: Annotated[list[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
+    records: Annotated[list[Record], Meta(max_length=RECORDS_LIMIT)]
+
+
+class SyncRecords(Message, frozen=True, tag=8):
+    """What I have in the buckets that differ. Asks for no answer."""
+
+    records: Annotated[list[Record], Meta(max_length=RECORDS_LIMIT)]
+
+
+class Watch(Message, frozen=True, tag=9):
+    """A watcher of another group asks whether this name is there, in whichever life."""
+
+    sequence: Number
+    target: Name
+    stream: bool = False
+
+
+class WatchReply(Message, frozen=True, tag=10):
+    sequence: Number
+    name: Name
+    boot: Number
+    living: Number
+    """Members of the group that the answering one holds alive, itself included."""
+    state: State | None = None
+    peers: Annotated[list[Peer], Meta(max_length=PEERS_LIMIT)] = []
+
+
+GroupMessage: TypeAlias = Ping | Ack | PingRequest | Nack | Gossip | SyncOffer | SyncReply | SyncRecords
+"""Between members of one group."""
+MembershipMessage: TypeAlias = GroupMessage | Watch | WatchReply
+MemberUpdate: TypeAlias = Alive | Suspect | Dead | Left | Stated
+
+_encoder = msgspec.msgpack.Encoder()
+_messages: msgspec.msgpack.Decoder[MembershipMessage] = msgspec.msgpack.Decoder(MembershipMessage)
+_updates: msgspec.msgpack.Decoder[MemberUpdate] = msgspec.msgpack.Decoder(MemberUpdate)
+# Beside its own errors the decoder lets through those of text and of nesting.
+_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class BadMessage(Untrusted):
+    """Bytes that are no message or update of this conversation."""
+
+
+def encode(message: MembershipMessage) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(content: bytes | msgspec.Raw) -> MembershipMessage:
+    try:
+        return _messages.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadMessage(f"a member sent what is no message of membership: {error}") from None
+
+
+def encode_update(update: MemberUpdate) -> bytes:
+    return _encoder.encode(update)
+
+
+def decode_update(content: bytes | msgspec.Raw) -> MemberUpdate:
+    try:
+        return _updates.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadMessage(f"a member sent what is no update of membership: {error}") from None

@@ -1,0 +1,109 @@
+"""Each counter of a sender's boot is admitted once."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talka.wire.replay import WINDOW, ReplayWindow
+
+quick = settings(deadline=None, derandomize=True, max_examples=200)
+
+
+def test_frames_in_order_are_admitted_once_each() -> None:
+    window = ReplayWindow()
+
+    assert [window.admit(counter) for counter in (0, 0, 1, 1, 2, 0)] == [True, False, True, False, True, False]
+
+
+def test_frames_that_overtook_each_other_are_admitted_once_each() -> None:
+    window = ReplayWindow()
+
+    assert [window.admit(counter) for counter in (5, 3, 4, 3, 5, 4, 0, 0)] == [
+        *(True, True, True),
+        *(False, False, False),
+        *(True, False),
+    ]
+
+
+def test_the_first_frame_may_have_any_counter() -> None:
+    assert ReplayWindow().admit(2**63)
+
+
+def test_a_frame_overtaken_by_as_many_as_the_window_holds_is_refused_and_one_less_is_not() -> None:
+    window = ReplayWindow()
+    window.admit(WINDOW + 7)
+
+    assert not window.admit(7)
+    assert window.admit(8)
+    assert not window.admit(8)
+
+
+def test_a_step_of_less_than_the_window_keeps_what_was_seen() -> None:
+    window = ReplayWindow()
+    window.admit(10)
+
+    assert window.admit(10 + WINDOW - 1)
+    assert not window.admit(10)
+    assert window.admit(11)
+
+
+def test_a_step_of_the_window_or_more_forgets_and_lets_nothing_old_in() -> None:
+    for step in (WINDOW, WINDOW + 1, 3 * WINDOW):
+        window = ReplayWindow()
+        window.admit(10)
+
+        assert window.admit(10 + step)
+        assert not window.admit(10)
+        assert not window.admit(10 + step)
+        assert window.admit(10 + step - 1)
+
+
+def test_a_frame_from_far_below_the_window_is_refused_at_no_cost() -> None:
+    window = ReplayWindow()
+    window.admit(2**62)
+
+    assert not window.admit(0)
+    assert window.admit(2**62 + 1)
+
+
+def test_what_is_kept_does_not_grow_with_the_counters() -> None:
+    window = ReplayWindow()
+    for counter in range(0, 50 * WINDOW, 3):
+        window.admit(counter)
+
+    assert window._seen.bit_length() <= WINDOW
+
+
+@given(
+    start=st.integers(0, 2**62),
+    moves=st.lists(
+        st.one_of(
+            st.integers(-5, 5),
+            st.integers(-WINDOW - 3, -WINDOW + 3),
+            st.integers(WINDOW - 3, WINDOW + 3),
+            st.integers(-3 * WINDOW, 3 * WINDOW),
+        ),
+        max_size=60,
+    ),
+)
+@quick
+def test_the_window_admits_what_a_set_of_all_counters_would_within_its_reach(start: int, moves: list[int]) -> None:
+    window = ReplayWindow()
+    seen: set[int] = set()
+    highest = start
+    for move in [0, *moves]:
+        counter = max(0, highest + move)
+        new = counter not in seen and counter > highest - WINDOW
+
+        assert window.admit(counter) == new
+        if new:
+            seen.add(counter)
+            highest = max(highest, counter)
+
+
+@given(counters=st.lists(st.integers(0, 3 * WINDOW), max_size=80))
+@quick
+def test_no_counter_is_ever_admitted_twice(counters: list[int]) -> None:
+    window = ReplayWindow()
+    admitted = [counter for counter in counters + counters if window.admit(counter)]
+
+    assert len(admitted) == len(set(admitted))
