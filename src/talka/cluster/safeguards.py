@@ -1,0 +1,47 @@
+"""Every safeguard of the cluster's protocols, by name.
+
+All of them are on, always. The switches exist so that the simulator can take one away and show what it is for: a
+switch skips only the lines of its safeguard, and no checker knows of it. `docs/ablation.md` has a row for each.
+"""
+
+from typing import Final
+
+import msgspec
+
+
+class Safeguards(msgspec.Struct, frozen=True):
+    # membership
+    local_health: bool = True
+    """A member that fails its probes doubts itself first: its periods and timeouts grow."""
+    nack: bool = True
+    """A helper that cannot reach the target says so; silence of helpers then speaks against the prober."""
+    buddy: bool = True
+    """A suspected member is told so by whoever probes it, and can refute at once."""
+    confirmations: bool = True
+    """A lone accuser waits long; each independent accuser shortens the wait."""
+    lag_gate: bool = True
+    """A member that handles its datagrams late gives no verdicts."""
+    replay_window: bool = True
+    """A frame is accepted once."""
+    # leadership
+    persist_vote: bool = True
+    """Term and vote are on disk before the vote is given."""
+    vote_hold_down: bool = True
+    """A voter that starts gives no vote for one lease: it may have promised one that it forgot."""
+    configured_majority: bool = True
+    """A majority is one of the configured voters, never of those seen alive."""
+    lease_from_send: bool = True
+    """A leader counts its lease from before it asked, not from when it was answered."""
+    drift_margin: bool = True
+    """Leader and voters count a lease shorter and longer than it is, by the drift clocks may have."""
+    fencing: bool = True
+    """A receiver refuses commands with a token below the highest it has seen."""
+    pre_vote: bool = True
+    """A term is raised only when a majority would vote for it."""
+    check_quorum: bool = True
+    """A leader that no majority answers steps down."""
+    write_back: bool = True
+    """A new leader writes what it read from a majority to a majority before it serves."""
+
+
+ALL: Final = Safeguards()
