@@ -1,0 +1,243 @@
+"""Where things belong, by rendezvous hashing, and which of two is less loaded. Pure functions of what they are given.
+
+Two members with different views give different answers. So a placement is an order of candidates and never a
+permission: ownership is granted by a majority.
+
+Weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from hashlib import blake2b
+from math import ceil, log
+from random import Random
+from typing import Final
+
+from talka.errors import Invalid
+
+SHARDS: Final = 1024
+"""Jobs are owned by the shard, not one by one. Changing it moves every job: never within a running cluster."""
+WEIGHT_LIMIT: Final = 1e9
+PEERS_LIMIT: Final = 1024
+# One key for each use: a node's place for a job says nothing about the job's shard.
+_PLACE_KEY: Final = b"talka placement 1"
+_SHARD_KEY: Final = b"talka job shard 1"
+
+
+class BadWeight(Invalid):
+    """A node's weight gives it no share that could be computed."""
+
+    def __init__(self, node: str, weight: float) -> None:
+        super().__init__(
+            f"the node {node!r} has weight {weight}: a weight is above 0 and at most {WEIGHT_LIMIT:.0f};"
+            " leave a node out that shall get nothing"
+        )
+        self.node, self.weight = node, weight
+
+
+def shard_of(job_id: str) -> int:
+    """The shard a job belongs to, for ever: 0 to `SHARDS` − 1."""
+    return int.from_bytes(blake2b(job_id.encode(), digest_size=8, key=_SHARD_KEY).digest()) % SHARDS
+
+
+def order(key: str, nodes: Mapping[str, float]) -> list[str]:
+    """All nodes (with their weights) in the order in which they should own `key`: owner, backup, and so on.
+
+    A node that comes or goes changes nothing in the order of the others.
+    """
+    return _ordered(_scores(key, nodes))
+
+
+def owner(key: str, nodes: Mapping[str, float]) -> str | None:
+    """The first of `order`, None without nodes."""
+    return _first(_scores(key, nodes)) if nodes else None
+
+
+def assign(keys: Iterable[str], nodes: Mapping[str, float], slack: float = 1.25) -> dict[str, str]:
+    """A node for every key, none with more than `ceil(slack · its share by weight)` of them; empty without nodes.
+
+    A key whose first choice is full goes to the next with room. Keys choose in the order of their names, so the
+    answer depends on the set of keys alone. Bounded loads: Mirrokni, Thorup, Zadimoghaddam, SODA 2018.
+    """
+    if not 1.0 <= slack <= WEIGHT_LIMIT:
+        raise Invalid(f"slack must be from 1 to {WEIGHT_LIMIT:.0f}, not {slack}: below 1 some keys find no room")
+    wanted = sorted(dict.fromkeys(keys))
+    room = _room(len(wanted), nodes, slack)
+    chosen: dict[str, str] = {}
+    if not room:
+        return chosen
+    for key in wanted:
+        scores = _scores(key, nodes)
+        best = _first(scores)
+        if not room[best]:
+            best = next(node for node in _ordered(scores) if room[node])
+        room[best] -= 1
+        chosen[key] = best
+    return chosen
+
+
+def choose(rng: Random, candidates: Sequence[str], loads: Mapping[str, float]) -> str | None:
+    """The less loaded of two candidates drawn at random; one that has no load yet counts as idle. None without any.
+
+    Two choices suffice: all that chose the least loaded of old figures would choose the same one. Mitzenmacher 2001.
+    """
+    drawn = _draw_two(rng, candidates)
+    if drawn is None:
+        return None
+    first, second = drawn
+    return second if loads.get(second, 0.0) < loads.get(first, 0.0) else first
+
+
+class Ewma:
+    """A mean of samples in which each weighs half as much after every half-life."""
+
+    __slots__ = ("_at", "_half_life_ns", "_sum", "_weight")
+
+    def __init__(self, half_life_ns: int) -> None:
+        if half_life_ns < 1:
+            raise Invalid(f"half_life_ns must be at least 1, not {half_life_ns}")
+        self._half_life_ns = half_life_ns
+        self._sum = 0.0
+        self._weight = 0.0
+        self._at = 0
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 before the first sample."""
+        return self._sum / self._weight if self._weight else 0.0
+
+    def add(self, now: int, sample: float) -> None:
+        kept = self._kept(now)
+        self._sum = self._sum * kept + sample
+        self._weight = self._weight * kept + 1.0
+        self._at = max(self._at, now)
+
+    def faded(self, now: int) -> float:
+        """The mean, halved for every half-life without a sample: what was slow long ago deserves another try."""
+        return self.value * self._kept(now)
+
+    def _kept(self, now: int) -> float:
+        age_ns = now - self._at
+        if age_ns <= 0:
+            return 1.0
+        return float(0.5 ** (age_ns / self._half_life_ns))
+
+
+class _Peer:
+    __slots__ = ("latency", "open")
+
+    def __init__(self, half_life_ns: int) -> None:
+        self.open = 0
+        self.latency = Ewma(half_life_ns)
+
+
+class LoadBook:
+    """What is under way at each peer and how long it takes lately: the load by which `choose` compares.
+
+    Call `sent` for every request and `finished` once for each. For a request that failed, say the full timeout as its
+    latency: a peer that fails fast must not look quick. At `limit` the peer touched longest ago is forgotten.
+    """
+
+    __slots__ = ("_half_life_ns", "_limit", "_peers")
+
+    def __init__(self, half_life_ns: int, limit: int = PEERS_LIMIT) -> None:
+        if limit < 1:
+            raise Invalid(f"the limit of a load book must be at least 1, not {limit}")
+        self._half_life_ns = half_life_ns
+        self._limit = limit
+        # In the order of the last touch.
+        self._peers: dict[str, _Peer] = {}
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def sent(self, peer: str) -> None:
+        self._touch(peer).open += 1
+
+    def finished(self, now: int, peer: str, latency_ns: int) -> None:
+        entry = self._touch(peer)
+        # A peer that was forgotten meanwhile has fewer open requests than answers to come.
+        entry.open = max(0, entry.open - 1)
+        entry.latency.add(now, latency_ns)
+
+    def forget(self, peer: str) -> None:
+        self._peers.pop(peer, None)
+
+    def load(self, now: int, peer: str) -> float:
+        """Nanoseconds until one more request would be answered, roughly; 0 for an unknown peer, so it is tried."""
+        entry = self._peers.get(peer)
+        if entry is None:
+            return 0.0
+        # At least 1 ns: without a figure for the latency, the number under way still counts.
+        return (entry.open + 1) * max(1.0, entry.latency.faded(now))
+
+    def choose(self, now: int, rng: Random, candidates: Sequence[str]) -> str | None:
+        """Like the function `choose`, by the loads of this book."""
+        drawn = _draw_two(rng, candidates)
+        if drawn is None:
+            return None
+        first, second = drawn
+        return second if self.load(now, second) < self.load(now, first) else first
+
+    def _touch(self, peer: str) -> _Peer:
+        peers = self._peers
+        entry = peers.pop(peer, None)
+        if entry is None:
+            entry = _Peer(self._half_life_ns)
+            if len(peers) >= self._limit:
+                del peers[next(iter(peers))]
+        peers[peer] = entry
+        return entry
+
+
+def _scores(key: str, nodes: Mapping[str, float]) -> list[tuple[float, str]]:
+    """For each node (−score, name): sorted, the best comes first and ties fall by name.
+
+    A score is −weight / ln u with u drawn from (key, node) alone: that other nodes come or go does not change it, and
+    a node is first with a chance in proportion to its weight.
+    """
+    content = key.encode()
+    # The length before the key: no other key and node join to the same bytes.
+    keyed = blake2b(len(content).to_bytes(4) + content, digest_size=8, key=_PLACE_KEY)
+    scores: list[tuple[float, str]] = []
+    for node, weight in nodes.items():
+        if not 0.0 < weight <= WEIGHT_LIMIT:
+            raise BadWeight(node, weight)
+        digest = keyed.copy()
+        digest.update(node.encode())
+        # 52 bits and a half: exact as a float, and strictly between 0 and 1.
+        u = ((int.from_bytes(digest.digest()) >> 12) + 0.5) * 2.0**-52
+        scores.append((weight / log(u), node))
+    return scores
+
+
+def _first(scores: list[tuple[float, str]]) -> str:
+    return min(scores)[1]
+
+
+def _ordered(scores: list[tuple[float, str]]) -> list[str]:
+    scores.sort()
+    return [node for _, node in scores]
+
+
+def _room(keys: int, nodes: Mapping[str, float], slack: float) -> dict[str, int]:
+    """How many keys each node may get. Exact fractions: rounding could leave one key without a place."""
+    shares: dict[str, Fraction] = {}
+    for node, weight in nodes.items():
+        if not 0.0 < weight <= WEIGHT_LIMIT:
+            raise BadWeight(node, weight)
+        shares[node] = Fraction(weight)
+    total = sum(shares.values(), Fraction())
+    return {node: ceil(Fraction(slack) * keys * share / total) for node, share in shares.items()}
+
+
+def _draw_two(rng: Random, candidates: Sequence[str]) -> tuple[str, str] | None:
+    """Two different places of `candidates`, each pair as likely as any other; the same one twice when it is alone."""
+    count = len(candidates)
+    if count == 0:
+        return None
+    if count == 1:
+        return candidates[0], candidates[0]
+    first = rng.randrange(count)
+    second = rng.randrange(count - 1)
+    return candidates[first], candidates[second + (second >= first)]

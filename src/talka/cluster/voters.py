@@ -1,0 +1,137 @@
+"""Who votes in a group, and what a majority of them is.
+
+The configuration is a value of the majority register: it has a version, changes by one voter at a time, and a change
+needs a majority of the voters before it and of those after it.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.errors import Untrusted
+
+CONFIG_KEY: Final = "config"
+LEADER_KEY: Final = "leader"
+
+
+class Seat(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    storage: int = 0
+    """The disk this voter was admitted with; 0 when it never was. A voter with another disk has lost its promises."""
+
+
+class VoterConfig(msgspec.Struct, frozen=True, array_like=True):
+    founded: int
+    """The group's number, drawn once by its first leader; 0 before. Strangers with the same name differ in it."""
+    epoch: int
+    voters: tuple[Seat, ...]
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(voter.name for voter in self.voters)
+
+    def storage_of(self, name: str) -> int | None:
+        return next((voter.storage for voter in self.voters if voter.name == name), None)
+
+    def with_storage(self, name: str, storage: int) -> "VoterConfig":
+        """The next configuration, in which `name` counts with this disk; it joins when it is not a voter yet."""
+        voters = tuple(voter for voter in self.voters if voter.name != name) + (Seat(name, storage),)
+        return VoterConfig(self.founded, self.epoch + 1, tuple(sorted(voters, key=lambda voter: voter.name)))
+
+    def without(self, name: str) -> "VoterConfig":
+        return VoterConfig(self.founded, self.epoch + 1, tuple(voter for voter in self.voters if voter.name != name))
+
+
+_decoder = msgspec.msgpack.Decoder(VoterConfig)
+
+
+def encode_config(config: VoterConfig) -> bytes:
+    return msgspec.msgpack.encode(config)
+
+
+class BadConfig(Untrusted):
+    """Bytes that are no configuration of voters."""
+
+
+def decode_config(content: bytes) -> VoterConfig:
+    try:
+        return _decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadConfig(f"a voter sent what is no configuration of voters: {error}") from None
+
+
+def digest_of(names: tuple[str, ...]) -> int:
+    """A number for a list of voters, the same on every machine and whatever their order."""
+    joined = "\0".join(sorted(names)).encode()
+    return int.from_bytes(blake2b(joined, digest_size=7).digest(), "big")
+
+
+class Electorate:
+    """Answers one question: are these a majority?"""
+
+    __slots__ = ("_config", "_heard", "_live_ns", "_safeguards", "_seats", "me", "pending")
+
+    def __init__(self, me: str, config: VoterConfig, live_ns: int, safeguards: Safeguards = ALL) -> None:
+        self.me = me
+        self.config = config
+        self.pending: VoterConfig | None = None
+        """A configuration being written: until it is, a majority is one of both."""
+        self._safeguards = safeguards
+        self._live_ns = live_ns
+        self._heard: dict[str, int] = {}
+
+    @property
+    def config(self) -> VoterConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: VoterConfig) -> None:
+        self._config = config
+        self._seats = {voter.name: None for voter in config.voters}
+
+    def heard(self, now: int, name: str) -> None:
+        """Bounded by the configuration: only voters are noted."""
+        if self.is_voter(name):
+            self._heard[name] = now
+
+    def is_voter(self, name: str) -> bool:
+        return name in self._seats or (self.pending is not None and self.pending.storage_of(name) is not None)
+
+    def has_seat(self, name: str, storage: int) -> bool:
+        """Whether a voter speaks with the disk it was admitted with; one that was replaced has forgotten too much."""
+        seat = self._config.storage_of(name)
+        if seat is None and self.pending is not None:
+            seat = self.pending.storage_of(name)
+        return seat in (0, storage)
+
+    def others(self) -> tuple[str, ...]:
+        """Every voter to be told things, of both configurations while one is being written."""
+        names = dict(self._seats)
+        if self.pending is not None:
+            names.update(dict.fromkeys(self.pending.names()))
+        names.pop(self.me, None)
+        return tuple(names)
+
+    def heard_at(self, name: str) -> int | None:
+        return self._heard.get(name)
+
+    def is_majority(self, now: int, names: Mapping[str, object], excluding: str = "") -> bool:
+        """Whether `names` are a majority. `excluding` is a voter whose own word does not count, though its seat does."""
+        if self.pending is not None and not self._covers(now, self.pending, names, excluding):
+            return False
+        return self._covers(now, self.config, names, excluding)
+
+    def _covers(self, now: int, config: VoterConfig, names: Mapping[str, object], excluding: str) -> bool:
+        seats = len(config.voters)
+        if not self._safeguards.configured_majority:
+            seats = sum(1 for voter in config.voters if self._is_live(now, voter.name))
+        count = 0
+        for voter in config.voters:
+            if voter.name in names and voter.name != excluding:
+                count += 1
+        return 2 * count > seats
+
+    def _is_live(self, now: int, name: str) -> bool:
+        return name == self.me or now - self._heard.get(name, -self._live_ns - 1) <= self._live_ns
