@@ -1,0 +1,76 @@
+"""The door of a member: every frame that leaves gets a number, every frame that enters is let in once.
+
+What is wrong with a frame is found out in the order of cost: its envelope, its group, whether it was seen before. The
+body is not looked at here.
+"""
+
+from typing import Final
+
+import msgspec
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.wire.packets import PROTOCOL, BadPacket, Packet, decode_packet, encode_packet
+from talka.wire.replay import ReplayWindow
+
+SENDERS_LIMIT: Final = 16_384
+"""Senders whose frames are told apart; the one known longest is forgotten first."""
+BOOTS_PER_SENDER: Final = 16
+"""Lives of one sender whose frames are told apart; the oldest is forgotten first."""
+
+
+class Door:
+    def __init__(
+        self, *, group: str, name: str, boot: int, watchers: tuple[str, ...] = (), safeguards: Safeguards = ALL
+    ) -> None:
+        self.admitted = 0
+        self.refused: dict[str, int] = {}
+        """How many frames were turned away, by reason: malformed, protocol, group, own, replayed, body."""
+        self._group = group
+        self._name = name
+        self._boot = boot
+        self._groups = (group, *watchers)
+        self._safeguards = safeguards
+        self._counter = 0
+        self._windows: dict[tuple[str, str], dict[int, ReplayWindow]] = {}
+
+    def wrap(self, channel: int, body: bytes, updates: list[bytes] | None = None) -> bytes:
+        """A frame for this body. Each call makes another one, also of the same body."""
+        self._counter += 1
+        news = [msgspec.Raw(update) for update in updates] if updates else []
+        return encode_packet(
+            Packet(PROTOCOL, self._group, self._name, self._boot, self._counter, channel, msgspec.Raw(body), news)
+        )
+
+    def admit(self, frame: bytes) -> Packet | None:
+        """The packet of a frame that may be looked at; None for any other, which is counted."""
+        try:
+            packet = decode_packet(frame)
+        except BadPacket as problem:
+            self.turn_away(problem.reason)
+            return None
+        if packet.group not in self._groups:
+            self.turn_away("group")
+            return None
+        if packet.sender == self._name and packet.group == self._group:
+            self.turn_away("own")
+            return None
+        speaker = (packet.group, packet.sender)
+        windows = self._windows.get(speaker)
+        if windows is None:
+            if len(self._windows) >= SENDERS_LIMIT:
+                del self._windows[next(iter(self._windows))]
+            windows = self._windows[speaker] = {}
+        window = windows.get(packet.boot)
+        if window is None:
+            if len(windows) >= BOOTS_PER_SENDER:
+                del windows[next(iter(windows))]
+            window = windows[packet.boot] = ReplayWindow()
+        if not window.admit(packet.counter) and self._safeguards.replay_window:
+            self.turn_away("replayed")
+            return None
+        self.admitted += 1
+        return packet
+
+    def turn_away(self, reason: str) -> None:
+        """Count a frame that was not looked at, or whose body nobody can read."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1

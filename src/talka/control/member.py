@@ -1,0 +1,237 @@
+"""A node of the cluster as one pure thing: frames and time in, frames, writes and news out.
+
+It puts the cores together and routes their news: a leader that membership holds for dead is asked about sooner, a
+member that doubts itself leads later or not at all. What a node runs and what the simulator runs is this.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.federation import FederatedProber
+from talka.cluster.member_news import MemberJoined, MemberLost, Say
+from talka.cluster.membership import Membership
+from talka.cluster.register import Tell
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.door import Door
+from talka.control.owner import Owner
+from talka.control.receiver import FENCE_KEY, Receiver
+from talka.control.voter import Reply, Voter
+from talka.errors import Untrusted
+from talka.wire import leadership, leases, membership
+from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
+from talka.wire.membership import Watch, WatchReply
+from talka.wire.packets import BadPacket, Packet
+
+NEVER: Final = (1 << 63) - 1
+ADDRESSES_LIMIT: Final = 16_384
+VOTER: Final = 0
+RECEIVER: Final = 1
+
+
+class ClusterMember:
+    """One node: a door, and behind it any of membership, a prober of other groups, a voter, a receiver of commands and
+    an owner of leases."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        name: str,
+        boot: int,
+        membership: Membership | None = None,
+        prober: FederatedProber | None = None,
+        voter: Voter | None = None,
+        receiver: Receiver | None = None,
+        owner: Owner | None = None,
+        addresses: Mapping[str, str] | None = None,
+        seeds: tuple[str, ...] = (),
+        watchers: tuple[str, ...] = (),
+        safeguards: Safeguards = ALL,
+    ) -> None:
+        self.name = name
+        self.membership = membership
+        self.prober = prober
+        self.voter = voter
+        self.receiver = receiver
+        self.owner = owner
+        self.door = Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
+        self.group = group
+        self.next_tick_at = NEVER
+        self._timed = [part for part in (membership, prober, voter, owner) if part is not None]
+        self._seeds = seeds
+        self._configured = dict(addresses or {})
+        self._addresses: dict[str, str] = {}
+        """Where other peers are: told by membership, or learned from the frames they sent."""
+        self._tickets = 0
+        self._ticket_of: dict[int, tuple[int, int]] = {}  # ours to (part, its own); bounded by writes under way
+        self._spoken: tuple[object, bytes] = (None, b"")
+
+    @property
+    def frames_admitted(self) -> int:
+        return self.door.admitted
+
+    # -- inputs
+
+    def start(self, now: int) -> list[object]:
+        effects: list[object] = []
+        if self.membership is not None:
+            effects += self.membership.join(now, list(self._seeds))
+        if self.voter is not None:
+            effects += self.voter.start(now)
+        return self._out(now, effects)
+
+    def tick(self, now: int) -> list[object]:
+        effects: list[object] = []
+        if self.membership is not None and now >= self.membership.next_tick_at:
+            effects += self.membership.tick(now)
+            self._judge_health(now, effects)
+        if self.prober is not None and now >= self.prober.next_tick_at:
+            effects += self.prober.tick(now)
+        if self.voter is not None and now >= self.voter.next_tick_at:
+            effects += self.voter.tick(now)
+        if self.owner is not None and now >= self.owner.next_tick_at:
+            effects += self.owner.tick(now)
+        return self._out(now, effects)
+
+    def on_persisted(self, now: int, ticket: int) -> list[object]:
+        part, own = self._ticket_of.pop(ticket)
+        if part == VOTER and self.voter is not None:
+            return self._out(now, self.voter.on_persisted(now, own))
+        assert self.receiver is not None
+        return self._out(now, self.receiver.on_persisted(own))
+
+    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int) -> list[object]:
+        """A frame whose seal was good. `age_ns`: how long it waited in this node before it was handled."""
+        packet = self.door.admit(frame)
+        if packet is None:
+            return []
+        try:
+            hear = self._understand(now, source, packet, age_ns)
+        except BadPacket as problem:
+            self.door.turn_away(problem.reason)
+            return []
+        except Untrusted:
+            self.door.turn_away("body")
+            return []
+        return self._out(now, list(hear()))
+
+    def _understand(self, now: int, source: str, packet: Packet, age_ns: int) -> Callable[[], Sequence[object]]:
+        """What hearing this packet comes to. Only reading it can fail; what is heard is heard to the end."""
+        sender, boot = packet.sender, packet.boot
+        if packet.channel == membership.CHANNEL:
+            word = membership.decode(packet.body)
+            if packet.group != self.group and not isinstance(word, Watch | WatchReply):
+                raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
+            if isinstance(word, WatchReply):
+                prober = self.prober
+                if self.membership is not None:
+                    self.membership.health.handled(now, age_ns)  # the prober judges by it
+                return _nothing if prober is None else lambda: prober.on_reply(now, packet.group, sender, boot, word)
+            members = self.membership
+            if members is None:
+                return _nothing
+            return lambda: members.on_message(now, source, sender, boot, word, packet.updates, age_ns)
+        if packet.group != self.group:
+            raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
+        self._note_address(sender, source)
+        if packet.channel == leadership.CHANNEL:
+            saying, voter = leadership.decode(packet.body), self.voter
+            return _nothing if voter is None else lambda: voter.on_message(now, sender, saying)
+        if packet.channel == leases.CHANNEL:
+            asking = leases.decode(packet.body)
+            return lambda: self._on_lease_message(now, sender, asking)
+        raise BadPacket("body", f"{sender!r} sent on channel {packet.channel}, which nobody knows")
+
+    def _note_address(self, name: str, address: str) -> None:
+        if name in self._configured:
+            return
+        if name not in self._addresses and len(self._addresses) >= ADDRESSES_LIMIT:
+            del self._addresses[next(iter(self._addresses))]
+        self._addresses[name] = address
+
+    def _on_lease_message(self, now: int, sender: str, message: leases.LeaseMessage) -> list[object]:
+        match message:
+            case AcquireLease() | ReleaseLease():
+                return [] if self.voter is None else self.voter.on_lease_message(now, sender, message)
+            case CommandAnswer():
+                return [] if self.voter is None else self.voter.on_command_answer(sender, message)
+            case Command():
+                return [] if self.receiver is None else self.receiver.on_command(sender, message)
+            case LeaseAnswer():  # pragma: no branch - the type checker sees that no other is left
+                return [] if self.owner is None else self.owner.on_answer(now, sender, message)
+
+    # -- what callers ask of the parts
+
+    def act(self, now: int, effects: list[object]) -> list[object]:
+        """Carry out what a part answered to a call, as `member.act(now, member.voter.write(now, …))`."""
+        return self._out(now, effects)
+
+    # -- routing
+
+    def _judge_health(self, now: int, effects: list[object]) -> None:
+        if self.voter is None or self.membership is None:
+            return
+        health = self.membership.health
+        self.voter.election.set_health(health.score)
+        if health.level.must_not_lead and self.voter.election.is_leading(now):
+            effects += self.voter.hand_over_if_worse(now)
+
+    def _out(self, now: int, effects: list[object]) -> list[object]:
+        """Put messages into frames, give tickets numbers of this node, and let news reach the parts they concern."""
+        out: list[object] = []
+        index = 0
+        while index < len(effects):
+            effect = effects[index]
+            index += 1
+            if isinstance(effect, Say):
+                body = self._encode(effect.message)
+                out.append(Transmit(effect.to, self.door.wrap(membership.CHANNEL, body, effect.updates), effect.lane))
+            elif isinstance(effect, Tell):
+                frame = self.door.wrap(leadership.CHANNEL, self._encode(effect.message))
+                out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
+            elif isinstance(effect, Reply) and effect.to == self.name:
+                effects += self._on_lease_message(now, self.name, effect.message)
+            elif isinstance(effect, Reply):
+                frame = self.door.wrap(leases.CHANNEL, self._encode(effect.message))
+                out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
+            elif isinstance(effect, Persist):
+                self._tickets += 1
+                part = RECEIVER if self.voter is None or effect.puts[0][0] == FENCE_KEY else VOTER
+                self._ticket_of[self._tickets] = (part, effect.ticket)
+                out.append(Persist(self._tickets, effect.puts))
+            else:
+                out.append(effect)
+                if isinstance(effect, MemberLost) and self.voter is not None:
+                    effects += self.voter.suspect_leader(now, effect.name)
+                elif isinstance(effect, MemberJoined):
+                    self._note_address(effect.name, effect.address)
+        self._set_timer()
+        return out
+
+    def _encode(self, message: msgspec.Struct) -> bytes:
+        """The same message often goes to several peers: it is encoded once."""
+        if self._spoken[0] is not message:
+            self._spoken = (message, _encoder.encode(message))
+        return self._spoken[1]
+
+    def _address_of(self, name: str) -> str:
+        return self._configured.get(name) or self._addresses.get(name, name)
+
+    def _set_timer(self) -> None:
+        at = NEVER
+        for part in self._timed:
+            due = part.next_tick_at
+            if due < at:
+                at = due
+        self.next_tick_at = at
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def _nothing() -> list[object]:
+    """This node has no part that the packet is for."""
+    return []
