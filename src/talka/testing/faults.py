@@ -1,0 +1,371 @@
+"""Faults that strike a world: which, whom and when is drawn from the seed.
+
+Each class counts in `World.struck` when it had an effect, not when it was tried.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from talka.cluster.effects import Lane
+from talka.testing.network import LinkProfile
+
+if TYPE_CHECKING:
+    from talka.testing.world import World
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+RECORDED_LIMIT: Final = 512
+LAST_CALL_NS: Final = 14 * SECOND
+DISK_FAULTS: Final = ("disk lost", "disk rolled back")
+
+HOST_FAULTS: Final = ("crash", "stall", "pause", "slow cpu", "slow disk", "drift", "disk lost", "disk rolled back")
+NETWORK_FAULTS: Final = ("partition", "one-way cut", "isolation", "swizzle", "flapping link", "replay", "forgery")
+LINK_FAULTS: Final = ("loss", "burst loss", "duplicates", "reordering", "bandwidth")
+"""Properties of every link for the whole run, not events."""
+
+
+def link_profile(rng: Random, classes: Sequence[str], *, loss_most: float = 0.05) -> LinkProfile:
+    """A network that shows the link faults among `classes` and no other."""
+    return LinkProfile(
+        latency_ns=rng.randrange(100, 2000) * 1000,
+        jitter_ns=rng.randrange(50, 2000) * 1000,
+        loss=0.01 + rng.random() * (loss_most - 0.01) if "loss" in classes else 0.0,
+        burst=(0.004 + rng.random() * 0.004, 2.0 + rng.random() * 8) if "burst loss" in classes else None,
+        duplicate=0.01 + rng.random() * 0.05 if "duplicates" in classes else 0.0,
+        reorder=(0.01 + rng.random() * 0.03, rng.randrange(100, 900) * MILLISECOND)
+        if "reordering" in classes
+        else None,
+        bandwidth_bytes_per_s=rng.randrange(20_000, 200_000) if "bandwidth" in classes else None,
+    )
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How hard faults strike."""
+
+    gap_ns: int = 1500 * MILLISECOND
+    """Mean time from one fault to the next."""
+    down_ns: tuple[int, int] = (50 * MILLISECOND, 3 * SECOND)
+    stall_ns: tuple[int, int] = (200 * MILLISECOND, 3 * SECOND)
+    cut_ns: tuple[int, int] = (500 * MILLISECOND, 6 * SECOND)
+    drift_ppm: int = 20_000
+    service_ns: tuple[int, int] = (20 * MILLISECOND, 200 * MILLISECOND)
+
+
+class Faults:
+    """Strikes `hosts` with faults of the given classes from `begin` to `stop`.
+
+    Every class is tried once, in a drawn order, before any is tried again. Half of the faults strike one of those that
+    `favourites` names: who leads is hit too rarely by chance. `may_lose_disk` says whether a host may lose its disk, or
+    have it rolled back, at this instant: a protocol promises something for some disks only. Towards the end the other
+    faults make way for these two, which need a calm moment.
+    """
+
+    def __init__(
+        self,
+        world: "World",
+        hosts: Sequence[str],
+        classes: Sequence[str],
+        *,
+        limits: Limits = Limits(),  # noqa: B008 a frozen value
+        favourites: Callable[[], list[str]] = list,
+        may_lose_disk: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        self._world = world
+        self._rng = world.rng("fault")
+        self._hosts = list(hosts)
+        self._classes = [name for name in classes if name not in LINK_FAULTS]
+        self._limits = limits
+        self._favourites = favourites
+        self._may_lose_disk = may_lose_disk
+        self._todo: list[str] = []
+        self._era = 0  # raised when faults end, so that what was to heal later does not
+        self._is_over = True
+        self._quiet_until = 0
+        self._last_call_at = 0
+        self._is_image_kept = False
+        self._slow_until: dict[str, int] = {}
+        self._recorded: list[tuple[str, str, bytes, Lane]] = []
+        if "replay" in classes or "forgery" in classes:
+            world.network.tap(self._record)
+        self._actions: dict[str, Callable[[], bool]] = {
+            "crash": self._crash,
+            "stall": self._stall,
+            "pause": self._pause,
+            "slow cpu": self._slow_cpu,
+            "slow disk": self._slow_disk,
+            "drift": self._drift,
+            "disk lost": self._lose_disk,
+            "disk rolled back": self._roll_back,
+            "partition": self._partition,
+            "one-way cut": self._cut_one_way,
+            "isolation": self._isolate,
+            "swizzle": self._swizzle,
+            "flapping link": self._flap,
+            "replay": self._replay,
+            "forgery": self._forge,
+        }
+
+    def begin(self, until: int) -> None:
+        """Strike until `stop`, which is to come at `until`."""
+        self._is_over = False
+        self._last_call_at = until - LAST_CALL_NS
+        self._next()
+
+    def stop(self) -> None:
+        """No more faults: links heal, hosts come back, clocks stay as they are."""
+        self._is_over = True
+        self._heal()
+
+    def _heal(self) -> None:
+        self._era += 1
+        self._world.network.heal_all()
+        for name in self._hosts:
+            host = self._world.hosts[name]
+            host.set_service(None)
+            host.start()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is to be disturbed just now."""
+        return self._is_over or self._world.now < self._quiet_until
+
+    def _next(self) -> None:
+        if not self._is_over and self._classes:
+            gap_ns = self._limits.gap_ns
+            if any(name not in self._world.struck for name in self._classes):
+                gap_ns //= 2  # every class is to strike, also where there is little time
+            delay = int(self._rng.expovariate(1.0) * gap_ns) + MILLISECOND
+            self._world.after(delay, self._strike)
+
+    def _strike(self) -> None:
+        if self._is_over:
+            return
+        if self._world.now >= self._last_call_at and self._is_last_call():
+            return
+        if not self.is_quiet:
+            if not self._todo:
+                self._todo = list(self._classes)
+                self._rng.shuffle(self._todo)
+            name = self._todo.pop()
+            if self._actions[name]():
+                self._struck(name)
+            elif name not in self._todo:
+                self._todo.insert(0, name)  # not possible just now: its turn comes again
+        self._next()
+
+    def _is_last_call(self) -> bool:
+        """Whether a fault of a disk has not struck yet: then everything else heals, and only it is tried."""
+        waiting = [name for name in DISK_FAULTS if name in self._classes and not self._world.struck.get(name)]
+        if not waiting:
+            return False
+        if self._quiet_until < self._last_call_at + LAST_CALL_NS:
+            self._quiet_until = self._last_call_at + LAST_CALL_NS
+            self._heal()
+        elif self._actions[waiting[0]]():
+            self._struck(waiting[0])
+        self._world.after(LAST_CALL_NS // 100, self._strike)
+        return True
+
+    def _struck(self, name: str) -> None:
+        self._world.struck[name] = self._world.struck.get(name, 0) + 1
+
+    def _between(self, span: tuple[int, int]) -> int:
+        return self._rng.randrange(span[0], span[1])
+
+    def _later(self, delay: int, action: Callable[[], object]) -> None:
+        era = self._era
+
+        def act() -> None:
+            if era == self._era:
+                action()
+
+        self._world.after(delay, act)
+
+    def _victim(self) -> str:
+        favourites = self._favourites()
+        if favourites and self._rng.random() < 0.5:
+            return self._rng.choice(favourites)
+        return self._rng.choice(self._hosts)
+
+    # -- hosts
+
+    def _crash(self) -> bool:
+        host = self._world.hosts[self._victim()]
+        if not host.crash():
+            return False
+        self._later(self._between(self._limits.down_ns), host.start)
+        return True
+
+    def _stall(self) -> bool:
+        host = self._world.hosts[self._victim()]
+        return host.state == "up" and host.stall(self._between(self._limits.stall_ns))
+
+    def _pause(self) -> bool:
+        """A stall between a decision and its effects."""
+        host = self._world.hosts[self._victim()]
+        return host.state == "up" and host.stall(self._between(self._limits.stall_ns), mid_step=True)
+
+    def _slow_cpu(self) -> bool:
+        host = self._world.hosts[self._victim()]
+        host.set_service(self._between(self._limits.service_ns))
+        self._later(self._between(self._limits.cut_ns), lambda: host.set_service(None))
+        return host.state == "up"
+
+    def _slow_disk(self) -> bool:
+        name = self._victim()
+        if self._slow_until.get(name, 0) > self._world.now:
+            return False  # slowness multiplies: two at once would stop the disk for good
+        duration = self._between(self._limits.cut_ns)
+        self._slow_until[name] = self._world.now + duration
+        self._world.hosts[name].disk.slow_down(self._rng.choice((10, 50, 200)), duration)
+        return True
+
+    def _drift(self) -> bool:
+        limit = self._limits.drift_ppm
+        self._world.hosts[self._victim()].set_drift(
+            self._rng.choice((-limit, limit, self._rng.randrange(-limit, limit)))
+        )
+        return True
+
+    def _is_calm(self) -> bool:
+        hosts = self._world.hosts
+        return all(hosts[name].state == "up" and not self._world.network.ports[name].cuts for name in self._hosts)
+
+    def _lose_disk(self) -> bool:
+        name = self._victim()
+        host = self._world.hosts[name]
+        if not self._is_calm() or not self._may_lose_disk(name):
+            return False
+        host.crash()
+        host.disk.lose()
+        self._later(self._between(self._limits.down_ns), host.start)
+        return True
+
+    def _roll_back(self) -> bool:
+        """The disk returns to what it was a while ago. Peers that answered meanwhile can tell, if they are there."""
+        name = self._victim()
+        host = self._world.hosts[name]
+        if self._is_image_kept or not self._is_calm() or not self._may_lose_disk(name):
+            return False
+        host.disk.snapshot()
+        self._is_image_kept = True
+
+        def put_back() -> None:
+            self._is_image_kept = False
+            if self._is_over or not host.disk.has_changed or not self._is_calm() or not self._may_lose_disk(name):
+                return
+            host.crash()
+            host.disk.roll_back()
+            host.start()
+            self._quiet_until = max(self._quiet_until, self._world.now + 3 * SECOND)
+            self._struck("disk rolled back")
+
+        self._world.after(self._between((SECOND, 4 * SECOND)), put_back)
+        return False
+
+    # -- network
+
+    def _cut(self, pairs: list[tuple[str, str]], duration: int) -> None:
+        network = self._world.network
+        for source, to in pairs:
+            network.cut(source, to)
+
+        def heal() -> None:
+            for source, to in pairs:
+                network.heal(source, to)
+
+        self._later(duration, heal)
+
+    def _partition(self) -> bool:
+        names = list(self._world.hosts)
+        self._rng.shuffle(names)
+        size = self._rng.randrange(1, len(names))
+        pairs = [(a, b) for a in names[:size] for b in names[size:]]
+        self._cut(pairs + [(b, a) for a, b in pairs], self._between(self._limits.cut_ns))
+        return True
+
+    def _cut_one_way(self) -> bool:
+        source, to = self._rng.sample(list(self._world.hosts), 2)
+        self._cut([(source, to)], self._between(self._limits.cut_ns))
+        return True
+
+    def _isolate(self) -> bool:
+        """One host hears nobody, or nobody hears it, or both."""
+        name = self._victim()
+        others = [other for other in self._world.hosts if other != name]
+        ways = self._rng.randrange(3)
+        pairs = [(name, other) for other in others] if ways != 1 else []
+        pairs += [(other, name) for other in others] if ways != 0 else []
+        self._cut(pairs, self._between(self._limits.cut_ns))
+        return True
+
+    def _swizzle(self) -> bool:
+        """Stop a set of hosts' links one by one, then heal them in another order."""
+        names = self._rng.sample(list(self._world.hosts), self._rng.randrange(1, max(2, len(self._world.hosts) // 2)))
+        step = self._between((50 * MILLISECOND, 400 * MILLISECOND))
+        others = list(self._world.hosts)
+        for index, name in enumerate(names):
+            pairs = [(name, other) for other in others if other != name]
+            pairs += [(other, name) for other in others if other != name]
+            lasts = (len(names) + self._rng.randrange(len(names) + 1)) * step + step
+            self._later(index * step, partial(self._cut, pairs, lasts))
+        return True
+
+    def _flap(self) -> bool:
+        one, other = self._rng.sample(list(self._world.hosts), 2)
+        period = self._between((300 * MILLISECOND, 1500 * MILLISECOND))
+        for turn in range(self._rng.randrange(2, 6)):
+            self._later(2 * turn * period, lambda: self._cut([(one, other), (other, one)], period))
+        return True
+
+    def _record(self, source: str, to: str, sealed: bytes, lane: Lane) -> None:
+        if self._is_over:
+            return
+        if len(self._recorded) >= RECORDED_LIMIT:
+            self._recorded[self._rng.randrange(RECORDED_LIMIT)] = (source, to, sealed, lane)
+        else:
+            self._recorded.append((source, to, sealed, lane))
+
+    def _replay(self) -> bool:
+        """Frames seen on the wire are played to whom they were meant for once more."""
+        if not self._recorded:
+            return False
+        for source, to, sealed, lane in self._rng.sample(self._recorded, min(20, len(self._recorded))):
+            if to in self._world.hosts:
+                self._world.network.inject(to, source, sealed, lane)
+        return True
+
+    def _forge(self) -> bool:
+        """Frames of somebody without the key: random bytes, and real ones with a bit turned or cut short."""
+        if not self._recorded:
+            return False
+        for source, to, sealed, lane in self._rng.sample(self._recorded, min(10, len(self._recorded))):
+            kind = self._rng.randrange(3)
+            forged = bytearray(sealed)
+            if kind == 0:
+                forged = bytearray(self._rng.randbytes(self._rng.randrange(1, 200)))
+            elif kind == 1:
+                forged[self._rng.randrange(len(forged))] ^= 1 << self._rng.randrange(8)
+            else:
+                del forged[self._rng.randrange(len(forged)) :]
+            if to in self._world.hosts:
+                self._world.network.inject(to, source, bytes(forged), lane)
+        return True
+
+
+def missing(world: "World", classes: Sequence[str]) -> list[str]:
+    """Classes of the plan that never struck: such a run proves less than it says."""
+    network = world.network
+    seen = dict(world.struck)
+    seen["loss"] = network.dropped.get("loss", 0)
+    seen["burst loss"] = network.dropped.get("burst", 0)
+    seen["duplicates"] = network.doubled
+    seen["reordering"] = network.held_back
+    seen["bandwidth"] = network.squeezed
+    if any(name in ("partition", "one-way cut", "isolation", "swizzle", "flapping link") for name in classes):
+        seen["cuts"] = network.dropped.get("cut", 0) + network.dropped.get("stream", 0)
+    return [name for name in classes if not seen.get(name)]
