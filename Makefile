@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+PURE := tests/stats tests/work tests/wire tests/cluster tests/control
+SEED ?= 1
+KIND ?= elections
+SECONDS ?= 600
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load docs clean
+.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load sim sim-long ablation docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,14 +27,13 @@ demo: $(STAMP) ## run a real load test on the bundled server: live view, summary
 	@$(BIN)/talka demo --html build/demo.html
 
 test: $(STAMP) ## every test (under 15 minutes on 2 cores)
-	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests/stats tests/work tests/wire tests/control \
-	  --cov --cov-report=term --no-cov-on-fail
-	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests --ignore=tests/stats --ignore=tests/work \
-	  --ignore=tests/wire --ignore=tests/control
+	@$(BIN)/python -m pytest -q -m "not serial" -n 2 $(PURE) --cov --cov-report=term --no-cov-on-fail
+	@$(BIN)/python -m pytest -q -n 2 tests/sim
+	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests $(PURE:%=--ignore=%) --ignore=tests/sim
 	@$(BIN)/python -m pytest -q -m serial tests
 
 test-fast: $(STAMP) ## the pure half only, for the inner loop
-	@$(BIN)/python -m pytest -q -n 2 tests/stats tests/work tests/wire tests/control
+	@$(BIN)/python -m pytest -q -n 2 $(PURE)
 
 test-all: test ## every test, then every test again against the built wheel
 	@rm -rf build/wheel && mkdir -p build/wheel
@@ -48,6 +51,15 @@ check: $(STAMP) ## format, lint, types, and the map of the package
 fix: $(STAMP) ## format, and mend what the linter can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+sim: $(STAMP) ## replay one simulated history, verbosely: SEED=n, KIND=elections or membership
+	@$(BIN)/python -m tests.sim replay $(SEED) --kind $(KIND)
+
+sim-long: $(STAMP) ## new seeds for SECONDS=600, and a thousand members once
+	@$(BIN)/python -m tests.sim long --seconds $(SECONDS)
+
+ablation: $(STAMP) ## take each safeguard of the cluster away and see what breaks; writes docs/ablation.md
+	@$(BIN)/python -m tests.sim ablation --write
 
 bench-truth: $(STAMP) ## are the numbers true? exact counts, delays, a stalled server, memory (about 6 minutes)
 	@$(BIN)/python benchmarks/truth.py

@@ -1,0 +1,106 @@
+"""Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
+
+python -m tests.sim replay SEED [--kind elections|membership] [--quiet]
+python -m tests.sim long [--seconds 600] [--from-seed N]
+python -m tests.sim ablation [--write]
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+
+from talka.testing.world import SECOND, World
+from tests.sim import ablation, elections, membership, membership_figures
+
+KINDS = {"elections": elections, "membership": membership}
+
+
+def replay(kind: str, seed: int, is_quiet: bool) -> int:
+    for line in KINDS[kind].describe(seed):
+        print(line)
+    world: World = KINDS[kind].run(seed, verbose=None if is_quiet else print)
+    for violation in world.violations:
+        print(f"VIOLATED {violation.invariant} at {violation.time / SECOND:.3f} s: {violation.text}")
+    print("faults that struck: " + ", ".join(f"{name} {count}" for name, count in sorted(world.struck.items())))
+    print(f"trace hash: {world.trace_hash()}")
+    return 1 if world.violations else 0
+
+
+def one(kind: str, seed: int) -> tuple[str, int, int, list[str]]:
+    """(kind, seed, simulated node-seconds, what was violated)."""
+    world: World = KINDS[kind].run(seed)
+    told = [f"{violation.invariant}: {violation.text}" for violation in world.violations]
+    return kind, seed, len(world.hosts) * world.now // SECOND, told
+
+
+def commit() -> str:
+    answer = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or "unknown"
+
+
+def work(first: int) -> Iterator[tuple[str, int]]:
+    """Elections mostly: their rare holes need thousands of seeds."""
+    seed = first
+    while True:
+        yield ("membership" if seed % 20 == 0 else "elections"), seed
+        seed += 1
+
+
+def long(seconds: float, first: int) -> int:
+    print(f"seeds from {first}, for {seconds:.0f} s, at commit {commit()}")
+    started = time.monotonic()
+    counts = dict.fromkeys(KINDS, 0)
+    node_seconds = 0
+    failures = 0
+    todo = work(first)
+    cores = os.cpu_count() or 1
+    with ProcessPoolExecutor(cores) as pool:
+        running: set[Future[tuple[str, int, int, list[str]]]] = set()
+        thousand = pool.submit(membership_figures.thousand)
+        while running or time.monotonic() - started < seconds:
+            while len(running) < 2 * cores and time.monotonic() - started < seconds:
+                running.add(pool.submit(one, *next(todo)))
+            done, running = wait(running, timeout=60, return_when=FIRST_COMPLETED)
+            for future in done:
+                kind, seed, simulated, told = future.result()
+                counts[kind] += 1
+                node_seconds += simulated
+                for text in told:
+                    failures += 1
+                    print(f"{kind} seed {seed}: {text}\n  make sim SEED={seed} KIND={kind}")
+        for line in thousand.result():
+            print(line)
+    elapsed = time.monotonic() - started
+    print(", ".join(f"{count} seeds of {kind}" for kind, count in counts.items()) + f" in {elapsed:.0f} s")
+    print(f"{node_seconds} simulated node-seconds, {node_seconds / elapsed:.0f} per second on {cores} cores")
+    print("clean" if not failures else f"{failures} violations")
+    return 1 if failures else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.sim")
+    commands = parser.add_subparsers(dest="command", required=True)
+    one_seed = commands.add_parser("replay")
+    one_seed.add_argument("seed", type=int)
+    one_seed.add_argument("--kind", choices=sorted(KINDS), default="elections")
+    one_seed.add_argument("--quiet", action="store_true")
+    for_long = commands.add_parser("long")
+    for_long.add_argument("--seconds", type=float, default=600)
+    for_long.add_argument("--from-seed", type=int, default=None)
+    table = commands.add_parser("ablation")
+    table.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.command == "replay":
+        return replay(arguments.kind, arguments.seed, arguments.quiet)
+    if arguments.command == "long":
+        first = arguments.from_seed
+        return long(arguments.seconds, first if first is not None else time.time_ns() % 10**9 * 1000)
+    return ablation.main(arguments.write)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

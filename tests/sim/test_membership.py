@@ -1,0 +1,43 @@
+"""Membership under drawn faults: every seed keeps every invariant, and is the same history each time."""
+
+import pytest
+
+from talka.testing.world import SECOND
+from tests.sim.membership import CLASSES, describe, plan_of, run
+
+CHUNK = 13
+FIRST_SEEDS = range(1, 105, CHUNK)
+
+
+@pytest.mark.parametrize("first", FIRST_SEEDS)
+def test_no_seed_violates_an_invariant(first: int) -> None:
+    told = []
+    for seed in range(first, first + CHUNK):
+        world = run(seed)
+        for violation in world.violations:
+            told += [*describe(seed), f"  {violation.time / SECOND:.3f} s: {violation.invariant}: {violation.text}"]
+        told += ["  " + line for line in world.recent_lines()[-20:]] if world.violations else []
+
+    assert not told, "\n".join(told)
+
+
+def test_the_seeds_are_as_large_as_they_claim_and_have_every_class_of_fault() -> None:
+    plans = [plan_of(seed) for first in FIRST_SEEDS for seed in range(first, first + CHUNK)]
+
+    assert len(plans) == 104
+    assert all(plan.members >= 16 and plan.ends_at >= 60 * SECOND and len(plan.classes) >= 3 for plan in plans)
+    counts = {name: sum(name in plan.classes for plan in plans) for name in CLASSES}
+    assert min(counts.values()) >= 10
+
+
+def test_a_seed_is_one_history() -> None:
+    once, again, other = run(3), run(3), run(4)
+
+    assert once.trace_hash() == again.trace_hash() != other.trace_hash()
+
+
+def test_a_plan_is_told_in_lines() -> None:
+    lines = describe(12)
+
+    assert lines[0].startswith("seed 12: ")
+    assert [line.split()[0] for line in lines[1:]] == ["faults", "links:", "clocks:", "leaves:"]
