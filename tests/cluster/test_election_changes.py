@@ -278,19 +278,125 @@ def test_a_newcomer_that_drains_is_admitted_and_goes_on_draining(group: Any) -> 
 
 def test_a_newcomer_counts_with_the_disk_it_learned_with_also_before_the_change_is_done(group: Any) -> None:
     leader = joined(group, "d")
-    group.lose(Accepted, SnapshotReply)
+    group.lose(Accepted)
     group.ask(leader, "change_voters", 2, ("a", "b", "c", "d"))
+    group.ask(leader, "write", 3, "y", b"w")
     group.heal()
     voter = next(name for name in "abc" if name != leader)
     batch = group.messages(Propose, leader)[-1][2].batch
     storage = group.record("d").storage
 
-    group.tell(leader, voter, Accepted(1, batch, group.record(voter).storage, 1))
+    group.tell(leader, voter, Accepted(1, batch, group.record(voter).storage, 1))  # two of three, and two of four
     group.tell(leader, "d", Accepted(1, batch, storage + 1, 1))
-    assert group.told(ConfigChanged, leader)[1:] == []
+    assert group.told(WriteEnded, leader)[1:] == []
 
     group.tell(leader, "d", Accepted(1, batch, storage, 1))
-    assert [news.config.names() for news in group.told(ConfigChanged, leader)[1:]] == [("a", "b", "c", "d")]
+    assert [(told.ref, told.outcome) for told in group.told(WriteEnded, leader)[1:]] == [(3, "accepted")]
+
+
+def test_voters_with_their_disks_elect_again_whatever_a_newcomer_missed(group: Any) -> None:
+    leader = joined(group, "d")
+    other, lost = [name for name in "abc" if name != leader]
+    group.crash(lost)
+    group.lose_disk(lost)
+    group.lose(Snapshot)
+    group.ask(leader, "change_voters", 2, ("a", "b", "c", "d"))
+    group.run(SECOND)
+
+    group.crash(leader)
+    group.start(leader)
+
+    # Two of three; had they heard of the change, they would be two of four.
+    assert group.elect() in (leader, other)
+    assert group.voters[other].config.names() == ("a", "b", "c")
+    group.heal()
+    group.start(lost)
+    group.run(10 * SECOND)
+    assert group.voters[lost].phase is Phase.ACTIVE
+
+
+def test_a_newcomer_that_does_not_learn_in_time_leaves_the_voters_as_they_are(group: Any) -> None:
+    leader = joined(group, "d")
+    group.lose(Snapshot)
+    assert group.ask(leader, "change_voters", 2, ("a", "b", "c", "d")) == []
+
+    group.run(3 * SECOND)
+
+    assert group.told(WriteEnded)[1:] == [WriteEnded(2, "unknown", reason="'d' did not learn in time")]
+    assert {voter.config.names() for voter in group.voters.values()} == {("a", "b", "c")}
+    group.heal()
+    assert group.ask(leader, "change_voters", 3, ("a", "b", "c", "d"))[-1].outcome == "accepted"
+
+
+def test_a_newcomer_whose_leader_is_lost_before_it_asks_the_others_can_finish_the_change(group: Any) -> None:
+    leader = joined(group, "d")
+    group.lose(SnapshotReply)
+    group.ask(leader, "change_voters", 2, ("a", "b", "c", "d"))
+    group.heal()
+    assert group.voters["d"].config.names() == ("a", "b", "c", "d")
+    group.ask(leader, "drain")
+    assert group.told(WriteEnded)[1:] == [WriteEnded(2, "unknown", reason="leadership ended")]
+    group.crash(leader)
+
+    group.is_lost = lambda sender, to, message: isinstance(message, PreVote) and sender != "d"
+
+    assert group.elect() == "d"
+    group.run(SECOND)
+    assert {voter.config.names() for voter in group.voters.values()} == {("a", "b", "c", "d")}
+    assert group.voters["d"].reign.value_of("x") == b"v"
+
+
+def test_a_newcomer_whose_answer_was_lost_can_be_added_later(group: Any) -> None:
+    leader = joined(group, "d")
+    group.lose(SnapshotReply)
+    group.ask(leader, "change_voters", 2, ("a", "b", "c", "d"))
+    group.run(3 * SECOND)
+    assert group.voters["d"].phase is Phase.ACTIVE  # it says Hello no more
+    group.heal()
+
+    assert group.ask(leader, "change_voters", 3, ("a", "b", "c", "d"))[-1].outcome == "accepted"
+    group.run(SECOND)
+    assert {voter.config.names() for voter in group.voters.values()} == {("a", "b", "c", "d")}
+
+
+@pytest.mark.parametrize("is_removal", [False, True], ids=["then another joins", "then one is removed"])
+def test_a_newcomer_that_learned_in_vain_makes_no_second_group(make_group: MakeGroup, is_removal: bool) -> None:
+    group = make_group("a", "b", "c", "d")
+    group.start()
+    leader = group.elect()
+    second, third, fourth = group.followers()
+    for name in "ef":
+        group.start(name, voters=("a", "b", "c", "d", name))
+    group.run(2 * SECOND)
+    group.lose(SnapshotReply)
+    group.ask(leader, "change_voters", 1, ("a", "b", "c", "d", "e"))
+    group.run(3 * SECOND)
+    assert group.voters["e"].config.names() == ("a", "b", "c", "d", "e")
+
+    # Another change is known to one voter, or newcomer, alone.
+    group.lose(Propose, SnapshotReply)
+    names = (leader, second, third) if is_removal else ("a", "b", "c", "d", "f")
+    group.ask(leader, "change_voters", 2, names)
+    group.crash(leader)
+    group.start(leader)
+    assert group.voters[leader if is_removal else "f"].config.names() == tuple(sorted(names))
+    group.heal()
+    half = (leader, second) if is_removal else (leader, second, "f")
+    group.cut = {(one, other) for one in "abcdef" for other in "abcdef" if (one in half) != (other in half)}
+
+    # Each half had a majority: two of the three that are left, or three of five, and three of the five with `e`.
+    assert not {"e", third, fourth} & set(group.watch(20 * SECOND))
+
+
+def test_those_who_spoke_lately_are_known_and_none_that_is_no_voter(group: Any) -> None:
+    leader = joined(group, "d")
+    other, down = [name for name in "abc" if name != leader]
+    assert group.voters[leader].answering(group.now) == ["a", "b", "c"]
+
+    group.crash(down)
+    group.run(4 * SECOND)
+
+    assert group.voters[leader].answering(group.now) == sorted((leader, other))
 
 
 def test_a_voter_can_be_added_while_another_one_is_down(group: Any) -> None:

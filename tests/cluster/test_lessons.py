@@ -29,9 +29,9 @@ class Taught:
     def __init__(self) -> None:
         self.lessons = Lessons(TERM)
 
-    def teach(self, name: str, storage: int = DISK, pages: int = 1, change: int = 0) -> list[Snapshot]:
+    def teach(self, name: str, storage: int = DISK, pages: int = 1, is_last: bool = False) -> list[Snapshot]:
         out: list[object] = []
-        self.lessons.teach(name, storage, entries_of(pages, LARGE), FOUNDED, out, change)
+        self.lessons.teach(name, storage, entries_of(pages, LARGE), FOUNDED, out, is_last=is_last)
         return sent(out, name)
 
     def apply(self, name: str, storage: int = DISK) -> list[Snapshot]:
@@ -44,12 +44,12 @@ class Taught:
         names = dict.fromkeys(word.to for word in out if isinstance(word, Tell))
         return {name: [part.page for part in sent(out, name)] for name in names}
 
-    def reply(self, name: str, part: Snapshot, storage: int = DISK) -> tuple[list[Snapshot], int]:
-        """What is sent because of this answer, and the change that was learned."""
+    def reply(self, name: str, part: Snapshot, storage: int = DISK) -> tuple[list[Snapshot], bool]:
+        """What is sent because of this answer, and whether it was all of the last lesson."""
         out: list[object] = []
         message = SnapshotReply(TERM, part.number, part.page, storage)
-        change = self.lessons.on_reply(name, message, FOUNDED, out)
-        return sent(out, name), change
+        has_ended = self.lessons.on_reply(name, message, FOUNDED, out)
+        return sent(out, name), has_ended
 
 
 def sent(out: list[object], to: str) -> list[Snapshot]:
@@ -93,16 +93,16 @@ def test_some_pages_are_sent_at_once_and_the_rest_as_they_are_answered() -> None
 @quick
 def test_a_lesson_ends_once_every_page_was_answered_in_whatever_order(order: Random, count: int) -> None:
     taught = Taught()
-    waiting = taught.teach("c", pages=count, change=9)
+    waiting = taught.teach("c", pages=count, is_last=True)
     known: dict[int, Snapshot] = {}
-    learned = 0
+    learned = False
     while waiting:
         part = order.choice(waiting)
         known[part.page] = part
-        assert learned == 0
+        assert learned is False
         waiting, learned = taught.reply("c", part)
 
-    assert learned == 9
+    assert learned is True
     assert sorted(known) == list(range(count))
     assert [entry for page in sorted(known) for entry in known[page].entries] == entries_of(count, LARGE)
     assert taught.go_on() == {}
@@ -120,13 +120,13 @@ def test_pages_that_were_not_answered_are_sent_again_and_those_that_were_are_not
 
 def test_a_page_that_is_answered_twice_or_that_there_is_not_ends_nothing() -> None:
     taught = Taught()
-    first, second = taught.teach("c", pages=2, change=9)
+    first, second = taught.teach("c", pages=2, is_last=True)
     taught.reply("c", first)
 
-    assert taught.reply("c", first) == ([second], 0)
+    assert taught.reply("c", first) == ([second], False)
     beyond = Snapshot(TERM, first.number, 99, 2, (), FOUNDED)
-    assert taught.reply("c", beyond) == ([second], 0)
-    assert taught.reply("c", second) == ([], 9)
+    assert taught.reply("c", beyond) == ([second], False)
+    assert taught.reply("c", second) == ([], True)
 
 
 def test_one_that_asks_again_goes_on_with_the_same_lesson() -> None:
@@ -141,10 +141,10 @@ def test_one_that_asks_again_goes_on_with_the_same_lesson() -> None:
 
 def test_a_lesson_that_was_learned_is_over_and_one_that_asks_again_begins_another() -> None:
     taught = Taught()
-    (first,) = taught.teach("c", change=9)
+    (first,) = taught.teach("c", is_last=True)
     taught.reply("c", first)
 
-    assert taught.reply("c", first) == ([], 0)
+    assert taught.reply("c", first) == ([], False)
     (second,) = taught.teach("c")
 
     assert second.number != first.number
@@ -164,13 +164,13 @@ def test_a_lesson_that_was_learned_is_over_and_one_that_asks_again_begins_anothe
 def test_an_answer_that_is_not_of_the_disk_that_is_taught_says_nothing(name: str, number: int, storage: int) -> None:
     taught = Taught()
     taught.lessons.apply("c", DISK)
-    (part,) = taught.teach("c", change=9)
+    (part,) = taught.teach("c", is_last=True)
 
-    assert taught.reply(name, Snapshot(TERM, number, 0, 1, (), FOUNDED), storage) == ([], 0)
+    assert taught.reply(name, Snapshot(TERM, number, 0, 1, (), FOUNDED), storage) == ([], False)
 
     assert taught.go_on() == {"c": [0]}
     assert taught.lessons.synced == {}
-    assert taught.reply("c", part) == ([], 9)
+    assert taught.reply("c", part) == ([], True)
 
 
 def test_another_disk_begins_a_lesson_of_its_own() -> None:
@@ -180,31 +180,31 @@ def test_another_disk_begins_a_lesson_of_its_own() -> None:
     (second,) = taught.teach("c", DISK + 1)
 
     assert second.number != first.number
-    assert taught.reply("c", first, DISK) == ([], 0)
+    assert taught.reply("c", first, DISK) == ([], False)
     assert taught.go_on() == {"c": [0]}
     taught.reply("c", second, DISK + 1)
     assert taught.go_on() == {}
 
 
-def test_a_lesson_with_a_change_in_it_begins_anew_and_the_one_before_counts_no_more() -> None:
+def test_the_last_lesson_begins_anew_and_the_one_before_counts_no_more() -> None:
     taught = Taught()
     before = taught.teach("c", pages=2)
     taught.reply("c", before[0])
 
-    last = taught.teach("c", pages=2, change=9)
+    last = taught.teach("c", pages=2, is_last=True)
 
     assert [part.page for part in last] == [0, 1]
-    assert taught.reply("c", before[1]) == ([], 0)
-    assert taught.reply("c", last[0]) == (last[1:], 0)
-    assert taught.reply("c", last[1]) == ([], 9)
+    assert taught.reply("c", before[1]) == ([], False)
+    assert taught.reply("c", last[0]) == (last[1:], False)
+    assert taught.reply("c", last[1]) == ([], True)
 
 
-def test_one_that_asks_while_it_learns_a_change_goes_on_with_that() -> None:
+def test_one_that_asks_while_it_has_its_last_lesson_goes_on_with_that() -> None:
     taught = Taught()
-    (last,) = taught.teach("c", change=9)
+    (last,) = taught.teach("c", is_last=True)
 
     assert taught.teach("c") == [last]
-    assert taught.reply("c", last) == ([], 9)
+    assert taught.reply("c", last) == ([], True)
 
 
 # -- applicants
@@ -215,7 +215,7 @@ def test_an_applicant_that_learned_everything_is_up_to_date_and_is_not_taught_ag
     (part,) = taught.apply("x")
     assert taught.lessons.synced == {}
 
-    assert taught.reply("x", part) == ([], 0)
+    assert taught.reply("x", part) == ([], False)
 
     assert taught.lessons.synced == {"x": DISK}
     assert taught.apply("x") == []
@@ -230,12 +230,12 @@ def test_a_voter_that_learned_everything_is_no_applicant() -> None:
     assert taught.lessons.synced == {}
 
 
-def test_an_applicant_that_learned_a_change_is_not_up_to_date_by_that() -> None:
+def test_an_applicant_that_had_its_last_lesson_is_not_up_to_date_by_that() -> None:
     taught = Taught()
     taught.lessons.apply("x", DISK)
-    (part,) = taught.teach("x", change=9)
+    (part,) = taught.teach("x", is_last=True)
 
-    assert taught.reply("x", part) == ([], 9)
+    assert taught.reply("x", part) == ([], True)
 
     assert taught.lessons.synced == {}
 
@@ -254,6 +254,22 @@ def test_an_applicant_that_changes_its_disk_starts_again(is_taught: bool) -> Non
     assert taught.lessons.synced == {}
     taught.reply("x", second, DISK + 1)
     assert taught.lessons.synced == {"x": DISK + 1}
+
+
+def test_one_whose_last_lesson_is_stopped_can_have_another_without_applying_again() -> None:
+    taught = Taught()
+    (part,) = taught.apply("x")
+    taught.reply("x", part)
+    (last,) = taught.teach("x", is_last=True)
+    taught.apply("y")
+
+    taught.lessons.stop("x")
+
+    assert taught.go_on() == {"y": [0]}
+    assert taught.reply("x", last) == ([], False)
+    assert taught.lessons.synced == {"x": DISK}
+    (again,) = taught.teach("x", is_last=True)
+    assert taught.reply("x", again) == ([], True)
 
 
 def test_of_too_many_applicants_the_one_that_applied_first_is_forgotten_and_may_apply_again() -> None:

@@ -16,6 +16,7 @@ from talka.wire.leadership import (
     Accepted,
     Collected,
     Entry,
+    Heartbeat,
     HeartbeatReply,
     Hello,
     Propose,
@@ -106,6 +107,19 @@ class Leader:
     def change(self, ref: int, names: str, allow_two: bool = False) -> list[object]:
         return self.hear("change_voters", ref, tuple(names), allow_two=allow_two)
 
+    def join(self, ref: int, names: str) -> list[object]:
+        """Add the last of these, which learns at once; what is said because of that."""
+        return self.learned(names[-1], *snapshots(self.change(ref, names), names[-1]))
+
+    def wait(self, duration_ns: int) -> list[object]:
+        """Go on from heartbeat to heartbeat, which all voters answer."""
+        out: list[object] = []
+        for _ in range(duration_ns // LAN.heartbeat_ns):
+            said = self.tick()
+            self.beat(told(said, Heartbeat)[0].round, *self.electorate.others())
+            out += said
+        return out
+
     def names(self) -> str:
         return "".join(self.electorate.config.names())
 
@@ -122,6 +136,10 @@ def proposals(out: list[object], to: str = "") -> list[Propose]:
 
 def snapshots(out: list[object], to: str = "") -> list[Snapshot]:
     return told(out, Snapshot, to)
+
+
+def config_in(part: Snapshot) -> VoterConfig:
+    return decode_config(next(entry.value for entry in part.entries if entry.key == CONFIG_KEY))
 
 
 def refused(out: list[object]) -> str:
@@ -198,7 +216,7 @@ def test_an_applicant_that_changes_its_disk_starts_again_with_a_new_snapshot() -
     assert leader.learned("x", first) == []
     assert refused(leader.change(1, "abcx")) == not_up_to_date("x")
     leader.learned("x", second)
-    assert proposals(leader.change(2, "abcx"))
+    assert snapshots(leader.change(2, "abcx"), "x")
 
 
 def test_an_applicant_that_changes_its_disk_after_it_was_taught_is_taught_again() -> None:
@@ -210,7 +228,7 @@ def test_an_applicant_that_changes_its_disk_after_it_was_taught_is_taught_again(
 
     assert refused(leader.change(1, "abcx")) == not_up_to_date("x")
     leader.learned("x", again)
-    assert decode_config(proposals(leader.change(2, "abcx"))[0].entries[0].value).storage_of("x") == 2
+    assert config_in(*snapshots(leader.change(2, "abcx"))).storage_of("x") == 2
 
 
 # -- adding a voter
@@ -224,8 +242,7 @@ def test_a_voter_is_added_only_after_it_was_brought_up_to_date() -> None:
 
     out = leader.change(2, "abcd")
 
-    assert decode_config(proposals(out, "b")[0].entries[0].value) == leader.config.with_storage("d", 555)
-    assert proposals(out, "b") == proposals(out, "c") == proposals(out, "d")
+    assert config_in(*snapshots(out, "d")) == leader.config.with_storage("d", 555)
 
 
 def test_one_that_joins_gets_a_last_snapshot_of_all_there_is_with_the_change_in_it() -> None:
@@ -234,22 +251,38 @@ def test_one_that_joins_gets_a_last_snapshot_of_all_there_is_with_the_change_in_
     later = proposals(leader.hear("write", 1, "x", b"new"))[0]
     leader.accept(later.batch, "b")
 
-    out = leader.change(2, "abcd")
+    (part,) = snapshots(leader.change(2, "abcd"), "d")
 
-    (part,) = snapshots(out, "d")
     held = {entry.key: entry for entry in part.entries}
     assert list(held) == sorted(held) == sorted(leader.acceptor.entries)
     assert held["x"].value == b"new"
-    assert held[CONFIG_KEY] == proposals(out, "b")[0].entries[0]
+    assert held[CONFIG_KEY].version > leader.acceptor.version_of(CONFIG_KEY)
+
+
+def test_the_others_hear_of_a_change_only_once_the_one_that_joins_has_learned_it() -> None:
+    leader = Leader().serve()
+    leader.teach("d")
+
+    taught = leader.change(1, "abcd")
+    assert [word.to for word in taught if isinstance(word, Tell)] == ["d"]
+    again = leader.tick()
+    assert (proposals(again), snapshots(again)) == ([], snapshots(taught))
+    assert leader.electorate.pending is None
+    (part,) = snapshots(taught)
+    out = leader.learned("d", part)
+
+    change = next(entry for entry in part.entries if entry.key == CONFIG_KEY)
+    assert [proposals(out, name)[0].entries for name in "bcd"] == [(change,)] * 3
+    assert leader.electorate.pending == config_in(part)
+    assert leader.names() == "abc"
 
 
 def test_one_that_joins_accepts_the_change_by_learning_it() -> None:
     leader = Leader().serve()
     leader.teach("d")
-    out = leader.change(1, "abcd")
-    assert leader.accept(proposals(out)[0].batch, "b") == []
+    change = proposals(leader.join(1, "abcd"))[0]
 
-    ended = leader.learned("d", *snapshots(out, "d"))
+    ended = leader.accept(change.batch, "b")
 
     assert proposals(ended, "d")[0].entries == tuple(leader.acceptor.after(""))  # written to all of them again
     assert [told for told in ended if not isinstance(told, Tell)] == [
@@ -265,63 +298,114 @@ def test_one_that_joins_has_accepted_nothing_before_it_has_every_page() -> None:
     large = {f"k{number}": bytes(VALUE_LIMIT_BYTES) for number in range(3)}
     leader = Leader(held=large).serve()
     leader.teach("d")
-    out = leader.change(1, "abcd")
-    leader.accept(proposals(out)[0].batch, "b")
-    sent = snapshots(out, "d")
+    sent = snapshots(leader.change(1, "abcd"), "d")
     assert len(sent) == sent[0].pages == 3
 
-    assert [part.page for part in snapshots(leader.learned("d", sent[0]))] == [1, 2]
-    assert snapshots(leader.tick()) == sent[1:]
-    leader.learned("d", sent[1])
-    assert leader.names() == "abc"
-    leader.learned("d", sent[2])
+    out = leader.learned("d", sent[0])
+    assert [part.page for part in snapshots(out)] == [1, 2]
+    again = leader.tick()
+    assert snapshots(again) == sent[1:]
+    assert proposals([*out, *again, *leader.learned("d", sent[1])]) == []
 
-    assert leader.names() == "abcd"
+    assert proposals(leader.learned("d", sent[2]), "b")
 
 
 def test_an_answer_to_the_first_snapshot_is_no_word_for_the_change() -> None:
     leader = Leader().serve()
     first = snapshots(leader.hello("d", 555))
     leader.learned("d", *first)
-    out = leader.change(1, "abcd")
-    leader.accept(proposals(out)[0].batch, "b")
+    sent = snapshots(leader.change(1, "abcd"))
 
     assert leader.learned("d", *first) == []
-    assert leader.names() == "abc"
+    assert snapshots(leader.tick()) == sent
 
 
 def test_one_that_joins_has_accepted_nothing_by_what_another_disk_learned() -> None:
     leader = Leader().serve()
     leader.teach("d", 555)
-    out = leader.change(1, "abcd")
-    leader.accept(proposals(out)[0].batch, "b")
-    (part,) = snapshots(out, "d")
+    (part,) = snapshots(leader.change(1, "abcd"), "d")
 
     assert leader.hear("on_snapshot_reply", "d", SnapshotReply(TERM, part.number, part.page, 556)) == []
 
-    assert leader.names() == "abc"
     assert snapshots(leader.tick(), "d") == [part]
 
 
-def test_a_voter_is_added_by_majorities_of_the_voters_before_and_after() -> None:
+def test_a_voter_is_added_by_a_majority_of_the_voters_before() -> None:
+    leader = Leader("abcd").serve()
+    leader.teach("e")
+    change = proposals(leader.join(1, "abcde"))[0]
+
+    assert leader.accept(change.batch, "b") == []  # three of five, and two of four
+    assert leader.names() == "abcd"
+    leader.accept(change.batch, "c")
+
+    assert leader.names() == "abcde"
+
+
+def test_one_that_does_not_learn_in_time_is_not_added_and_can_be_tried_again() -> None:
+    leader = Leader("abcde").serve()
+    leader.teach("x")
+    (part,) = snapshots(leader.change(1, "abcdex"))
+    before = leader.wait(LAN.write_timeout_ns - LAN.heartbeat_ns)
+    assert snapshots(before) == [part] * 7
+    assert [word for word in before if isinstance(word, WriteEnded)] == []
+
+    out = leader.wait(LAN.heartbeat_ns)
+
+    ended = WriteEnded(1, "unknown", reason="'x' did not learn in time")
+    assert [word for word in out if isinstance(word, WriteEnded)] == [ended]
+    assert leader.electorate.pending is None
+    assert leader.learned("x", part) == []
+    assert snapshots(leader.tick()) == []
+    leader.accept(proposals(out)[0].batch, "b", "c")
+    assert snapshots(leader.change(2, "abcdex"), "x")
+
+
+def test_voters_change_again_only_after_what_one_may_have_learned_in_vain_is_outdated() -> None:
+    leader = Leader("abcd").serve()
+    leader.teach("e")
+    (part,) = snapshots(leader.change(1, "abcde"))
+    learned = next(entry for entry in part.entries if entry.key == CONFIG_KEY)
+
+    out = leader.wait(LAN.write_timeout_ns)
+
+    (present,) = proposals(out, "b")[0].entries
+    assert present.version > learned.version
+    assert decode_config(present.value) == leader.config
+    batch = proposals(out, "b")[0].batch
+    leader.accept(batch, "b")
+    assert refused(leader.change(2, "abc")) == "another write of this key is under way"
+    assert leader.accept(batch, "c") == []
+    assert proposals(leader.change(3, "abc"))
+
+
+def test_one_that_learned_in_time_is_not_given_up_however_late_the_others_accept() -> None:
     leader = Leader().serve()
     leader.teach("d")
-    out = leader.change(1, "abcd")
+    change = proposals(leader.join(1, "abcd"))[0]
 
-    assert leader.learned("d", *snapshots(out, "d")) == []  # of those before it is only the leader
-    assert leader.names() == "abc"
-    leader.accept(proposals(out)[0].batch, "c")
+    out = leader.wait(2 * LAN.write_timeout_ns)
 
+    ended = WriteEnded(1, "unknown", reason="no majority answered in time")
+    assert [word for word in out if isinstance(word, WriteEnded)] == [ended]
+    leader.accept(change.batch, "b")
     assert leader.names() == "abcd"
 
 
-def test_voters_alone_can_add_one_that_is_silent() -> None:
+def test_one_that_changes_its_disk_while_it_joins_is_not_added_with_either() -> None:
     leader = Leader().serve()
-    leader.teach("d")
-    batch = proposals(leader.change(1, "abcd"))[0].batch
+    leader.teach("d", 555)
+    (last,) = snapshots(leader.change(1, "abcd"))
 
-    assert leader.accept(batch, "b") == []
-    assert leader.accept(batch, "c")[-1] == WriteEnded(1, "accepted", Version(TERM, 2))
+    (other,) = snapshots(leader.hello("d", 556))
+
+    assert config_in(other) == leader.config
+    late = SnapshotReply(TERM, last.number, last.page, 555)
+    assert leader.hear("on_snapshot_reply", "d", late) == []
+    assert leader.learned("d", other) == []
+    out = leader.wait(LAN.write_timeout_ns)
+    assert WriteEnded(1, "unknown", reason="'d' did not learn in time") in out
+    assert {decode_config(word.entries[0].value) for word in proposals(out)} == {leader.config}
 
 
 def test_a_group_of_one_grows_to_two_by_the_word_of_the_second_when_two_are_allowed() -> None:
@@ -337,13 +421,26 @@ def test_a_group_of_one_grows_to_two_by_the_word_of_the_second_when_two_are_allo
 
 
 def test_a_lease_too_needs_both_majorities_while_voters_change() -> None:
-    leader = Leader("abcd").serve()
-    leader.teach("e")
-    leader.change(1, "abcde")
+    leader = Leader("abcde").serve()
+    leader.change(1, "abcd")
     leader.tick()
 
-    assert leader.beat(2, "b", "e") == []
+    assert leader.beat(2, "b", "e") == []  # three of five, and two of four
     assert leader.beat(2, "c") == [LeaseExtended(TERM, leader.now + LEADER_LEASE)]
+
+
+def test_a_lease_needs_the_majority_with_the_newcomer_from_when_it_has_learned_the_change() -> None:
+    leader = Leader().serve()
+    leader.teach("d")
+    taught = snapshots(leader.change(1, "abcd"))
+    leader.tick()
+    assert leader.beat(2, "b") == [LeaseExtended(TERM, leader.now + LEADER_LEASE)]
+
+    leader.learned("d", *taught)
+    leader.tick()
+
+    assert leader.beat(3, "b") == []
+    assert leader.beat(3, "d") == [LeaseExtended(TERM, leader.now + LEADER_LEASE)]
 
 
 def test_a_group_has_no_more_voters_than_the_limit() -> None:
@@ -389,8 +486,8 @@ def test_everything_is_written_again_to_those_who_are_left_once_one_was_removed(
     assert proposals(leader.tick()) == []
 
 
-@pytest.mark.parametrize("names", ["abcd", "abcdex"], ids=["removed", "added"])
-def test_voters_change_again_only_after_everything_was_written_again(names: str) -> None:
+@pytest.mark.parametrize(("names", "kind"), [("abcd", Propose), ("abcdex", Snapshot)], ids=["removed", "added"])
+def test_voters_change_again_only_after_everything_was_written_again(names: str, kind: type) -> None:
     leader = Leader("abcdef", held={f"k{number}": bytes(VALUE_LIMIT_BYTES) for number in range(2)}).serve()
     leader.teach("x")
     out = leader.accept(proposals(leader.change(1, "abcde"))[0].batch, "b", "c", "d")
@@ -401,7 +498,7 @@ def test_voters_change_again_only_after_everything_was_written_again(names: str)
         assert refused(leader.change(2, names)) == waiting
         leader.accept(number, "b", "c")
 
-    assert proposals(leader.change(3, names))
+    assert told(leader.change(3, names), kind)
 
 
 def test_a_value_being_written_is_not_written_again_and_is_waited_for() -> None:
@@ -451,6 +548,17 @@ def test_a_second_change_waits_for_the_first() -> None:
     assert leader.hello("c", 999) == []
 
 
+def test_a_second_change_waits_for_a_newcomer_that_is_being_taught() -> None:
+    leader = Leader("abcde").serve()
+    leader.teach("x")
+    leader.teach("y")
+    assert snapshots(leader.change(1, "abcdex"), "x")
+
+    assert refused(leader.change(2, "abcdey")) == "another write of this key is under way"
+    assert refused(leader.change(3, "abcd")) == "another write of this key is under way"
+    assert leader.hello("c", 999) == []
+
+
 def test_voters_are_changed_only_under_the_lease() -> None:
     leader = Leader("abcde").serve()
     leader.now = leader.reign.lease_until
@@ -469,6 +577,17 @@ def test_a_change_under_way_counts_no_more_once_leadership_ended() -> None:
     leader.reign.end(out)
 
     assert leader.electorate.pending is None
+    assert out == [WriteEnded(1, "unknown", reason="leadership ended")]
+
+
+def test_nobody_knows_what_became_of_a_newcomer_that_was_being_taught_when_leadership_ended() -> None:
+    leader = Leader().serve()
+    leader.teach("d")
+    leader.change(1, "abcd")
+
+    out: list[object] = []
+    leader.reign.end(out)
+
     assert out == [WriteEnded(1, "unknown", reason="leadership ended")]
 
 
@@ -550,7 +669,7 @@ def test_a_newcomer_whose_disk_was_replaced_before_it_joins_is_not_counted(make_
     group.heal()
     group.run(20 * SECOND)
 
-    assert group.told(WriteEnded) == [WriteEnded(1, "unknown", reason="leadership ended")]
+    assert group.told(WriteEnded) == [WriteEnded(1, "unknown", reason="'b' did not learn in time")]
     assert [told.config.names() for told in group.told(ConfigChanged)] == [("a",)]  # when it was founded
 
 
@@ -598,12 +717,41 @@ def test_voters_that_return_with_old_disks_and_miss_their_lessons_outvote_nothin
     assert group.ask(leader, "write", 3, "x", b"v")[-1].outcome == "accepted"
 
     group.lose(Snapshot)
-    group.ask(leader, "change_voters", 4, (leader, second, third, fourth))
-    group.run(SECOND)
-    group.ask(leader, "change_voters", 5, (leader, second, third, fourth, fifth))
-    group.run(SECOND)
-    assert [told.outcome for told in group.told(WriteEnded)] == ["accepted"] * 5
+    for ref, name in ((4, fourth), (5, fifth)):
+        group.ask(leader, "change_voters", ref, (leader, second, third, name))
+        group.run(3 * SECOND)
+    assert [told.outcome for told in group.told(WriteEnded)] == ["accepted"] * 3 + ["unknown"] * 2
+    group.heal()
     group.crash(leader, second)
+    assert set(group.watch(20 * SECOND)) == {""}
+    group.start(second)
+    successor = group.elect(60 * SECOND)
+
+    assert group.voters[successor].reign.value_of("x") == b"v"
+
+
+def test_a_value_written_while_a_newcomer_learned_outlives_the_removal_of_one_who_holds_it(group: Any) -> None:
+    leader = group.elect()
+    group.run(SECOND)
+    second, third = group.followers()
+    group.start("d", voters=("a", "b", "c", "d"))
+    group.run(2 * SECOND)
+    group.lose(SnapshotReply)
+    group.ask(leader, "change_voters", 1, ("a", "b", "c", "d"))
+    group.is_lost = lambda sender, to, message: isinstance(message, Propose) and to == third
+    assert group.ask(leader, "write", 2, "x", b"v")[-1].outcome == "accepted"  # on two disks
+    group.heal()
+    group.run(SECOND)
+    assert [told.ref for told in group.told(WriteEnded)] == [2, 1]
+
+    # What is written again after the removal comes too late.
+    group.is_lost = lambda sender, to, message: (
+        isinstance(message, Propose) and "x" in [entry.key for entry in message.entries]
+    )
+    group.ask(leader, "change_voters", 3, (leader, third, "d"))
+    assert group.told(WriteEnded)[-1].outcome == "accepted"
+    group.crash(leader, second)
+    group.heal()
     successor = group.elect(60 * SECOND)
 
     assert group.voters[successor].reign.value_of("x") == b"v"

@@ -7,12 +7,12 @@ from talka.cluster.effects import Persist
 from talka.cluster.election import Alarm, SteppedDown
 from talka.cluster.fencing import Token
 from talka.cluster.leases import KEYS_LIMIT, LeaseExpired
-from talka.cluster.quorum import BadVoters
+from talka.cluster.quorum import BadVoters, QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable
 from talka.cluster.register import Tell
 from talka.cluster.reign import Elected, ReadEnded, WriteEnded
 from talka.cluster.safeguards import ALL
 from talka.cluster.timings import LAN
-from talka.control.voter import CommandEnded, Reply, Voter
+from talka.control.voter import CommandEnded, QuorumFailed, Reply, Voter
 from talka.errors import Invalid
 from talka.wire.leadership import Accepted, Entry, LeadershipMessage, Propose, Released, Version
 from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
@@ -611,3 +611,60 @@ def test_a_voter_that_restarts_leads_again_with_a_later_token_and_higher_epochs(
 
     assert voter.token is not None and voter.token > first
     assert group.grant(voter, "x") == LeaseAnswer("k", 1, "granted", 2, TTL)
+
+
+def failures(effects: list[object]) -> list[type]:
+    return [type(effect.error) for effect in effects if isinstance(effect, QuorumFailed)]
+
+
+def test_a_write_without_a_majority_says_who_is_missing() -> None:
+    group = Group("a", "b", "c")
+    group.stop("b")
+    group.stop("c")
+    group.run(10 * SECOND)
+
+    ended, failed = group.carry_out("a", group.voters["a"].write(group.now, 1, "k", b"v"))
+
+    assert isinstance(ended, WriteEnded) and ended.outcome == "refused"
+    assert isinstance(failed, QuorumFailed) and isinstance(failed.error, QuorumUnavailable)
+    assert (failed.ref, failed.error.missing) == (1, ("b", "c"))
+
+
+def test_a_write_that_no_majority_answers_in_time_is_a_timeout_whose_outcome_is_not_known() -> None:
+    group = Group("a", "b", "c")
+    leader = group.elect()
+    group.lost[Accepted] = None
+    group.carry_out(leader.name, leader.write(group.now, 1, "k", b"v"))
+
+    assert failures(group.run(group.now + 3 * SECOND)) == [QuorumTimeout]
+
+
+def test_a_write_that_another_voter_would_take_is_no_failure_of_the_majority() -> None:
+    group = Group("a", "b", "c")
+    group.elect()
+    group.run(group.now + SECOND)
+    follower = group.follower()
+
+    (ended,) = group.carry_out(follower.name, follower.write(group.now, 1, "k", b"v"))
+
+    assert isinstance(ended, WriteEnded) and ended.outcome == "refused"
+
+
+def test_voters_that_fail_three_times_are_left_alone_for_ten_seconds_and_tried_again() -> None:
+    group = Group("a", "b", "c")
+    group.stop("b")
+    group.stop("c")
+    group.run(10 * SECOND)
+    alone = group.voters["a"]
+    told = [failures(group.carry_out("a", alone.write(group.now, ref, "k", b"v"))) for ref in range(1, 5)]
+    assert told == [[QuorumUnavailable]] * 3 + [[QuorumBreakerOpen]]
+
+    group.run(group.now + 10 * SECOND)
+    assert failures(group.carry_out("a", alone.write(group.now, 5, "k", b"v"))) == [QuorumUnavailable]
+    assert failures(group.carry_out("a", alone.write(group.now, 6, "k", b"v"))) == [QuorumBreakerOpen]
+
+    group.start("b")
+    group.run(group.now + 15 * SECOND)
+    leader = group.elect()
+    group.carry_out(leader.name, leader.write(group.now, 7, "k", b"v"))
+    assert [ended.outcome for ended in group.settle() if isinstance(ended, WriteEnded)] == ["accepted"]

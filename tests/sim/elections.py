@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from talka.cluster.election import Phase
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS
 from talka.cluster.reign import ConfigChanged, Elected, ReadEnded, WriteEnded
@@ -20,7 +21,7 @@ from talka.control.member import ClusterMember
 from talka.control.owner import Owner
 from talka.control.receiver import Receiver
 from talka.control.voter import Voter
-from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.faults import HOST_FAULTS, LINK_FAULTS, NETWORK_FAULTS, Faults, Limits, link_profile, missing
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import (
     CapsHold,
@@ -45,27 +46,7 @@ LEADER_WITHIN: Final = 10 * SECOND
 ENDS_AT: Final = 64 * SECOND
 KEYS: Final = "abc"
 SPARE: Final = "vx"
-CLASSES: Final = (
-    "crash",
-    "stall",
-    "pause",
-    "slow cpu",
-    "slow disk",
-    "drift",
-    "disk lost",
-    "disk rolled back",
-    "partition",
-    "one-way cut",
-    "isolation",
-    "swizzle",
-    "flapping link",
-    "replay",
-    "forgery",
-    "loss",
-    "burst loss",
-    "duplicates",
-    "reordering",
-)
+CLASSES: Final = (*HOST_FAULTS, *NETWORK_FAULTS, *(name for name in LINK_FAULTS if name != "bandwidth"))
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -417,6 +398,9 @@ class Story:
         names = self._config().names()
         if name not in names or any(other not in self._admitted() for other in names):
             return False
+        elections = [voter_of(self.world.hosts[other]).election for other in names]
+        if any(election.phase is Phase.SYNCING for election in elections):
+            return False  # whether its disk was rolled back is not known yet
         leaders = [host for host in self.workload.leaders() if host.name != name]
         now = self.world.now
         return any(voter_of(host).election.is_leading(host.local(now)) for host in leaders)

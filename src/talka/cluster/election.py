@@ -5,7 +5,7 @@ votes are on disk before they are given. One acting leader at a time holds while
 nobody stalls between a check and its effect; the token (`fencing.py`) is what makes the rest harmless.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from random import Random
 from typing import Final
@@ -21,12 +21,11 @@ from talka.cluster.register import Acceptor, Tell
 from talka.cluster.reign import ReadEnded, Reign, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.cluster.timings import LAN, LeadershipConfig
-from talka.cluster.voters import CONFIG_KEY, BadConfig, Electorate, VoterConfig, decode_config
+from talka.cluster.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
 from talka.wire.leadership import (
     Accepted,
     Collect,
     Collected,
-    Entry,
     Heartbeat,
     HeartbeatReply,
     Hello,
@@ -168,6 +167,10 @@ class Election:
         reign = self.reign
         return reign is not None and reign.is_serving and reign.holds_lease(now) and not self._has_slept(now)
 
+    def answering(self, now: int) -> list[str]:
+        """Voters that spoke lately, this one included: for people, never for decisions."""
+        return self._electorate.answering(now)
+
     def set_health(self, score: int) -> None:
         self._candidacy.score = score
 
@@ -205,31 +208,28 @@ class Election:
 
     def write(self, now: int, ref: int, key: str, value: bytes) -> list[object]:
         """Put `value` on a majority of disks; `WriteEnded(ref)` tells what became of it."""
-        out: list[object] = []
-        self._wake(now, out)
-        if self.reign is None:
-            out.append(WriteEnded(ref, "refused", reason="this voter does not lead"))
-        else:
-            self.reign.write(now, ref, key, value, out)
-        return self._finish(now, out)
+        refused = WriteEnded(ref, "refused", reason="this voter does not lead")
+        return self._ask_leader(now, lambda reign, out: reign.write(now, ref, key, value, out), refused)
 
     def read(self, now: int, ref: int, key: str) -> list[object]:
         """The value a majority holds now, proven by a round of heartbeats; told by `ReadEnded(ref)`."""
-        out: list[object] = []
-        self._wake(now, out)
-        if self.reign is None:
-            out.append(ReadEnded(ref, "refused", reason="this voter does not lead"))
-        else:
-            self.reign.read(now, ref, key, out)
-        return self._finish(now, out)
+        refused = ReadEnded(ref, "refused", reason="this voter does not lead")
+        return self._ask_leader(now, lambda reign, out: reign.read(now, ref, key, out), refused)
 
     def change_voters(self, now: int, ref: int, names: tuple[str, ...], *, allow_two: bool = False) -> list[object]:
+        """Add or remove one voter; `WriteEnded(ref)` tells what became of it."""
+        refused = WriteEnded(ref, "refused", reason="this voter does not lead")
+        return self._ask_leader(
+            now, lambda reign, out: reign.change_voters(now, ref, names, out, allow_two=allow_two), refused
+        )
+
+    def _ask_leader(self, now: int, ask: Callable[[Reign, list[object]], None], refused: object) -> list[object]:
         out: list[object] = []
         self._wake(now, out)
         if self.reign is None:
-            out.append(WriteEnded(ref, "refused", reason="this voter does not lead"))
+            out.append(refused)
         else:
-            self.reign.change_voters(now, ref, names, out, allow_two=allow_two)
+            ask(self.reign, out)
         return self._finish(now, out)
 
     def suspect_leader(self, now: int, name: str) -> list[object]:
@@ -317,6 +317,9 @@ class Election:
     # -- messages
 
     def _hear(self, now: int, sender: str, message: LeadershipMessage, out: list[object]) -> None:
+        if isinstance(message, Propose | Collected | Snapshot) and (problem := config_problem(message.entries)):
+            self._alarm("configuration", sender, f"{sender!r}: {problem}", out)
+            return  # what nobody can read must not come to be held
         match message:
             case Heartbeat():
                 self._on_heartbeat(now, sender, message, out)
@@ -327,8 +330,7 @@ class Election:
                 if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
                     self.reign.on_heartbeat_reply(now, sender, message, out)
             case Propose():
-                if self._can_read(sender, message.entries, out):
-                    self._on_propose(now, sender, message, out)
+                self._on_propose(now, sender, message, out)
             case Accepted():
                 self._arrival.see(sender, message.storage, message.revision)
                 if not self._electorate.has_seat(sender, message.storage):
@@ -348,8 +350,6 @@ class Election:
             case Collect():
                 self._on_collect(now, sender, message, out)
             case Collected():
-                if not self._can_read(sender, message.entries, out):
-                    return
                 if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
                     self.reign.on_collected(now, sender, message, out)
             case Refused():
@@ -359,24 +359,12 @@ class Election:
             case Welcome():
                 self._on_welcome(now, sender, message, out)
             case Snapshot():
-                if self._can_read(sender, message.entries, out):
-                    self._on_snapshot(now, sender, message, out)
+                self._on_snapshot(now, sender, message, out)
             case SnapshotReply():
                 if self.reign is not None and message.term == self.reign.term:
                     self.reign.on_snapshot_reply(now, sender, message, out)
             case Released():  # pragma: no branch - the type checker sees that no message is left
                 self._on_released(now, sender, message, out)
-
-    def _can_read(self, sender: str, entries: tuple[Entry, ...], out: list[object]) -> bool:
-        """A configuration nobody can read must not come to be held."""
-        for entry in entries:
-            if entry.key == CONFIG_KEY:
-                try:
-                    decode_config(entry.value)
-                except BadConfig as problem:
-                    self._alarm("configuration", sender, f"{sender!r}: {problem}", out)
-                    return False
-        return True
 
     def _is_of_my_reign(self, now: int, sender: str, term: int, out: list[object]) -> bool:
         """Whether an answer is for this leader; one of a later term ends its leadership. Only voters' answers count."""

@@ -20,8 +20,8 @@ class _Learner(msgspec.Struct):
     number: int
     pages: list[tuple[Entry, ...]]
     missing: dict[int, None]
-    change: int
-    """The change of the configuration that this lesson carries; 0 when it carries none."""
+    is_last: bool
+    """Whether the lesson carries the change that makes the learner a voter."""
 
 
 class Lessons:
@@ -44,20 +44,24 @@ class Lessons:
             self._applicants[name] = storage
         return name not in self.synced
 
+    def stop(self, name: str) -> None:
+        """Teach this one no further. What it learned before counts: one that holds its last lesson applies no more."""
+        self._learners.pop(name, None)
+
     def _forget(self, name: str) -> None:
         self._applicants.pop(name, None)
         self.synced.pop(name, None)
         self._learners.pop(name, None)
 
     def teach(
-        self, name: str, storage: int, entries: list[Entry], founded: int, out: list[object], change: int = 0
+        self, name: str, storage: int, entries: list[Entry], founded: int, out: list[object], *, is_last: bool = False
     ) -> None:
-        """Begin a lesson, or go on with the one this disk is being taught. One with a change in it always begins."""
+        """Begin a lesson, or go on with the one this disk is being taught. The last one always begins."""
         learner = self._learners.get(name)
-        if learner is None or learner.storage != storage or change:
+        if learner is None or learner.storage != storage or is_last:
             parts = pages(entries)
             self._number += 1
-            learner = _Learner(storage, self._number, parts, dict.fromkeys(range(len(parts))), change)
+            learner = _Learner(storage, self._number, parts, dict.fromkeys(range(len(parts))), is_last)
             self._learners[name] = learner
         self._send(name, learner, founded, out)
 
@@ -71,16 +75,16 @@ class Lessons:
             content = Snapshot(self._term, learner.number, page, len(learner.pages), learner.pages[page], founded)
             out.append(Tell(name, content))
 
-    def on_reply(self, sender: str, message: SnapshotReply, founded: int, out: list[object]) -> int:
-        """A page was learned. The change that was learned with the last one, 0 for none."""
+    def on_reply(self, sender: str, message: SnapshotReply, founded: int, out: list[object]) -> bool:
+        """A page was learned. Whether that was all of the last lesson."""
         learner = self._learners.get(sender)
         if learner is None or learner.number != message.number or learner.storage != message.storage:
-            return 0
+            return False
         learner.missing.pop(message.page, None)
         if learner.missing:
             self._send(sender, learner, founded, out)
-            return 0
+            return False
         del self._learners[sender]
-        if not learner.change and sender in self._applicants:
+        if not learner.is_last and sender in self._applicants:
             self.synced[sender] = learner.storage
-        return learner.change
+        return learner.is_last

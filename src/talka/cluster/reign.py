@@ -88,6 +88,15 @@ class _Batch(msgspec.Struct):
     is_takeover: bool = False
 
 
+class _Joining(msgspec.Struct, frozen=True):
+    """A voter that is to be added: it is being taught, with the change that adds it."""
+
+    name: str
+    change: Entry
+    ref: int
+    deadline: int
+
+
 class Reign:
     """What the leader of `term` does. Every method adds what is to be said and told to `out`."""
 
@@ -132,6 +141,7 @@ class Reign:
         self._busy: dict[str, int] = {}
         self._reads: list[tuple[int, str, int]] = []  # ref, key, the first round that may answer it
         self._lessons = Lessons(term)
+        self._joining: _Joining | None = None
         self._settling = 0  # voters change no further before all batches up to this one are on a majority
 
     # -- the lease
@@ -177,6 +187,16 @@ class Reign:
                 out.append(WriteEnded(batch.ref, "unknown", reason="no majority answered in time"))
                 batch.ref = None
         self._lessons.go_on(self._acceptor.record.founded, out)
+        joining = self._joining
+        if joining is not None and now >= joining.deadline:
+            self._joining = None
+            self._lessons.stop(joining.name)
+            # It may have learned the change, and stand by it. No other change begins before a majority holds something
+            # newer: of an even number of voters, two halves could otherwise follow two different changes.
+            self._sequence += 1
+            present = encode_config(self._electorate.config)
+            self._propose(now, (Entry(CONFIG_KEY, Version(self.term, self._sequence), present),), out)
+            out.append(WriteEnded(joining.ref, "unknown", reason=f"{joining.name!r} did not learn in time"))
 
     def on_heartbeat_reply(self, now: int, sender: str, message: HeartbeatReply, out: list[object]) -> None:
         turn = self._rounds.get(message.round)
@@ -395,19 +415,21 @@ class Reign:
         elif recorded is not None and not message.admitted:
             self._teach(sender, message.storage, out)
 
-    def _teach(self, name: str, storage: int, out: list[object], change: int = 0) -> None:
-        """All this leader holds, and the change of the configuration that is being written, if one is named."""
+    def _teach(self, name: str, storage: int, out: list[object], change: Entry | None = None) -> None:
+        """All this leader holds, and the change of the configuration that makes the learner a voter, if it is to be."""
         entries = {entry.key: entry for entry in self._acceptor.after("")}
-        if change:
-            entries.update({entry.key: entry for entry in self._batches[change].entries})
+        if change is not None:
+            entries[change.key] = change
         held = [entries[key] for key in sorted(entries)]
-        self._lessons.teach(name, storage, held, self._acceptor.record.founded, out, change)
+        self._lessons.teach(name, storage, held, self._acceptor.record.founded, out, is_last=change is not None)
 
     def on_snapshot_reply(self, now: int, sender: str, message: SnapshotReply, out: list[object]) -> None:
-        change = self._lessons.on_reply(sender, message, self._acceptor.record.founded, out)
-        if change:
-            # The last lesson of one who joins has the configuration in it: learning it is accepting it.
-            self._count(now, sender, change, out)
+        has_joined = self._lessons.on_reply(sender, message, self._acceptor.record.founded, out)
+        if has_joined and self._joining is not None and self._joining.name == sender:
+            joining, self._joining = self._joining, None
+            self._electorate.pending = decode_config(joining.change.value)
+            self._propose(now, (joining.change,), out, ref=joining.ref)
+            self._count(now, sender, self._batch, out)  # learning it was accepting it
 
     def change_voters(
         self, now: int, ref: int, names: tuple[str, ...], out: list[object], *, allow_two: bool = False
@@ -429,11 +451,15 @@ class Reign:
         if reason:
             out.append(WriteEnded(ref, "refused", reason=reason))
         elif added:
+            # A newcomer has promised nothing yet, so its word counts. But first it learns all there is, with the change
+            # in it: whoever goes by the new configuration must find it able to vote, or too few may be left who can.
             name, storage = added[0], self._lessons.synced[added[0]]
-            self._change(now, config.with_storage(name, storage), ref, "", out)
-            # A newcomer has promised nothing yet, so its word counts. It learns all there is, with the change in it:
-            # what was accepted before must be on its disk before it is one of a majority.
-            self._teach(name, storage, out, self._busy[CONFIG_KEY])
+            self._sequence += 1
+            version = Version(self.term, self._sequence)
+            change = Entry(CONFIG_KEY, version, encode_config(config.with_storage(name, storage)))
+            self._joining = _Joining(name, change, ref, now + self._config.write_timeout_ns)
+            self._busy[CONFIG_KEY] = 0
+            self._teach(name, storage, out, change)
         else:
             self._change(now, config.without(removed[0]), ref, "", out)
 
@@ -462,6 +488,8 @@ class Reign:
         for batch in self._batches.values():
             if batch.ref is not None:
                 out.append(WriteEnded(batch.ref, "unknown", reason="leadership ended"))
+        if self._joining is not None:
+            out.append(WriteEnded(self._joining.ref, "unknown", reason="leadership ended"))
         for ref, _, _ in self._reads:
             out.append(ReadEnded(ref, "refused", reason="leadership ended"))
         self._batches.clear()

@@ -12,6 +12,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Untrusted
+from talka.wire.leadership import Entry
 
 CONFIG_KEY: Final = "config"
 LEADER_KEY: Final = "leader"
@@ -60,6 +61,17 @@ def decode_config(content: bytes) -> VoterConfig:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadConfig(f"a voter sent what is no configuration of voters: {error}") from None
+
+
+def config_problem(entries: tuple[Entry, ...]) -> str:
+    """Why a configuration among these entries cannot be read; empty when there is none, or it can."""
+    for entry in entries:
+        if entry.key == CONFIG_KEY:
+            try:
+                decode_config(entry.value)
+            except BadConfig as problem:
+                return str(problem)
+    return ""
 
 
 def digest_of(names: tuple[str, ...]) -> int:
@@ -116,6 +128,10 @@ class Electorate:
 
     def heard_at(self, name: str) -> int | None:
         return self._heard.get(name)
+
+    def answering(self, now: int) -> list[str]:
+        """Voters that spoke lately, this one included."""
+        return [voter.name for voter in self._config.voters if self._is_live(now, voter.name)]
 
     def is_majority(self, now: int, names: Mapping[str, object], excluding: str = "") -> bool:
         """Whether `names` are a majority. `excluding` is a voter whose own word does not count, though its seat does."""

@@ -12,16 +12,20 @@ import msgspec
 from talka.cluster.election import Election, SteppedDown
 from talka.cluster.fencing import Token
 from talka.cluster.leases import Busy, Ended, Full, Granted, Held, LeaseTable, Write
+from talka.cluster.quorum import QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable, majority
 from talka.cluster.register import Tell
 from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.cluster.timings import LAN, LeadershipConfig
 from talka.cluster.voters import CONFIG_KEY, LEADER_KEY
+from talka.control.breaker import Breaker
 from talka.errors import Invalid
 from talka.wire.leadership import LeadershipMessage
 from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, LeaseMessage, ReleaseLease
 
 LEASE_PREFIX: Final = "lease/"
+BREAKER_FAILURES: Final = 3
+BREAKER_WINDOW_NS: Final = 30_000_000_000
 OWN_REFS: Final = 1 << 40
 """References from here on are of the voter's own writes; callers use smaller ones."""
 
@@ -31,6 +35,13 @@ class Reply(msgspec.Struct, frozen=True):
 
     to: str
     message: LeaseMessage
+
+
+class QuorumFailed(msgspec.Struct, frozen=True):
+    """A caller's write failed because too few voters answered. `WriteEnded` of the same reference comes before it."""
+
+    ref: int
+    error: QuorumUnavailable | QuorumTimeout | QuorumBreakerOpen
 
 
 class CommandEnded(msgspec.Struct, frozen=True):
@@ -70,7 +81,10 @@ class Voter:
         )
         self.leases = LeaseTable(safeguards)
         self.token: Token | None = None
+        self._timeout_ns = config.write_timeout_ns
+        self._breaker = Breaker(failures=BREAKER_FAILURES, window_ns=BREAKER_WINDOW_NS)
         self._ref = OWN_REFS
+        self._writes: dict[int, int] = {}  # callers' references; bounded like the grants
         self._grants: dict[int, Write] = {}  # bounded by the writes a reign may have under way
 
     @property
@@ -109,6 +123,11 @@ class Voter:
         _check_ref(ref)
         if key in (CONFIG_KEY, LEADER_KEY) or key.startswith(LEASE_PREFIX):
             raise Invalid(f"key {key!r} is the group's own: take another")
+        if not self._breaker.allows(now):
+            retry_in_ns = self._breaker.retry_in_ns(now)
+            error = QuorumBreakerOpen(failures=BREAKER_FAILURES, window_ns=BREAKER_WINDOW_NS, retry_in_ns=retry_in_ns)
+            return [WriteEnded(ref, "refused", reason=str(error)), QuorumFailed(ref, error)]
+        self._writes[ref] = 1
         return self._route(now, self.election.write(now, ref, key, value))
 
     def read(self, now: int, ref: int, key: str) -> list[object]:
@@ -158,12 +177,7 @@ class Voter:
 
     def _route(self, now: int, effects: list[object]) -> list[object]:
         """What the election tells the lease table is kept here; everything is passed on in order."""
-        for effect in effects:
-            if not isinstance(effect, (Tell, WriteEnded)):
-                break
-            if isinstance(effect, WriteEnded) and effect.ref > OWN_REFS:
-                break
-        else:
+        if all(isinstance(effect, Tell) for effect in effects):
             return effects  # most steps have no news
         out: list[object] = []
         for effect in effects:
@@ -171,7 +185,10 @@ class Voter:
                 out += self._on_grant_written(now, effect)
                 continue
             out.append(effect)
-            if isinstance(effect, Elected):
+            if isinstance(effect, WriteEnded):
+                if self._writes.pop(effect.ref, 0):
+                    out += self._on_write_ended(now, effect)
+            elif isinstance(effect, Elected):
                 self.token = effect.token
                 assert self.election.reign is not None
                 values = self.election.reign.values()
@@ -181,6 +198,23 @@ class Voter:
                 self.token = None
                 self.leases.stepped_down()
         return out
+
+    def _on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+        """Tell a lack of voters from other ends of a caller's write, and leave voters alone that keep failing."""
+        voters = self.election.config.names()
+        if ended.outcome == "accepted":
+            self._breaker.succeeded(now)
+            return []
+        answering = self.election.answering(now)
+        error: QuorumUnavailable | QuorumTimeout
+        if ended.outcome == "unknown":
+            error = QuorumTimeout(answered=answering, voters=voters, waited_ns=self._timeout_ns)
+        elif not self.election.leader and len(answering) < majority(len(voters)):
+            error = QuorumUnavailable(answering=answering, voters=voters)
+        else:
+            return []  # refused for what was asked, or because another voter leads
+        self._breaker.failed(now)
+        return [QuorumFailed(ended.ref, error)]
 
     def _on_grant_written(self, now: int, ended: WriteEnded) -> list[object]:
         write = self._grants.pop(ended.ref)
