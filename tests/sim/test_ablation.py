@@ -4,18 +4,22 @@ import msgspec
 import pytest
 
 from talka.cluster.safeguards import ALL
-from tests.sim.ablation import ROWS, violated
+from talka.cluster.timings import LAN
+from tests.sim.ablation import ROWS, Row, violated
+from tests.sim.elections import DRIFT_LIMIT_PPM
 from tests.sim.membership_figures import RATES
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_removed_safeguard_is_caught_by_its_stored_seed(row) -> None:
-    assert violated(row.seed, row.safeguards, row.drift_limit_ppm) in row.invariants
+def test_a_removed_safeguard_is_caught_by_its_stored_seed(row: Row) -> None:
+    assert violated(row.seed, row) in row.invariants
 
 
-@pytest.mark.parametrize("seed", sorted({row.seed for row in ROWS}))
-def test_the_same_seed_is_clean_with_every_safeguard(seed: int) -> None:
-    assert violated(seed) == ""
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_same_seed_is_clean_with_every_safeguard(row: Row) -> None:
+    intact = msgspec.structs.replace(row, safeguards=ALL, drift_limit_ppm=DRIFT_LIMIT_PPM)
+
+    assert violated(row.seed, intact) == ""
 
 
 def test_every_switch_has_a_row() -> None:
@@ -23,3 +27,7 @@ def test_every_switch_has_a_row() -> None:
 
     # Local health is a rate too: plain SWIM against Lifeguard is its row.
     assert rows | set(RATES) | {"local_health"} == set(msgspec.structs.asdict(ALL))
+
+
+def test_clocks_in_histories_drift_as_far_as_leases_allow_for() -> None:
+    assert DRIFT_LIMIT_PPM == 1000 * LAN.drift_per_mille

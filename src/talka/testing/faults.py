@@ -153,8 +153,8 @@ class Faults:
             name = self._todo.pop()
             if self._actions[name]():
                 self._struck(name)
-            elif name not in self._todo:
-                self._todo.insert(0, name)  # not possible just now: its turn comes again
+            elif self._todo:
+                self._todo.insert(0, name)  # not possible just now: its turn comes after the others
         self._next()
 
     def _is_last_call(self) -> bool:
@@ -235,11 +235,16 @@ class Faults:
         hosts = self._world.hosts
         return all(hosts[name].state == "up" and not self._world.network.ports[name].cuts for name in self._hosts)
 
+    def _victim_with_disk(self) -> str:
+        """One of those who may lose their disks now; empty when nobody may."""
+        names = [name for name in self._hosts if self._may_lose_disk(name)] if self._is_calm() else []
+        return self._rng.choice(names) if names else ""
+
     def _lose_disk(self) -> bool:
-        name = self._victim()
-        host = self._world.hosts[name]
-        if not self._is_calm() or not self._may_lose_disk(name):
+        name = self._victim_with_disk()
+        if not name:
             return False
+        host = self._world.hosts[name]
         host.crash()
         host.disk.lose()
         self._later(self._between(self._limits.down_ns), host.start)
@@ -247,10 +252,10 @@ class Faults:
 
     def _roll_back(self) -> bool:
         """The disk returns to what it was a while ago. Peers that answered meanwhile can tell, if they are there."""
-        name = self._victim()
-        host = self._world.hosts[name]
-        if self._is_image_kept or not self._is_calm() or not self._may_lose_disk(name):
+        name = "" if self._is_image_kept else self._victim_with_disk()
+        if not name:
             return False
+        host = self._world.hosts[name]
         host.disk.snapshot()
         self._is_image_kept = True
 
