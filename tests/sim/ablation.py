@@ -62,7 +62,7 @@ ROWS: Final = (
     ),
     Row("majority of those seen alive (`configured_majority`)", without("configured_majority"), ("I1", "I4", "I8"), 1),
     Row("lease counted from the answer (`lease_from_send`)", without("lease_from_send"), ("I4", "I4 key"), 7),
-    Row("no margin for drift (`drift_margin`)", without("drift_margin"), ("I4", "I4 key"), 33, 800),
+    Row("no margin for drift (`drift_margin`)", without("drift_margin"), ("I4", "I4 key"), 51, 800),
     Row("clocks off by 15 % where 2 % are allowed for", ALL, ("I4", "I4 key"), 10, 800, 150_000),
     Row("receivers do not check tokens (`fencing`)", without("fencing"), ("I3",), 6),
     Row("no pre-vote (`pre_vote`)", without("pre_vote"), ("I14",), 1),

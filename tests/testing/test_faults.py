@@ -1,0 +1,121 @@
+from talka.cluster.effects import Lane, Persist, Transmit
+from talka.testing.faults import (
+    DISK_FAULTS,
+    HOST_FAULTS,
+    LAST_CALL_NS,
+    LINK_FAULTS,
+    NETWORK_FAULTS,
+    SECOND,
+    Faults,
+    Limits,
+    link_profile,
+    missing,
+)
+from talka.testing.world import Boot, World
+
+NAMES = ("a", "b", "c")
+UNTIL = 60 * SECOND
+
+
+class Talker:
+    """Says something to everybody ten times a second, and writes it down."""
+
+    def __init__(self, boot: Boot) -> None:
+        self.next_tick_at = boot.now
+        self.frames_admitted = 0
+        self._name = boot.name
+        self._ticket = 0
+
+    def start(self, now: int) -> list[object]:
+        return []
+
+    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int) -> list[object]:
+        self.frames_admitted += 1
+        return []
+
+    def tick(self, now: int) -> list[object]:
+        self.next_tick_at = now + SECOND // 10
+        self._ticket += 1
+        # Two at once: the second waits where the link is narrow.
+        frames = [b"%d" % now + bytes(1000), b"%d" % now]
+        words = [Transmit(name, frame, Lane.DATAGRAM) for name in NAMES if name != self._name for frame in frames]
+        return [*words, Persist(self._ticket, (("last", b"%d" % now),))]
+
+    def on_persisted(self, now: int, ticket: int) -> list[object]:
+        return []
+
+
+def world_of(seed: int = 1) -> World:
+    world = World(seed)
+    for name in NAMES:
+        world.add_host(name, Talker).start()
+    return world
+
+
+def test_every_class_strikes_again_and_again_also_where_disks_may_not_be_touched() -> None:
+    world = world_of()
+    faults = Faults(world, NAMES, (*HOST_FAULTS, *NETWORK_FAULTS), limits=Limits(gap_ns=SECOND // 4))
+    faults.begin(UNTIL + LAST_CALL_NS)
+    world.run_until(UNTIL)
+
+    assert not any(name in world.struck for name in DISK_FAULTS)
+    assert all(world.struck[name] >= 2 for name in (*HOST_FAULTS, *NETWORK_FAULTS) if name not in DISK_FAULTS)
+
+
+def test_towards_the_end_other_faults_make_way_for_those_of_disks() -> None:
+    world = world_of()
+    classes = ("partition", "flapping link", *DISK_FAULTS)
+    faults = Faults(
+        world, NAMES, classes, limits=Limits(gap_ns=SECOND // 4), may_lose_disk=lambda name: world.now > 50 * SECOND
+    )
+    faults.begin(UNTIL)
+    world.run_until(UNTIL)
+
+    assert all(world.struck[name] for name in DISK_FAULTS)
+
+
+def test_when_faults_stop_links_heal_and_hosts_come_back() -> None:
+    world = world_of()
+    limits = Limits(gap_ns=SECOND // 20, down_ns=(30 * SECOND, 31 * SECOND), cut_ns=(30 * SECOND, 31 * SECOND))
+    faults = Faults(world, NAMES, ("crash", "isolation", "slow cpu"), limits=limits)
+    faults.begin(UNTIL)
+    world.run_until(2 * SECOND)
+    assert any(host.state == "down" for host in world.hosts.values())
+    faults.stop()
+    before = {name: world.network.ports[name].frames_received for name in NAMES}
+    world.run_until(UNTIL)
+
+    assert faults.is_quiet
+    assert all(host.state == "up" and not host.service_ns for host in world.hosts.values())
+    assert not any(port.cuts for port in world.network.ports.values())
+    # Two others say ten words a second each; what began before the end must not cut them off again.
+    assert all(world.network.ports[name].frames_received - before[name] > 1000 for name in NAMES)
+
+
+def test_what_leads_is_struck_more_often_than_by_chance() -> None:
+    world = world_of()
+    crashed = dict.fromkeys(NAMES, 0)
+    faults = Faults(world, NAMES, ("crash",), limits=Limits(gap_ns=SECOND), favourites=lambda: ["b"])
+    faults.begin(UNTIL)
+    while world.now < UNTIL:
+        world.run_until(world.now + SECOND // 20)
+        for name, host in world.hosts.items():
+            crashed[name] += host.state == "down"
+
+    assert crashed["b"] > crashed["a"] + crashed["c"]
+
+
+def test_links_show_the_faults_of_the_plan_and_no_other() -> None:
+    for name in LINK_FAULTS:
+        world = world_of()
+        world.network.default = link_profile(world.rng("links"), [name])
+        world.run_until(UNTIL)
+
+        assert missing(world, LINK_FAULTS) == [other for other in LINK_FAULTS if other != name]
+
+
+def test_a_class_that_never_struck_is_missing() -> None:
+    world = world_of()
+    world.struck["crash"] = 1
+
+    assert missing(world, ["crash", "stall"]) == ["stall"]
