@@ -119,3 +119,14 @@ def test_a_class_that_never_struck_is_missing() -> None:
     world.struck["crash"] = 1
 
     assert missing(world, ["crash", "stall"]) == ["stall"]
+
+
+def test_a_fault_of_links_that_chance_left_out_is_made_likely_before_the_end() -> None:
+    world = world_of()
+    classes = [name for name in LINK_FAULTS if name != "bandwidth"]
+    assert missing(world, classes) == classes
+
+    Faults(world, NAMES, classes).begin(UNTIL)  # on links that show none of them
+    world.run_until(UNTIL)
+
+    assert missing(world, classes) == []

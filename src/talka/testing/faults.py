@@ -20,6 +20,7 @@ MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 RECORDED_LIMIT: Final = 512
 LAST_CALL_NS: Final = 14 * SECOND
+INSIST_NS: Final = 4 * SECOND
 DISK_FAULTS: Final = ("disk lost", "disk rolled back")
 
 HOST_FAULTS: Final = ("crash", "stall", "pause", "slow cpu", "slow disk", "drift", "disk lost", "disk rolled back")
@@ -78,6 +79,7 @@ class Faults:
         self._rng = world.rng("fault")
         self._hosts = list(hosts)
         self._classes = [name for name in classes if name not in LINK_FAULTS]
+        self._link_classes = [name for name in classes if name in LINK_FAULTS]
         self._limits = limits
         self._favourites = favourites
         self._may_lose_disk = may_lose_disk
@@ -113,6 +115,7 @@ class Faults:
         """Strike until `stop`, which is to come at `until`."""
         self._is_over = False
         self._last_call_at = until - LAST_CALL_NS
+        self._world.at(max(self._world.now, until - INSIST_NS), self._insist)
         self._next()
 
     def stop(self) -> None:
@@ -168,6 +171,21 @@ class Faults:
             self._struck(waiting[0])
         self._world.after(LAST_CALL_NS // 100, self._strike)
         return True
+
+    def _insist(self) -> None:
+        """Where a fault of links has not struck by chance, make it likely for the time that is left."""
+        late = missing(self._world, self._link_classes)
+        profile = self._world.network.default
+        if "loss" in late:
+            profile = msgspec.structs.replace(profile, loss=0.1)
+        if "burst loss" in late:
+            profile = msgspec.structs.replace(profile, burst=(0.05, 3.0))
+        if "duplicates" in late:
+            profile = msgspec.structs.replace(profile, duplicate=0.2)
+        if "reordering" in late:
+            profile = msgspec.structs.replace(profile, reorder=(0.2, SECOND // 2))
+        if late:
+            self._world.network.default = profile
 
     def _struck(self, name: str) -> None:
         self._world.struck[name] = self._world.struck.get(name, 0) + 1
