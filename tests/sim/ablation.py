@@ -1,7 +1,7 @@
 """Take each safeguard away and see what breaks: proof that it is needed, and that the checkers would tell.
 
-A switch skips the lines of its safeguard and nothing else; checkers know of no switch. Each row keeps the first seed
-that caught the removal; `make test` replays it both ways.
+A switch skips the lines of its safeguard and nothing else; checkers know of no switch. Each row keeps a seed that
+catches the removal; `make test` replays it both ways.
 """
 
 import os
