@@ -668,3 +668,22 @@ def test_voters_that_fail_three_times_are_left_alone_for_ten_seconds_and_tried_a
     leader = group.elect()
     group.carry_out(leader.name, leader.write(group.now, 7, "k", b"v"))
     assert [ended.outcome for ended in group.settle() if isinstance(ended, WriteEnded)] == ["accepted"]
+
+
+def test_a_voter_that_is_elected_writes_at_once_however_often_it_failed_before() -> None:
+    group = Group("a", "b", "c")
+    group.stop("b")
+    group.stop("c")
+    group.run(10 * SECOND)
+    for ref in range(1, 5):
+        group.carry_out("a", group.voters["a"].write(group.now, ref, "k", b"v"))
+    group.start("b")
+    leader = group.elect()
+    while leader.name != "a":
+        group.carry_out(leader.name, leader.hand_over(group.now))
+        group.run(group.now + SECOND)
+        leader = group.elect()
+
+    group.carry_out("a", leader.write(group.now, 9, "k", b"v"))
+
+    assert [ended.outcome for ended in group.settle() if isinstance(ended, WriteEnded)] == ["accepted"]

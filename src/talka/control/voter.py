@@ -82,7 +82,7 @@ class Voter:
         self.leases = LeaseTable(safeguards)
         self.token: Token | None = None
         self._timeout_ns = config.write_timeout_ns
-        self._breaker = Breaker(failures=BREAKER_FAILURES, window_ns=BREAKER_WINDOW_NS)
+        self._breaker = _new_breaker()
         self._ref = OWN_REFS
         self._writes: dict[int, int] = {}  # callers' references; bounded like the grants
         self._grants: dict[int, Write] = {}  # bounded by the writes a reign may have under way
@@ -190,6 +190,7 @@ class Voter:
                     out += self._on_write_ended(now, effect)
             elif isinstance(effect, Elected):
                 self.token = effect.token
+                self._breaker = _new_breaker()  # a majority has just written: what failed before says nothing now
                 assert self.election.reign is not None
                 values = self.election.reign.values()
                 held = {key.removeprefix(LEASE_PREFIX): v for key, v in values.items() if key.startswith(LEASE_PREFIX)}
@@ -223,6 +224,10 @@ class Voter:
             return []
         granted = self.leases.committed(now, write.key, write.epoch)
         return [] if granted is None else [_granted(granted)]
+
+
+def _new_breaker() -> Breaker:
+    return Breaker(failures=BREAKER_FAILURES, window_ns=BREAKER_WINDOW_NS)
 
 
 def _check_ref(ref: int) -> None:
