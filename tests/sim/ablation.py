@@ -13,6 +13,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from tests.sim import elections, membership_figures
+from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
 MARK: Final = "<!-- measured -->"
@@ -39,10 +40,6 @@ INTACT: Final = (
     Row("nothing", ALL, (), 0, 2000),
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
 )
-
-
-def without(*names: str) -> Safeguards:
-    return msgspec.structs.replace(ALL, **dict.fromkeys(names, False))
 
 
 ROWS: Final = (

@@ -239,7 +239,7 @@ def voter_starter(voters: tuple[str, ...], safeguards: Safeguards = ALL, *, are_
             name=boot.name,
             boot=boot.boot,
             voter=voter,
-            membership=membership_of(boot, safeguards) if are_members else None,
+            membership=a_membership(boot, safeguards) if are_members else None,
             seeds=voters,
             safeguards=safeguards,
         )
@@ -248,7 +248,7 @@ def voter_starter(voters: tuple[str, ...], safeguards: Safeguards = ALL, *, are_
     return start
 
 
-def membership_of(boot: Boot, safeguards: Safeguards) -> Membership:
+def a_membership(boot: Boot, safeguards: Safeguards) -> Membership:
     return Membership(
         name=boot.name,
         boot=boot.boot,

@@ -126,9 +126,6 @@ class Electorate:
         names.pop(self.me, None)
         return tuple(names)
 
-    def heard_at(self, name: str) -> int | None:
-        return self._heard.get(name)
-
     def answering(self, now: int) -> list[str]:
         """Voters that spoke lately, this one included."""
         return [voter.name for voter in self._config.voters if self._is_live(now, voter.name)]
