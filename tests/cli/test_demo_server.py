@@ -21,7 +21,7 @@ import pytest
 
 from talka.cli import demo_routes, demo_server
 from talka.cli.demo_certificate import TLSFiles, make_certificate
-from talka.cli.demo_server import CannotListen, DemoServer, serve, start_demo_server
+from talka.cli.demo_server import CannotListen, DemoServer, start_demo_server
 from talka.clock import MILLISECOND, monotonic_ns
 from talka.errors import Invalid
 
@@ -737,12 +737,6 @@ def test_a_certificate_names_the_host_and_the_loopback(files: TLSFiles, tmp_path
     assert files.key.stat().st_mode & 0o777 == 0o600
 
 
-def test_without_cryptography_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(Invalid, match=r"install talka\[tls\]"):
-        make_certificate(tmp_path, "localhost")
-
-
 async def test_what_cannot_be_listened_on_is_told_in_a_sentence(server: DemoServer, tmp_path: Path) -> None:
     with pytest.raises(CannotListen, match=f"127.0.0.1 port {server.port}: .*Choose another"):
         await start_demo_server(port=server.port)
@@ -829,12 +823,6 @@ def test_serve_runs_until_a_signal_and_ends_cleanly(without: str, tls: bool, num
             process.send_signal(number)
             output, errors = process.communicate(timeout=10)
     assert (process.returncode, output, errors) == (0, "", "")
-
-
-def test_serve_without_cryptography_raises_before_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(Invalid, match="talka"):
-        serve("127.0.0.1", 0, tls=True, on_ready=lambda url: pytest.fail(url))
 
 
 def test_nothing_optional_is_imported_before_it_is_needed() -> None:

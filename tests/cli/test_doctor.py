@@ -128,8 +128,8 @@ def test_limit_of_a_control_group_that_is_wide_enough_is_well() -> None:
 
 
 def test_extras_that_are_missing_are_named_with_their_packages() -> None:
-    text = found(replace(GOOD, **without("cryptography", "yaml")), "extras").text
-    assert "uvloop 1.0" in text and "talka[tls]" in text and "pyyaml" in text
+    text = found(replace(GOOD, **without("asyncpg", "yaml")), "extras").text
+    assert "uvloop 1.0" in text and "talka[postgres]" in text and "pyyaml" in text
     assert "none installed" in found(replace(GOOD, packages={}), "extras").text
 
 

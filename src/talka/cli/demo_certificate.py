@@ -23,13 +23,10 @@ def write_certificate(files: TLSFiles, target: Path) -> None:
 
 def make_certificate(folder: Path, host: str) -> TLSFiles:
     """A certificate signed by its own key, for `host` and every name of the loopback. Clients must be told to trust it."""
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-    except ImportError as error:
-        raise Invalid("To make a certificate, the package cryptography is needed: install talka[tls].") from error
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     names: list[x509.GeneralName] = []
     for name in dict.fromkeys([host, "localhost", "127.0.0.1", "::1"]):

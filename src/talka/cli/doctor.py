@@ -16,10 +16,9 @@ from talka.cli.command import Command
 from talka.cli.output import columns_of, say
 
 OLDEST_PYTHON: Final = (3, 11)
-REQUIRED: Final = ("click", "httptools", "msgspec", "psutil", "rich")
+REQUIRED: Final = ("click", "cryptography", "dns", "httptools", "msgspec", "psutil", "rich")
 OPTIONAL: Final = {
     "uvloop": ("talka[fast]", "a faster event loop"),
-    "cryptography": ("talka[tls]", "certificates for talka demo-server --tls"),
     "asyncpg": ("talka[postgres]", "the history of runs on PostgreSQL"),
     "yaml": ("pyyaml", "talka init --from-openapi with YAML"),
 }
