@@ -15,11 +15,13 @@ PROTOCOL: Final = 1
 DATAGRAM_LIMIT_BYTES: Final = 1340
 """What a datagram may carry: 1,400 bytes less the seal around it."""
 NAME_LIMIT: Final = 128
+GROUP_LIMIT: Final = 160
+"""Two ids of 64 characters, and a separator."""
 
 
 class Packet(msgspec.Struct, frozen=True, array_like=True):
     protocol: int
-    group: Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
+    group: Annotated[str, msgspec.Meta(max_length=GROUP_LIMIT)]
     sender: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
     boot: Annotated[int, msgspec.Meta(ge=0)]
     """Drawn at every start of the sender: (sender, boot) is one life of one member."""

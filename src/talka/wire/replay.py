@@ -9,14 +9,21 @@ WINDOW: Final = 1024
 class ReplayWindow:
     """The counters seen of one (sender, boot): the highest, and a bit for each of the `WINDOW` below it."""
 
-    __slots__ = ("_highest", "_seen")
+    __slots__ = ("_floor", "_highest", "_seen")
 
     def __init__(self) -> None:
         self._highest = -1
         self._seen = 0
+        self._floor = 0
+
+    def raise_floor(self, floor: int) -> None:
+        """From now on what is below counts as seen."""
+        self._floor = max(self._floor, floor)
 
     def admit(self, counter: int) -> bool:
         """Whether this counter is new. One below the window counts as seen: it can no longer be told."""
+        if counter < self._floor:
+            return False
         ahead = counter - self._highest
         if ahead > 0:
             self._seen = ((self._seen << ahead) | 1) & ((1 << WINDOW) - 1) if ahead < WINDOW else 1

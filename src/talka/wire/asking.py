@@ -1,0 +1,108 @@
+"""Questions to one node and its answers, as `talka cluster …` asks them. Channel 5 of a packet.
+
+Many may be under way on one connection: the number says which answer belongs to which question.
+"""
+
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from talka.errors import Untrusted
+
+CHANNEL: Final = 5
+SECRET_LIMIT: Final = 1024
+ANSWER_LIMIT_BYTES: Final = 960 * 1024
+"""What fits a frame beside the packet around it."""
+
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Word: TypeAlias = Annotated[str, Meta(max_length=64)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Numbers are never reused; new fields go last and have a default."""
+
+
+class AskMembers(Message, frozen=True, tag=1):
+    """Who is there, as this node sees it? Answered page by page."""
+
+    after: Annotated[str, Meta(max_length=128)] = ""
+
+
+class AskLeader(Message, frozen=True, tag=2):
+    pass
+
+
+class AskAudit(Message, frozen=True, tag=3):
+    """Who accused whom?"""
+
+
+class AskKeys(Message, frozen=True, tag=4):
+    """Which keys are accepted, and which member has which?"""
+
+
+class AskMetrics(Message, frozen=True, tag=5):
+    """Everything counted, as Prometheus reads it."""
+
+
+class AddKey(Message, frozen=True, tag=6):
+    """Accept this secret from now on, everywhere."""
+
+    secret: Annotated[str, Meta(max_length=SECRET_LIMIT)]
+
+
+class UseKey(Message, frozen=True, tag=7):
+    """Seal with this key from now on, everywhere."""
+
+    key_id: Word
+
+
+class RetireKey(Message, frozen=True, tag=8):
+    """Accept this key no more, anywhere."""
+
+    key_id: Word
+    force: bool = False
+    """Also when members are away that have not confirmed the keys in use: they will not come back by themselves."""
+
+
+Question: TypeAlias = AskMembers | AskLeader | AskAudit | AskKeys | AskMetrics | AddKey | UseKey | RetireKey
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    number: Number
+    question: Question
+    within_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
+    """After so long nobody waits for the answer any more."""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    number: Number
+    problem: Annotated[str, Meta(max_length=4096)]
+    """A sentence when it cannot be answered; else empty."""
+    content: Annotated[bytes, Meta(max_length=ANSWER_LIMIT_BYTES)] = b""
+    """JSON, or text for metrics."""
+
+
+AskingMessage: TypeAlias = Ask | Answer
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AskingMessage] = msgspec.msgpack.Decoder(AskingMessage)
+
+
+class BadQuestion(Untrusted):
+    """Bytes that are no message of this conversation."""
+
+
+def encode(message: AskingMessage) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(content: bytes | msgspec.Raw) -> AskingMessage:
+    try:
+        return _decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadQuestion(f"a node sent what is no question and no answer: {error}") from None
+
+
+def encode_content(value: Any) -> bytes:
+    return msgspec.json.encode(value)

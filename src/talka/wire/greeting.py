@@ -1,0 +1,108 @@
+"""How nodes meet: who is there, of which cluster, and is it alive now or a recording? Channel 4 of a packet.
+
+A nonce is answered by its echo, so that a frame kept by somebody else proves nothing. The newest keys travel here too:
+one that was away while keys changed reads this conversation with the key it still has.
+"""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from talka.errors import Untrusted
+
+CHANNEL: Final = 4
+NONCE_BYTES: Final = 16
+TEXT_LIMIT: Final = 512
+RING_LIMIT_BYTES: Final = 64 * 1024
+
+Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+Word: TypeAlias = Annotated[str, Meta(max_length=64)]
+Text: TypeAlias = Annotated[str, Meta(max_length=TEXT_LIMIT)]
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Capabilities: TypeAlias = Annotated[list[Word], Meta(max_length=64)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Numbers are never reused; new fields go last and have a default."""
+
+
+class Self(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a node says of itself before anything else is said."""
+
+    cluster: Word
+    environment: Word
+    role: Word
+    version: Word
+    """Of the protocol, MAJOR.MINOR."""
+    capabilities: Capabilities = []
+    required: Capabilities = []
+    """Capabilities without which it does not talk."""
+    datacenter: Word = ""
+    region: Word = ""
+    software: Word = ""
+    """For people only."""
+
+
+class Hello(Message, frozen=True, tag=1):
+    """May I come in?"""
+
+    me: Self
+    nonce: Nonce
+
+
+class Welcome(Message, frozen=True, tag=2):
+    """Yes. `echo` is the nonce of the Hello, `nonce` is to be proven."""
+
+    me: Self
+    echo: Nonce
+    nonce: Nonce
+
+
+class Challenge(Message, frozen=True, tag=3):
+    """Frames of a life came that is not known to be alive: prove it, or they are forgotten."""
+
+    nonce: Nonce
+
+
+class Proof(Message, frozen=True, tag=4):
+    """The echo of a nonce. Frames numbered below `floor` were sent some time ago: nobody should take them any more."""
+
+    echo: Nonce
+    floor: Number
+
+
+class Refusal(Message, frozen=True, tag=5):
+    """No, and why."""
+
+    echo: Nonce
+    reason: Word
+    """A word for counters: cluster, environment, role, version."""
+    text: Text
+
+
+class ShareRing(Message, frozen=True, tag=6):
+    """The keys of the cluster, for one that may lack the newest."""
+
+    ring: Annotated[bytes, Meta(max_length=RING_LIMIT_BYTES)]
+
+
+GreetingMessage: TypeAlias = Hello | Welcome | Challenge | Proof | Refusal | ShareRing
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[GreetingMessage] = msgspec.msgpack.Decoder(GreetingMessage)
+
+
+class BadGreeting(Untrusted):
+    """Bytes that are no message of this conversation."""
+
+
+def encode(message: GreetingMessage) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(content: bytes | msgspec.Raw) -> GreetingMessage:
+    try:
+        return _decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadGreeting(f"a node sent what is no greeting: {error}") from None
