@@ -7,13 +7,14 @@ PURE := tests/stats tests/work tests/wire tests/cluster tests/control
 SEED ?= 1
 KIND ?= elections
 SECONDS ?= 600
+FRAMES ?= 1000000
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load sim sim-long ablation docs clean
+.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-members fuzz sim sim-long ablation docs clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Set-up happens once and again when the dependencies change.
 $(STAMP): pyproject.toml
@@ -69,6 +70,12 @@ bench-compare: $(STAMP) ## does talka compare call noise noise? 20 equal pairs, 
 
 bench-load: $(STAMP) ## how fast is one core? against wrk on nginx (Debian packages, installed when root)
 	@$(BIN)/python benchmarks/load.py
+
+bench-members: $(STAMP) ## members as real processes beside Debian's serf: deaths, idle cost, leaders (about 40 minutes)
+	@$(BIN)/python benchmarks/members.py
+
+fuzz: $(STAMP) ## a million frames through framing, sealing and every decoder: FRAMES=n, SEED=n
+	@$(BIN)/python -m tests.wire.fuzz --frames $(FRAMES) --seed $(SEED)
 
 docs: $(STAMP) ## write docs/cli.md anew from the commands
 	@$(BIN)/python docs/cli_reference.py > docs/cli.md
