@@ -1,0 +1,1 @@
+"""Endpoints on the network: datagrams, streams, TLS, and the discovery of first peers."""
