@@ -13,6 +13,16 @@ MICROSECOND = 1_000
 
 monotonic_ns: Callable[[], int] = time.monotonic_ns
 cpu_ns: Callable[[], int] = time.process_time_ns
+realtime_ns: Callable[[], int] = time.time_ns
+"""Nanoseconds since 1970. It may be set and jump: only for telling people, and for ages of what the kernel stamped."""
+
+
+def boottime_ns() -> int:
+    """Goes on while the machine sleeps, so that a lease does not outlive a closed lid."""
+    return time.clock_gettime_ns(_BOOTTIME)
+
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: its monotonic clock is what there is
 
 
 def utc_now() -> datetime:

@@ -109,6 +109,18 @@ def test_a_datagram_handled_late_closes_the_gate_and_raises_the_score() -> None:
     assert (health.score, health.gate_closed(0)) == (1, True)
 
 
+def test_a_datagram_of_unknown_age_neither_closes_the_gate_nor_opens_it() -> None:
+    health = health_of()
+    health.handled(0, -1)
+    assert (health.score, health.gate_closed(0)) == (0, False)
+    health.handled(0, 10 * SECOND)
+    assert (health.score, health.gate_closed(0)) == (1, True)
+
+    health.handled(1, -1)
+
+    assert (health.score, health.gate_closed(1)) == (1, True)
+
+
 def test_a_late_tick_closes_the_gate_and_raises_the_score() -> None:
     health = health_of()
 

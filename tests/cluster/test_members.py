@@ -8,6 +8,8 @@ from talka.cluster.members import (
     DEAD,
     FORMER_LIMIT,
     LEFT,
+    PATIENCE_LIMIT,
+    PATIENCE_NS,
     SUSPECT,
     Claim,
     Member,
@@ -237,3 +239,22 @@ def test_a_full_table_gives_up_the_longest_dead_and_never_the_living() -> None:
 
 def test_a_member_shows_what_it_is() -> None:
     assert repr(Member(alive("a", 7, 2), 0)) == "Member('a', boot=7, ALIVE at 2)"
+
+
+def test_one_that_refutes_again_and_again_is_waited_for_longer_and_not_for_ever() -> None:
+    member = Member(Alive("a", 1, 0, "at-a"), 0)
+    waits = []
+    for number in range(6):
+        member.refuted(number * PATIENCE_NS // 2)
+        waits.append(member.patience(number * PATIENCE_NS // 2))
+
+    assert waits == [1, 2, 3, PATIENCE_LIMIT, PATIENCE_LIMIT, PATIENCE_LIMIT]
+    assert member.patience(member.refuted_at + PATIENCE_NS) == 1
+
+
+def test_refutations_far_apart_have_nothing_to_do_with_each_other() -> None:
+    member = Member(Alive("a", 1, 0, "at-a"), 0)
+    for number in range(4):
+        member.refuted(number * PATIENCE_NS)
+
+    assert member.patience(member.refuted_at) == 1

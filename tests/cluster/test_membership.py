@@ -860,6 +860,21 @@ def test_seeds_are_limited() -> None:
     assert len(bench.core._seeds) == SEEDS_LIMIT
 
 
+def test_other_seeds_may_be_set_later_and_are_asked_instead() -> None:
+    bench = Bench(0)
+    bench.core.join(bench.now, ["old:1"])
+
+    bench.core.set_seeds(["me:1", "new:1", "new:1", *(f"s{number}" for number in range(SEEDS_LIMIT))])
+
+    assert bench.core._seeds == ["new:1", *(f"s{number}" for number in range(SEEDS_LIMIT - 1))]
+    bench.core.set_seeds(["new:1"])
+    asked = []
+    while not asked:
+        bench.now = bench.core.next_tick_at
+        asked = [said.to for said in says(bench.core.tick(bench.now)) if said.lane is Lane.STREAM]
+    assert asked == ["new:1"]
+
+
 def test_seeds_and_dead_members_are_asked_again_for_ever_while_they_are_not_alive(bench: Bench) -> None:
     bench.core.join(bench.now, ["m0:1", "away:1"])
     bench.hear(Dead("m1", 1, 0, "m2", ""), Left("m2", 1, 0))
@@ -1199,3 +1214,17 @@ def test_the_same_seed_gives_the_same_history() -> None:
         histories.append(group.told)
 
     assert histories[0] == histories[1] != histories[2]
+
+
+def test_a_member_that_keeps_refuting_is_given_more_time_when_others_agree(bench: Bench) -> None:
+    waits = []
+    for incarnation in range(1, 5):
+        bench.hear(suspect(incarnation=incarnation - 1))
+        member = bench.core.get("m1")
+        assert member is not None and member.suspicion is not None
+        for accuser in ("m3", "m4", "m5"):
+            bench.hear(suspect(accuser=accuser, incarnation=incarnation - 1))
+        waits.append(member.suspicion.expires_at - bench.now)
+        bench.hear(Alive("m1", 1, incarnation, "at-m1"))
+
+    assert waits[0] == waits[1] < waits[2] < waits[3]

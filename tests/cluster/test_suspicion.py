@@ -197,3 +197,11 @@ def test_the_end_only_moves_earlier_stays_within_the_bounds_and_each_voice_count
     if len(suspicion.accusers) == wanted + 1:
         suspicion.rearm(now)
         assert suspicion.expires_at == now + min_ns
+
+
+def test_bounds_that_are_stretched_wait_longer_when_all_agree_and_no_longer_than_that_when_nobody_does() -> None:
+    short, long = Bounds(2 * SECOND, 12 * SECOND, 1), Bounds(2 * SECOND, 5 * SECOND, 1)
+
+    assert short.stretched(1) is short
+    assert short.stretched(4) == Bounds(8 * SECOND, 12 * SECOND, 1)
+    assert long.stretched(4) == Bounds(8 * SECOND, 8 * SECOND, 1)

@@ -167,3 +167,60 @@ def test_members_of_two_groups_that_share_a_name_are_told_apart() -> None:
 
     assert door.admit(door_of("b", group="g").wrap(7, NIL)) is not None
     assert door.admit(door_of("b", group="h").wrap(7, NIL)) is not None
+
+
+def packet_of(*, sender: str = "b", boot: int = 1, counter: int = 1, group: str = "g") -> Packet:
+    return Packet(PROTOCOL, group, sender, boot, counter, 7, msgspec.Raw(NIL))
+
+
+def test_a_door_knows_the_lives_it_has_let_in_and_no_other() -> None:
+    door = door_of("a")
+    assert not door.knows(packet_of())
+
+    assert door.passes(packet_of())
+
+    assert door.knows(packet_of(counter=99))
+    assert not door.knows(packet_of(boot=2))
+    assert not door.knows(packet_of(sender="c"))
+    assert not door.knows(packet_of(group="h"))
+
+
+def test_what_is_turned_away_makes_no_life_known() -> None:
+    door = door_of("a")
+
+    assert not door.passes(packet_of(group="h"))
+    assert not door.passes(packet_of(sender="a"))
+
+    assert not door.knows(packet_of(group="h"))
+    assert not door.knows(packet_of(sender="a"))
+    assert door.refused == {"group": 1, "own": 1}
+
+
+def test_a_floor_makes_a_life_known_and_shuts_out_what_is_below_it_in_this_life_only() -> None:
+    door = door_of("a")
+
+    door.raise_floor(packet_of(counter=1), 10)
+
+    assert door.knows(packet_of())
+    assert [door.passes(packet_of(counter=counter)) for counter in (9, 10, 10, 11)] == [False, True, False, True]
+    assert door.passes(packet_of(boot=2, counter=1))
+    assert (door.admitted, door.refused) == (3, {"replayed": 2})
+
+
+def test_lives_that_are_known_by_a_floor_are_bounded_as_well() -> None:
+    door = door_of("a")
+    for boot in range(BOOTS_PER_SENDER + 1):
+        door.raise_floor(packet_of(boot=boot), 5)
+
+    assert not door.knows(packet_of(boot=0))
+    assert all(door.knows(packet_of(boot=boot)) for boot in range(1, BOOTS_PER_SENDER + 1))
+
+
+def test_the_counter_of_a_door_is_the_number_of_its_last_frame() -> None:
+    door = door_of("a")
+    assert door.counter == 0
+
+    for number in (1, 2):
+        packet = door_of("b").admit(door.wrap(7, NIL))
+        assert packet is not None
+        assert door.counter == packet.counter == number

@@ -523,12 +523,14 @@ def test_a_member_at_critical_health_hands_leadership_over() -> None:
     # Datagrams waited for more than four probe intervals before they were handled.
     peer, late = Peer("z"), 4 * CONFIG.probe_interval_ns + 1
     before = len(cluster.news)
-    for score in range(1, CLEARLY + 1):
-        assert cluster.of(SteppedDown) == [], "once is no reason"
+    for _ in range(10 * CLEARLY):  # a probe that is answered meanwhile lowers the score again
         peer.say(leader, cluster.now, Gossip(), age_ns=late)
         assert leader.membership.health.level.must_not_lead
-        assert leader.membership.health.score == score
+        is_clear = leader.membership.health.score >= CLEARLY
         cluster.run(cluster.now + CONFIG.probe_interval_ns)
+        if cluster.of(SteppedDown):
+            assert is_clear, "once is no reason"
+            break
     cluster.run(cluster.now + 800 * MS)
 
     assert [news.reason for _, news in cluster.news[before:] if isinstance(news, SteppedDown)] == ["handed over"]

@@ -6,12 +6,16 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.networks import Loopback, Namespaces, Network, Relay
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 
@@ -89,3 +93,52 @@ def cores_of(owner: int) -> list[psutil.Process]:
 @pytest.fixture
 def find_cores() -> Any:
     return cores_of
+
+
+# Members. Their processes, namespaces and relays end with the test, however it ends.
+
+
+@pytest.fixture(scope="session")
+def namespaces_problem() -> str:
+    return Namespaces.why_not()
+
+
+@contextmanager
+def members_on(network: Network, folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(folder, network)
+    try:
+        yield cluster
+        mistakes = cluster.mistakes()
+    finally:
+        try:
+            cluster.close()
+        finally:
+            network.close()
+    assert not any("internal error" in text or "Traceback" in text for text in mistakes.values()), mistakes
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[Cluster]:
+    """On the loopback."""
+    with members_on(Loopback(), tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def relayed_members(tmp_path: Path) -> Iterator[Cluster]:
+    with members_on(Relay(), tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["nft", "relay"])
+def cut_members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """On a network that can be cut: by the kernel, and by a relay, which needs no rights."""
+    if request.param == "relay":
+        network: Network = Relay()
+    else:
+        problem = request.getfixturevalue("namespaces_problem")
+        if problem:
+            pytest.skip(f"nft cuts nothing here: {problem}")
+        network = Namespaces()
+    with members_on(network, tmp_path) as cluster:
+        yield cluster

@@ -61,7 +61,7 @@ ROWS: Final = (
     Row("lease counted from the answer (`lease_from_send`)", without("lease_from_send"), ("I4", "I4 key"), 7),
     Row("no margin for drift (`drift_margin`)", without("drift_margin"), ("I4", "I4 key"), 51, 800),
     Row("clocks off by 15 % where 2 % are allowed for", ALL, ("I4", "I4 key"), 10, 800, 150_000),
-    Row("receivers do not check tokens (`fencing`)", without("fencing"), ("I3",), 6),
+    Row("receivers do not check tokens (`fencing`)", without("fencing"), ("I3",), 3),
     Row("no pre-vote (`pre_vote`)", without("pre_vote"), ("I14",), 1),
     Row("no check-quorum (`check_quorum`)", without("check_quorum"), ("I14",), 44),
     Row("no write-back at take-over (`write_back`)", without("write_back"), ("I8",), 28, 800),

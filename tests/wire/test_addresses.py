@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.wire.addresses import BadAddress, format_address, is_ip, parse_address, parse_name
+from talka.wire.addresses import BadAddress, format_address, ip_target, is_ip, parse_address, parse_name
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
@@ -97,6 +97,20 @@ def test_a_service_has_a_name_with_underscores() -> None:
 )
 def test_an_ip_address_is_told_from_a_name(host: str, expected: bool) -> None:
     assert is_ip(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10.0.0.5:7400", ("10.0.0.5", 7400)),
+        ("[::1]:7400", ("::1", 7400)),
+        ("host:7400", None),
+        ("10.0.0.5", None),
+        ("10.0.0.5:0", None),
+    ],
+)
+def test_only_an_ip_address_with_a_port_is_a_target(text: str, expected: tuple[str, int] | None) -> None:
+    assert ip_target(text) == expected
 
 
 @quick

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Untrusted
-from talka.wire.packets import NAME_LIMIT, PROTOCOL, BadPacket, Packet, decode_packet, encode_packet
+from talka.wire.packets import GROUP_LIMIT, NAME_LIMIT, PROTOCOL, BadPacket, Packet, decode_packet, encode_packet
 
 GOLDEN = Path(__file__).parent / "golden" / f"protocol-{PROTOCOL}" / "packet.hex"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
@@ -96,9 +96,15 @@ def test_names_of_every_allowed_length_are_taken(length: int) -> None:
     assert decode_packet(encode_packet(packet(sender="n" * length))).sender == "n" * length
 
 
-@pytest.mark.parametrize("length", [0, NAME_LIMIT])
+@pytest.mark.parametrize("length", [0, GROUP_LIMIT])
 def test_a_group_may_have_no_name_or_a_long_one(length: int) -> None:
     named = msgspec.structs.replace(packet(), group="g" * length)
+
+    assert decode_packet(encode_packet(named)) == named
+
+
+def test_two_ids_of_the_longest_kind_make_a_group() -> None:
+    named = msgspec.structs.replace(packet(), group=f"{'c' * 64}/{'e' * 64}")
 
     assert decode_packet(encode_packet(named)) == named
 
@@ -112,7 +118,7 @@ def test_a_group_may_have_no_name_or_a_long_one(length: int) -> None:
         ("a counter that is no number", msgspec.msgpack.encode([PROTOCOL, "g", "a", 1, "2", 3, None])),
         ("a counter below zero", msgspec.msgpack.encode([PROTOCOL, "g", "a", 1, -1, 3, None])),
         ("a boot below zero", msgspec.msgpack.encode([PROTOCOL, "g", "a", -1, 2, 3, None])),
-        ("too long a name of a group", msgspec.msgpack.encode([PROTOCOL, "g" * 129, "a", 1, 2, 3, None])),
+        ("too long a name of a group", msgspec.msgpack.encode([PROTOCOL, "g" * (GROUP_LIMIT + 1), "a", 1, 2, 3, None])),
         ("text that is not UTF-8", encode_packet(packet()).replace(b"prod", b"pr\xc3\x28")),
         ("half a packet", encode_packet(packet())[:-1]),
         ("more than a packet", encode_packet(packet()) + b"\xc0"),

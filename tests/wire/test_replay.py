@@ -107,3 +107,59 @@ def test_no_counter_is_ever_admitted_twice(counters: list[int]) -> None:
     admitted = [counter for counter in counters + counters if window.admit(counter)]
 
     assert len(admitted) == len(set(admitted))
+
+
+def test_what_is_below_the_floor_counts_as_seen_and_the_floor_itself_does_not() -> None:
+    window = ReplayWindow()
+    window.raise_floor(10)
+
+    assert [window.admit(counter) for counter in (9, 10, 10, 0, 11)] == [False, True, False, False, True]
+
+
+def test_a_floor_is_never_lowered() -> None:
+    window = ReplayWindow()
+    window.raise_floor(10)
+    window.raise_floor(5)
+
+    assert not window.admit(9)
+    assert window.admit(10)
+
+
+def test_a_floor_raised_later_shuts_out_what_was_within_the_window() -> None:
+    window = ReplayWindow()
+    window.admit(20)
+    window.raise_floor(15)
+
+    assert [window.admit(counter) for counter in (14, 15, 20, 21)] == [False, True, False, True]
+
+
+def test_a_refused_counter_below_the_floor_moves_nothing() -> None:
+    window = ReplayWindow()
+    window.raise_floor(5000)
+    window.admit(4999)
+
+    assert window.admit(5000)
+    assert not window.admit(4999)
+
+
+@given(
+    floors=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60)), max_size=4),
+    counters=st.lists(st.integers(0, 60), max_size=80),
+)
+@quick
+def test_with_floors_the_window_admits_what_a_set_of_all_counters_would(
+    floors: list[tuple[int, int]], counters: list[int]
+) -> None:
+    window = ReplayWindow()
+    seen: set[int] = set()
+    floor = 0
+    for step, counter in enumerate(counters):
+        for at, raised in floors:
+            if at == step:
+                window.raise_floor(raised)
+                floor = max(floor, raised)
+        new = counter >= floor and counter not in seen
+
+        assert window.admit(counter) == new
+        if new:
+            seen.add(counter)

@@ -295,6 +295,10 @@ def step_summary() -> str | None:
     return os.environ.get("GITHUB_STEP_SUMMARY") or None
 
 
+def own_secret_file() -> str | None:
+    return os.environ.get("TALKA_SECRET_FILE") or None
+
+
 def wants_traceback() -> bool:
     return os.environ.get("TALKA_TRACEBACK", "0") not in ("", "0")
 

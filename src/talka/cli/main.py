@@ -23,6 +23,9 @@ COMMANDS = {
     "config": Entry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
     "doctor": Entry("Look", "talka.cli.doctor:doctor", "is this machine fit to make load, and what would help?"),
     "help": Entry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
+    "member": Entry("Cluster", "talka.cli.member:member", "be a member of a cluster, and tell who else is"),
+    "cluster": Entry("Cluster", "talka.cli.cluster:cluster", "ask a member: who is there, who leads, which keys"),
+    "certs": Entry("Cluster", "talka.cli.certs:certs", "make the certificates of a cluster: init, issue, show"),
     "init": Entry("Set up", "talka.cli.init:init", "write a load test that runs, with settings and a CI job"),
     "demo-server": Entry("Set up", "talka.cli.demo:demo_server", "a small HTTP server to aim a test at"),
     "completion": Entry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
@@ -79,11 +82,14 @@ def tell_usage(error: click.ClickException) -> None:
 
 
 def exit_code_of(error: TalkaError) -> int:
+    from talka.cli.secret import ClusterUnreachable
     from talka.work.outcome import ExitCode
     from talka.work.specs import BadWorkflows
 
     if isinstance(error, BadWorkflows):
         return ExitCode.BAD_FILE
+    if isinstance(error, ClusterUnreachable):
+        return ExitCode.UNREACHABLE
     return ExitCode.USAGE if isinstance(error, Invalid) else ExitCode.INTERNAL_ERROR
 
 

@@ -22,6 +22,9 @@ from talka.wire.membership import Alive, State
 
 FORMER_LIMIT: Final = 8
 """Replaced lives remembered for each name."""
+PATIENCE_LIMIT: Final = 4
+PATIENCE_NS: Final = 30 * 1_000_000_000
+"""Refutations further apart than this have nothing to do with each other."""
 NEVER: Final = 1 << 62
 """Later than any instant."""
 
@@ -82,6 +85,8 @@ class Member:
         "misses",
         "name",
         "reason",
+        "refutations",
+        "refuted_at",
         "since",
         "state",
         "status",
@@ -116,6 +121,8 @@ class Member:
         self.misses = 0
         """Probes in a row that were answered over the stream but not by datagram."""
         self.blocked = False
+        self.refutations = 0
+        self.refuted_at = -NEVER
         self.renew(alive)
 
     def renew(self, alive: Alive) -> None:
@@ -123,6 +130,17 @@ class Member:
         self.address = alive.address
         self.zone = alive.zone
         self.meta = alive.meta
+
+    def refuted(self, now: int) -> None:
+        """It was suspected and has said that it lives."""
+        self.refutations = self.refutations + 1 if now - self.refuted_at < PATIENCE_NS else 1
+        self.refuted_at = now
+
+    def patience(self, now: int) -> int:
+        """How many times as long it is waited for: one that refutes again and again is slow, not dead."""
+        if self.refutations < 2 or now - self.refuted_at >= PATIENCE_NS:
+            return 1
+        return min(self.refutations, PATIENCE_LIMIT)
 
     @property
     def version(self) -> int:

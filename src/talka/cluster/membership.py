@@ -160,13 +160,17 @@ class Membership:
         """Make oneself known through these addresses. They are asked again for ever while they are not alive."""
         if self._updates.is_leaving:
             raise Invalid(f"member {self.me.name} has left; start it anew to join again")
-        mine = self.me.address
-        self._seeds = [seed for seed in dict.fromkeys(seeds) if seed != mine][:SEEDS_LIMIT]
+        self.set_seeds(seeds)
         self._updates.tell_of_myself(Priority.JOINED_OR_LEFT)
         out: list[MembershipEffect] = []
         self._rejoin(now, out)
         self._schedule(now)
         return out
+
+    def set_seeds(self, seeds: list[str]) -> None:
+        """Ask these from now on, whenever somebody is missing."""
+        mine = self.me.address
+        self._seeds = [seed for seed in dict.fromkeys(seeds) if seed != mine][:SEEDS_LIMIT]
 
     def leave(self, now: int) -> list[MembershipEffect]:
         """Say good-bye. Until `has_left`, keep calling `tick`."""
@@ -200,7 +204,7 @@ class Membership:
         updates: list[bytes] | list[msgspec.Raw],
         age_ns: int,
     ) -> list[MembershipEffect]:
-        """`age_ns` is how long the message waited in this machine before it was handled.
+        """`age_ns` is how long the message waited in this machine before it was handled; -1 where that is not known.
 
         A `WatchReply` is for a federated prober and does nothing here.
         """

@@ -79,7 +79,8 @@ class Prober:
         self._health = health
         self._rng = rng
         self._say = say
-        self._sequence = 0
+        # Not from 0: an answer to one member, played to another, must not fit a question of that one.
+        self._sequence = 2 * rng.getrandbits(40)
         self._probe: Probe | None = None
         self._again: Member | None = None
         self._relays = Relays(config, safeguards, say)

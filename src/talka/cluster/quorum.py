@@ -77,10 +77,7 @@ def check_size(voters: Sequence[str], allow_two: bool = False) -> str | None:
             f"take {VOTERS_LIMIT} or fewer, the others can be members without a vote"
         )
     if size == 2 and not allow_two:
-        raise BadVoters(
-            "2 voters decide only while both are there, so the loss of either stops the group: "
-            "configure 1 or 3, or allow two explicitly"
-        )
+        raise BadVoters("2 voters decide only while both are there, so the loss of either stops the group: name 1 or 3")
     if size % 2:
         return None
     fewer = "1 voter does" if size == 2 else f"{size - 1} voters do"

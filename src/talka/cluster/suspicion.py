@@ -19,6 +19,13 @@ class Bounds(msgspec.Struct, frozen=True):
     wanted: int
     """Confirmations that bring the wait down to its minimum; 0 when there are too few members to ask for any."""
 
+    def stretched(self, times: int) -> "Bounds":
+        """For a member that is waited for so many times as long, whoever confirms."""
+        if times == 1:
+            return self
+        min_ns = self.min_ns * times
+        return Bounds(min_ns, max(self.max_ns, min_ns), self.wanted)
+
 
 def bounds(config: MembershipConfig, members: int, score: int) -> Bounds:
     """The waits in a group of this many members, the own one counted, at this score of local health."""

@@ -152,6 +152,7 @@ class Updates:
             member.renew(alive)
             priority = Priority.ALIVE
             if before != ALIVE:
+                member.refuted(now)
                 self._members.move(member, ALIVE, now)
                 self._audit.add(now, alive.name, alive.boot, alive.incarnation, "alive", alive.name, "refuted", False)
                 out.append(MemberReturned(alive.name, alive.boot))
@@ -174,7 +175,7 @@ class Updates:
         if is_new:
             if not own and not self._admits_accusation(now, suspect.accuser):
                 return
-            limits = self._bounds()
+            limits = self._bounds().stretched(member.patience(now))
             zone = self._zone_of(suspect.accuser, limits.wanted)
             member.incarnation = suspect.incarnation
             member.accuser, member.reason = suspect.accuser, suspect.reason

@@ -11,24 +11,41 @@ import msgspec
 
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.federation import FederatedProber
-from talka.cluster.member_news import MemberJoined, MemberLost, Say
+from talka.cluster.member_news import MemberJoined, MemberLost, Say, StateLearned
 from talka.cluster.membership import Membership
 from talka.cluster.register import Tell
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.door import Door
+from talka.control.keyholder import Greet, Keyholder
 from talka.control.owner import Owner
+from talka.control.porter import Arrival, Porter, RingChanged
 from talka.control.receiver import FENCE_KEY, Receiver
 from talka.control.voter import Reply, Voter
 from talka.errors import Untrusted
-from talka.wire import leadership, leases, membership
+from talka.wire import asking, greeting, leadership, leases, membership
+from talka.wire.asking import Answer, Ask
+from talka.wire.greeting import ShareRing
+from talka.wire.keys import decode_ring
 from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
 from talka.wire.membership import Watch, WatchReply
-from talka.wire.packets import BadPacket, Packet
+from talka.wire.packets import BadPacket
 
 NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
+HANDLE: Final = "#"
+"""An address that begins so is a connection somebody opened: good for answers, gone with it."""
 VOTER: Final = 0
 RECEIVER: Final = 1
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """News: somebody wants to know something. Answer with `ClusterMember.answer`."""
+
+    source: str
+    sender: str
+    ask: Ask
+    key_id: str = ""
+    """The key it was asked under: the asker may have no other, so the answer is sealed with it."""
 
 
 class ClusterMember:
@@ -50,14 +67,19 @@ class ClusterMember:
         seeds: tuple[str, ...] = (),
         watchers: tuple[str, ...] = (),
         safeguards: Safeguards = ALL,
+        door: Door | None = None,
+        porter: Porter | None = None,
     ) -> None:
+        """On a real network a `porter` stands before its `door`; without one every frame is taken as it is."""
         self.name = name
         self.membership = membership
         self.prober = prober
         self.voter = voter
         self.receiver = receiver
         self.owner = owner
-        self.door = Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
+        self.door = door or Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
+        self.porter = porter
+        self.keyholder = Keyholder(porter, membership) if porter is not None and membership is not None else None
         self.group = group
         self.next_tick_at = NEVER
         self._timed = [part for part in (membership, prober, voter, owner) if part is not None]
@@ -77,6 +99,8 @@ class ClusterMember:
 
     def start(self, now: int) -> list[object]:
         effects: list[object] = []
+        if self.keyholder is not None:
+            effects += self.keyholder.start(now)
         if self.membership is not None:
             effects += self.membership.join(now, list(self._seeds))
         if self.voter is not None:
@@ -88,6 +112,8 @@ class ClusterMember:
         if self.membership is not None and now >= self.membership.next_tick_at:
             effects += self.membership.tick(now)
             self._judge_health(now, effects)
+            if self.keyholder is not None:
+                effects += self.keyholder.tick(now)
         if self.prober is not None and now >= self.prober.next_tick_at:
             effects += self.prober.tick(now)
         if self.voter is not None and now >= self.voter.next_tick_at:
@@ -103,13 +129,20 @@ class ClusterMember:
         assert self.receiver is not None
         return self._out(now, self.receiver.on_persisted(own))
 
-    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int) -> list[object]:
-        """A frame whose seal was good. `age_ns`: how long it waited in this node before it was handled."""
-        packet = self.door.admit(frame)
-        if packet is None:
-            return []
+    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: str = "") -> list[object]:
+        """`age_ns`: how long the frame waited in this node before it was handled. `proven`: the name in the certificate
+        of the connection it came on."""
+        if self.porter is None:
+            packet = self.door.admit(frame)
+            return [] if packet is None else self._hear(now, Arrival(packet, source, age_ns))
+        arrivals, out = self.porter.receive(now, source, frame, lane, age_ns, proven)
+        for arrival in arrivals:
+            out += self._hear(now, arrival)
+        return out
+
+    def _hear(self, now: int, arrival: Arrival) -> list[object]:
         try:
-            hear = self._understand(now, source, packet, age_ns)
+            hear = self._understand(now, arrival)
         except BadPacket as problem:
             self.door.turn_away(problem.reason)
             return []
@@ -118,8 +151,9 @@ class ClusterMember:
             return []
         return self._out(now, list(hear()))
 
-    def _understand(self, now: int, source: str, packet: Packet, age_ns: int) -> Callable[[], Sequence[object]]:
+    def _understand(self, now: int, arrival: Arrival) -> Callable[[], Sequence[object]]:
         """What hearing this packet comes to. Only reading it can fail; what is heard is heard to the end."""
+        packet, source, age_ns = arrival.packet, arrival.source, arrival.age_ns
         sender, boot = packet.sender, packet.boot
         if packet.channel == membership.CHANNEL:
             word = membership.decode(packet.body)
@@ -136,17 +170,27 @@ class ClusterMember:
             return lambda: members.on_message(now, source, sender, boot, word, packet.updates, age_ns)
         if packet.group != self.group:
             raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
+        if packet.channel == greeting.CHANNEL:
+            greeted, keyholder = greeting.decode(packet.body), self.keyholder
+            if keyholder is None or not isinstance(greeted, ShareRing):
+                return _nothing
+            theirs = decode_ring(greeted.ring)
+            merged = keyholder.ring.merge(theirs)
+            return lambda: keyholder.learn(now, sender, theirs, merged)
+        if packet.channel == asking.CHANNEL:
+            asked = asking.decode(packet.body)
+            return (lambda: [Asked(source, sender, asked, arrival.key_id)]) if isinstance(asked, Ask) else _nothing
         self._note_address(sender, source)
         if packet.channel == leadership.CHANNEL:
             saying, voter = leadership.decode(packet.body), self.voter
             return _nothing if voter is None else lambda: voter.on_message(now, sender, saying)
         if packet.channel == leases.CHANNEL:
-            asking = leases.decode(packet.body)
-            return lambda: self._on_lease_message(now, sender, asking)
+            wanted = leases.decode(packet.body)
+            return lambda: self._on_lease_message(now, sender, wanted)
         raise BadPacket("body", f"{sender!r} sent on channel {packet.channel}, which nobody knows")
 
     def _note_address(self, name: str, address: str) -> None:
-        if name in self._configured:
+        if name in self._configured or address.startswith(HANDLE):
             return
         if name not in self._addresses and len(self._addresses) >= ADDRESSES_LIMIT:
             del self._addresses[next(iter(self._addresses))]
@@ -169,6 +213,10 @@ class ClusterMember:
         """Carry out what a part answered to a call, as `member.act(now, member.voter.write(now, …))`."""
         return self._out(now, effects)
 
+    def answer(self, now: int, asked: Asked, answer: Answer) -> list[object]:
+        frame = self._wrap(now, asking.CHANNEL, asking.encode(answer), to=asked.sender, key_id=asked.key_id)
+        return [Transmit(asked.source, frame, Lane.STREAM)]
+
     # -- routing
 
     def _judge_health(self, now: int, effects: list[object]) -> None:
@@ -188,15 +236,18 @@ class ClusterMember:
             index += 1
             if isinstance(effect, Say):
                 body = self._encode(effect.message)
-                out.append(Transmit(effect.to, self.door.wrap(membership.CHANNEL, body, effect.updates), effect.lane))
+                out.append(Transmit(effect.to, self._wrap(now, membership.CHANNEL, body, effect.updates), effect.lane))
             elif isinstance(effect, Tell):
-                frame = self.door.wrap(leadership.CHANNEL, self._encode(effect.message))
+                frame = self._wrap(now, leadership.CHANNEL, self._encode(effect.message), to=effect.to)
                 out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
             elif isinstance(effect, Reply) and effect.to == self.name:
                 effects += self._on_lease_message(now, self.name, effect.message)
             elif isinstance(effect, Reply):
-                frame = self.door.wrap(leases.CHANNEL, self._encode(effect.message))
+                frame = self._wrap(now, leases.CHANNEL, self._encode(effect.message), to=effect.to)
                 out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
+            elif isinstance(effect, Greet):
+                frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message))
+                out.append(Transmit(effect.to, frame, Lane.STREAM))
             elif isinstance(effect, Persist):
                 self._tickets += 1
                 part = RECEIVER if self.voter is None or effect.puts[0][0] == FENCE_KEY else VOTER
@@ -208,8 +259,17 @@ class ClusterMember:
                     effects += self.voter.suspect_leader(now, effect.name)
                 elif isinstance(effect, MemberJoined):
                     self._note_address(effect.name, effect.address)
+                elif isinstance(effect, StateLearned | RingChanged) and self.keyholder is not None:
+                    effects += self.keyholder.hear(now, effect)
         self._set_timer()
         return out
+
+    def _wrap(
+        self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""
+    ) -> bytes:
+        if self.porter is None:
+            return self.door.wrap(channel, body, updates)
+        return self.porter.wrap(now, channel, body, updates, to=to, key_id=key_id)
 
     def _encode(self, message: msgspec.Struct) -> bytes:
         """The same message often goes to several peers: it is encoded once."""

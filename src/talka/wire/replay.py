@@ -9,12 +9,14 @@ WINDOW: Final = 1024
 class ReplayWindow:
     """The counters seen of one (sender, boot): the highest, and a bit for each of the `WINDOW` below it."""
 
-    __slots__ = ("_floor", "_highest", "_seen")
+    __slots__ = ("_floor", "_highest", "_seen", "strict_floor")
 
     def __init__(self) -> None:
         self._highest = -1
         self._seen = 0
         self._floor = 0
+        self.strict_floor = 0
+        """The floor of what must not be heard twice even across a restart. Who asks for it compares."""
 
     def raise_floor(self, floor: int) -> None:
         """From now on what is below counts as seen."""

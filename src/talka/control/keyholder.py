@@ -1,0 +1,178 @@
+"""Brings the newest keys to every member, and knows who has them.
+
+Each member says in its state which keys it has, as a digest. Whoever sees another digest sends its own keys; merging
+makes both equal. So one that was away learns them when it is back, and an old key is retired only when nobody needs it.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from talka.cluster.member_news import StateLearned
+from talka.cluster.members import LEFT, SUSPECT, Member
+from talka.cluster.membership import Membership
+from talka.control.porter import Porter, RingChanged
+from talka.errors import Invalid
+from talka.wire.greeting import GreetingMessage, ShareRing
+from talka.wire.keys import Keyring, encode_ring
+
+SECOND: Final = 1_000_000_000
+TOLD_LIMIT: Final = 16_384
+AGAIN_NS: Final = 5 * SECOND
+"""How often members that still have other keys are told again: what was sent may be lost."""
+AGAIN_LIMIT: Final = 8
+"""How many of them at a time."""
+
+
+class Greet(msgspec.Struct, frozen=True):
+    """Send this to the node at that address."""
+
+    to: str
+    message: GreetingMessage
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """What a member says of itself in its state."""
+
+    ring: Annotated[str, Meta(max_length=64)]
+    role: Annotated[str, Meta(max_length=64)] = ""
+    version: Annotated[str, Meta(max_length=64)] = ""
+    datacenter: Annotated[str, Meta(max_length=64)] = ""
+    software: Annotated[str, Meta(max_length=64)] = ""
+
+
+class NotThereYet(Invalid):
+    """A key is to be used that some could not read."""
+
+    def __init__(self, key_id: str, names: list[str]) -> None:
+        super().__init__(
+            f"key {key_id} cannot be used yet: {_some(names)} did not confirm it. "
+            "That takes a second or two after it was added: ask again"
+        )
+        self.names = names
+
+
+class StillNeeded(Invalid):
+    """Members have not confirmed the keys in use."""
+
+    def __init__(self, key_id: str, names: list[str]) -> None:
+        super().__init__(
+            f"key {key_id} cannot be retired yet: {_some(names)} did not confirm the newer keys. Bring them back first, "
+            "or retire it by force: then they must be given the new secret by hand"
+        )
+        self.names = names
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+_decoder = msgspec.msgpack.Decoder(Standing)
+
+
+def standing_of(member: Member) -> Standing | None:
+    """What a member said of itself, as far as it can be read."""
+    if member.state is None:
+        return None
+    try:
+        return _decoder.decode(member.state.payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+class Keyholder:
+    def __init__(self, porter: Porter, membership: Membership) -> None:
+        self._porter = porter
+        self._membership = membership
+        self._told: dict[str, tuple[str, int]] = {}
+        """Which keys each member was sent last, and when."""
+        self._again_at = 0
+        self._turn = membership.me.boot % 1009  # not everybody tells the same ones
+
+    @property
+    def ring(self) -> Keyring:
+        return self._porter.ring
+
+    def start(self, now: int) -> list[object]:
+        return self._state(now, spread=False)
+
+    def hear(self, now: int, news: StateLearned | RingChanged) -> list[object]:
+        if isinstance(news, RingChanged):
+            return [*self._state(now, spread=True), *self._tell_some(now)]
+        speaker = self._membership.get(news.name)
+        return [] if speaker is None else self._tell(now, speaker)
+
+    def tick(self, now: int) -> list[object]:
+        """May be called at any time."""
+        if now < self._again_at:
+            return []
+        self._again_at = now + AGAIN_NS
+        return self._tell_some(now)
+
+    def _tell_some(self, now: int) -> list[object]:
+        """A few at a time: those who are told tell others, and whoever was left out is told with a later tick."""
+        out: list[object] = []
+        lacking = [member for member in self._membership.alive() if not self._confirmed(member)]
+        for _ in range(min(len(lacking), AGAIN_LIMIT)):
+            self._turn += 1
+            out += self._tell(now, lacking[self._turn % len(lacking)])
+        return out
+
+    def learn(self, now: int, sender: str, theirs: Keyring, merged: Keyring) -> list[object]:
+        """Keys that a live member told, and what they and ours make together. One that lacks some is told in turn."""
+        out = self._porter.use(merged)
+        member = self._membership.get(sender)
+        if member is not None and theirs != merged:
+            out += self._tell(now, member, lacks=True)
+        return out
+
+    def add(self, secret: str) -> list[object]:
+        """Accept this secret here, and soon everywhere."""
+        return self._porter.use(self.ring.with_key(secret))
+
+    def seal_with(self, key_id: str) -> list[object]:
+        ring = self.ring.with_primary(key_id)
+        lacking = [member.name for member in self._membership.alive() if not self._confirmed(member)]
+        if lacking:
+            raise NotThereYet(key_id, sorted(lacking))
+        return self._porter.use(ring)
+
+    def retire(self, key_id: str, *, expected: Iterable[str] = (), force: bool = False) -> list[object]:
+        """`expected`: members remembered from earlier, beside those in view."""
+        ring = self.ring.without(key_id)
+        missing = self.missing(expected)
+        if missing and not force:
+            raise StillNeeded(key_id, missing)
+        return self._porter.use(ring)
+
+    def missing(self, expected: Iterable[str] = ()) -> list[str]:
+        """Members that did not go for good and have not confirmed to hold the same keys."""
+        known = {member.name: member for member in self._membership.members()}
+        names = [name for name in expected if name not in known and name != self._membership.me.name]
+        names += [name for name, member in known.items() if member.status != LEFT and not self._confirmed(member)]
+        return sorted(names)
+
+    def _confirmed(self, member: Member) -> bool:
+        standing = standing_of(member)
+        return standing is not None and standing.ring == self.ring.digest
+
+    def _state(self, now: int, *, spread: bool) -> list[object]:
+        me = self._porter.me
+        standing = Standing(self.ring.digest, me.role, me.version, me.datacenter, me.software)
+        return list(self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread))
+
+    def _tell(self, now: int, member: Member, *, lacks: bool = False) -> list[object]:
+        """Send our keys to a member that has others; the same ones once a second at most."""
+        digest = self.ring.digest
+        if member.status > SUSPECT or (not lacks and self._confirmed(member)):
+            return []
+        told, at = self._told.pop(member.name, ("", 0))
+        if told == digest and now - at < SECOND:
+            self._told[member.name] = (told, at)
+            return []
+        if len(self._told) >= TOLD_LIMIT:
+            del self._told[next(iter(self._told))]
+        self._told[member.name] = (digest, now)
+        return [Greet(member.address, ShareRing(encode_ring(self.ring)))]

@@ -1,0 +1,157 @@
+"""Asks one node questions over TCP, as one who is no member: its seal proves that it may."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Final
+
+from talka.clock import boottime_ns
+from talka.cluster.effects import Lane, Transmit
+from talka.control.door import Door
+from talka.control.lanes import Class
+from talka.control.porter import Declined, Porter, Welcomed
+from talka.errors import Unavailable, Untrusted
+from talka.net.streams import Security, Streams
+from talka.wire import asking
+from talka.wire.asking import Answer, Ask, Question
+from talka.wire.greeting import Self
+from talka.wire.keys import Keyring
+from talka.wire.roles import Role
+from talka.wire.sealing import Seal
+from talka.wire.versions import VERSION as PROTOCOL_VERSION
+
+TIMEOUT_S: Final = 10.0
+
+
+class NoAnswer(Unavailable):
+    """The node cannot be reached, or does not let us ask."""
+
+
+class AnswerRefused(Unavailable):
+    """The node understood the question and says why it does not do it."""
+
+
+class Asker:
+    """One connection to one node. `async with`, then `ask`."""
+
+    def __init__(
+        self,
+        address: str,
+        target: str,
+        *,
+        secrets: tuple[str, ...],
+        cluster: str,
+        environment: str,
+        certs: Path | None = None,
+        name: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """`address` as it was written, `target` the same with an IP address. `name`: the certificate's."""
+        self._address = address
+        self._target = target
+        self._timeout_s = timeout_s
+        rng = random.SystemRandom()
+        name = name or f"client-{rng.getrandbits(48):012x}"
+        boot = rng.getrandbits(61)
+        security: Security | None = None
+        if certs is not None:
+            from talka.net.identity import Certified
+
+            security = Certified(certs, name=name, role=Role.CLIENT, cluster=cluster, environment=environment)
+        self._ring = Keyring.of(secrets)
+        self._porter = Porter(
+            door=Door(group=f"{cluster}/{environment}", name=name, boot=boot),
+            seal=Seal(self._ring, boot),
+            name=name,
+            me=Self(cluster, environment, Role.CLIENT, str(PROTOCOL_VERSION)),
+            rng=rng,
+        )
+        self._streams = Streams(
+            on_frame=self._on_frame, on_refused=self._on_refused, rng=rng, security=security, on_gone=self._on_gone
+        )
+        self._node = ""
+        self._welcome: asyncio.Future[str] | None = None
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._number = 0
+
+    async def __aenter__(self) -> "Asker":
+        self._welcome = asyncio.get_running_loop().create_future()
+        try:
+            self._carry(self._porter.hello(boottime_ns(), self._target))
+            async with asyncio.timeout(self._timeout_s):
+                self._node = await self._welcome
+        except TimeoutError:
+            await self._streams.close()
+            raise NoAnswer(f"{self._address} did not answer within {self._timeout_s:g} s") from None
+        except BaseException:
+            await self._streams.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._streams.close()
+
+    async def ask(self, question: Question) -> bytes:
+        self._number += 1
+        number = self._number
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answered
+        body = asking.encode(Ask(number, question, round(self._timeout_s * 1000)))
+        frame = self._porter.wrap(boottime_ns(), asking.CHANNEL, body, to=self._node)
+        try:
+            self._streams.send(self._target, frame, Class.JOBS)
+            async with asyncio.timeout(self._timeout_s):
+                answer = await answered
+        except TimeoutError:
+            raise NoAnswer(f"{self._address} did not answer within {self._timeout_s:g} s") from None
+        finally:
+            self._answers.pop(number, None)
+        if answer.problem:
+            raise AnswerRefused(answer.problem)
+        return answer.content
+
+    def _on_frame(self, source: str, frame: bytes, proven: str) -> bool:
+        opened = self._porter.opened
+        arrivals, effects = self._porter.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
+        self._carry(effects)
+        for arrival in arrivals:
+            if arrival.packet.channel != asking.CHANNEL:
+                continue
+            try:
+                message = asking.decode(arrival.packet.body)
+            except Untrusted:
+                continue
+            waiting = self._answers.get(message.number) if isinstance(message, Answer) else None
+            if waiting is not None and not waiting.done() and isinstance(message, Answer):
+                waiting.set_result(message)
+        return self._porter.opened > opened
+
+    def _carry(self, effects: list[object]) -> None:
+        for effect in effects:
+            if isinstance(effect, Transmit) and effect.lane is not Lane.DATAGRAM:
+                self._streams.send(effect.to, effect.frame, Class.JOBS)
+            elif isinstance(effect, Welcomed) and self._welcome is not None and not self._welcome.done():
+                self._welcome.set_result(effect.name)
+            elif isinstance(effect, Declined):
+                self._fail(NoAnswer(f"{self._address} does not let us in: {effect.text}"))
+
+    def _on_refused(self, address: str, reason: str, text: str) -> None:
+        self._fail(NoAnswer(f"{self._address}: {text}"))
+
+    def _on_gone(self, address: str, was_there: bool) -> None:
+        if not was_there:
+            self._fail(NoAnswer(f"nobody listens at {self._address}: is the node running, and is its TCP port open?"))
+        elif self._node:
+            self._fail(NoAnswer(f"{self._address} closed the connection before it answered"))
+        else:
+            self._fail(
+                NoAnswer(
+                    f"{self._address} closed the connection without a word: it does not know this secret "
+                    f"(key {self._ring.primary_id}), or it wants certificates (--certs)"
+                )
+            )
+
+    def _fail(self, error: NoAnswer) -> None:
+        for waiting in (self._welcome, *self._answers.values()):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)

@@ -1,0 +1,48 @@
+"""What a node shows of itself over TLS, and whom it talks to. Imported only where there are certificates."""
+
+from pathlib import Path
+
+from talka.clock import utc_now
+from talka.errors import Invalid
+from talka.net.certificates import describe
+from talka.net.tls import Channel, check_identity, client_context, find_certs, server_context
+from talka.wire.roles import Role
+
+
+class Certified:
+    """The certificate of one node, and the rules for those of its peers."""
+
+    def __init__(self, folder: Path, *, name: str, role: Role, cluster: str, environment: str) -> None:
+        certs = find_certs(folder, name)
+        mine = describe(certs.certificate, now=utc_now(), ca=certs.ca)
+        if mine.problem:
+            raise Invalid(f"the certificate {certs.certificate} cannot be used: {mine.problem}")
+        for what, claimed, wanted in (
+            ("name", mine.name, name),
+            ("role", mine.role, role),
+            ("cluster", mine.cluster, cluster),
+            ("environment", mine.environment, environment),
+        ):
+            if claimed != wanted:
+                raise Invalid(
+                    f"the certificate {certs.certificate} is for {what} {claimed!r}, and this is {str(wanted)!r}: "
+                    "issue another one with talka certs issue"
+                )
+        self._server = server_context(certs)
+        self._client = client_context(certs)
+        self._role = role
+        self._cluster = cluster
+        self._environment = environment
+
+    def channel(self, *, server_side: bool) -> Channel:
+        return Channel(self._server if server_side else self._client, server_side=server_side)
+
+    def judge(self, channel: Channel, *, initiated_by_peer: bool) -> tuple[str, str]:
+        refused = check_identity(
+            channel.identity,
+            cluster=self._cluster,
+            environment=self._environment,
+            role_here=self._role,
+            initiated_by_peer=initiated_by_peer,
+        )
+        return ("", "") if refused is None else (refused.reason, refused.text)

@@ -1,0 +1,87 @@
+"""What happens in a member's life, as people and programs read it."""
+
+from typing import Any, Final, TypeAlias
+
+from talka.cluster.election import Alarm, LeaderChanged, SteppedDown
+from talka.cluster.member_news import (
+    DatagramsBlocked,
+    DatagramsRestored,
+    MemberJoined,
+    MemberLeft,
+    MemberLost,
+    MemberReturned,
+    MemberSuspected,
+    Refuted,
+)
+from talka.cluster.reign import Elected
+
+Event: TypeAlias = dict[str, Any]
+
+WORDS: Final = {
+    "ready": "ready at {address}",
+    "joined": "{name} joined ({address})",
+    "suspected": "{name} is suspected by {accuser}: {reason}",
+    "returned": "{name} is alive after all",
+    "lost": "{name} is lost, says {accuser}: {reason}",
+    "left": "{name} left",
+    "refuted": "was taken for dead and said that it lives",
+    "leader": "{name} leads since term {term}",
+    "no-leader": "no leader is known",
+    "elected": "leads from now on, term {term}",
+    "stepped-down": "leads no more: {reason}",
+    "udp-blocked": "datagrams to {name} are lost, it is reached over TCP: open the UDP port between the two",
+    "udp-restored": "datagrams reach {name} again",
+    "refused": "{text}",
+    "alarm": "{text}",
+    "keys": "keys in use: {keys}, sealing with {primary}",
+    "searching": "{text}",
+    "stopped": "stopped",
+}
+
+
+def event_of(news: object) -> Event | None:
+    """The event that some news of a core is, if it is one."""
+    match news:
+        case MemberJoined(name=name, boot=boot, address=address):
+            return {"event": "joined", "name": name, "address": address, "boot": str(boot)}
+        case MemberSuspected(name=name, accuser=accuser, reason=reason):
+            return {"event": "suspected", "name": name, "accuser": accuser, "reason": reason}
+        case MemberReturned(name=name):
+            return {"event": "returned", "name": name}
+        case MemberLost(name=name, boot=boot, accuser=accuser, reason=reason, own=own):
+            return {
+                "event": "lost",
+                "name": name,
+                "boot": str(boot),
+                "accuser": accuser,
+                "reason": reason,
+                "own": own,
+            }
+        case MemberLeft(name=name):
+            return {"event": "left", "name": name}
+        case Refuted(incarnation=incarnation):
+            return {"event": "refuted", "incarnation": incarnation}
+        case DatagramsBlocked(name=name):
+            return {"event": "udp-blocked", "name": name}
+        case DatagramsRestored(name=name):
+            return {"event": "udp-restored", "name": name}
+        case LeaderChanged(leader=leader, term=term):
+            return {"event": "leader", "name": leader, "term": term}
+        case Elected(token=token):
+            return {"event": "elected", "term": token.term, "token": [token.parent, token.term, token.sequence]}
+        case SteppedDown(term=term, reason=reason):
+            return {"event": "stepped-down", "term": term, "reason": reason}
+        case Alarm(kind=kind, text=text):
+            return {"event": "alarm", "kind": kind, "text": text}
+        case _:
+            return None
+
+
+def sentence_of(event: Event) -> str:
+    """The same for people."""
+    word = event["event"]
+    if word == "leader" and not event["name"]:
+        word = "no-leader"
+    if word == "suspected" and not event["accuser"]:
+        return f"{event['name']} is suspected: {event['reason']}"
+    return WORDS[word].format(**event)
