@@ -17,9 +17,10 @@ from talka.cluster.presets import PRESETS
 from talka.control import answers
 from talka.control.answers import answer, metrics_text
 from talka.control.door import Door
-from talka.control.keyholder import NotThereYet, Standing, StillNeeded
+from talka.control.keyholder import NotThereYet, StillNeeded
 from talka.control.member import Asked, ClusterMember
 from talka.control.porter import Porter, RingChanged
+from talka.control.standing import Standing
 from talka.control.voter import Voter
 from talka.errors import Invalid
 from talka.wire import asking
@@ -341,6 +342,25 @@ def test_keys_are_told_by_their_ids_and_never_by_their_secrets() -> None:
     assert OLD.encode() not in content
 
 
+def test_one_without_a_vote_names_the_living_member_that_leads_in_the_latest_term() -> None:
+    member = member_of()
+    assert json.loads(answer(member, 0, AskLeader())[0])["leader"] == ""
+    for name, boot, term in (("c", 3, 4), ("d", 4, 7), ("e", 5, 6), ("f", 6, 0)):
+        hear(member, Alive(name, boot, 0, f"at-{name}"))
+        hear(member, Stated(name, boot, State(1, msgspec.msgpack.encode(Standing("digest", leads=term)))))
+    hear(member, Alive("g", 7, 0, "at-g"))
+
+    facts = json.loads(answer(member, 0, AskLeader())[0])
+
+    assert (facts["leader"], facts["term"], facts["role"], facts["token"]) == ("d", 7, "no voter", [])
+
+
+def test_one_without_members_and_without_a_vote_knows_no_leader() -> None:
+    bare = ClusterMember(group="c/e", name="b", boot=2)
+
+    assert json.loads(answer(bare, 0, AskLeader())[0])["leader"] == ""
+
+
 def test_keys_are_added_used_and_retired_and_the_new_state_is_the_answer() -> None:
     member = member_of()
     assert member.keyholder is not None
@@ -401,7 +421,6 @@ def test_a_change_of_keys_that_cannot_be_is_refused_with_a_sentence(question: Qu
     [
         (AskMembers(), "^b has no view of members$"),
         (AskAudit(), "^b has no view of members$"),
-        (AskLeader(), "^b is no voter and follows no leader: ask one that was started with --voters$"),
         (AskKeys(), "^b seals nothing and has no keys$"),
         (AddKey(NEW), "^b seals nothing and has no keys$"),
         (UseKey(K1), "^b seals nothing and has no keys$"),

@@ -21,12 +21,11 @@ from talka.control.keyholder import (
     Greet,
     Keyholder,
     NotThereYet,
-    Standing,
     StillNeeded,
-    standing_of,
 )
 from talka.control.member import ClusterMember
 from talka.control.porter import Porter, RingChanged, Welcomed
+from talka.control.standing import Standing, standing_of
 from talka.wire.greeting import Self, ShareRing
 from talka.wire.keys import Keyring, decode_ring, encode_ring, key_id
 from talka.wire.membership import Alive, Gossip, State, encode_update

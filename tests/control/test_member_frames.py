@@ -12,11 +12,12 @@ from talka.cluster.member_news import MemberSuspected
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS
 from talka.control.door import Door
-from talka.control.keyholder import Greet, Standing
+from talka.control.keyholder import Greet
 from talka.control.member import Asked, ClusterMember
 from talka.control.owner import Owner
 from talka.control.porter import Porter, RingChanged
 from talka.control.receiver import Receiver
+from talka.control.standing import Standing
 from talka.control.voter import Voter
 from talka.wire import asking, greeting, leadership, leases, membership
 from talka.wire.asking import Answer, Ask, AskLeader

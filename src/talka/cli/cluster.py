@@ -127,10 +127,10 @@ def leader(as_json: bool, **where: Any) -> int:
         ("term", str(facts.term)),
         ("token", ".".join(map(str, facts.token)) or "known to the leader"),
         ("voters", ", ".join(facts.voters)),
-        ("answering", ", ".join(facts.answering) or "none"),
-        ("asked", f"{facts.role}, {facts.phase}"),
+        ("answering", ", ".join(facts.answering)),
+        ("asked", f"{facts.role}, {facts.phase}" if facts.phase else f"{facts.role}: it knows by hearsay"),
     ]
-    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows))
+    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows if text))
     return 0
 
 

@@ -59,7 +59,7 @@ DEFAULT_FOLDER = "~/.local/state/talka"
     "--forget-after",
     type=Seconds(1, 604_800),
     metavar="SECONDS",
-    help="Drop a dead member from the view after this time (900).",
+    help="Drop a dead member from the view after this time (900); looked at every half minute.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each line.")
 def member(

@@ -4,6 +4,7 @@ News of a core (`MemberLost`, `Elected` …) live beside the core that tells the
 """
 
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -28,6 +29,10 @@ class Persist(msgspec.Struct, frozen=True):
     ticket: int
     puts: tuple[tuple[str, bytes | None], ...]
     """Key and content; None removes the key."""
+
+
+HANDLE: Final = "#"
+"""An address that begins so is a connection somebody opened: good for answers, gone with it."""
 
 
 class Transmit(msgspec.Struct, frozen=True):

@@ -80,7 +80,7 @@ class Prober:
         self._rng = rng
         self._say = say
         # Not from 0: an answer to one member, played to another, must not fit a question of that one.
-        self._sequence = 2 * rng.getrandbits(40)
+        self._sequence = 2 * rng.getrandbits(30)
         self._probe: Probe | None = None
         self._again: Member | None = None
         self._relays = Relays(config, safeguards, say)

@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 
 from talka.cluster.members import Status
-from talka.control.keyholder import Keyholder, standing_of
+from talka.control.keyholder import Keyholder
 from talka.control.member import ClusterMember
+from talka.control.standing import standing_of
 from talka.errors import Invalid
 from talka.wire.asking import (
     AddKey,
@@ -170,7 +171,7 @@ def _members(member: ClusterMember, after: str) -> MembersPage:
 
 def _leader(member: ClusterMember, now: int) -> LeaderFacts:
     if member.voter is None:
-        raise Invalid(f"{member.name} is no voter and follows no leader: ask one that was started with --voters")
+        return _leader_by_hearsay(member)
     election, token = member.voter.election, member.voter.token
     shown = [token.parent, token.term, token.sequence] if token is not None and election.is_leading(now) else []
     return LeaderFacts(
@@ -182,6 +183,16 @@ def _leader(member: ClusterMember, now: int) -> LeaderFacts:
         election.phase.value,
         election.answering(now),
     )
+
+
+def _leader_by_hearsay(member: ClusterMember) -> LeaderFacts:
+    """What one that does not vote knows: which member says that it leads, in the latest term."""
+    leader, term = "", 0
+    for other in [] if member.membership is None else member.membership.alive():
+        standing = standing_of(other)
+        if standing is not None and standing.leads > term:
+            leader, term = other.name, standing.leads
+    return LeaderFacts(leader, term, [], [], "no voter", "", [])
 
 
 def _audit(member: ClusterMember, now: int) -> list[VerdictFacts]:

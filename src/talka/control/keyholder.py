@@ -5,15 +5,15 @@ makes both equal. So one that was away learns them when it is back, and an old k
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta
 
 from talka.cluster.member_news import StateLearned
 from talka.cluster.members import LEFT, SUSPECT, Member
 from talka.cluster.membership import Membership
 from talka.control.porter import Porter, RingChanged
+from talka.control.standing import Herald, standing_of
 from talka.errors import Invalid
 from talka.wire.greeting import GreetingMessage, ShareRing
 from talka.wire.keys import Keyring, encode_ring
@@ -31,16 +31,6 @@ class Greet(msgspec.Struct, frozen=True):
 
     to: str
     message: GreetingMessage
-
-
-class Standing(msgspec.Struct, frozen=True, array_like=True):
-    """What a member says of itself in its state."""
-
-    ring: Annotated[str, Meta(max_length=64)]
-    role: Annotated[str, Meta(max_length=64)] = ""
-    version: Annotated[str, Meta(max_length=64)] = ""
-    datacenter: Annotated[str, Meta(max_length=64)] = ""
-    software: Annotated[str, Meta(max_length=64)] = ""
 
 
 class NotThereYet(Invalid):
@@ -69,23 +59,11 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-_decoder = msgspec.msgpack.Decoder(Standing)
-
-
-def standing_of(member: Member) -> Standing | None:
-    """What a member said of itself, as far as it can be read."""
-    if member.state is None:
-        return None
-    try:
-        return _decoder.decode(member.state.payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
 class Keyholder:
-    def __init__(self, porter: Porter, membership: Membership) -> None:
+    def __init__(self, porter: Porter, membership: Membership, herald: Herald) -> None:
         self._porter = porter
         self._membership = membership
+        self._herald = herald
         self._told: dict[str, tuple[str, int]] = {}
         """Which keys each member was sent last, and when."""
         self._again_at = 0
@@ -95,12 +73,9 @@ class Keyholder:
     def ring(self) -> Keyring:
         return self._porter.ring
 
-    def start(self, now: int) -> list[object]:
-        return self._state(now, spread=False)
-
     def hear(self, now: int, news: StateLearned | RingChanged) -> list[object]:
         if isinstance(news, RingChanged):
-            return [*self._state(now, spread=True), *self._tell_some(now)]
+            return [*self._herald.tell(now, spread=True), *self._tell_some(now)]
         speaker = self._membership.get(news.name)
         return [] if speaker is None else self._tell(now, speaker)
 
@@ -157,11 +132,6 @@ class Keyholder:
     def _confirmed(self, member: Member) -> bool:
         standing = standing_of(member)
         return standing is not None and standing.ring == self.ring.digest
-
-    def _state(self, now: int, *, spread: bool) -> list[object]:
-        me = self._porter.me
-        standing = Standing(self.ring.digest, me.role, me.version, me.datacenter, me.software)
-        return list(self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread))
 
     def _tell(self, now: int, member: Member, *, lacks: bool = False) -> list[object]:
         """Send our keys to a member that has others; the same ones once a second at most."""

@@ -9,17 +9,20 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.effects import HANDLE, Lane, Persist, Transmit
+from talka.cluster.election import SteppedDown
 from talka.cluster.federation import FederatedProber
 from talka.cluster.member_news import MemberJoined, MemberLost, Say, StateLearned
 from talka.cluster.membership import Membership
 from talka.cluster.register import Tell
+from talka.cluster.reign import Elected
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.door import Door
 from talka.control.keyholder import Greet, Keyholder
 from talka.control.owner import Owner
 from talka.control.porter import Arrival, Porter, RingChanged
 from talka.control.receiver import FENCE_KEY, Receiver
+from talka.control.standing import Herald
 from talka.control.voter import Reply, Voter
 from talka.errors import Untrusted
 from talka.wire import asking, greeting, leadership, leases, membership
@@ -32,8 +35,6 @@ from talka.wire.packets import BadPacket
 
 NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
-HANDLE: Final = "#"
-"""An address that begins so is a connection somebody opened: good for answers, gone with it."""
 VOTER: Final = 0
 RECEIVER: Final = 1
 
@@ -79,7 +80,12 @@ class ClusterMember:
         self.owner = owner
         self.door = door or Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
         self.porter = porter
-        self.keyholder = Keyholder(porter, membership) if porter is not None and membership is not None else None
+        self.herald = Herald(porter, membership) if porter is not None and membership is not None else None
+        self.keyholder = (
+            Keyholder(porter, membership, self.herald)
+            if porter is not None and membership is not None and self.herald is not None
+            else None
+        )
         self.group = group
         self.next_tick_at = NEVER
         self._timed = [part for part in (membership, prober, voter, owner) if part is not None]
@@ -99,8 +105,8 @@ class ClusterMember:
 
     def start(self, now: int) -> list[object]:
         effects: list[object] = []
-        if self.keyholder is not None:
-            effects += self.keyholder.start(now)
+        if self.herald is not None:
+            effects += self.herald.tell(now, spread=False)
         if self.membership is not None:
             effects += self.membership.join(now, list(self._seeds))
         if self.voter is not None:
@@ -261,6 +267,8 @@ class ClusterMember:
                     self._note_address(effect.name, effect.address)
                 elif isinstance(effect, StateLearned | RingChanged) and self.keyholder is not None:
                     effects += self.keyholder.hear(now, effect)
+                elif isinstance(effect, Elected | SteppedDown) and self.herald is not None:
+                    effects += self.herald.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
         self._set_timer()
         return out
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from talka.clock import MILLISECOND, SECOND, boottime_ns
+from talka.cluster.effects import HANDLE
 from talka.control.breaker import Breaker
 from talka.control.lanes import Class, SendQueue
 from talka.wire.addresses import format_address, ip_target
@@ -42,7 +43,6 @@ SWEEP_S: Final = 5.0
 LINKS_LIMIT: Final = 4096
 STRANGERS_LIMIT: Final = 256
 STRANGER_FRAME_BYTES: Final = 16 * 1024
-HANDLE: Final = "#"
 
 OnFrame: TypeAlias = Callable[[str, bytes, str], bool]
 """(source, frame, name in the certificate or empty) → whether its seal was good"""
