@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from talka.cli.main import run_command
+from talka.net.discovery import Candidates
 
 LIMIT_S = 30.0
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
@@ -120,6 +121,16 @@ def test_members_as_json(cluster: Cluster, ask) -> None:
         assert member["state"] == "alive" and member["address"] == cluster.addresses[member["name"]]
         assert int(member["boot"]) >= 0 and member["incarnation"] >= 0
         assert member["self"] is (member["name"] == "b")
+
+
+def test_of_a_name_with_several_addresses_the_one_that_listens_is_asked(
+    cluster: Cluster, ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(candidates: Candidates, now: int) -> list[str]:
+        return ["127.0.0.1:1", cluster.addresses["a"]]
+
+    monkeypatch.setattr(Candidates, "resolve", resolve)
+    assert ask(cluster, "leader", to="members.example:8472").code == 0
 
 
 def test_leader(cluster: Cluster, ask) -> None:

@@ -315,6 +315,33 @@ def test_one_that_was_down_during_a_rotation_is_welcomed_under_its_old_key_and_l
     assert back.frames_admitted > heard, "it reads frames under the new key"
 
 
+def test_one_that_was_down_during_a_rotation_and_asks_nobody_is_found_under_the_key_it_had() -> None:
+    group = group_of("abc")
+    del group.members["at-c"]
+    group.run(20)
+    group.act("a", group.keyholder("a").add(NEW))
+    group.run(3)
+    group.use("a", K2)
+    group.run(3)
+    assert group.keyholder("a").key_for(group.now, "at-c") == K1
+    assert group.keyholder("a").key_for(group.now, "at-b") == ""
+
+    back = member_of("c", boot=99)
+    group.add(back)
+    group.run(60)
+
+    (ring,) = group.rings()
+    assert ring.primary_id == K2
+    assert back.membership is not None
+    assert sorted(member.name for member in back.membership.alive()) == ["a", "b"]
+
+
+def test_with_one_key_in_use_there_is_nothing_to_choose() -> None:
+    group = group_of("ab")
+
+    assert group.keyholder("a").key_for(group.now, "at-b") == ""
+
+
 def test_two_rotations_at_two_members_at_once_end_in_equal_rings_everywhere() -> None:
     group = group_of()
     group.act("a", group.keyholder("a").add(NEW))

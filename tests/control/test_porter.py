@@ -848,3 +848,22 @@ def test_new_keys_hold_for_what_is_sent_and_opened_from_then_on_and_are_told_onc
     b.porter.use(ring)
     met(a, b)
     assert b.door.refused == {"key": 1}
+
+
+def test_the_key_a_node_used_last_is_known_while_it_is_in_use_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(porter_module, "KEYS_NOTED_LIMIT", 2)
+    b = Node("b", boot=2)
+    for number, name in enumerate(("a", "c", "d")):
+        other = Node(name, boot=10 + number)
+        met(other, b)
+        b.get(other.frame())
+        b.get(other.frame())
+    mine = b.porter.ring.primary_id
+    assert b.porter.key_of("d") == "", "it is ours"
+
+    ring = b.porter.ring.with_key(OTHER)
+    b.porter.use(ring.with_primary(key_id(OTHER)))
+    assert [b.porter.key_of(name) for name in ("a", "c", "d", "e")] == ["", mine, mine, ""]
+
+    b.porter.use(b.porter.ring.without(mine))
+    assert b.porter.key_of("d") == ""

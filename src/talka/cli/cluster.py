@@ -290,11 +290,11 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
     from pathlib import Path
 
     from talka.errors import Unavailable
-    from talka.net.asker import AnswerRefused, Asker
+    from talka.net.asker import AnswerRefused, Asker, NobodyThere
     from talka.wire.addresses import parse_address
 
     address = where["address"]
-    host, port = parse_address(address)
+    host, _ = parse_address(address)
     checked_id("cluster", where["cluster_id"])
     checked_id("environment", where["environment"])
     if where["own_name"]:
@@ -303,7 +303,15 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
     certs = where["certs"]
 
     async def run() -> Any:
-        target = await resolved(address, host, port)
+        *others, last = await resolved(address, host)
+        for target in others:
+            try:
+                return await run_at(target)
+            except NobodyThere:  # a name may have addresses at which the member does not listen
+                continue
+        return await run_at(last)
+
+    async def run_at(target: str) -> Any:
         async with Asker(
             address,
             target,
@@ -324,14 +332,14 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
         raise ClusterUnreachable(str(error)) from None
 
 
-async def resolved(address: str, host: str, port: int) -> str:
+async def resolved(address: str, host: str) -> list[str]:
     from talka.net.discovery import Candidates
 
     candidates = Candidates([address])
     found = await candidates.resolve(0)
     if not found:
         raise ClusterUnreachable("; ".join(candidates.problems) or f"{host} has no address")
-    return found[0]
+    return found
 
 
 # Showing.

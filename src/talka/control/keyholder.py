@@ -67,6 +67,10 @@ class Keyholder:
         self._told: dict[str, tuple[str, int]] = {}
         """Which keys each member was sent last, and when."""
         self._again_at = 0
+        self._older: dict[str, str] = {}
+        """Addresses of members that may lack our key, and the key they used last. Looked up again once a second."""
+        self._keys_of: Keyring | None = None
+        self._keys_until = 0
         self._turn = membership.me.boot % 1009  # not everybody tells the same ones
 
     @property
@@ -78,6 +82,19 @@ class Keyholder:
             return [*self._herald.tell(now, spread=True), *self._tell_some(now)]
         speaker = self._membership.get(news.name)
         return [] if speaker is None else self._tell(now, speaker)
+
+    def key_for(self, now: int, address: str) -> str:
+        """The key to seal with for the node at this address, where ours might not open there; else nothing.
+
+        One that went away before the keys changed is spoken to under the key it had, or it could not hear that it is missed.
+        """
+        if len(self.ring.accepted()) == 1:
+            return ""
+        if now >= self._keys_until or self._keys_of != self.ring:
+            self._keys_until, self._keys_of = now + SECOND, self.ring
+            lacking = (member for member in self._membership.members() if not self._confirmed(member))
+            self._older = {member.address: key for member in lacking if (key := self._porter.key_of(member.name))}
+        return self._older.get(address, "")
 
     def tick(self, now: int) -> list[object]:
         """May be called at any time."""

@@ -242,7 +242,9 @@ class ClusterMember:
             index += 1
             if isinstance(effect, Say):
                 body = self._encode(effect.message)
-                out.append(Transmit(effect.to, self._wrap(now, membership.CHANNEL, body, effect.updates), effect.lane))
+                key_id = self._key_for(now, effect.to)
+                frame = self._wrap(now, membership.CHANNEL, body, effect.updates, key_id=key_id)
+                out.append(Transmit(effect.to, frame, effect.lane))
             elif isinstance(effect, Tell):
                 frame = self._wrap(now, leadership.CHANNEL, self._encode(effect.message), to=effect.to)
                 out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
@@ -252,7 +254,8 @@ class ClusterMember:
                 frame = self._wrap(now, leases.CHANNEL, self._encode(effect.message), to=effect.to)
                 out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
             elif isinstance(effect, Greet):
-                frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message))
+                key_id = self._key_for(now, effect.to)
+                frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message), key_id=key_id)
                 out.append(Transmit(effect.to, frame, Lane.STREAM))
             elif isinstance(effect, Persist):
                 self._tickets += 1
@@ -271,6 +274,9 @@ class ClusterMember:
                     effects += self.herald.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
         self._set_timer()
         return out
+
+    def _key_for(self, now: int, address: str) -> str:
+        return "" if self.keyholder is None else self.keyholder.key_for(now, address)
 
     def _wrap(
         self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""

@@ -48,6 +48,7 @@ HELD_LIMIT_BYTES: Final = 64 * 1024
 HELLOS_LIMIT: Final = 64
 SHARE_NS: Final = SECOND
 SHARED_LIMIT: Final = 4096
+KEYS_NOTED_LIMIT: Final = 16_384
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -113,6 +114,7 @@ class Porter:
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._hellos: dict[bytes, tuple[str, int]] = {}
         self._shared_at: dict[str, int] = {}
+        self._key_of: dict[str, str] = {}
         self._marks: deque[tuple[int, int]] = deque(maxlen=8)
 
     @property
@@ -177,7 +179,22 @@ class Porter:
         replies: list[object] = []
         if opened.key_id != self.ring.primary_id:
             replies = self._share(now, source, packet.sender, opened.key_id)
-        return ([arrival] if self._door.passes(packet) else []), replies
+        if not self._door.passes(packet):
+            return [], replies
+        self._note_key(packet.sender, opened.key_id)
+        return [arrival], replies
+
+    def key_of(self, name: str) -> str:
+        """The key this node sealed with last, if it is still in use and another than ours; else nothing."""
+        key_id = self._key_of.get(name, "")
+        return key_id if key_id != self.ring.primary_id and key_id in self.ring.secrets() else ""
+
+    def _note_key(self, name: str, key_id: str) -> None:
+        if self._key_of.get(name) == key_id:
+            return
+        if name not in self._key_of and len(self._key_of) >= KEYS_NOTED_LIMIT:
+            del self._key_of[next(iter(self._key_of))]
+        self._key_of[name] = key_id
 
     def use(self, ring: Keyring) -> list[object]:
         """Seal and open with these keys from now on."""

@@ -27,6 +27,10 @@ class NoAnswer(Unavailable):
     """The node cannot be reached, or does not let us ask."""
 
 
+class NobodyThere(NoAnswer):
+    """Nobody listens at this address."""
+
+
 class AnswerRefused(Unavailable):
     """The node understood the question and says why it does not do it."""
 
@@ -140,7 +144,8 @@ class Asker:
 
     def _on_gone(self, address: str, was_there: bool) -> None:
         if not was_there:
-            self._fail(NoAnswer(f"nobody listens at {self._address}: is the node running, and is its TCP port open?"))
+            text = f"nobody listens at {self._address}: is the node running, and is its TCP port open?"
+            self._fail(NobodyThere(text))
         elif self._node:
             self._fail(NoAnswer(f"{self._address} closed the connection before it answered"))
         else:

@@ -47,7 +47,7 @@ from talka.wire.versions import VERSION as PROTOCOL_VERSION
 STALE_INTERVALS: Final = 2
 """Probe intervals after which nobody waits for an answer to a datagram any more."""
 LEAVE_S: Final = 3.0
-REMEMBER_S: Final = 15.0
+REMEMBER_S: Final = 5.0
 REFUSALS_LIMIT: Final = 256
 CAPABILITIES: Final = ("challenge", "keyring")
 WILDCARDS: Final = ("0.0.0.0", "::")
