@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from talka.cluster.safeguards import Safeguards
 from talka.control.door import BOOTS_PER_SENDER, SENDERS_LIMIT, Door
-from talka.wire.packets import PROTOCOL, Packet, encode_packet
+from talka.wire import leases
+from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
 
 NIL = b"\xc0"
 
@@ -224,3 +225,13 @@ def test_the_counter_of_a_door_is_the_number_of_its_last_frame() -> None:
         packet = door_of("b").admit(door.wrap(7, NIL))
         assert packet is not None
         assert door.counter == packet.counter == number
+
+
+def test_a_life_that_is_known_and_shows_again_that_it_lives_keeps_its_frames_on_the_way() -> None:
+    door, peer = door_of("a"), door_of("b")
+    first, on_its_way, again = (decode_packet(peer.wrap(leases.CHANNEL, NIL)) for _ in range(3))
+    door.raise_floor(first, 0)
+
+    door.raise_floor(again, 0)
+
+    assert door.passes(on_its_way), "it was sent after the life became known"
