@@ -282,8 +282,9 @@ def gate_alone(seeds: tuple[int, ...] = (1, 2)) -> Comparison:
     )
 
 
-def lag_gate(seeds: tuple[int, ...] = (1, 2, 3, 4)) -> Comparison:
-    """What the gate adds to Lifeguard. With few slow members Lifeguard alone leaves next to nothing to add."""
+def lag_gate(seeds: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)) -> Comparison:
+    """What the gate adds to Lifeguard and to the patience with those who refute, which alone leave little to add: hence
+    so many slow members, and so many seeds."""
     count = partial(slow_members, preset="fast", service_ns=500 * MILLISECOND, seconds=60, members=32, slow=16)
     return Comparison(
         "`lag_gate`",
