@@ -156,6 +156,7 @@ class Relay:
         self._dice = random.Random(7)
         self._pairs: dict[tuple[str, str], set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -250,28 +251,31 @@ class Relay:
         return port
 
     def _accepted(self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_closed:
+            writer.transport.abort()
+            return
         task = self._loop.create_task(self._join(target, reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _join(self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = writer.get_extra_info("peername")[1]
-        source = await asyncio.to_thread(self._owner_of, port)
-        if (source, target) in self._cuts or (target, source) in self._cuts:
-            writer.transport.abort()
-            return
-        host, _, own = self._places[target].bind.rpartition(":")
+        ends = {writer}
+        links: set[asyncio.StreamWriter] = set()
         try:
-            there_reader, there_writer = await asyncio.open_connection(host, int(own))
-        except OSError:
-            writer.transport.abort()
-            return
-        links = self._pairs.setdefault((source, target), set())
-        ends = {writer, there_writer}
-        links |= ends
-        try:
-            await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
-        finally:
+            peer = writer.get_extra_info("peername")
+            if peer is None:  # it has gone already
+                return
+            source = await asyncio.to_thread(self._owner_of, peer[1])
+            if (source, target) in self._cuts or (target, source) in self._cuts:
+                return
+            host, _, own = self._places[target].bind.rpartition(":")
+            with suppress(OSError):
+                there_reader, there_writer = await asyncio.open_connection(host, int(own))
+                ends.add(there_writer)
+                links = self._pairs.setdefault((source, target), set())
+                links |= ends
+                await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
+        finally:  # also when it is cancelled at any of these waits
             links -= ends
             for end in ends:
                 end.transport.abort()
@@ -285,6 +289,7 @@ class Relay:
         return ""
 
     async def _close(self) -> None:
+        self._is_closed = True
         for server in self._servers:
             server.close()
         for task in list(self._tasks):
@@ -292,7 +297,8 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for door in self._doors.values():
             door.transport.abort()
-        await asyncio.sleep(0)
+        for _ in range(5):  # a transport that was aborted closes its socket in a later turn of the loop
+            await asyncio.sleep(0)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
