@@ -90,10 +90,10 @@ class Loopback:
         return self._places[name]
 
     def cut(self, source: str, target: str, *, datagrams_only: bool = False) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing can be cut on the loopback itself: use cut_members or relayed_members")
 
     def lose(self, percent: int) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing is lost on the loopback itself: use cut_members or relayed_members")
 
     def lost(self) -> int:
         return 0

@@ -80,12 +80,11 @@ class ClusterMember:
         self.owner = owner
         self.door = door or Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
         self.porter = porter
-        self.herald = Herald(porter, membership) if porter is not None and membership is not None else None
-        self.keyholder = (
-            Keyholder(porter, membership, self.herald)
-            if porter is not None and membership is not None and self.herald is not None
-            else None
-        )
+        self.herald: Herald | None = None
+        self.keyholder: Keyholder | None = None
+        if porter is not None and membership is not None:
+            self.herald = Herald(porter, membership)
+            self.keyholder = Keyholder(porter, membership, self.herald)
         self.group = group
         self.next_tick_at = NEVER
         self._timed = [part for part in (membership, prober, voter, owner) if part is not None]

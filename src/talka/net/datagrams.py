@@ -6,6 +6,7 @@ and every datagram comes with the time it waited since the kernel took it.
 """
 
 import asyncio
+import contextlib
 import errno
 import socket
 import struct
@@ -60,11 +61,8 @@ class Datagrams:
         self._targets: dict[str, tuple[str, int] | None] = {}
         self._is_mapped = sock.family == socket.AF_INET6
         sock.setblocking(False)
-        try:
+        with contextlib.suppress(OSError):  # where the kernel has no such stamps, ages are not known
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-            self._is_stamped = True
-        except OSError:
-            self._is_stamped = False
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
 
     @property

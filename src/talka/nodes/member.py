@@ -17,7 +17,7 @@ from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.member_news import MemberJoined, MemberLeft, MemberReturned
 from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS
+from talka.cluster.presets import PRESETS, MembershipConfig
 from talka.cluster.timings import TIMINGS
 from talka.control.answers import answer
 from talka.control.door import Door
@@ -115,36 +115,16 @@ class MemberNode:
 
     def _open(self) -> None:
         options = self._options
-        host, port = options.bind
-        if host in WILDCARDS and not options.advertise:
-            raise Invalid(
-                f"{host} is every address of this machine: say with --advertise HOST:PORT where others reach it"
-            )
-        target = ip_target(options.advertise) if options.advertise else (host, port)
-        if target is None or (options.advertise and target[0] in WILDCARDS):
-            raise Invalid(
-                f"--advertise {options.advertise} is not where others reach it: give the IP address of this machine and "
-                "the port, since members never look up a name that another one says"
-            )
+        _check_reachable(options)
         folder = self._folder.path
         self._peers = PeerFile(folder)
         self._keys = KeyringFile(folder)
-        security: Security | None = None
-        if options.certs is not None:
-            from talka.net.identity import Certified
-
-            security = Certified(
-                options.certs,
-                name=options.name,
-                role=Role.MANAGER,
-                cluster=options.cluster,
-                environment=options.environment,
-            )
+        security = _security(options)
         group = f"{options.cluster}/{options.environment}"
         is_voter = options.name in options.voters
         if is_voter:
             self._votes = VoterFile(folder, group)
-        stream, datagram = listening_sockets(host, port)
+        stream, datagram = listening_sockets(*options.bind)
         self._stream = stream
         self._sockets += (stream, datagram)
         self.address = options.advertise or format_address(*stream.getsockname()[:2])
@@ -152,12 +132,7 @@ class MemberNode:
         now = boottime_ns()
         # The protocol's dice need not be unguessable, and these are faster.
         rng = random.Random(self._system.getrandbits(128))
-        config = PRESETS[options.preset]
-        if options.forget_after_s is not None:
-            forget_ns = round(options.forget_after_s * SECOND)
-            config = msgspec.structs.replace(
-                config, reap_ns=forget_ns, gossip_to_dead_ns=min(config.gossip_to_dead_ns, forget_ns)
-            )
+        config = _membership_config(options)
         door = Door(group=group, name=options.name, boot=self.boot)
         me = Self(
             options.cluster,
@@ -479,3 +454,39 @@ def _resident_bytes() -> int:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def _check_reachable(options: MemberOptions) -> None:
+    host, port = options.bind
+    if host in WILDCARDS and not options.advertise:
+        raise Invalid(f"{host} is every address of this machine: say with --advertise HOST:PORT where others reach it")
+    target = ip_target(options.advertise) if options.advertise else (host, port)
+    if target is None or (options.advertise and target[0] in WILDCARDS):
+        raise Invalid(
+            f"--advertise {options.advertise} is not where others reach it: give the IP address of this machine and "
+            "the port, since members never look up a name that another one says"
+        )
+
+
+def _security(options: MemberOptions) -> Security | None:
+    if options.certs is None:
+        return None
+    from talka.net.identity import Certified
+
+    return Certified(
+        options.certs,
+        name=options.name,
+        role=Role.MANAGER,
+        cluster=options.cluster,
+        environment=options.environment,
+    )
+
+
+def _membership_config(options: MemberOptions) -> MembershipConfig:
+    config = PRESETS[options.preset]
+    if options.forget_after_s is None:
+        return config
+    forget_ns = round(options.forget_after_s * SECOND)
+    return msgspec.structs.replace(
+        config, reap_ns=forget_ns, gossip_to_dead_ns=min(config.gossip_to_dead_ns, forget_ns)
+    )
