@@ -19,7 +19,7 @@ import msgspec
 from msgspec import inspect
 
 from talka.errors import Untrusted
-from talka.wire import asking, greeting, leadership, leases, membership, shards
+from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, framed, packed, unpacked
 from talka.wire.keys import Keyring, decode_ring, encode_ring, key_id
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
@@ -54,6 +54,7 @@ SHARDS: Final[dict[str, Callable[[bytes], object]]] = {
     "to core": shards.decode_to_core,
     "from core": shards.decode_from_core,
 }
+JOBS: Final[dict[str, Callable[[bytes], object]]] = {"jobs": jobs.decode, "results": jobs.decode_result}
 
 WILD: Final[list[object]] = [
     None, True, -1, 0, 1, 2**31, 2**62, 2**63, 2**64 - 1, -(2**63), 0.5, float("inf"), float("nan"),
@@ -120,7 +121,9 @@ class Corpus:
         self.messages["shards"] = [
             bytes.fromhex(path.read_text()) for path in sorted(GOLDEN.glob("*.hex")) if not path.stem.startswith(others)
         ]
-        self.packets = [self._packet(name, body, rng) for name in CONVERSATIONS for body in self.messages[name]]
+        self.messages["jobs"] = [bytes.fromhex(path.read_text()) for path in sorted((GOLDEN / "jobs").glob("*.hex"))]
+        bodies = [*CONVERSATIONS, "jobs"]
+        self.packets = [self._packet(name, body, rng) for name in bodies for body in self.messages[name]]
         secrets = [urlsafe_b64encode(rng.randbytes(32)).decode() for _ in range(4)]
         ring = Keyring.of(tuple(secrets[:3]))
         rotated = ring.with_key(secrets[3]).with_primary(key_id(secrets[3])).without(key_id(secrets[1]))
@@ -142,7 +145,7 @@ class Corpus:
         ]
 
     def _packet(self, name: str, body: bytes, rng: Random) -> bytes:
-        channel = CONVERSATIONS[name].channel or rng.randrange(8)
+        channel = jobs.CHANNEL if name == "jobs" else CONVERSATIONS[name].channel or rng.randrange(8)
         updates = [msgspec.Raw(each) for each in rng.sample(self.messages["updates"], rng.randrange(3))]
         counter = rng.getrandbits(62)
         return encode_packet(
@@ -258,7 +261,8 @@ class Reader:
         self._receiver = receiver
         self._frame: tuple[str, bytes] = ("", b"")
         self._bodies = {each.channel: name for name, each in CONVERSATIONS.items() if each.channel}
-        self._messages = {name: each.decode for name, each in CONVERSATIONS.items()} | SHARDS
+        self._bodies[jobs.CHANNEL] = "jobs"
+        self._messages = {name: each.decode for name, each in CONVERSATIONS.items()} | SHARDS | JOBS
 
     def read(self, kind: str, data: bytes) -> None:
         self._frame = (kind, data)

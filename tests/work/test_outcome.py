@@ -23,6 +23,7 @@ ONE_FINDING = [
     ({"aborted": True, "thresholds_held": False}, FAILED, 5),
     ({"interrupted_by": "SIGINT"}, CANCELLED, 130),
     ({"interrupted_by": "SIGTERM"}, CANCELLED, 143),
+    ({"interrupted_by": "cancel"}, CANCELLED, 8),
     ({"setup_failed": RAISED}, FAILED, 3),
     ({"unreachable": NO_HOST}, FAILED, 6),
     ({"samples": 0, "ok": 0}, FAILED, 6),

@@ -18,6 +18,10 @@ class Lane(IntEnum):
     """TCP: in order on its link, up to a frame's limit; lost when the link stays cut."""
     CONTROL = 2
     """Votes, leases and fences: a stream of its own that is never shed. Cores must bear loss and repetition on it."""
+    RESULTS = 3
+    """Results and cancels: like STREAM, and never shed."""
+    STATISTICS = 4
+    """Like STREAM, and shed first."""
 
 
 class Persist(msgspec.Struct, frozen=True):

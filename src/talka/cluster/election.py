@@ -171,6 +171,14 @@ class Election:
         """Voters that spoke lately, this one included: for people, never for decisions."""
         return self._electorate.answering(now)
 
+    def silent_ns(self, now: int, name: str) -> int:
+        """How long ago a voter was last heard: a hint, like `answering`."""
+        return self._electorate.silent_ns(now, name)
+
+    def held(self) -> dict[str, bytes]:
+        """What this voter's own disk holds of the register: it may be behind, and some of it may never be decided."""
+        return {key: entry.value for key, entry in self._acceptor.entries.items()}
+
     def set_health(self, score: int) -> None:
         self._candidacy.score = score
 

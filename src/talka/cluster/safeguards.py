@@ -42,6 +42,23 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A leader that no majority answers steps down."""
     write_back: bool = True
     """A new leader writes what it read from a majority to a majority before it serves."""
+    # jobs
+    worker_fence: bool = True
+    """A worker refuses commands of a manager that no longer leads the job."""
+    worker_lease: bool = True
+    """A worker stops its tasks when nobody renewed its lease, before anybody else may have them."""
+    result_key: bool = True
+    """An attempt's result is accepted once."""
+    takeover_barrier: bool = True
+    """A manager that takes a job over has its fence on every worker before it acts."""
+    account_first: bool = True
+    """What a manager decides is on a majority of disks before workers are told."""
+    cumulative_counters: bool = True
+    """Reports say everything counted so far, and the latest wins; a repeated one changes nothing."""
+    idempotency_key: bool = True
+    """The same submission sent twice is one job."""
+    correlated_hold: bool = True
+    """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
 
 
 ALL: Final = Safeguards()

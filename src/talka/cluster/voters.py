@@ -130,6 +130,10 @@ class Electorate:
         """Voters that spoke lately, this one included."""
         return [voter.name for voter in self._config.voters if self._is_live(now, voter.name)]
 
+    def silent_ns(self, now: int, name: str) -> int:
+        """How long ago a voter was last heard; 0 for this one. One that never was is silent since this one began."""
+        return 0 if name == self.me else now - self._heard.get(name, 0)
+
     def is_majority(self, now: int, names: Mapping[str, object], excluding: str = "") -> bool:
         """Whether `names` are a majority. `excluding` is a voter whose own word does not count, though its seat does."""
         if self.pending is not None and not self._covers(now, self.pending, names, excluding):

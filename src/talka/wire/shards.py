@@ -45,7 +45,19 @@ class MemorySource(msgspec.Struct, frozen=True, tag="memory"):
     key: str
 
 
-Source: TypeAlias = FileSource | UrlSource | MemorySource
+class BundleSource(msgspec.Struct, frozen=True, tag="bundle"):
+    """A bundle on this machine's disk. The core unpacks it into a folder of its own and imports the file from there."""
+
+    path: str
+    digest: str
+    file: str
+    """Inside the bundle."""
+    folder: str
+    """Where the core may unpack it; whoever started the core removes it."""
+    env: dict[str, str] = {}
+
+
+Source: TypeAlias = FileSource | UrlSource | MemorySource | BundleSource
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -108,6 +120,17 @@ class Refused(Message, frozen=True, tag=13):
     text: str
 
 
+class Gap(msgspec.Struct, frozen=True, array_like=True):
+    """A core of a task died: from when to when nothing is known of it, since the start of the job."""
+
+    shard: int
+    cause: str
+    from_ns: int
+    to_ns: int
+    vus_missing: int
+    arrivals_missing: int
+
+
 class StepTotals(Message, frozen=True, tag=14):
     """Everything counted for one step so far. One frame a step: a histogram may fill a quarter of a frame."""
 
@@ -141,14 +164,42 @@ class Totals(Message, frozen=True, tag=15):
     ended_at_ns: int = 0
     notes: list[str] = []
     """What a reader of the result should know, though nothing failed."""
+    shares: tuple[int, ...] = ()
+    """Of a task of several shards: iterations started by each."""
+    spread_ns: int = 0
+    """Of a task of several shards: by how much the last core began later than the first."""
+    gaps: tuple[Gap, ...] = ()
+    """Of a task of several shards: cores that died and were replaced."""
+    parts: int = 0
+    """How many of the other messages belong to this report; 0: none is missing, for they come on one connection."""
+
+
+class UnreadStep(Message, frozen=True, tag=14):
+    """A StepTotals whose tally nobody has looked at yet: most are overtaken by the next before anybody needs to."""
+
+    sequence: int
+    name: str
+    tally: msgspec.Raw
+    measured: bool
+
+
+class UnreadMetric(Message, frozen=True, tag=16):
+    sequence: int
+    name: str
+    tally: msgspec.Raw
 
 
 ToCore: TypeAlias = Arm | Go | Stop | Ack
 FromCore: TypeAlias = Hello | Armed | Refused | StepTotals | MetricTotals | Totals
 
+Unread: TypeAlias = Hello | Armed | Refused | UnreadStep | UnreadMetric | Totals
+
 _encoder = msgspec.msgpack.Encoder()
 _to_core: msgspec.msgpack.Decoder[ToCore] = msgspec.msgpack.Decoder(ToCore)
 _from_core: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
+_unread: msgspec.msgpack.Decoder[Unread] = msgspec.msgpack.Decoder(Unread)
+_step: msgspec.msgpack.Decoder[StepTally] = msgspec.msgpack.Decoder(StepTally)
+_metric: msgspec.msgpack.Decoder[MetricTally] = msgspec.msgpack.Decoder(MetricTally)
 # Beside its own errors the decoder lets through those of text, of nesting and of the values' own checks.
 _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
 
@@ -173,3 +224,25 @@ def decode_from_core(content: bytes) -> FromCore:
         return _from_core.decode(content)
     except _NO_MESSAGE as error:
         raise BadMessage(f"a core sent what is no message of ours: {error}") from None
+
+
+def decode_unread(content: bytes) -> Unread:
+    """As `decode_from_core`, but the tallies of steps and metrics stay bytes."""
+    try:
+        return _unread.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadMessage(f"a worker sent what is no message of ours: {error}") from None
+
+
+def read_step(content: msgspec.Raw) -> StepTally:
+    try:
+        return _step.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadMessage(f"a worker sent what is no tally of a step: {error}") from None
+
+
+def read_metric(content: msgspec.Raw) -> MetricTally:
+    try:
+        return _metric.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadMessage(f"a worker sent what is no tally of a metric: {error}") from None

@@ -210,6 +210,11 @@ class Shard(msgspec.Struct, frozen=True):
             raise BadShape(f"shard {self.index} of {self.of} does not exist: shards are numbered from 0")
 
     @property
+    def count(self) -> int:
+        """Of shards: see `Slice`."""
+        return 1
+
+    @property
     def length_ns(self) -> int | None:
         return self.plan.length_ns
 
@@ -311,3 +316,44 @@ class Shard(msgspec.Struct, frozen=True):
     def _in_turn(self, total: int) -> int:
         """How many of the numbers below `total` are this shard's when dealt out in turn."""
         return (total - self.index + self.of - 1) // self.of
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Consecutive shards of a plan, for the cores of one machine. What it says of itself is the sum of theirs."""
+
+    plan: Plan
+    first: int
+    count: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.first < 0 or self.first + self.count > self.of:
+            last = self.first + self.count - 1
+            raise BadShape(f"shards {self.first} to {last} of {self.of} do not exist: shards are numbered from 0")
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        return tuple(Shard(self.plan, self.first + offset, self.of) for offset in range(self.count))
+
+    @property
+    def index(self) -> int:
+        return self.first
+
+    @property
+    def length_ns(self) -> int | None:
+        return self.plan.length_ns
+
+    @property
+    def vus(self) -> int:
+        return sum(shard.vus for shard in self.shards)
+
+    @property
+    def iterations_in_all(self) -> int | None:
+        each = [shard.iterations_in_all for shard in self.shards]
+        return sum(count for count in each if count is not None) if None not in each else None
+
+    def arrivals_between(self, from_ns: int, to_ns: int) -> int:
+        return sum(shard.arrivals_between(from_ns, to_ns) for shard in self.shards)
+
+    def part(self, offset: int, count: int) -> "Slice":
+        return Slice(self.plan, self.first + offset, count, self.of)

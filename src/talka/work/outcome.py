@@ -56,7 +56,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     thresholds_held: bool = True
     aborted: bool = False
     """An abort-on-fail threshold stopped the job."""
-    interrupted_by: Literal["SIGINT", "SIGTERM"] | None = None
+    interrupted_by: Literal["SIGINT", "SIGTERM", "cancel"] | None = None
+    """A signal to the command that runs it, or somebody's order to a cluster."""
     timed_out: bool = False
     lost_shards: int = 0
     unfinished_workflows: int = 0
@@ -103,7 +104,10 @@ def _findings(facts: Facts) -> list[_Finding]:
         # Nothing ran, so everything else that is missing follows from this.
         find(JobState.FAILED, ExitCode.BAD_FILE, facts.setup_failed)
         return found
-    if facts.interrupted_by is not None:
+    if facts.interrupted_by == "cancel":
+        text = "The job was cancelled; the results cover the time until then."
+        find(JobState.CANCELLED, ExitCode.JOB_FAILED, text)
+    elif facts.interrupted_by is not None:
         find(
             JobState.CANCELLED,
             ExitCode[facts.interrupted_by],

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -37,6 +37,44 @@ class BadWorkflows(Invalid):
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+
+
+class NodeOutline(msgspec.Struct, frozen=True):
+    """A step, action, check or metric, as far as a report shows it."""
+
+    name: str
+    kind: str
+    measured: bool
+    tags: dict[str, str] = {}
+    metric_kind: MetricKind | None = None
+
+
+class Node(Protocol):
+    """What a report shows of a method: of its specification here, of its outline where the code is not."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def measured(self) -> bool: ...
+    @property
+    def tags(self) -> Mapping[str, str]: ...
+
+
+class Outlined(Protocol):
+    """What a report shows of a workflow."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def load(self) -> str:
+        """The load shape in words."""
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+    @property
+    def announcements(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +136,11 @@ class WorkflowSpec:
     teardowns: tuple[NodeSpec, ...] = ()
     feeds: Mapping[str, Feed] = field(default_factory=dict)
     think: Between | None = None
+
+    @property
+    def load(self) -> str:
+        """The load shape in words."""
+        return self.shape.describe()
 
     @property
     def nodes(self) -> list[NodeSpec]:

@@ -1,0 +1,477 @@
+"""The conversation about jobs: managers with each other, and managers with workers.
+
+A worker beats once a second to every manager it knows; the leader answers with a renewal of its lease. The manager
+that leads a job assigns tasks under the job's fence, starts and halts them, acknowledges reports, and fetches the
+result of each as a blob. Managers keep blobs for each other, tell the cluster's leader what became of their jobs, and
+pass on what clients ask. Every message may be lost, doubled or overtaken; none carries an instant of another machine's
+clock, except where the receiver's own is meant.
+"""
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from talka.errors import Invalid, Untrusted
+from talka.stats.tally import Tally
+from talka.stats.windows import Window
+from talka.wire.leadership import Count, Name
+from talka.wire.shards import Gap, Settings
+from talka.work.load import Plan
+
+CHANNEL: Final = 6
+PIECE_LIMIT_BYTES: Final = 512 * 1024
+"""Of a blob, in one message."""
+BLOB_LIMIT_BYTES: Final = 64 * 1024 * 1024
+RUNNING_LIMIT: Final = 1024
+CALL_LIMIT_BYTES: Final = 512 * 1024
+MANAGERS_LIMIT: Final = 16
+VIEW_LIMIT_BYTES: Final = 900_000
+"""Of a View's content: with what is around it, it fits a frame."""
+
+Fence: TypeAlias = tuple[Count, Count, Count]
+"""Parent term, term, sequence: compared from the left. Drawn by the leader whenever a job gets a new leading manager."""
+JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64, pattern=r"\A[0-9a-f]+\Z")]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Numbers are never reused; new fields go last and have a default."""
+
+
+# Workers and their lease.
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker is and has."""
+
+    cores: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    memory_bytes: Count = 0
+    gpus: Count = 0
+    capabilities: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=64)] = ()
+    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    folder: Count = 0
+    """Drawn when its state folder was made. The folder is locked: a new life from it proves the earlier one dead."""
+    state: Literal["healthy", "degraded", "draining"] = "healthy"
+    reason: Text = ""
+    """Why it is not healthy."""
+    datacenter: Name = ""
+    load_percent: Count = 0
+    """Of its processors, measured: what readiness goes by, never liveness."""
+    life: Count = 0
+    """How often it was started from its folder: of two lives the later one counts."""
+
+
+class Running(msgspec.Struct, frozen=True, array_like=True):
+    """A task that a worker has, also one that has ended and whose result nobody acknowledged yet."""
+
+    job: JobName
+    attempt: Count
+    cores: Count
+    state: Literal["arming", "armed", "running", "ended"]
+    started: Count = 0
+    """Iterations so far: by these is seen whether it advances."""
+
+
+class Beat(Message, frozen=True, tag=1):
+    """A worker lives, and has this. To every manager it knows, once a second."""
+
+    number: Count
+    facts: WorkerFacts
+    running: Annotated[tuple[Running, ...], msgspec.Meta(max_length=RUNNING_LIMIT)] = ()
+
+
+class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
+    name: Name
+    address: Annotated[str, msgspec.Meta(max_length=300)]
+
+
+class Renew(Message, frozen=True, tag=2):
+    """The leader's answer to a beat: the worker's lease runs from when it sent that beat."""
+
+    token: Fence
+    """The leader's own."""
+    number: Count
+    """Of the beat that is answered."""
+    lease_ns: Count
+    sole: bool
+    """There is only this manager: while its address refuses connections, nobody else could give the tasks away."""
+    managers: Annotated[tuple[ManagerAt, ...], msgspec.Meta(max_length=MANAGERS_LIMIT)] = ()
+    cancelled: tuple[JobName, ...] = ()
+    """Jobs among those running that are to be stopped: for a worker that the order did not reach."""
+    orphans: tuple[JobName, ...] = ()
+    """Jobs among those running that nobody waits for: they are ended at once and forgotten."""
+    drain: bool = False
+    """Take no new task, finish those under way."""
+
+
+class Elsewhere(Message, frozen=True, tag=3):
+    """Another manager's answer to a beat: this one does not lead."""
+
+    leader: Name
+    """Empty when none is known."""
+
+
+# Tasks of a job. Whatever a worker is told carries the job's fence.
+
+
+class BundleFacts(msgspec.Struct, frozen=True, array_like=True):
+    digest: Digest
+    size_bytes: Count
+    signature: Annotated[bytes, msgspec.Meta(max_length=128)]
+    """By the manager that accepted it; workers run nothing whose signature does not hold."""
+    file: Annotated[str, msgspec.Meta(max_length=1024)]
+    """The test file inside the bundle."""
+    env: dict[str, str] = {}
+    """Variables that travel with the job."""
+    url: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    """Instead of a bundle: one GET of this. Then there is no digest to fetch, and `digest` is of the URL's text."""
+
+
+class Assign(Message, frozen=True, tag=10):
+    """Get this ready: shards `first` to `first + count` of the plan split in `of`, one core each. Answer with Report of
+    Armed or Refused."""
+
+    job: JobName
+    fence: Fence
+    attempt: Count
+    workflow: Annotated[str, msgspec.Meta(max_length=256)]
+    plan: Plan
+    first: Count
+    count: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    of: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    iterations_done: tuple[Count, ...]
+    """By earlier attempts, for each of the shards."""
+    values: dict[str, dict[str, bytes]]
+    settings: Settings
+    bundle: BundleFacts
+    is_test: bool = True
+    """Of one that measures nothing, a core lost for good is a failure: nobody knows whether its work was done."""
+
+
+class Start(Message, frozen=True, tag=11):
+    """Instants are of the worker's own monotonic clock, as the manager estimates it."""
+
+    job: JobName
+    fence: Fence
+    attempt: Count
+    start_at_ns: int
+    origin_ns: int
+    job_origin_ns: int
+
+
+class Halt(Message, frozen=True, tag=12):
+    """`stop`: start nothing new, finish within the grace period, report. `kill`: end it now; no result is wanted."""
+
+    job: JobName
+    fence: Fence
+    attempt: Count
+    how: Literal["stop", "kill"]
+
+
+class Acknowledge(Message, frozen=True, tag=13):
+    """The report has arrived. The next one comes after `every_ms`: a manager under load asks for fewer."""
+
+    job: JobName
+    fence: Fence
+    attempt: Count
+    sequence: Count
+    every_ms: Count = 0
+
+
+class Accepted(Message, frozen=True, tag=14):
+    """The result of an attempt is on a majority of managers' disks, or will never be wanted: forget it."""
+
+    job: JobName
+    fence: Fence
+    attempt: Count
+
+
+class Reconcile(Message, frozen=True, tag=15):
+    """A new manager leads the job: obey only this fence from now on, and say what you have of it.
+
+    Answered with Snapshot once the fence is on disk. Every task of the job then reports all it has again.
+    """
+
+    job: JobName
+    fence: Fence
+    number: Count
+
+
+class TaskFacts(msgspec.Struct, frozen=True, array_like=True):
+    attempt: Count
+    state: Literal["arming", "armed", "running", "ended"]
+    origin_age_ns: int = 0
+    """How long ago the workflow's plan began; only of a task that was started."""
+    job_origin_age_ns: int = 0
+    digest: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Of its result, when it has ended."""
+    size_bytes: Count = 0
+
+
+class Snapshot(Message, frozen=True, tag=16):
+    job: JobName
+    fence: Fence
+    number: Count
+    tasks: Annotated[tuple[TaskFacts, ...], msgspec.Meta(max_length=RUNNING_LIMIT)] = ()
+
+
+class Report(Message, frozen=True, tag=17):
+    """What a core would say to its owner, said by a worker of all cores of a task: see `wire/shards.py`."""
+
+    job: JobName
+    attempt: Count
+    content: Annotated[bytes, msgspec.Meta(max_length=900_000)]
+
+
+class Finished(Message, frozen=True, tag=18):
+    """A task has ended; its result is kept on the worker's disk until Accepted. Repeated until then."""
+
+    job: JobName
+    attempt: Count
+    digest: Digest
+    size_bytes: Count
+
+
+class Stale(Message, frozen=True, tag=19):
+    """The fence of a command is below one this worker has obeyed."""
+
+    job: JobName
+    attempt: Count
+    highest: Fence
+
+
+class NoTask(Message, frozen=True, tag=20):
+    """A command named an attempt this worker does not have: it was lost, or never arrived."""
+
+    job: JobName
+    attempt: Count
+    fence: Fence
+
+
+class Sync(Message, frozen=True, tag=21):
+    """What time is it at yours? Asked a few times before a start; the quickest answer tells most."""
+
+    number: Count
+
+
+class Synced(Message, frozen=True, tag=22):
+    number: Count
+    clock_ns: int
+
+
+class Declined(Message, frozen=True, tag=23):
+    """This worker cannot take the task: no lease, no room, no bundle. Nothing is wrong with the job."""
+
+    job: JobName
+    attempt: Count
+    fence: Fence
+    reason: Text
+
+
+# Blobs: bundles, results of attempts, result documents. Named by what they hold.
+
+
+class WantBlob(Message, frozen=True, tag=30):
+    digest: Digest
+    offset: Count
+
+
+class Piece(Message, frozen=True, tag=31):
+    digest: Digest
+    offset: Count
+    size_bytes: Count
+    """Of the whole. 0 and no data: this node does not have it."""
+    data: Annotated[bytes, msgspec.Meta(max_length=PIECE_LIMIT_BYTES)]
+
+
+class KeepBlob(Message, frozen=True, tag=32):
+    """Keep this piece. When all are there and on disk, say Kept."""
+
+    digest: Digest
+    offset: Count
+    size_bytes: Count
+    data: Annotated[bytes, msgspec.Meta(max_length=PIECE_LIMIT_BYTES)]
+
+
+class Kept(Message, frozen=True, tag=33):
+    digest: Digest
+    have_bytes: Count
+    """How much of it has arrived, without a hole from the start; the whole size once it is on disk."""
+    problem: Text = ""
+
+
+# The leader and the managers that lead jobs.
+
+
+class Lead(Message, frozen=True, tag=40):
+    """Lead this job. Sent when it is given, whenever its record changes, and once a second."""
+
+    record: Annotated[bytes, msgspec.Meta(max_length=300_000)]
+    """A `JobRecord`."""
+
+
+class Account(Message, frozen=True, tag=41):
+    """What the manager that leads a job wants to be on record."""
+
+    job: JobName
+    fence: Fence
+    revision: Count
+    """Grows with every change; a lower one is not written."""
+    state: Annotated[str, msgspec.Meta(max_length=32)]
+    content: Annotated[bytes, msgspec.Meta(max_length=200_000)]
+    reason: Text = ""
+    result: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Digest of the result document, once the job has ended."""
+    exit_code: int = 0
+    unfit: tuple[Name, ...] = ()
+    """Granted workers that could not be used."""
+    life: Count = 0
+    """The boot of the manager that says so."""
+
+
+class Accounted(Message, frozen=True, tag=42):
+    job: JobName
+    fence: Fence
+    revision: Count
+    """The highest that is on a majority of disks."""
+    superseded: bool = False
+    """Another manager leads the job, or nobody does: stop leading it."""
+    life: Count = 0
+    """Of the manager that is answered."""
+
+
+class Leaderless(Message, frozen=True, tag=43):
+    """A manager was told to lead a job under a fence that an earlier life of it had: it knows nothing of it."""
+
+    job: JobName
+    fence: Fence
+
+
+# What clients ask, passed on to whoever can answer.
+
+
+class Call(Message, frozen=True, tag=50):
+    """`what` is submit, jobs, job, cancel, workers, drain or cluster, answered by the leader. Asked again until answered:
+    each can bear that."""
+
+    number: Count
+    what: Annotated[str, msgspec.Meta(max_length=32)]
+    content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
+
+
+class Answer(Message, frozen=True, tag=51):
+    number: Count
+    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable"]
+    content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
+    """What was asked for; a sentence when there is a problem."""
+    retry_after_ms: Count = 0
+
+
+class Watch(Message, frozen=True, tag=52):
+    """Tell me of this job for the next five seconds, from what I have seen on."""
+
+    job: JobName
+    number: Count
+    """Drawn by the watcher: a new one starts over with everything."""
+    windows_after: int = -1
+    steps: bool = False
+
+
+class View(Message, frozen=True, tag=53):
+    job: JobName
+    number: Count
+    content: Annotated[bytes, msgspec.Meta(max_length=VIEW_LIMIT_BYTES)]
+    """A `JobUpdate`."""
+
+
+JobMessage: TypeAlias = (
+    Beat
+    | Renew
+    | Elsewhere
+    | Assign
+    | Start
+    | Halt
+    | Acknowledge
+    | Accepted
+    | Reconcile
+    | Snapshot
+    | Report
+    | Finished
+    | Stale
+    | NoTask
+    | Sync
+    | Synced
+    | Declined
+    | WantBlob
+    | Piece
+    | KeepBlob
+    | Kept
+    | Lead
+    | Account
+    | Accounted
+    | Leaderless
+    | Call
+    | Answer
+    | Watch
+    | View
+)
+
+
+class BadJobMessage(Untrusted):
+    """Bytes that are no message of this conversation."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[JobMessage] = msgspec.msgpack.Decoder(JobMessage)
+_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
+
+
+def encode(message: JobMessage) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(content: bytes | msgspec.Raw) -> JobMessage:
+    try:
+        return _decoder.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadJobMessage(f"a frame holds no message about jobs: {error}") from None
+
+
+class AttemptResult(msgspec.Struct, frozen=True):
+    """Everything one attempt at a task came to. Encoded it is a blob, named by its digest."""
+
+    job: str
+    attempt: int
+    tally: Tally
+    windows: list[Window]
+    """Those of the last minute one by one, older ones merged as the timeline shows them."""
+    shares: tuple[int, ...] = ()
+    """Iterations started by each of its shards."""
+    started_at_ns: int = 0
+    """When it really started, since the start of the job; `ended_at_ns` likewise."""
+    ended_at_ns: int = 0
+    spread_ns: int = 0
+    """By how much its last core began later than its first."""
+    provided: dict[str, bytes] = {}
+    failure: str | None = None
+    notes: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    is_lost: bool = False
+    """Made by the manager out of the last acknowledged report: the worker was lost."""
+    engine: str = ""
+    worker: str = ""
+
+
+_result_decoder: msgspec.msgpack.Decoder[AttemptResult] = msgspec.msgpack.Decoder(AttemptResult)
+
+
+def encode_result(result: AttemptResult) -> bytes:
+    return _encoder.encode(result)
+
+
+def decode_result(content: bytes) -> AttemptResult:
+    try:
+        return _result_decoder.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadJobMessage(f"a blob holds no result of an attempt: {error}") from None

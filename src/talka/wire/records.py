@@ -1,0 +1,190 @@
+"""What the majority register holds of a job. Written by the cluster's leader alone."""
+
+from typing import Final
+
+import msgspec
+
+from talka.errors import Invalid, Untrusted
+from talka.wire.jobs import BundleFacts, Fence
+from talka.wire.shards import Gap, Refused, Settings
+from talka.work.dsl import Priority
+from talka.work.lifecycle import JobState, TaskState
+from talka.work.load import Plan
+from talka.work.specs import NodeOutline
+from talka.work.thresholds import Threshold, Verdict
+
+ORDER_LIMIT_BYTES: Final = 96 * 1024
+"""Of what was ordered; with grants and account it stays within a value of the register."""
+SLOTS: Final = 512
+"""Jobs the register remembers. A new job takes the slot of the one that ended longest ago."""
+
+
+class WorkflowOrder(msgspec.Struct, frozen=True):
+    """A workflow of a submitted job: what the planner and the report need of it. No code."""
+
+    name: str
+    plan: Plan
+    priority: Priority
+    is_test: bool
+    depends_on: tuple[str, ...]
+    timeout_ns: int
+    thresholds: tuple[Threshold, ...]
+    flows: tuple[tuple[str, str], ...]
+    load: str
+    """The load shape in words."""
+    nodes: tuple[NodeOutline, ...]
+    announcements: tuple[str, ...] = ()
+
+
+class JobOrder(msgspec.Struct, frozen=True):
+    """What a user submits."""
+
+    name: str
+    bundle: BundleFacts
+    workflows: tuple[WorkflowOrder, ...]
+    settings: Settings
+    thresholds: tuple[Threshold, ...] = ()
+    cores: int = 0
+    """At most so many; 0: as many as priorities allow."""
+    allow_partial: bool = False
+    submitted_by: str = ""
+    priority: int = 5
+    """In the queue: 10 is the highest."""
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """Cores of a worker that a job may use."""
+
+    worker: str
+    boot: int
+    cores: int
+    lost: str = ""
+    """Why the worker is gone; empty while it is not."""
+    folder: int = 0
+    """Of the worker's state: a new life from it proves this one dead."""
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    key: str = ""
+    """The submitter's idempotency key."""
+    order: JobOrder
+    state: JobState
+    reason: str = ""
+    number: int
+    """Submissions count up: who came first goes first."""
+    submitted_ms: int = 0
+    """Wall clock, for people."""
+    ended_ms: int = 0
+    owner: str = ""
+    """The manager that leads it."""
+    fence: Fence = (0, 0, 0)
+    pool: int = 0
+    """Cores of the whole pool when they were granted: shares by priority are of these."""
+    granted: int = 0
+    """Cores that it was given at first: lost ones are replaced up to this number."""
+    grants: tuple[Grant, ...] = ()
+    cancel: str = ""
+    """Why it is to stop; empty when nobody asked."""
+    revision: int = 0
+    """Of the account, within the fence."""
+    account: bytes = b""
+    """What the leading manager keeps: a `JobAccount`. Empty before anything was assigned."""
+    result: str = ""
+    exit_code: int = 0
+    version: int = 0
+    """Grows with every write."""
+
+
+class AttemptEntry(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    place: str
+    digest: bytes = b""
+    """Of its result, once it was accepted."""
+
+
+class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
+    first: int
+    count: int
+    of: int
+    attempts: tuple[AttemptEntry, ...]
+    done_before: tuple[int, ...] = ()
+    tries_before: int = 0
+    is_done: bool = False
+    is_replaced: bool = False
+    gap: int = -1
+    """Which of the job's gaps is still open here; -1: none."""
+
+
+class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    state: TaskState
+    shards: tuple[ShardEntry, ...] = ()
+    origin_ns: int = -1
+    """Since the job's own; -1 before it began. `ended_ns` and `stopped_ns` likewise."""
+    ended_ns: int = -1
+    stopped_ns: int = -1
+    has_timed_out: bool = False
+    failure: str | None = None
+    refused: Refused | None = None
+    notes: tuple[str, ...] = ()
+
+
+class JobAccount(msgspec.Struct, frozen=True):
+    """What a manager must know to lead a job on: who does what, and what has been accepted."""
+
+    attempts: int
+    """Given out so far."""
+    workflows: tuple[WorkflowEntry, ...]
+    origin_ms: int = 0
+    """When the load began, by the wall clock: used only where no worker is left that knows how long ago it was."""
+    lost: tuple[tuple[str, Gap], ...] = ()
+    interrupted: bool = False
+    aborted: Verdict | None = None
+    engine: str = ""
+
+
+class BadRecord(Untrusted):
+    """What the register holds under a job's key is no record of a job."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[JobRecord] = msgspec.msgpack.Decoder(JobRecord)
+_order_decoder: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
+
+
+def encode_record(record: JobRecord) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode_record(content: bytes) -> JobRecord:
+    try:
+        return _decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
+        raise BadRecord(f"the register holds what is no record of a job: {error}") from None
+
+
+def encode_order(order: JobOrder) -> bytes:
+    return _encoder.encode(order)
+
+
+def decode_order(content: bytes) -> JobOrder:
+    """The order a client sent; what is wrong with it is said in words."""
+    try:
+        return _order_decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"this is no order of a job: {error}") from None
+
+
+_account_decoder: msgspec.msgpack.Decoder[JobAccount] = msgspec.msgpack.Decoder(JobAccount)
+
+
+def encode_account(account: JobAccount) -> bytes:
+    return _encoder.encode(account)
+
+
+def decode_account(content: bytes) -> JobAccount:
+    try:
+        return _account_decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
+        raise BadRecord(f"the account of a job cannot be read: {error}") from None

@@ -1,0 +1,152 @@
+"""What people are shown of jobs, workers and the cluster: the answers to what clients ask.
+
+Managers pass these to each other inside Answer and View, and the HTTP API gives them out as JSON. An empty string
+stands for what is not known or has not happened; new fields go last and have a default.
+"""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from talka.stats.tally import Tally
+from talka.stats.windows import Window
+from talka.work.lifecycle import JobState, TaskState
+
+WorkerState = Literal["registering", "healthy", "degraded", "draining", "offline"]
+
+
+class JobFacts(msgspec.Struct, frozen=True):
+    """A job as lists show it."""
+
+    id: str
+    name: str
+    state: JobState
+    reason: str = ""
+    """Why it is in this state, in a sentence."""
+    submitted_at: str = ""
+    """RFC 3339, UTC; see `instant_text`."""
+    ended_at: str = ""
+    owner: str = ""
+    """The manager that leads it."""
+    position: int | None = None
+    """In the queue, from 1; null when it is not queued."""
+    waits_for: str = ""
+    """What a queued job waits for, in a sentence."""
+    cores: int = 0
+    """Granted to it now."""
+    workers: list[str] = []
+    exit_code: int | None = None
+    """Null until it has ended."""
+    submitted_by: str = ""
+    cancel: str = ""
+    """Why it is to stop; empty when nobody asked."""
+
+
+class JobsPage(msgspec.Struct, frozen=True):
+    """Jobs, newest first."""
+
+    items: list[JobFacts]
+    next: str = ""
+    """The cursor of the next page; empty on the last one."""
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    name: str
+    state: WorkerState
+    reason: str = ""
+    """Why it is not healthy."""
+    cores: int = 0
+    free: int = 0
+    """Cores that no job has."""
+    memory_bytes: int = 0
+    gpus: int = 0
+    capabilities: list[str] = []
+    version: str = ""
+    jobs: list[str] = []
+    lease_ms: int = 0
+    """How long its lease still runs; 0 when it has none."""
+    address: str = ""
+
+
+class ManagerView(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    """syncing, active, draining; or suspect, dead or left, as the members see it."""
+    api: str = ""
+    """HOST:PORT of its API, under which clients reach it."""
+    leads: bool = False
+    """It leads the cluster."""
+    jobs: int = 0
+    """That it leads."""
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    name: str
+    leader: str = ""
+    term: int = 0
+    managers: list[ManagerView] = []
+    workers: int = 0
+    cores: int = 0
+    cores_free: int = 0
+    queue: int = 0
+    """Jobs that wait for cores."""
+
+
+class WorkflowUpdate(msgspec.Struct, frozen=True):
+    name: str
+    state: TaskState
+    elapsed_ns: int = 0
+    """Since its plan began; 0 before that."""
+    stopped: bool = False
+    """It starts nothing new: its plan is over, or it was told to stop."""
+    ended: bool = False
+    vus: int = 0
+    """Active now."""
+    cores: int = 0
+    tally: Tally | None = None
+    """Everything counted so far. Without its steps, actions and metrics unless steps were asked for; null before it
+    began."""
+    failure: str | None = None
+    notes: list[str] = []
+
+
+class LostPart(msgspec.Struct, frozen=True):
+    """A core or worker died: from when to when nothing is known of its shard, since the start of the job."""
+
+    workflow: str
+    shard: int
+    cause: str
+    from_ns: int
+    to_ns: int
+    vus_missing: int
+    arrivals_missing: int
+    is_open: bool = False
+    """Nothing has taken its place yet."""
+
+
+class JobUpdate(msgspec.Struct, frozen=True):
+    """How a job stands now. Counts are cumulative, so the latest update replaces those before it, but for windows."""
+
+    job: JobFacts
+    sequence: int = 0
+    """Grows within one watch; a new manager that leads the job may start over."""
+    elapsed_ns: int = 0
+    origin: bool = False
+    """The load has begun."""
+    workflows: list[WorkflowUpdate] = []
+    windows: list[Window] = []
+    """Those that this watch has not been sent yet; the first update has all there are."""
+    lost: list[LostPart] = []
+    engine: str = ""
+    final: bool = False
+    """The job has ended and its result can be had: no update follows."""
+
+
+def instant_text(realtime_ms: int) -> str:
+    """Milliseconds since 1970 as RFC 3339 in UTC; empty for 0."""
+    if not realtime_ms:
+        return ""
+    seconds, milliseconds = divmod(realtime_ms, 1000)
+    # By seconds and a rest: a float cannot hold every millisecond.
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
