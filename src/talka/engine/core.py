@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+from typing import Literal
 
 from talka.clock import MICROSECOND, SECOND, cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
@@ -19,6 +20,7 @@ from talka.engine.executor import Executor
 from talka.engine.loader import load
 from talka.engine.recorder import Recorder, described
 from talka.engine.stage import SetupFailed, Stage, prepare_stage
+from talka.engine.unpack import BundleUnavailable, as_in_bundle
 from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, Window
@@ -33,6 +35,7 @@ from talka.wire.shards import (
     Hello,
     MetricTotals,
     Refused,
+    Source,
     StepTotals,
     Stop,
     Totals,
@@ -66,6 +69,10 @@ class Refusal(Exception):
 def sendable(text: str) -> str:
     """Short enough for a frame, and without the halves of characters that no message can carry."""
     return text[:REFUSAL_CHARACTERS_LIMIT].encode("utf-8", "replace").decode("utf-8")
+
+
+def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, source: Source) -> Refusal:
+    return Refusal(Refused(reason, sendable(as_in_bundle(str(error), source))))
 
 
 class Core:
@@ -112,8 +119,8 @@ class Core:
             raise OutOfTurn(f"{type(arm).__name__} came before Arm")
         try:
             stage = await self._arm(arm)
-        except Refusal as refusal:
-            self._send(refusal.message)
+        except Refusal as error:
+            self._send(error.message)
             await self._writer.drain()
             return
         recorder = self._recorder = stage.recorder
@@ -172,11 +179,11 @@ class Core:
             )
             await stage.set_up()
         except SetupFailed as error:
-            raise Refusal(Refused("setup", sendable(str(error)))) from None
+            raise refusal("setup", error, arm.source) from None
         except Invalid as error:
-            raise Refusal(Refused("file", sendable(str(error)))) from None
-        except ExchangeFailed as error:
-            raise Refusal(Refused("unreachable", sendable(str(error)))) from None
+            raise refusal("file", error, arm.source) from None
+        except (ExchangeFailed, BundleUnavailable) as error:
+            raise refusal("unreachable", error, arm.source) from None
         return stage
 
     # Reporting.

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from talka.engine.unpack import unpack
 from talka.errors import Invalid
-from talka.wire.shards import FileSource, MemorySource, Source, UrlSource
+from talka.wire.shards import BundleSource, FileSource, MemorySource, Source, UrlSource
 from talka.work.arguments import URL
 from talka.work.dsl import Workflow, step
 from talka.work.inspection import inspect_workflows, no_such
@@ -41,6 +42,8 @@ def load(source: Source) -> tuple[WorkflowSpec, ...]:
             return inspect_workflows([url_workflow(url)])
         case MemorySource(key=key):
             return inspect_workflows(in_memory[key])
+        case BundleSource():
+            return load_file(unpack(source))
 
 
 def select(specs: Sequence[WorkflowSpec], names: Sequence[str], file: str) -> tuple[WorkflowSpec, ...]:
@@ -136,10 +139,7 @@ def attributes_of(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
 def import_file(given: Path) -> ModuleType:
     """The module of the file; one that belongs to a package is imported as part of it."""
     path = given.resolve()
-    root, names = path.parent, [path.stem]
-    while (root / "__init__.py").exists():
-        names.insert(0, root.name)
-        root = root.parent
+    root, names = import_root(path)
     make_importable(root)
     being_imported.add(str(path))
     try:
@@ -161,6 +161,15 @@ def import_file(given: Path) -> ModuleType:
         text = f"cannot be imported as {module.__name__}: that name belongs to {module.__file__}; rename one of them"
         raise BadWorkflows([Problem(text, str(given))])
     return module
+
+
+def import_root(path: Path) -> tuple[Path, list[str]]:
+    """The folder above the packages the file belongs to, and the parts of its name from there."""
+    root, names = path.parent, [path.stem]
+    while (root / "__init__.py").exists():
+        names.insert(0, root.name)
+        root = root.parent
+    return root, names
 
 
 def import_alone(path: Path) -> ModuleType:

@@ -20,6 +20,8 @@ from talka.wire.shards import Arm, FromCore, MemorySource, ToCore, decode_from_c
 
 READ_BYTES = 262_144
 END_WAIT_S = 5
+TERMINATE_S = 0.2
+"""Between asking and killing. Whoever calls has waited for the grace period already."""
 REMOVE_TRIES = 100
 REMOVE_PAUSE_S = 0.01
 
@@ -31,6 +33,9 @@ class Runs(Protocol):
     def pid(self) -> int: ...
     async def ended(self) -> str:
         """Wait until it has ended; how, in words that follow "the core"."""
+
+    def terminate(self) -> None:
+        """Let it end by itself."""
 
     def kill(self) -> None: ...
 
@@ -71,6 +76,11 @@ class CoreProcess:
             if control_group.remove():
                 return
             await asyncio.sleep(REMOVE_PAUSE_S)  # the kernel has no event for it
+
+    def terminate(self) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         if self._process.returncode is not None:
@@ -125,6 +135,9 @@ class CoreThread:
         await self._over.wait()
         return self._end
 
+    def terminate(self) -> None:
+        self.kill()
+
     def kill(self) -> None:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -165,6 +178,14 @@ class Supervisor:
     def kill(self, core: int) -> None:
         if core in self._cores:
             self._cores[core][0].kill()
+
+    def end(self, core: int) -> None:
+        """Ask the core and its children to end, and see to it that they do."""
+        if core not in self._cores:
+            return
+        runs = self._cores[core][0]
+        runs.terminate()
+        asyncio.get_running_loop().call_later(TERMINATE_S, runs.kill)
 
     async def close(self) -> None:
         """End every core that is left."""
