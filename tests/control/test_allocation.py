@@ -111,3 +111,37 @@ def test_grants_fit_the_pool_the_priorities_and_the_use(claims: list[Claim], tot
 @quick
 def test_with_the_whole_pool_free_somebody_always_starts(claims: list[Claim], total: int) -> None:
     assert allocate(claims, total=total, free=total)
+
+
+# A job on a pool that others use as well.
+
+
+def test_no_workflow_waits_for_more_cores_than_its_job_was_granted() -> None:
+    claims = [claim("large", "high"), claim("small", "low")]
+
+    assert allocate(claims, total=16, free=4, granted=4) == {"large": 4}
+    assert allocate(claims, total=16, free=3, granted=4) == {}, "it has four, and one is in use"
+    assert allocate(claims, total=4, free=4) == {"large": 3, "small": 1}
+
+
+def test_an_exclusive_workflow_waits_for_all_cores_of_its_job_alone() -> None:
+    claims = [claim("alone", "exclusive", useful=2), claim("other")]
+
+    assert allocate(claims, total=16, free=4, granted=4) == {"alone": 2}
+    assert allocate(claims, total=16, free=3, granted=4) == {}
+
+
+def test_shares_are_of_the_whole_pool_whatever_was_granted() -> None:
+    assert allocate([claim("a", "low")], total=16, free=8, granted=8) == {"a": 4}
+
+
+def test_without_a_granted_core_nothing_starts() -> None:
+    assert allocate([claim("a"), claim("b", is_test=False)], total=16, free=0, granted=0) == {}
+
+
+@given(claims=claims_of_all_kinds.filter(bool), total=st.integers(1, 12), granted=st.integers(1, 12))
+@quick
+def test_with_all_granted_cores_free_somebody_always_starts(claims: list[Claim], total: int, granted: int) -> None:
+    found = allocate(claims, total=total, free=granted, granted=granted)
+
+    assert 0 < sum(found.values()) <= granted

@@ -1,0 +1,152 @@
+"""Whether this node is overloaded, and what it then leaves undone.
+
+A value is judged by bounds that hold everywhere, and by how far it is above what is usual here. The bounds see a load
+that has become usual and is too much all the same. What is far above the usual counts as one level more than the bounds
+say, and no more: a node that is idle most of the time is not overloaded because it has something to do.
+"""
+
+from enum import Enum, IntEnum
+from typing import Final
+
+import msgspec
+
+from talka.cluster.placement import Ewma
+from talka.errors import Invalid
+
+MILLISECOND_NS: Final = 1_000_000
+SECOND_NS: Final = 1_000_000_000
+
+
+class Level(IntEnum):
+    HEALTHY = 0
+    BUSY = 1
+    STRESSED = 2
+    OVERLOADED = 3
+
+
+class OverloadConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Each triple says from where on a value means busy, stressed and overloaded."""
+
+    late_ns: tuple[int, int, int] = (200 * MILLISECOND_NS, 500 * MILLISECOND_NS, 2 * SECOND_NS)
+    """How late the loop may be, and how old the oldest thing that waits."""
+    above_percent: tuple[int, int, int] = (20, 50, 100)
+    """How far above the baseline."""
+    floor_ns: int = 50 * MILLISECOND_NS
+    """The baseline counts as no lower than this: what is small is small, however far above an even smaller one."""
+    cpu_percent: int = 90
+    """Of one core, used by this process. A loop that hardly rests is busy; only lateness says that it is more."""
+    baseline_half_life_ns: int = 60 * SECOND_NS
+    """Slow, so that a load of minutes still stands out."""
+    warm_up: int = 10
+    """Samples before the baseline means anything."""
+    calm: int = 5
+    """Samples in a row that must be lower before the level falls."""
+
+    def __post_init__(self) -> None:
+        for bounds in (self.late_ns, self.above_percent):
+            if not 0 < bounds[0] <= bounds[1] <= bounds[2]:
+                raise Invalid(f"bounds of overload must be above 0 and must not fall, unlike {bounds}")
+        if min(self.floor_ns, self.cpu_percent, self.baseline_half_life_ns, self.warm_up, self.calm) < 1:
+            raise Invalid("floor, cpu, half-life, warm-up and calm of an overload must be at least 1")
+
+
+DEFAULT: Final = OverloadConfig()
+
+
+class Overload:
+    """Call `sample` at a steady pace, say ten times a second, and ask `level`.
+
+    It rises at once and falls only after `calm` lower samples in a row, to the highest of those.
+    """
+
+    __slots__ = ("_baselines", "_calm", "_config", "_highest", "_samples", "level")
+
+    def __init__(self, config: OverloadConfig = DEFAULT) -> None:
+        self._config = config
+        self._baselines = (Ewma(config.baseline_half_life_ns), Ewma(config.baseline_half_life_ns))
+        self._samples = 0
+        self._calm = 0
+        self._highest = Level.HEALTHY
+        """Of the samples that were lower than the level."""
+        self.level = Level.HEALTHY
+
+    def sample(self, now: int, *, lag_ns: int, queue_age_ns: int, cpu_percent: int = 0) -> Level:
+        """The level with this sample: how late the loop ran, how old the oldest waiting message is, own processor use."""
+        config = self._config
+        found = Level.BUSY if cpu_percent >= config.cpu_percent else Level.HEALTHY
+        for value, baseline in zip((lag_ns, queue_age_ns), self._baselines, strict=True):
+            found = max(found, self._judge(value, baseline))
+            baseline.add(now, value)
+        self._samples += 1
+        if found >= self.level:
+            self.level = found
+            self._calm = 0
+            self._highest = Level.HEALTHY
+            return found
+        self._calm += 1
+        self._highest = max(self._highest, found)
+        if self._calm >= config.calm:
+            self.level = self._highest
+            self._calm = 0
+            self._highest = Level.HEALTHY
+        return self.level
+
+    def sheds(self, request: "Request") -> bool:
+        """Whether a request of this class is left undone now."""
+        since = SHED_FROM[request]
+        return since is not None and self.level >= since
+
+    def _judge(self, value: int, baseline: Ewma) -> Level:
+        config = self._config
+        found = _level(value, config.late_ns)
+        if self._samples < config.warm_up:
+            return found
+        usual = max(baseline.value, config.floor_ns)
+        above = _level((value - usual) / usual * 100, config.above_percent)
+        return Level(found + 1) if above > found else found
+
+
+def _level(value: float, bounds: tuple[int, int, int]) -> Level:
+    return Level(sum(value >= bound for bound in bounds))
+
+
+class Request(Enum):
+    """Classes of what a node is asked to do, by how much it matters that it is done now."""
+
+    HEALTH = "health"
+    VOTE = "vote"
+    """And everything else of membership, leadership and leases."""
+    CANCEL = "cancel"
+    RESULT = "result"
+    """Of a task or a job, at its end."""
+    STATISTICS = "statistics"
+    """Cumulative, so the next one makes up for a lost one."""
+    LIST = "list"
+    """Whatever is only looked at."""
+    SUBMISSION = "submission"
+
+
+SHED_FROM: Final[dict[Request, Level | None]] = {
+    Request.HEALTH: None,
+    Request.VOTE: None,
+    Request.CANCEL: None,
+    Request.RESULT: None,
+    Request.STATISTICS: Level.BUSY,
+    Request.LIST: Level.STRESSED,
+    Request.SUBMISSION: Level.OVERLOADED,
+}
+"""From which level on each class is shed; None: never."""
+
+REPORT_LEAST_MS: Final = 50
+REPORT_MOST_MS: Final = 1000
+REPORT_MS: Final[dict[Level, int]] = {
+    Level.HEALTHY: REPORT_LEAST_MS,
+    Level.BUSY: 200,
+    Level.STRESSED: 500,
+    Level.OVERLOADED: REPORT_MOST_MS,
+}
+
+
+def report_interval_ms(level: Level, workers: int) -> int:
+    """How often each of so many workers should report: at most a thousand reports a second in all, fewer under load."""
+    return min(REPORT_MOST_MS, max(REPORT_MS[level], workers))
