@@ -8,6 +8,7 @@ import pytest
 from talka.control.load_job import Effect, JobEnded, JobSpec, JobWorkflow, KillCore, LoadJob, Send, StartCore
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.wire.jobs import AttemptResult
 from talka.wire.shards import Arm, Armed, FileSource, FromCore, Settings, Totals
 from talka.work.dsl import Priority
 from talka.work.shapes import ConstantVUs, LoadShape
@@ -26,6 +27,7 @@ class Driven:
         self.now = START_NS
         self.effects: list[Effect] = []
         self.arms: dict[int, Arm] = {}
+        self.starts: dict[int, StartCore] = {}
         self.alive: set[int] = set()
         self.sequences: dict[int, int] = {}
 
@@ -38,6 +40,7 @@ class Driven:
                 case StartCore(core=core, arm=arm):
                     assert core not in self.arms, "a number is given to one core only"
                     self.arms[core] = arm
+                    self.starts[core] = effect
                     self.alive.add(core)
                 case Send(core=core):
                     assert core in self.alive, "a message to a core that does not live"
@@ -78,6 +81,14 @@ class Driven:
     def finish(self, core: int, tally: Tally | None = None, **more: Any) -> list[Effect]:
         """The core's last report. Its process ends later, and that is no news."""
         return self.report(core, tally, final=True, ended_at_ns=self.now, **more)
+
+    def result(
+        self, core: int, tally: Tally | None = None, windows: Sequence[Window] = (), **more: Any
+    ) -> list[Effect]:
+        """The whole result of a task. Its instants are told since the start of the job."""
+        more = {"ended_at_ns": self.now - self.job.origin_ns, **more}
+        result = AttemptResult("job", core, tally or Tally(), list(windows), **more)
+        return self.take(self.job.on_result(self.now, core, result))
 
     def exit(self, core: int, cause: str = "was killed by SIGKILL") -> list[Effect]:
         self.alive.discard(core)
@@ -138,6 +149,7 @@ def job_of() -> Callable[..., Driven]:
         cores: int = 4,
         grace_s: float = 2,
         thresholds: Sequence[str] = (),
+        places: Mapping[str, int] | None = None,
     ) -> Driven:
         spec = JobSpec(
             job="job",
@@ -147,6 +159,8 @@ def job_of() -> Callable[..., Driven]:
             settings=Settings(round(grace_s * SECOND)),
             thresholds=tuple(parse_threshold(rule) for rule in thresholds),
         )
-        return Driven(spec)
+        driven = Driven(spec)
+        driven.job.places = None if places is None else dict(places)
+        return driven
 
     return make

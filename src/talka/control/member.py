@@ -5,7 +5,7 @@ member that doubts itself leads later or not at all. What a node runs and what t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -15,19 +15,22 @@ from talka.cluster.federation import FederatedProber
 from talka.cluster.member_news import MemberJoined, MemberLost, Say, StateLearned
 from talka.cluster.membership import Membership
 from talka.cluster.register import Tell
-from talka.cluster.reign import Elected
+from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.door import Door
 from talka.control.keyholder import Greet, Keyholder
 from talka.control.owner import Owner
 from talka.control.porter import Arrival, Porter, RingChanged
 from talka.control.receiver import FENCE_KEY, Receiver
+from talka.control.speech import Speak
 from talka.control.standing import Herald
+from talka.control.vault import BLOB_PREFIX
 from talka.control.voter import Reply, Voter
 from talka.errors import Untrusted
-from talka.wire import asking, greeting, leadership, leases, membership
+from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import Answer, Ask
 from talka.wire.greeting import ShareRing
+from talka.wire.jobs import JobMessage
 from talka.wire.keys import decode_ring
 from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
 from talka.wire.membership import Watch, WatchReply
@@ -37,6 +40,7 @@ NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
 VOTER: Final = 0
 RECEIVER: Final = 1
+JOBS: Final = 2
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -49,9 +53,23 @@ class Asked(msgspec.Struct, frozen=True):
     """The key it was asked under: the asker may have no other, so the answer is sealed with it."""
 
 
+class JobsPart(Protocol):
+    """What a node has to do with jobs: a manager, a worker."""
+
+    next_tick_at: int
+
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = ""
+    ) -> list[object]: ...
+    def on_news(self, now: int, news: object) -> list[object]: ...
+    def on_persisted(self, now: int, ticket: int) -> list[object]: ...
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]: ...
+    def tick(self, now: int) -> list[object]: ...
+
+
 class ClusterMember:
-    """One node: a door, and behind it any of membership, a prober of other groups, a voter, a receiver of commands and
-    an owner of leases."""
+    """One node: a door, and behind it any of membership, a prober of other groups, a voter, a receiver of commands, an
+    owner of leases, and a part that has to do with jobs."""
 
     def __init__(
         self,
@@ -64,6 +82,7 @@ class ClusterMember:
         voter: Voter | None = None,
         receiver: Receiver | None = None,
         owner: Owner | None = None,
+        part: JobsPart | None = None,
         addresses: Mapping[str, str] | None = None,
         seeds: tuple[str, ...] = (),
         watchers: tuple[str, ...] = (),
@@ -78,6 +97,7 @@ class ClusterMember:
         self.voter = voter
         self.receiver = receiver
         self.owner = owner
+        self.jobs = part
         self.door = door or Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
         self.porter = porter
         self.herald: Herald | None = None
@@ -87,11 +107,13 @@ class ClusterMember:
             self.keyholder = Keyholder(porter, membership, self.herald)
         self.group = group
         self.next_tick_at = NEVER
-        self._timed = [part for part in (membership, prober, voter, owner) if part is not None]
+        self._timed = [part for part in (membership, prober, voter, owner, self.jobs) if part is not None]
         self._seeds = seeds
         self._configured = dict(addresses or {})
         self._addresses: dict[str, str] = {}
         """Where other peers are: told by membership, or learned from the frames they sent."""
+        self._connections: dict[str, str] = {}
+        """Of those that can only be answered on the connection they opened: workers."""
         self._tickets = 0
         self._ticket_of: dict[int, tuple[int, int]] = {}  # ours to (part, its own); bounded by writes under way
         self._spoken: tuple[object, bytes] = (None, b"")
@@ -125,14 +147,27 @@ class ClusterMember:
             effects += self.voter.tick(now)
         if self.owner is not None and now >= self.owner.next_tick_at:
             effects += self.owner.tick(now)
+        if self.jobs is not None and now >= self.jobs.next_tick_at:
+            effects += self.jobs.tick(now)
         return self._out(now, effects)
 
     def on_persisted(self, now: int, ticket: int) -> list[object]:
         part, own = self._ticket_of.pop(ticket)
         if part == VOTER and self.voter is not None:
             return self._out(now, self.voter.on_persisted(now, own))
+        if part == JOBS and self.jobs is not None:
+            return self._out(now, self.jobs.on_persisted(now, own))
         assert self.receiver is not None
         return self._out(now, self.receiver.on_persisted(own))
+
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+        """A write that the node can do without failed; only those of the part that has to do with jobs are such."""
+        _, own = self._ticket_of.pop(ticket)
+        return [] if self.jobs is None else self._out(now, self.jobs.on_not_persisted(now, own, text))
+
+    def set_address(self, name: str, address: str) -> None:
+        """Where a node is that was greeted there."""
+        self._note_address(name, address)
 
     def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: str = "") -> list[object]:
         """`age_ns`: how long the frame waited in this node before it was handled. `proven`: the name in the certificate
@@ -192,10 +227,18 @@ class ClusterMember:
         if packet.channel == leases.CHANNEL:
             wanted = leases.decode(packet.body)
             return lambda: self._on_lease_message(now, sender, wanted)
+        if packet.channel == jobs.CHANNEL:
+            said, part = jobs.decode(packet.body), self.jobs
+            return _nothing if part is None else lambda: part.on_message(now, sender, said, boot, source)
         raise BadPacket("body", f"{sender!r} sent on channel {packet.channel}, which nobody knows")
 
     def _note_address(self, name: str, address: str) -> None:
-        if name in self._configured or address.startswith(HANDLE):
+        if address.startswith(HANDLE):
+            if name not in self._connections and len(self._connections) >= ADDRESSES_LIMIT:
+                del self._connections[next(iter(self._connections))]
+            self._connections[name] = address
+            return
+        if name in self._configured:
             return
         if name not in self._addresses and len(self._addresses) >= ADDRESSES_LIMIT:
             del self._addresses[next(iter(self._addresses))]
@@ -256,9 +299,12 @@ class ClusterMember:
                 key_id = self._key_for(now, effect.to)
                 frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message), key_id=key_id)
                 out.append(Transmit(effect.to, frame, Lane.STREAM))
+            elif isinstance(effect, Speak):
+                frame = self._wrap(now, jobs.CHANNEL, self._encode(effect.message), to=effect.to)
+                out.append(Transmit(self._address_of(effect.to), frame, effect.lane))
             elif isinstance(effect, Persist):
                 self._tickets += 1
-                part = RECEIVER if self.voter is None or effect.puts[0][0] == FENCE_KEY else VOTER
+                part = self._part_of(effect.puts[0][0])
                 self._ticket_of[self._tickets] = (part, effect.ticket)
                 out.append(Persist(self._tickets, effect.puts))
             else:
@@ -271,8 +317,16 @@ class ClusterMember:
                     effects += self.keyholder.hear(now, effect)
                 elif isinstance(effect, Elected | SteppedDown) and self.herald is not None:
                     effects += self.herald.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
+                if self.jobs is not None and isinstance(effect, Elected | SteppedDown | WriteEnded):
+                    effects += self.jobs.on_news(now, effect)
         self._set_timer()
         return out
+
+    def _part_of(self, key: str) -> int:
+        """Whose write it is, by the key it writes first."""
+        if self.jobs is not None and (self.voter is None or key.startswith(BLOB_PREFIX)):
+            return JOBS
+        return RECEIVER if self.voter is None or key == FENCE_KEY else VOTER
 
     def _key_for(self, now: int, address: str) -> str:
         return "" if self.keyholder is None else self.keyholder.key_for(now, address)
@@ -291,7 +345,8 @@ class ClusterMember:
         return self._spoken[1]
 
     def _address_of(self, name: str) -> str:
-        return self._configured.get(name) or self._addresses.get(name, name)
+        known = self._configured.get(name) or self._addresses.get(name) or self._connections.get(name)
+        return known or name
 
     def _set_timer(self) -> None:
         at = NEVER

@@ -1,13 +1,24 @@
 """One shard of a workflow while it runs: its attempts, what each has counted, and the gaps between them."""
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
-from talka.wire.shards import MetricTotals, StepTotals, Totals
-from talka.work.load import Shard
+from talka.wire.jobs import AttemptResult
+from talka.wire.shards import (
+    BadMessage,
+    Gap,
+    MetricTotals,
+    StepTotals,
+    Totals,
+    UnreadMetric,
+    UnreadStep,
+    read_metric,
+    read_step,
+)
+from talka.work.load import Shard, Slice
 
 ATTEMPTS_LIMIT: Final = 4
 """A core that dies at once would otherwise be replaced for ever."""
@@ -26,10 +37,13 @@ class LostShard(msgspec.Struct):
 
 
 class Attempt:
-    """One core's try at a shard. Its last acknowledged totals stay, whatever becomes of it."""
+    """One try at a shard by one core, or by the cores of one worker. Its last acknowledged totals stay, whatever
+    becomes of it."""
 
-    def __init__(self, core: int, now: int) -> None:
+    def __init__(self, core: int, now: int, place: str = "") -> None:
         self.core = core
+        self.place = place
+        """The worker that runs it; empty on this machine."""
         self.spawned_ns = now
         self.armed = False
         self.went_ns = 0
@@ -38,44 +52,114 @@ class Attempt:
         self.reported_ns = 0
         self.sequence = 0
         self.vus = 0
-        self.tally = Tally()
+        self.shares: tuple[int, ...] = ()
+        self.spread_ns = 0
+        self.gaps: tuple[Gap, ...] = ()
+        """Cores the worker lost and replaced by itself."""
         self._newest_window = -1
+        self._tally = Tally()
         self._steps: dict[str, StepTally] = {}
         self._actions: dict[str, StepTally] = {}
         self._metrics: dict[str, MetricTally] = {}
+        self._unread: dict[tuple[Literal["steps", "actions", "metrics"], str], msgspec.Raw] = {}
+        """Parts of the last report that nobody has looked at; older ones of the same name are forgotten unread."""
+        self._parts: dict[tuple[str, str], int] = {}
+        """Which report each part was last in, while the report is not closed."""
+        self._coming: dict[tuple[Literal["steps", "actions", "metrics"], str], msgspec.Raw] = {}
 
-    def on_step_totals(self, message: StepTotals) -> None:
-        if message.sequence > self.sequence:
+    @property
+    def counts(self) -> Tally:
+        """The tally without those of its steps, actions and metrics that nobody has read: what is cheap to know."""
+        return self._tally
+
+    @property
+    def tally(self) -> Tally:
+        for (kind, name), content in self._unread.items():
+            try:
+                if kind == "metrics":
+                    self._tally.metrics[name] = read_metric(content)
+                else:
+                    (self._tally.steps if kind == "steps" else self._tally.actions)[name] = read_step(content)
+            except BadMessage:
+                continue  # what was known of it before still holds
+        self._unread = {}
+        return self._tally
+
+    @tally.setter
+    def tally(self, tally: Tally) -> None:
+        self._tally = tally
+        self._unread = {}
+
+    def on_step_totals(self, message: StepTotals | UnreadStep) -> None:
+        if message.sequence <= self.sequence:
+            return
+        self._parts["step", message.name] = message.sequence
+        if isinstance(message, UnreadStep):
+            self._coming["steps" if message.measured else "actions", message.name] = message.tally
+        else:
             (self._steps if message.measured else self._actions)[message.name] = message.tally
 
-    def on_metric_totals(self, message: MetricTotals) -> None:
-        if message.sequence > self.sequence:
+    def on_metric_totals(self, message: MetricTotals | UnreadMetric) -> None:
+        if message.sequence <= self.sequence:
+            return
+        self._parts["metric", message.name] = message.sequence
+        if isinstance(message, UnreadMetric):
+            self._coming["metrics", message.name] = message.tally
+        else:
             self._metrics[message.name] = message.tally
+
+    def is_whole(self, message: Totals) -> bool:
+        """Whether every part of the report that this message closes has arrived."""
+        return sum(sequence == message.sequence for sequence in self._parts.values()) >= message.parts
 
     def on_totals(self, now: int, message: Totals) -> list[Window]:
         """Takes a new report in. Answers with those of its windows that no report before it had."""
         # Steps and metrics that did not change are not sent again: what was known of them still holds.
-        message.tally.steps = self.tally.steps | self._steps
-        message.tally.actions = self.tally.actions | self._actions
-        message.tally.metrics = self.tally.metrics | self._metrics
+        message.tally.steps = self._tally.steps | self._steps
+        message.tally.actions = self._tally.actions | self._actions
+        message.tally.metrics = self._tally.metrics | self._metrics
         self._steps, self._actions, self._metrics = {}, {}, {}
-        self.tally = message.tally
+        self._unread |= self._coming
+        self._coming, self._parts = {}, {}
+        self._tally = message.tally
         self.sequence = message.sequence
         self.started_at_ns = message.started_at_ns
         self.ended_at_ns = message.ended_at_ns
         self.reported_ns = now
         self.vus = 0 if message.final else message.vus
+        self.shares, self.spread_ns, self.gaps = message.shares, message.spread_ns, message.gaps
         # The last report does not wait for the one before it to be acknowledged, and repeats its windows.
-        news = [window for window in message.windows if window.index > self._newest_window]
+        return self._news(message.windows)
+
+    def on_result(self, now: int, result: AttemptResult, job_origin_ns: int) -> list[Window]:
+        """Everything the attempt came to, at once. Answers as `on_totals` does."""
+        self.tally, self.vus = result.tally, 0
+        self.shares, self.spread_ns, self.gaps = result.shares, result.spread_ns, result.gaps
+        self.started_at_ns = result.started_at_ns + job_origin_ns if result.started_at_ns else 0
+        self.ended_at_ns = result.ended_at_ns + job_origin_ns if result.ended_at_ns else 0
+        self.reported_ns = self.ended_at_ns if result.is_lost else now
+        return self._news(result.windows)
+
+    def _news(self, windows: list[Window]) -> list[Window]:
+        news = [window for window in windows if window.index > self._newest_window]
         self._newest_window = max((window.index for window in news), default=self._newest_window)
         return news
 
+    def started_by(self, count: int) -> tuple[int, ...]:
+        """Iterations started by each of its shards."""
+        return self.shares if len(self.shares) == count else (self._tally.started, *(0,) * (count - 1))
+
 
 class ShardRun:
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard | Slice, done_before: tuple[int, ...] = (), tries_before: int = 0) -> None:
+        """`done_before`: iterations that a larger slice, of which this is a part, had started before it was lost."""
         self.shard = shard
         self.attempts: list[Attempt] = []
+        self.done_before = done_before or (0,) * shard.count
+        self.tries_before = tries_before
         self.is_done = False
+        self.is_replaced = False
+        """Lost, and its parts run on as shards of their own."""
         self.provided: dict[str, bytes] = {}
         self.gap: LostShard | None = None
         """Open until a replacement starts."""
@@ -85,8 +169,20 @@ class ShardRun:
         return self.attempts[-1]
 
     @property
+    def tries(self) -> int:
+        return self.tries_before + len(self.attempts)
+
+    @property
+    def done_by_shard(self) -> tuple[int, ...]:
+        """Iterations started by each of its shards, in all attempts."""
+        count = self.shard.count
+        return tuple(
+            map(sum, zip(self.done_before, *(attempt.started_by(count) for attempt in self.attempts), strict=True))
+        )
+
+    @property
     def iterations_done(self) -> int:
-        return sum(attempt.tally.started for attempt in self.attempts)
+        return sum(self.done_by_shard)
 
     @property
     def has_more_to_run(self) -> bool:

@@ -19,6 +19,8 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     software: Annotated[str, Meta(max_length=64)] = ""
     leads: Annotated[int, Meta(ge=0)] = 0
     """The term it leads in; 0 when it does not. A hint: who must be sure asks the voters."""
+    api: Annotated[str, Meta(max_length=300)] = ""
+    """Where clients reach its API."""
 
 
 _decoder = msgspec.msgpack.Decoder(Standing)
@@ -41,11 +43,14 @@ class Herald:
         self._porter = porter
         self._membership = membership
         self._leads = 0
+        self.api = ""
 
     def tell(self, now: int, *, spread: bool) -> list[object]:
         """Others learn it with probes and syncs; with `spread` at once."""
         me = self._porter.me
-        standing = Standing(self._porter.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads)
+        standing = Standing(
+            self._porter.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
+        )
         return list(self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread))
 
     def lead(self, now: int, term: int) -> list[object]:

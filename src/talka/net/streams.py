@@ -258,13 +258,16 @@ class Streams:
         rng: Random,
         security: Security | None = None,
         on_gone: OnGone | None = None,
+        on_refusing: Callable[[str], None] | None = None,
     ) -> None:
+        """`on_refusing`: nobody listens at an address, and the machine there says so."""
         self.on_frame = on_frame
         self.counts: dict[str, int] = {}
         """What went wrong, by a word for it: also why connections were refused."""
         self.frames_in = self.frames_out = self.bytes_out = 0
         self._on_refused = on_refused
         self._on_gone = on_gone
+        self._on_refusing = on_refusing
         self._rng = rng
         self._security = security
         self._dialled: dict[tuple[str, bool], Dialled] = {}
@@ -367,8 +370,10 @@ class Streams:
                     if link.is_judged:
                         dialled.breaker.succeeded(boottime_ns())
                     return
-                except OSError:  # refused, unreachable, not in time
+                except OSError as error:  # refused, unreachable, not in time
                     dialled.link = None
+                    if isinstance(error, ConnectionRefusedError) and self._on_refusing is not None:
+                        self._on_refusing(dialled.address)
                     self.count("unreachable")
                     dialled.breaker.failed(boottime_ns())
                 if RETRIES.attempts is not None and attempt >= RETRIES.attempts:

@@ -17,7 +17,7 @@ from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import Span
 from talka.work.lifecycle import TaskState
 from talka.work.outcome import Facts, Outcome, decide
-from talka.work.specs import WorkflowSpec
+from talka.work.specs import Outlined
 
 SCHEMA: Final = "talka.result/1"
 SECOND: Final = 1_000_000_000
@@ -216,7 +216,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-def build(job: LoadJob, specs: Sequence[WorkflowSpec], meta: Meta) -> ResultDocument:
+def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
     """The document of a job that has ended."""
     duration_s = job.elapsed_ns(job.ended_ns) / SECOND
     tally = job.tally()
@@ -294,7 +294,7 @@ def totals_of(tally: Tally, duration_s: float) -> Totals:
     )
 
 
-def workflow_of(job: LoadJob, run: WorkflowRun, spec: WorkflowSpec) -> Workflow:
+def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined) -> Workflow:
     tally, elapsed_s = run.tally(), run.elapsed_ns(job.ended_ns) / SECOND
     tags = {node.name: dict(node.tags) for node in spec.nodes}
     # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
@@ -303,9 +303,9 @@ def workflow_of(job: LoadJob, run: WorkflowRun, spec: WorkflowSpec) -> Workflow:
         name=run.spec.name,
         status="partial" if partial else str(run.state),
         model=run.spec.plan.model,
-        load=spec.shape.describe(),
+        load=spec.load,
         vus=run.spec.plan.vus,
-        cores=len(run.shards),
+        cores=run.cores,
         duration_s=round(elapsed_s, 3),
         iterations=tally.iterations,
         dropped_iterations=tally.dropped,
@@ -423,9 +423,10 @@ def start_skew_ms(job: LoadJob) -> float:
     """The most by which shards of one workflow started apart."""
     skews = [0.0]
     for run in job.workflows.values():
-        starts = [shard.attempts[0].started_at_ns for shard in run.shards if shard.attempts[0].started_at_ns]
-        if starts:
-            skews.append((max(starts) - min(starts)) / 1e6)
+        first = [shard.attempts[0] for shard in run.shards if shard.attempts and shard.attempts[0].started_at_ns]
+        if first:
+            latest = max(attempt.started_at_ns + attempt.spread_ns for attempt in first)
+            skews.append((latest - min(attempt.started_at_ns for attempt in first)) / 1e6)
     return round(max(skews), 3)
 
 
@@ -463,7 +464,7 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
     )
 
 
-def warnings_of(job: LoadJob, specs: Sequence[WorkflowSpec], generator: Generator) -> list[str]:
+def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -> list[str]:
     found = [announcement for spec in specs for announcement in spec.announcements]
     found += [f"{name}: {run.failure}" for name, run in job.workflows.items() if run.failure]
     found += [f"{name}: {note}" for name, run in job.workflows.items() for note in run.notes]

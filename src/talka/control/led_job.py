@@ -1,0 +1,798 @@
+"""A job on a cluster, as the manager sees it that leads it.
+
+Its load job thinks in cores; here a core is a task on a worker. What the load job asks for becomes commands under the
+job's fence, and what must survive this manager is on a majority of managers' disks before anybody acts on it: the
+attempt before a worker is told of it, an attempt's result before it counts.
+"""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, Literal
+
+import msgspec
+
+from talka.cluster.effects import Lane
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.clock_offsets import ClockOffsets
+from talka.control.job_account import account_of, closed_of, resume, spec_of
+from talka.control.job_view import facts_of
+from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.speech import Speak
+from talka.errors import Untrusted
+from talka.stats.tally import merged
+from talka.wire.jobs import (
+    Accepted,
+    Account,
+    Accounted,
+    Acknowledge,
+    Assign,
+    AttemptResult,
+    Declined,
+    Finished,
+    Halt,
+    JobMessage,
+    NoTask,
+    Reconcile,
+    Report,
+    Snapshot,
+    Stale,
+    Start,
+    Sync,
+    TaskFacts,
+    decode_result,
+    encode_result,
+)
+from talka.wire.records import JobRecord, decode_account, encode_account
+from talka.wire.shards import Ack, Armed, BadMessage, Go, Refused, Stop, ToCore, Totals, decode_unread
+from talka.wire.views import JobFacts
+from talka.work.lifecycle import JobState, TaskState
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+NEVER: Final = (1 << 63) - 1
+START_DELAY_NS: Final = 60 * MILLISECOND
+"""Between the order to go and the instant: time for it to reach the slowest worker."""
+AGAIN_NS: Final = SECOND
+"""After which a command that nobody answered is given again."""
+ACCOUNT_AGAIN_NS: Final = SECOND // 2
+SYNC_EVERY_NS: Final = SECOND // 10
+UNTOLD_NS: Final = 5 * SECOND
+"""Without a word from the leader, which speaks once a second, it is asked whether this manager still leads the job."""
+SILENCE_NS: Final = 3 * SECOND
+"""Without a word from a running task its worker is asked whether it still has it."""
+REPLACE_WAIT_NS: Final = 300 * SECOND
+"""How long the rest of a lost task waits for cores, at most: a plan that is over before waits for none."""
+
+
+class KeepWanted(msgspec.Struct, frozen=True):
+    """Put this on a majority of managers' disks, then say `on_kept`."""
+
+    job: str
+    digest: str
+    content: bytes
+
+
+class BlobWanted(msgspec.Struct, frozen=True):
+    """Get this blob, from here or from one of the holders, then say `on_blob`."""
+
+    job: str
+    digest: str
+    size_bytes: int
+    """0 when it is not known."""
+    holders: tuple[str, ...]
+
+
+class DocumentWanted(msgspec.Struct, frozen=True):
+    """The job has ended: make its result document, then say `on_document`."""
+
+    job: str
+
+
+class JobOver(msgspec.Struct, frozen=True):
+    """Everything is on record; or another manager leads the job."""
+
+    job: str
+    superseded: bool = False
+
+
+class TaskLost(msgspec.Struct, frozen=True):
+    job: str
+    attempt: int
+    worker: str
+    cause: str
+
+
+class AttemptAccepted(msgspec.Struct, frozen=True):
+    """The result of an attempt counts from now on."""
+
+    job: str
+    attempt: int
+    digest: str
+
+
+class _Command(msgspec.Struct):
+    to: str
+    message: JobMessage
+    again_at: int
+    lane: Lane = Lane.STREAM
+
+
+class _Loss(msgspec.Struct):
+    cause: str
+    since: int
+    is_recorded: bool = False
+    """Its last totals are on a majority of disks."""
+
+
+class LedJob:
+    """Call `start` once, then `on_…` and `tick` as things happen, and carry out what they return."""
+
+    def __init__(
+        self,
+        record: JobRecord,
+        *,
+        life: int,
+        clocks: ClockOffsets,
+        wall_offset_ns: int,
+        every_ms: Callable[[], int] = lambda: 0,
+        safeguards: Safeguards = ALL,
+    ) -> None:
+        self.record = record
+        self.fence = record.fence
+        self.job: LoadJob | None = None
+        """None until what the workers have is known."""
+        self.phase: Literal["reconciling", "leading", "documenting", "closing", "over"] = "reconciling"
+        self.next_tick_at = 0
+        self._life = life
+        self._wall_offset_ns = wall_offset_ns
+        self._every_ms = every_ms
+        self._safeguards = safeguards
+        self._revision = 0
+        self._recorded = 0
+        self._sent = 0
+        self._sent_at = -NEVER
+        self._content = b""
+        self._final: Account | None = None
+        self._gate: list[tuple[int, Callable[[int], list[object]]]] = []
+        """What waits for an account to be on disk; bounded by the attempts."""
+        self._closed: dict[int, str] = {}
+        self._closing: dict[str, tuple[int, AttemptResult]] = {}
+        """Results on their way to a majority of disks, by digest."""
+        self._fetching: dict[str, int] = {}
+        self._results: dict[int, AttemptResult] = {}
+        self._snapshots: dict[str, dict[int, TaskFacts]] = {}
+        self._snapshot_at: dict[str, int] = {}
+        self._commands: dict[int, _Command] = {}
+        self._heard: dict[int, int] = {}
+        self._losses: dict[int, _Loss] = {}
+        self._clocks = clocks
+        self._waiting_for_clock: dict[int, Go] = {}
+        self._unfit: dict[str, str] = {}
+        self._document: tuple[str, JobState, int, str] | None = None
+        self._sync_at = 0
+        self._told_at = 0
+        """When the leader last said that this manager leads the job."""
+        self._numbers = 0
+        self._warnings: list[str] = []
+
+    # -- what is known
+
+    @property
+    def name(self) -> str:
+        return self.record.job
+
+    def places(self) -> dict[str, int]:
+        """Workers the job may use now, and how many of their cores."""
+        places: dict[str, int] = {}
+        for grant in self.record.grants:
+            if not grant.lost and grant.worker not in self._unfit:
+                places[grant.worker] = places.get(grant.worker, 0) + grant.cores
+        return places
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the result should know besides what the load job tells."""
+        return tuple(self._warnings)
+
+    def facts(self) -> JobFacts:
+        facts = facts_of(self.record)
+        return facts if self.job is None else msgspec.structs.replace(facts, state=self._state())
+
+    def _granted(self) -> list[str]:
+        return list(dict.fromkeys(grant.worker for grant in self.record.grants if not grant.lost))
+
+    # -- inputs
+
+    def start(self, now: int) -> list[object]:
+        if not self.record.account:
+            return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS))
+        account = decode_account(self.record.account)
+        self._closed = closed_of(account)
+        effects: list[object] = []
+        for number, digest in self._closed.items():
+            self._fetching[digest] = number
+            effects.append(BlobWanted(self.name, digest, 0, ()))
+        if not self._safeguards.takeover_barrier:
+            self._snapshots = {worker: {} for worker in self._granted()}
+        return [*effects, *self._reconcile(now), *self._take_up_if_known(now)]
+
+    def _spec(self) -> JobSpec:
+        return spec_of(self.name, self.record.order, max(1, sum(self.places().values())))
+
+    def on_record(self, now: int, record: JobRecord) -> list[object]:
+        """The leader says how the record stands: workers may be lost or granted, or a cancel wanted."""
+        if record.fence == self.fence:
+            self._told_at = now
+        if record.fence != self.fence or record.version <= self.record.version:
+            return []
+        before, self.record = self.record, record
+        if self.job is None:
+            return self._take_up_if_known(now)
+        effects: list[object] = []
+        granted = {(grant.worker, grant.boot) for grant in record.grants if not grant.lost}
+        for worker in [name for name in self._unfit if any(grant.worker == name for grant in record.grants)]:
+            if record.grants != before.grants and worker in {name for name, _ in granted}:
+                del self._unfit[worker]  # it was granted anew
+        self.job.places, self.job.pool = self.places(), record.pool
+        lost = {grant.worker: grant.lost for grant in record.grants if grant.lost}
+        for worker in [worker for worker in lost if worker not in {name for name, _ in granted}]:
+            for attempt in self.job.attempts_at(worker):
+                effects += self._lose(now, attempt, lost[worker])
+        if record.cancel and self.job.interrupted_by is None and not self.job.ended_ns:
+            effects += self._carry_out(now, self.job.interrupt(now, "cancel"))
+        elif record.grants != before.grants and not self.job.ended_ns:
+            effects += self._settle_losses(now)
+            effects += self._carry_out(now, self.job.start(now))
+        return effects
+
+    def on_message(self, now: int, sender: str, message: JobMessage) -> list[object]:
+        match message:
+            case Snapshot(fence=fence, tasks=tasks):
+                if self.job is None and fence == self.fence:
+                    self._snapshots[sender] = {facts.attempt: facts for facts in tasks}
+                    self._snapshot_at[sender] = now
+                return self._take_up_if_known(now)
+            case Stale(highest=highest):
+                return [] if highest <= self.fence else self._give_up()
+            case Finished(attempt=attempt, digest=digest, size_bytes=size_bytes):
+                return self._on_finished(now, sender, attempt, digest, size_bytes)
+            case Report() | NoTask() | Declined():
+                return self._on_word(now, sender, message)
+            case _:
+                return []
+
+    def _on_word(self, now: int, sender: str, message: Report | NoTask | Declined) -> list[object]:
+        job, attempt = self.job, message.attempt
+        if job is None:
+            return []
+        known = job.running().get(attempt)
+        if known is None or known[2].place != sender:
+            self._commands.pop(attempt, None)
+            # Nobody waits for it: what it had is on record, or it was given up.
+            return [] if isinstance(message, NoTask) else [self._kill(attempt, sender)]
+        self._heard[attempt] = now
+        if isinstance(message, NoTask):
+            command = self._commands.get(attempt)
+            if message.fence != self.fence or (command is not None and isinstance(command.message, Assign)):
+                return []  # it speaks of a time before the task reached it
+            return self._lose(now, attempt, f"is gone from its worker {sender}")
+        if isinstance(message, Declined):
+            self._unfit[sender] = message.reason
+            job.places = self.places()
+            self._content = b""  # the leader is to know, so that it grants another
+            return [*self._lose(now, attempt, f"was declined by {sender}: {message.reason}"), *self._account(now)]
+        return self._on_report(now, sender, message)
+
+    def _on_report(self, now: int, sender: str, report: Report) -> list[object]:
+        assert self.job is not None
+        try:
+            message = decode_unread(report.content)
+        except Untrusted:
+            return []
+        if report.attempt in self._losses:
+            return []  # given up: what it says now is not counted any more
+        command = self._commands.get(report.attempt)
+        answered = (Assign,) if isinstance(message, Armed | Refused) else (Assign, Start)
+        if command is not None and isinstance(command.message, answered):
+            del self._commands[report.attempt]  # a later one is repeated until it is answered itself
+        if isinstance(message, Totals):
+            if message.final:
+                return []  # results come whole
+            if message.started_at_ns:
+                here_ns = self._clocks.here(sender, message.started_at_ns)
+                message = msgspec.structs.replace(message, started_at_ns=here_ns)
+            if not self._safeguards.cumulative_counters:
+                attempt = self.job.running()[report.attempt][2]
+                message.tally.merge(attempt.tally)
+                message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
+        effects = self.job.on_message(now, report.attempt, message)
+        if all(isinstance(effect, Send) and isinstance(effect.message, Ack) for effect in effects):
+            # Most reports change nothing that must survive; making the account of a large job takes a while.
+            return [
+                word
+                for effect in effects
+                if isinstance(effect, Send)
+                for word in self._tell(now, effect.core, effect.message)
+            ]
+        return self._carry_out(now, effects)
+
+    def _on_finished(self, now: int, sender: str, attempt: int, digest: str, size_bytes: int) -> list[object]:
+        if self.job is None:
+            return []
+        self._heard[attempt] = now
+        self._commands.pop(attempt, None)
+        if not self._safeguards.result_key and attempt not in self._fetching.values():
+            return self._fetch(attempt, digest, size_bytes, sender)
+        if attempt in self._losses and attempt not in self._closed:
+            return []  # its last totals are being put on record instead
+        known = self.job.running().get(attempt)
+        if known is None or known[2].place != sender:
+            return [Speak(sender, Accepted(self.name, self.fence, attempt), Lane.RESULTS)]
+        if attempt in self._closed:
+            return []  # accepted once that is on record: until then the worker's copy may be the last one
+        if attempt in self._fetching.values() or digest in self._closing:
+            return []
+        return self._fetch(attempt, digest, size_bytes, sender)
+
+    def _fetch(self, attempt: int, digest: str, size_bytes: int, holder: str) -> list[object]:
+        self._fetching[digest] = attempt
+        return [BlobWanted(self.name, digest, size_bytes, (holder,))]
+
+    def on_blob(self, now: int, digest: str, content: bytes | None) -> list[object]:
+        """A blob that was wanted, or None when nobody has it any more."""
+        attempt = self._fetching.pop(digest, None)
+        if attempt is None:
+            return []
+        result = None
+        if content is not None:
+            try:
+                result = decode_result(content)
+            except BadMessage:
+                result = None
+        if self.job is None:
+            if result is None:
+                self._warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
+            self._results[attempt] = result or AttemptResult(self.name, attempt, merged([]), [], is_lost=True)
+            return self._take_up_if_known(now)
+        if result is None or content is None or (result.job, result.attempt) != (self.name, attempt):
+            return []  # asked again when the worker offers it again
+        self._closing[digest] = (attempt, result)
+        return [KeepWanted(self.name, digest, content)]
+
+    def on_kept(self, now: int, digest: str) -> list[object]:
+        """A blob is on a majority of disks."""
+        if self._document is not None and digest == self._document[0]:
+            return self._close(now)
+        if digest not in self._closing:
+            return []
+        attempt, result = self._closing.pop(digest)
+        if self._safeguards.result_key and attempt in self._closed:
+            return []
+        self._closed[attempt] = digest
+        return self._when_recorded(now, lambda at: self._accept(at, attempt, digest, result))
+
+    def _accept(self, now: int, attempt: int, digest: str, result: AttemptResult) -> list[object]:
+        assert self.job is not None
+        known = self.job.running().get(attempt)
+        effects: list[object] = [AttemptAccepted(self.name, attempt, digest)]
+        if result.is_lost:
+            if attempt in self._losses:
+                self._losses[attempt].is_recorded = True
+            return [*effects, *self._settle_losses(now)]
+        if known is not None:
+            effects.append(Speak(known[2].place, Accepted(self.name, self.fence, attempt), Lane.RESULTS))
+        elif not self._safeguards.result_key:
+            effects += self._count_again(now, result)
+        self._losses.pop(attempt, None)
+        return [*effects, *self._carry_out(now, self.job.on_result(now, attempt, result))]
+
+    def _count_again(self, now: int, result: AttemptResult) -> list[object]:
+        """Without a key for each attempt, a result belongs to whatever runs in its place."""
+        assert self.job is not None
+        for run in self.job.workflows.values():
+            for shard in run.shards:
+                if any(attempt.core == result.attempt for attempt in shard.attempts) and shard.attempts:
+                    shard.current.tally.merge(result.tally)
+        return []
+
+    def on_accounted(self, now: int, message: Accounted) -> list[object]:
+        if message.fence != self.fence or message.life != self._life:
+            return []
+        if message.superseded:
+            return self._give_up()
+        self._recorded = max(self._recorded, message.revision)
+        effects: list[object] = []
+        while self._gate and self._gate[0][0] <= self._recorded:
+            _, then = self._gate.pop(0)
+            effects += then(now)
+        if self._final is not None and self._recorded >= self._final.revision and self.phase == "closing":
+            self.phase = "over"
+            return [*effects, JobOver(self.name)]
+        return [*effects, *self._account(now)]
+
+    def on_document(self, now: int, content: bytes, state: JobState, exit_code: int, reason: str) -> list[object]:
+        digest = sha256(content).hexdigest()
+        self._document = (digest, state, exit_code, reason)
+        return [KeepWanted(self.name, digest, content)]
+
+    def tick(self, now: int) -> list[object]:
+        self.next_tick_at = now + SYNC_EVERY_NS
+        if self.phase == "over":
+            return []
+        effects = self._ask_leader(now)
+        if self.job is None:
+            if now >= self._sync_at:
+                effects += self._reconcile(now)
+            return effects
+        if not self.job.ended_ns:
+            if now >= self.job.next_tick_at:
+                closing = [attempt for attempt, _ in self._closing.values()]
+                self.job.arriving = dict.fromkeys([*self._fetching.values(), *closing, *self._closed])
+                effects += self._carry_out(now, self.job.tick(now))
+            effects += self._settle_losses(now)
+            effects += self._ask_silent(now)
+            effects += self._sync(now)
+        for command in self._commands.values():
+            if now >= command.again_at:
+                command.again_at = now + AGAIN_NS
+                effects.append(Speak(command.to, command.message, command.lane))
+        if self._sent > self._recorded and now - self._sent_at >= ACCOUNT_AGAIN_NS:
+            self._sent = self._recorded
+        return [*effects, *self._account(now)]
+
+    def _ask_leader(self, now: int) -> list[object]:
+        """One that was replaced while it could not be reached has to ask: nobody tells it any more."""
+        self._told_at = self._told_at or now
+        if now - self._told_at < UNTOLD_NS:
+            return []
+        self._told_at = now
+        # Revision 0 is never written; the answer says who leads.
+        return [Speak("", Account(self.name, self.fence, 0, "", b"", life=self._life), Lane.CONTROL)]
+
+    # -- taking over
+
+    def _reconcile(self, now: int) -> list[object]:
+        self._sync_at = now + AGAIN_NS // 2
+        self._numbers += 1
+        asked = [worker for worker in self._granted() if worker not in self._snapshots]
+        return [Speak(worker, Reconcile(self.name, self.fence, self._numbers), Lane.CONTROL) for worker in asked]
+
+    def _take_up_if_known(self, now: int) -> list[object]:
+        if self.job is not None or self._fetching:
+            return []
+        if any(worker not in self._snapshots for worker in self._granted()):
+            return []
+        account = decode_account(self.record.account)
+        origin_ns, origins = self._origins(now, account.origin_ms)
+        spec = self._spec()
+        job = resume(spec, account, self._results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
+        return self._lead(now, job, origins)
+
+    def _origins(self, now: int, origin_ms: int) -> tuple[int, dict[int, int]]:
+        """When the load began, by this manager's clock, and for each running attempt when its plan did."""
+        found = [
+            (self._snapshot_at[worker] - facts.job_origin_age_ns, facts.attempt, worker, facts)
+            for worker, tasks in self._snapshots.items()
+            for facts in tasks.values()
+            if facts.state in ("running", "ended") and facts.job_origin_age_ns
+        ]
+        origins = {facts.attempt: self._snapshot_at[worker] - facts.origin_age_ns for _, _, worker, facts in found}
+        if found:
+            return min(at for at, *_ in found), origins
+        return (origin_ms * MILLISECOND - self._wall_offset_ns if origin_ms else 0), origins
+
+    def _lead(self, now: int, job: LoadJob, origins: dict[int, int] | None = None) -> list[object]:
+        self.job = job
+        self.phase = "leading"
+        job.places, job.pool = self.places(), self.record.pool or job.pool
+        effects: list[object] = []
+        for run in job.workflows.values():
+            if not run.is_under_way:
+                continue
+            for shard in run.shards:
+                if shard.is_done:
+                    continue
+                attempt = shard.current
+                job.adopt(run, shard, attempt)
+                if origins and attempt.core in origins and run.state is TaskState.ASSIGNED:
+                    run.state, run.origin_ns = TaskState.RUNNING, origins[attempt.core]
+        for core, (run, _, attempt) in job.running().items():
+            if core in job.running():  # what was taken up before it may have ended its workflow
+                effects += self._take_up(now, core, attempt.place, run.state is TaskState.RUNNING, run.origin_ns)
+        self._results.clear()
+        effects += self._carry_out(now, job.start(now))
+        if self.record.cancel and job.interrupted_by is None and not job.ended_ns:
+            effects += self._carry_out(now, job.interrupt(now, "cancel"))
+        elif job.interrupted_by is not None or job.aborted is not None:
+            effects += self._carry_out(now, job.stop_again(now))
+        self._clocks_wanted(now)
+        return effects
+
+    def _take_up(self, now: int, core: int, worker: str, is_running: bool, origin_ns: int) -> list[object]:
+        assert self.job is not None
+        _, _, attempt = self.job.running()[core]
+        if core in self._closed:
+            result = self._results[core]
+            if not result.is_lost:
+                return self._accept(now, core, self._closed[core], result)
+            self.job.running()[core][2].on_result(now, result, self.job.origin_ns)
+            attempt.went_ns = origin_ns
+            self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_recorded=True)
+            return []
+        self._heard[core] = now
+        if worker not in self._snapshots or worker not in self.places():
+            attempt.went_ns = origin_ns if is_running else 0
+            return self._lose(
+                now, core, next((g.lost for g in self.record.grants if g.worker == worker), "") or "is gone"
+            )
+        facts = self._snapshots[worker].get(core)
+        if facts is None and is_running:
+            attempt.went_ns = origin_ns
+            return self._lose(now, core, f"is gone from its worker {worker}")
+        if facts is None:
+            return self._when_recorded(now, lambda at: self._assign(at, core))
+        attempt.armed = facts.state in ("running", "ended")
+        attempt.went_ns = origin_ns if attempt.armed else 0
+        if facts.state == "ended" and facts.digest:
+            return self._fetch(core, facts.digest, facts.size_bytes, worker)
+        return []
+
+    # -- carrying out what the load job asks for
+
+    def _carry_out(self, now: int, effects: list[Effect]) -> list[object]:
+        assert self.job is not None
+        out: list[object] = []
+        for effect in effects:
+            match effect:
+                case StartCore(core=core):
+                    out += self._when_recorded(now, lambda at, core=core, start=effect: self._assign(at, core, start))  # type: ignore[misc]
+                case Send(core=core, message=message):
+                    out += self._tell(now, core, message)
+                case KillCore(core=core):
+                    self._heard.pop(core, None)
+                    place = self._place_of(core)
+                    self._commands.pop(core, None)
+                    out.append(self._kill(core, place))
+                case JobEnded():
+                    self.phase = "documenting"
+                    self._losses.clear()
+                    out += [*self._account(now), DocumentWanted(self.name)]
+        return [*out, *self._account(now)]
+
+    def _place_of(self, core: int) -> str:
+        assert self.job is not None
+        for run in self.job.workflows.values():
+            for shard in run.shards:
+                for attempt in shard.attempts:
+                    if attempt.core == core:
+                        return attempt.place
+        return ""
+
+    def _kill(self, core: int, place: str) -> Speak:
+        return Speak(place, Halt(self.name, self.fence, core, "kill"), Lane.RESULTS)
+
+    def _assign(self, now: int, core: int, start: StartCore | None = None) -> list[object]:
+        assert self.job is not None
+        known = self.job.running().get(core)
+        if known is None:
+            return []  # stopped before it began
+        run, shard, attempt = known
+        part, order = shard.shard, self.record.order
+        done = shard.done_before
+        for earlier in shard.attempts[:-1]:
+            done = tuple(map(sum, zip(done, earlier.started_by(part.count), strict=True)))
+        message = Assign(
+            job=self.name,
+            fence=self.fence,
+            attempt=core,
+            workflow=run.spec.name,
+            plan=run.spec.plan,
+            first=part.index,
+            count=part.count,
+            of=part.of,
+            iterations_done=start.iterations_done if start is not None else done,
+            values=start.arm.values if start is not None else self.job.values_for(run),
+            settings=order.settings,
+            bundle=order.bundle,
+            is_test=run.spec.is_test,
+        )
+        self._heard[core] = now
+        self._sync_at = 0
+        return [self._command(now, core, attempt.place, message), *self._sync(now)]
+
+    def _command(self, now: int, core: int, to: str, message: JobMessage, lane: Lane = Lane.STREAM) -> Speak:
+        self._commands[core] = _Command(to, message, now + AGAIN_NS, lane)
+        return Speak(to, message, lane)
+
+    def _tell(self, now: int, core: int, message: ToCore) -> list[object]:
+        place = self._place_of(core)
+        match message:
+            case Ack(sequence=sequence):
+                acknowledge = Acknowledge(self.name, self.fence, core, sequence, self._every_ms())
+                return [Speak(place, acknowledge, Lane.STATISTICS)]
+            case Go():
+                if not self._clocks.knows(place):
+                    self._waiting_for_clock[core] = message
+                    return []
+                return [self._start(now, core, place, message)]
+            case Stop():
+                halt = Halt(self.name, self.fence, core, "stop")
+                return [self._command(now, core, place, halt, Lane.RESULTS)]
+            case _:
+                return []
+
+    def _start(self, now: int, core: int, place: str, go: Go) -> Speak:
+        there = self._clocks.there
+        message = Start(
+            self.name,
+            self.fence,
+            core,
+            there(place, go.start_at_ns),
+            there(place, go.origin_ns),
+            there(place, go.job_origin_ns),
+        )
+        return self._command(now, core, place, message, Lane.CONTROL)
+
+    # -- clocks
+
+    def _clocks_wanted(self, now: int) -> None:
+        self._sync_at = now
+
+    def _sync(self, now: int) -> list[object]:
+        """Ask the time of workers that will soon be told an instant."""
+        assert self.job is not None
+        if now < self._sync_at:
+            return []
+        self._sync_at = now + SYNC_EVERY_NS
+        workers = dict.fromkeys(
+            attempt.place
+            for _, _, attempt in self.job.running().values()
+            if not attempt.went_ns or not self._clocks.knows(attempt.place)
+        )
+        return [Speak(worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL) for worker in workers]
+
+    def on_clock(self, now: int, worker: str) -> list[object]:
+        """A worker has told its time: those that wait for it can be started."""
+        ready = [core for core in self._waiting_for_clock if self._place_of(core) == worker]
+        return [self._start(now, core, worker, self._waiting_for_clock.pop(core)) for core in ready]
+
+    # -- losses
+
+    def _lose(self, now: int, core: int, cause: str) -> list[object]:
+        """An attempt is gone. Its last totals are put on record before anything takes its place."""
+        assert self.job is not None
+        if core in self._losses or core not in self.job.running():
+            return []
+        if core in self._closed or any(number == core for number, _ in self._closing.values()):
+            return []  # its whole result is here, and counts as soon as that is on record
+        _, _, attempt = self.job.running()[core]
+        self._losses[core] = _Loss(cause, now)
+        self._commands.pop(core, None)
+        self._waiting_for_clock.pop(core, None)
+        news = TaskLost(self.name, core, attempt.place, cause)
+        if not attempt.sequence:
+            self._losses[core].is_recorded = True
+            return [news, *self._settle_losses(now)]
+        origin_ns = self.job.origin_ns
+        result = AttemptResult(
+            job=self.name,
+            attempt=core,
+            tally=attempt.tally,
+            windows=[],
+            shares=attempt.shares,
+            started_at_ns=attempt.started_at_ns - origin_ns if attempt.started_at_ns else 0,
+            ended_at_ns=attempt.reported_ns - origin_ns,
+            spread_ns=attempt.spread_ns,
+            gaps=attempt.gaps,
+            is_lost=True,
+            worker=attempt.place,
+        )
+        content = encode_result(result)
+        digest = sha256(content).hexdigest()
+        self._closing[digest] = (core, result)
+        return [news, KeepWanted(self.name, digest, content)]
+
+    def _settle_losses(self, now: int) -> list[object]:
+        """Let the load job replace what was lost, once there are cores for it; without it after a while."""
+        assert self.job is not None
+        effects: list[object] = []
+        for core in [core for core, loss in self._losses.items() if loss.is_recorded]:
+            known = self.job.running().get(core)
+            if known is None:
+                del self._losses[core]
+                continue
+            run, shard, _ = known
+            loss = self._losses[core]
+            room = self.job.room_besides(core)
+            length_ns = shard.shard.length_ns
+            is_over = length_ns is not None and run.origin_ns > 0 and now >= run.origin_ns + length_ns
+            is_wanted = not run.stopped_ns and not self.job.is_stopping and not is_over
+            if is_wanted and room < shard.shard.count and now - loss.since < REPLACE_WAIT_NS:
+                continue
+            del self._losses[core]
+            effects += self._carry_out(now, self.job.on_exit(now, core, loss.cause))
+            if self.job.ended_ns:
+                break
+        return effects
+
+    def _ask_silent(self, now: int) -> list[object]:
+        """A task that says nothing may be gone while its worker lives: a repeated command finds out."""
+        assert self.job is not None
+        effects: list[object] = []
+        for core, (_, _, attempt) in self.job.running().items():
+            if core in self._commands or core in self._losses or core in self._fetching.values():
+                continue
+            if now - self._heard.setdefault(core, now) >= SILENCE_NS:
+                self._heard[core] = now - SILENCE_NS + AGAIN_NS
+                message = Acknowledge(self.name, self.fence, core, attempt.sequence, self._every_ms())
+                effects.append(Speak(attempt.place, message, Lane.STREAM))
+        return effects
+
+    # -- the account
+
+    def _when_recorded(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
+        """Do this once everything decided so far is on a majority of disks."""
+        if not self._safeguards.account_first:
+            return then(now)
+        self._gate.append((self._revision + 1, then))
+        self._content = b""  # what waits is worth a revision of its own
+        return self._account(now)
+
+    def _state(self) -> JobState:
+        assert self.job is not None
+        if self.job.ended_ns:
+            return JobState.COMPLETING if not self.record.cancel else JobState.CANCELLING
+        if self.record.cancel or self.job.interrupted_by is not None:
+            return JobState.CANCELLING
+        return JobState.RUNNING if self.job.origin_ns else JobState.DISPATCHING
+
+    def _account(self, now: int) -> list[object]:
+        """Tell the leader what is to be on record, if it is not; one account at a time is on its way."""
+        if self.job is None or self.phase == "over" or self._sent > self._recorded:
+            return []
+        if self._final is None:
+            content = encode_account(account_of(self.job, self._closed, self._wall_offset_ns))
+            if content != self._content:
+                self._content = content
+                self._revision += 1
+            account = Account(
+                self.name,
+                self.fence,
+                self._revision,
+                self._state(),
+                content,
+                unfit=tuple(sorted(self._unfit)),
+                life=self._life,
+            )
+        else:
+            account = self._final
+        if account.revision <= self._recorded:
+            return []
+        self._sent, self._sent_at = account.revision, now
+        return [Speak("", account, Lane.CONTROL)]
+
+    def _close(self, now: int) -> list[object]:
+        assert self._document is not None
+        if self._final is not None:
+            return []
+        digest, state, exit_code, reason = self._document
+        self._revision += 1
+        self.phase = "closing"
+        self._final = Account(
+            self.name,
+            self.fence,
+            self._revision,
+            state,
+            b"",
+            reason=reason,
+            result=digest,
+            exit_code=exit_code,
+            life=self._life,
+        )
+        self._sent = self._recorded
+        return self._account(now)
+
+    def _give_up(self) -> list[object]:
+        self.phase = "over"
+        self._gate.clear()
+        self._commands.clear()
+        return [JobOver(self.name, superseded=True)]

@@ -1,0 +1,319 @@
+"""A manager as one pure thing: jobs it leads, blobs it keeps, and, while it leads the cluster, everybody's jobs.
+
+It routes: messages to the part they are for, news of one part to another. What a node runs and what the simulator runs
+is this.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Final
+
+from talka.cluster.effects import Lane
+from talka.cluster.election import SteppedDown
+from talka.cluster.reign import Elected, WriteEnded
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.calls import CallEnded, Calls
+from talka.control.clock_offsets import ClockOffsets
+from talka.control.led_job import BlobWanted, JobOver, KeepWanted, LedJob
+from talka.control.overload import Level, report_interval_ms
+from talka.control.registry import LeadWanted, Registry
+from talka.control.speech import Speak
+from talka.control.vault import BlobKept, BlobReady, Vault
+from talka.control.voter import Voter
+from talka.control.watching import Audience, Watches
+from talka.errors import Untrusted
+from talka.wire.jobs import (
+    Account,
+    Accounted,
+    Answer,
+    Beat,
+    Call,
+    Elsewhere,
+    JobMessage,
+    KeepBlob,
+    Kept,
+    Lead,
+    Leaderless,
+    ManagerAt,
+    Piece,
+    Synced,
+    View,
+    WantBlob,
+    Watch,
+)
+from talka.wire.records import decode_record
+from talka.work.lifecycle import JobState
+
+NEVER: Final = (1 << 63) - 1
+LED_LIMIT: Final = 1024
+
+
+class Manager:
+    """Call `on_message`, `on_news`, `on_persisted` and the rest as things happen, and `tick` once `next_tick_at` has come."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        boot: int,
+        voter: Voter,
+        rng: Random,
+        wall_offset_ns: int,
+        managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
+        blobs: Iterable[str] = (),
+        safeguards: Safeguards = ALL,
+    ) -> None:
+        self.name = name
+        self.registry: Registry | None = None
+        """While this manager leads the cluster."""
+        self.led: dict[str, LedJob] = {}
+        self.vault = Vault(name, voter.election.config.names, blobs, rng)
+        self.calls = Calls(rng)
+        self.clocks = ClockOffsets()
+        self.watches = Watches()
+        self.audience = Audience()
+        self.level = Level.HEALTHY
+        self.is_draining = False
+        self.next_tick_at = NEVER
+        self._boot = boot
+        self._voter = voter
+        self._rng = rng
+        self._wall_offset_ns = wall_offset_ns
+        self._managers = managers
+        self._safeguards = safeguards
+        self._wanted: dict[str, dict[str, None]] = {}
+        """Blobs on their way, and the jobs that wait for them."""
+
+    @property
+    def leader(self) -> str:
+        return self.name if self.registry is not None else self._voter.election.leader
+
+    # -- inputs
+
+    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+        return self._out(now, self._hear(now, sender, boot, source, message))
+
+    def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> list[object]:
+        match message:
+            case Beat():
+                if self.registry is None:
+                    return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
+                return self.registry.on_beat(now, sender, boot, source, message)
+            case Lead(record=content):
+                return self._on_lead(now, sender, content)
+            case Account():
+                return self._on_account(now, sender, message)
+            case Accounted(job=job):
+                return self.led[job].on_accounted(now, message) if job in self.led else []
+            case Leaderless():
+                return [] if self.registry is None else self.registry.on_leaderless(now, sender, message)
+            case Call():
+                return self._on_call(now, sender, message)
+            case Answer():
+                return self.calls.on_answer(now, message)
+            case Watch():
+                return self.audience.on_watch(now, sender, message)
+            case View():
+                return self.watches.on_view(now, message)
+            case WantBlob():
+                return self.vault.on_want(sender, message)
+            case Piece():
+                return self.vault.on_piece(now, sender, message)
+            case KeepBlob():
+                return self.vault.on_keep(now, sender, message)
+            case Kept():
+                return self.vault.on_kept(now, sender, message)
+            case Synced(number=number, clock_ns=clock_ns):
+                self.clocks.heard(now, sender, number, clock_ns)
+                return [effect for led in self.led.values() for effect in led.on_clock(now, sender)]
+            case _:
+                job = getattr(message, "job", "")
+                return self.led[job].on_message(now, sender, message) if job in self.led else []
+
+    def on_news(self, now: int, news: object) -> list[object]:
+        """What the voter beside it tells."""
+        if isinstance(news, WriteEnded):
+            return [] if self.registry is None else self._out(now, self.registry.on_write_ended(now, news))
+        if isinstance(news, Elected):
+            self.registry = Registry(
+                now,
+                me=self.name,
+                voter=self._voter,
+                rng=self._rng,
+                wall_offset_ns=self._wall_offset_ns,
+                managers=self._managers,
+                safeguards=self._safeguards,
+            )
+            return self._out(now, list(self.registry.alarms))
+        if isinstance(news, SteppedDown):
+            self.registry = None
+            return self._out(now, [])
+        return []
+
+    def on_persisted(self, now: int, ticket: int) -> list[object]:
+        return self._out(now, self.vault.on_persisted(now, ticket))
+
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+        return self._out(now, self.vault.on_not_persisted(now, ticket, text))
+
+    def say(self, to: str, message: JobMessage) -> list[object]:
+        return [Speak(to, message)]
+
+    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
+        return self._out(now, self.vault.on_loaded(now, digest, content))
+
+    def on_document(
+        self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
+    ) -> list[object]:
+        led = self.led.get(job)
+        return [] if led is None else self._out(now, led.on_document(now, content, state, exit_code, reason))
+
+    def tick(self, now: int) -> list[object]:
+        effects: list[object] = []
+        if self.registry is not None and now >= self.registry.next_tick_at:
+            effects += self.registry.tick(now)
+        for led in list(self.led.values()):
+            if now >= led.next_tick_at:
+                effects += led.tick(now)
+        if now >= self.vault.next_tick_at:
+            effects += self.vault.tick(now)
+        if now >= self.calls.next_tick_at:
+            effects += self.calls.tick(now, self.leader)
+        if now >= self.watches.next_tick_at:
+            effects += self.watches.tick(now, self.calls, self.leader)
+        if now >= self.audience.next_tick_at:
+            effects += self.audience.tick(now, self.led)
+        return self._out(now, effects)
+
+    # -- what this node's own API asks
+
+    def call(self, now: int, what: str, content: bytes) -> tuple[int, list[object]]:
+        """Ask the leader; `CallEnded` with this number tells what it said."""
+        number, effects = self.calls.ask(now, what, content, self.leader)
+        return number, self._out(now, effects)
+
+    def watch(self, now: int, job: str, *, steps: bool) -> tuple[int, list[object]]:
+        """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
+        number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps)
+        return number, self._out(now, [])
+
+    def unwatch(self, number: int) -> None:
+        self.watches.remove(number)
+
+    def keep(self, now: int, digest: str, content: bytes) -> list[object]:
+        """`BlobKept` tells when a majority has it."""
+        return self._out(now, self.vault.keep(now, digest, content))
+
+    def fetch(self, now: int, digest: str) -> list[object]:
+        """`BlobReady` tells what it is."""
+        return self._out(now, self.vault.fetch(now, digest))
+
+    def drain(self, now: int) -> list[object]:
+        """Hand every job that this manager leads to others, and lead no more."""
+        self.is_draining = True
+        return self._out(now, [self._leaderless(led) for led in self.led.values()])
+
+    # -- routing
+
+    def _leaderless(self, led: LedJob) -> Speak:
+        return Speak(self.leader, Leaderless(led.name, led.fence), Lane.CONTROL)
+
+    def _on_lead(self, now: int, sender: str, content: bytes) -> list[object]:
+        try:
+            record = decode_record(content)
+        except Untrusted:
+            return []
+        led = self.led.get(record.job)
+        if led is not None and record.fence == led.fence:
+            return led.on_record(now, record)
+        if record.owner != self.name or (led is not None and record.fence < led.fence):
+            return []
+        if self.is_draining or (led is None and record.revision > 0):
+            # An earlier life of this manager led it under this fence: what it did since is not known here.
+            return [Speak(sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
+        if led is None and len(self.led) >= LED_LIMIT:
+            return []
+        led = LedJob(
+            record,
+            life=self._boot,
+            clocks=self.clocks,
+            wall_offset_ns=self._wall_offset_ns,
+            every_ms=self._report_every_ms,
+            safeguards=self._safeguards,
+        )
+        self.led[record.job] = led
+        return led.start(now)
+
+    def _report_every_ms(self) -> int:
+        workers = sum(len(led.places()) for led in self.led.values())
+        return report_interval_ms(self.level, workers)
+
+    def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
+        if self.registry is None:
+            return []  # said again to whoever leads then
+        return self.registry.on_account(now, sender, account)
+
+    def _on_call(self, now: int, sender: str, call: Call) -> list[object]:
+        if self.registry is None:
+            return [Speak(sender, Answer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
+        return self.registry.on_call(now, sender, call)
+
+    def _out(self, now: int, effects: list[object]) -> list[object]:
+        """Let news reach the parts they concern; what is left is for the shell."""
+        out: list[object] = []
+        index = 0
+        while index < len(effects):
+            effect = effects[index]
+            index += 1
+            if isinstance(effect, Speak):
+                to = effect.to or self.leader
+                if to == self.name:
+                    effects += self._hear(now, self.name, self._boot, "", effect.message)
+                elif to:
+                    out.append(effect if effect.to else Speak(to, effect.message, effect.lane))
+            elif isinstance(effect, LeadWanted):
+                if self.registry is not None:
+                    effects += self.registry.lead_message(effect.job)
+            elif isinstance(effect, KeepWanted):
+                self._wanted.setdefault(effect.digest, {})[effect.job] = None
+                effects += self.vault.keep(now, effect.digest, effect.content)
+            elif isinstance(effect, BlobWanted):
+                self._wanted.setdefault(effect.digest, {})[effect.job] = None
+                effects += self.vault.fetch(now, effect.digest, effect.size_bytes, effect.holders)
+            elif isinstance(effect, BlobKept):
+                out.append(effect)
+                for job in list(self._wanted.get(effect.digest, {})):
+                    if job in self.led:
+                        effects += self.led[job].on_kept(now, effect.digest)
+                        self._unwant(effect.digest, job)
+            elif isinstance(effect, BlobReady):
+                out.append(effect)
+                for job in list(self._wanted.get(effect.digest, {})):
+                    self._unwant(effect.digest, job)
+                    if job in self.led:
+                        effects += self.led[job].on_blob(now, effect.digest, effect.content)
+            elif isinstance(effect, JobOver):
+                out.append(effect)
+                effects += self.audience.over(now, self.led.pop(effect.job, None))
+            elif isinstance(effect, CallEnded) and self.watches.owns(effect.number):
+                effects += self.watches.on_facts(now, effect)
+            else:
+                out.append(effect)
+        self._set_timer()
+        return out
+
+    def _unwant(self, digest: str, job: str) -> None:
+        jobs = self._wanted.get(digest, {})
+        jobs.pop(job, None)
+        if not jobs:
+            self._wanted.pop(digest, None)
+
+    def _set_timer(self) -> None:
+        at = min(
+            self.vault.next_tick_at, self.calls.next_tick_at, self.watches.next_tick_at, self.audience.next_tick_at
+        )
+        if self.registry is not None:
+            at = min(at, self.registry.next_tick_at)
+        for led in self.led.values():
+            at = min(at, led.next_tick_at)
+        self.next_tick_at = at

@@ -1,0 +1,645 @@
+"""The jobs of a cluster as its leader keeps them: who waits, who leads what, which worker was granted to whom.
+
+Every decision is a record of the majority register, and nobody is told of it before a majority has it on disk. The
+registry lives as long as a term: a new leader reads the records and goes on.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import Lane
+from talka.cluster.placement import order as candidates_for
+from talka.cluster.reign import WriteEnded
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.allocation import demand
+from talka.control.fleet import Fleet, FleetNews, WorkerLost
+from talka.control.job_view import facts_of
+from talka.control.orders import check_order
+from talka.control.queue import JobQueue, QueueFull, waiting_reason
+from talka.control.speech import Speak
+from talka.control.voter import Voter
+from talka.errors import Invalid, TalkaError
+from talka.ids import new_job_id
+from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, decode, encode
+from talka.wire.jobs import Account, Accounted, Answer, Beat, Call, Lead, Leaderless, ManagerAt, Renew
+from talka.wire.records import (
+    ORDER_LIMIT_BYTES,
+    SLOTS,
+    BadRecord,
+    Grant,
+    JobOrder,
+    JobRecord,
+    decode_record,
+    encode_order,
+    encode_record,
+)
+from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
+from talka.work.lifecycle import JobState, is_final
+
+SECOND: Final = 1_000_000_000
+MILLISECOND: Final = 1_000_000
+PREFIX: Final = "job/"
+LOOK_EVERY_NS: Final = SECOND // 4
+LEAD_AGAIN_NS: Final = SECOND
+OWNER_SILENCE_NS: Final = 3 * SECOND // 2
+"""How long a manager may be silent before its jobs get another. A wrong guess costs a moment: the fence keeps order."""
+SETTLE_NS: Final = 3 * SECOND // 10
+"""After an election, the time in which every manager that is there has been heard."""
+GRANTS_LIMIT: Final = 2048
+"""Entries of workers in one record, lost ones included."""
+WAITING_STATES: Final = (JobState.SUBMITTED, JobState.QUEUED)
+
+
+class JobAcceptedNews(msgspec.Struct, frozen=True):
+    """A submission is on a majority of disks."""
+
+    job: str
+    key: str
+
+
+class OwnerChanged(msgspec.Struct, frozen=True):
+    job: str
+    owner: str
+    fence: tuple[int, int, int]
+    reason: str
+
+
+class JobRecorded(msgspec.Struct, frozen=True):
+    """A job has ended, and a majority has it on disk."""
+
+    job: str
+    state: JobState
+    result: str
+
+
+class Alarmed(msgspec.Struct, frozen=True):
+    """A person should look at this."""
+
+    text: str
+
+
+class _Held(msgspec.Struct, frozen=True):
+    version: int
+    effect: object
+
+
+class Registry:
+    """Made when this manager is elected. `on_…` and `tick` return effects."""
+
+    def __init__(
+        self,
+        now: int,
+        *,
+        me: str,
+        voter: Voter,
+        rng: Random,
+        wall_offset_ns: int,
+        managers: Callable[[], tuple[ManagerAt, ...]],
+        safeguards: Safeguards = ALL,
+        lease_ns: int = 5 * SECOND,
+    ) -> None:
+        assert voter.token is not None and voter.election.reign is not None
+        self.token = voter.token
+        self.fleet = Fleet(lease_ns, safeguards)
+        self.queue = JobQueue()
+        self.records: dict[str, JobRecord] = {}
+        """As decided; what is on disk may be a version behind."""
+        self.alarms: list[Alarmed] = []
+        self.next_tick_at = now
+        self.refused: dict[str, int] = {}
+        self._me = me
+        self._voter = voter
+        self._rng = rng
+        self._wall_offset_ns = wall_offset_ns
+        self._managers = managers
+        self._safeguards = safeguards
+        self._lease_ns = lease_ns
+        self._slots: dict[str, int] = {}
+        self._committed: dict[str, int] = {}
+        self._held: dict[str, list[_Held]] = {}
+        self._writing: dict[int, tuple[str, int]] = {}
+        self._dirty: dict[str, None] = {}
+        self._refs = 0
+        self._fences = 0
+        self._owner_since: dict[str, int] = {}
+        self._lead_at: dict[str, int] = {}
+        self._lives: dict[tuple[int, int, int], int] = {}
+        """Which life of a manager leads under a fence; one that was started anew knows nothing of what it did."""
+        self._keys: dict[str, str] = {}
+        self._read(now, voter.election.reign.values())
+
+    @property
+    def _is_sole(self) -> bool:
+        return len(self._voter.election.config.names()) == 1
+
+    def _read(self, now: int, values: dict[str, bytes]) -> None:
+        for key, value in values.items():
+            if not key.startswith(PREFIX) or not value:
+                continue
+            try:
+                record = decode_record(value)
+                slot = int(key.removeprefix(PREFIX))
+            except (BadRecord, ValueError) as problem:
+                self.alarms.append(Alarmed(f"{key}: {problem}"))
+                continue
+            self.records[record.job] = record
+            self._slots[record.job] = slot
+            self._committed[record.job] = record.version
+            if record.key:
+                self._keys[record.key] = record.job
+        for record in sorted(self.records.values(), key=lambda record: record.number):
+            if record.state in WAITING_STATES:
+                self.queue.push(now, record.job, record.order.priority, record.number)
+            elif not is_final(record.state):
+                self._owner_since[record.job] = now
+                for grant in record.grants:
+                    if not grant.lost:
+                        self.fleet.expect(now, grant.worker, grant.boot, folder=grant.folder, sole=self._is_sole)
+                        self.fleet.reserve(record.job, grant.worker, grant.cores, grant.boot)
+
+    # -- records
+
+    def _put(self, now: int, record: JobRecord, *then: object) -> list[object]:
+        """Decide this. `then` is done once a majority has it on disk."""
+        before = self.records.get(record.job)
+        record = msgspec.structs.replace(record, version=1 + (before.version if before else 0))
+        self.records[record.job] = record
+        held = self._held.setdefault(record.job, [])
+        held += [_Held(record.version, effect) for effect in then]
+        return self._write(now, record.job)
+
+    def _write(self, now: int, job: str) -> list[object]:
+        if any(writing == job for writing, _ in self._writing.values()):
+            return []  # written again when that has ended
+        record = self.records[job]
+        self._refs += 1
+        self._writing[self._refs] = (job, record.version)
+        self._dirty.pop(job, None)
+        return self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_record(record))
+
+    def _after_commit(self, record: JobRecord, effect: object) -> list[object]:
+        """Now, if this is on disk; else once it is."""
+        if self._committed.get(record.job, 0) >= record.version:
+            return [effect]
+        self._held.setdefault(record.job, []).append(_Held(record.version, effect))
+        return []
+
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+        known = self._writing.pop(ended.ref, None)
+        if known is None:
+            return []
+        job, version = known
+        if job not in self.records:
+            return []
+        if ended.outcome != "accepted":
+            self._dirty[job] = None
+            return []
+        self._committed[job] = max(version, self._committed.get(job, 0))
+        held = self._held.pop(job, [])
+        effects = [each.effect for each in held if each.version <= version]
+        later = [each for each in held if each.version > version]
+        if later:
+            self._held[job] = later
+        if self.records[job].version > version:
+            effects += self._write(now, job)
+        return effects
+
+    def _slot(self) -> int | None:
+        used = set(self._slots.values())
+        free = next((slot for slot in range(SLOTS) if slot not in used), None)
+        if free is not None:
+            return free
+        ended = [record for record in self.records.values() if is_final(record.state)]
+        if not ended:
+            return None
+        oldest = min(ended, key=lambda record: (record.ended_ms, record.number))
+        self._forget(oldest.job)
+        return self._slots.pop(oldest.job)
+
+    def _forget(self, job: str) -> None:
+        record = self.records.pop(job)
+        self._committed.pop(job, None)
+        self._held.pop(job, None)
+        if record.key:
+            self._keys.pop(record.key, None)
+
+    def _wall_ms(self, now: int) -> int:
+        return (now + self._wall_offset_ns) // MILLISECOND
+
+    # -- what clients ask
+
+    def on_call(self, now: int, sender: str, call: Call) -> list[object]:
+        try:
+            return self._answer(now, sender, call)
+        except QueueFull as problem:
+            self._count("queue full")
+            return [_problem(sender, call, "busy", str(problem), 5000)]
+        except Invalid as problem:
+            return [_problem(sender, call, "invalid", str(problem))]
+        except TalkaError as problem:
+            return [_problem(sender, call, "unavailable", str(problem))]
+
+    def _count(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def _answer(self, now: int, sender: str, call: Call) -> list[object]:
+        match call.what:
+            case "submit":
+                return self._submit(now, sender, call)
+            case "jobs":
+                return [_answer(sender, call, encode(self._page(now, decode(call.content, JobsCall))))]
+            case "job" | "order":
+                name = decode(call.content, NameCall).name
+                record = self.records.get(name)
+                if record is None:
+                    return [_no_job(sender, call, name)]
+                if call.what == "order":
+                    return [_answer(sender, call, encode(record.order))]
+                return [_answer(sender, call, encode(self.facts(record)))]
+            case "result":
+                name = decode(call.content, NameCall).name
+                record = self.records.get(name)
+                if record is None:
+                    return [_no_job(sender, call, name)]
+                if not is_final(record.state) or self._committed.get(name, 0) < record.version:
+                    return [_problem(sender, call, "conflict", f"job {name} is {record.state}: no result yet")]
+                return [_answer(sender, call, record.result.encode())]
+            case "cancel":
+                return self._cancel(now, sender, call, decode(call.content, CancelCall))
+            case "workers":
+                return [_answer(sender, call, encode(list(self.workers(now))))]
+            case "drain":
+                name = decode(call.content, NameCall).name
+                if not self.fleet.drain(name):
+                    return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
+                view = next(view for view in self.workers(now) if view.name == name)
+                return [_answer(sender, call, encode(view))]
+            case "cluster":
+                return [_answer(sender, call, encode(self._cluster()))]
+            case what:
+                raise Invalid(f"nobody knows how to answer {what!r}")
+
+    def _submit(self, now: int, sender: str, call: Call) -> list[object]:
+        asked = decode(call.content, SubmitCall)
+        order, key = asked.order, asked.key
+        known = self.records.get(self._keys.get(key, "")) if key and self._safeguards.idempotency_key else None
+        if known is not None:
+            if _unsigned(known.order) != _unsigned(order):
+                text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"
+                return [_problem(sender, call, "conflict", text)]
+            return self._after_commit(known, _answer(sender, call, encode(self.facts(known))))
+        size_bytes = len(encode_order(order))
+        if size_bytes > ORDER_LIMIT_BYTES:
+            raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
+        check_order(order)
+        job = new_job_id(self._rng)
+        number = 1 + max((record.number for record in self.records.values()), default=0)
+        if self.queue.is_full:
+            self.queue.push(now, job, order.priority, number)  # says why not
+        slot = self._slot()
+        if slot is None:
+            raise QueueFull(SLOTS)
+        self.queue.push(now, job, order.priority, number)
+        record = JobRecord(
+            job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
+        )
+        self._slots[job] = slot
+        if key:
+            self._keys[key] = job
+        answer = _answer(sender, call, encode(self.facts(record)))
+        effects = self._put(now, record, JobAcceptedNews(job, key), answer)
+        return [*effects, *self._schedule(now)]
+
+    def _cancel(self, now: int, sender: str, call: Call, asked: CancelCall) -> list[object]:
+        record = self.records.get(asked.job)
+        if record is None:
+            return [_no_job(sender, call, asked.job)]
+        if is_final(record.state) or record.cancel:
+            return self._after_commit(record, _answer(sender, call, encode(self.facts(record))))
+        reason = asked.reason or "cancelled"
+        if record.state in WAITING_STATES:
+            self.queue.remove(record.job)
+            return self._end_unstarted(now, record, JobState.CANCELLED, reason, answer_to=(sender, call))
+        record = msgspec.structs.replace(record, cancel=reason, state=JobState.CANCELLING)
+        answer = _answer(sender, call, encode(self.facts(record)))
+        self._lead_at[record.job] = 0
+        return self._put(now, record, answer, *self._lead(now, record))
+
+    def _end_unstarted(
+        self, now: int, record: JobRecord, state: JobState, reason: str, answer_to: tuple[str, Call] | None = None
+    ) -> list[object]:
+        ended = msgspec.structs.replace(
+            record, state=state, reason=reason, cancel=record.cancel or reason, ended_ms=self._wall_ms(now), exit_code=8
+        )
+        then: list[object] = [JobRecorded(record.job, state, "")]
+        if answer_to is not None:
+            then.append(_answer(*answer_to, encode(self.facts(ended))))
+        return self._put(now, ended, *then)
+
+    # -- giving out cores
+
+    def _schedule(self, now: int) -> list[object]:
+        """Start what can be started: in order, nobody is overtaken."""
+        effects: list[object] = []
+        for job in self.queue.jobs():
+            record = self.records[job]
+            total, free = self.fleet.total(), self.fleet.total_free()
+            least, most = demand(record.order, total)
+            picks = self.fleet.choose(min(most, free), rng=self._rng) if 0 < least <= free else None
+            owner = self._owner_for(job) if picks else ""
+            if not picks or not owner:
+                break
+            self.queue.remove(job)
+            for worker, boot, cores in picks:
+                self.fleet.reserve(job, worker, cores, boot)
+            record = msgspec.structs.replace(
+                record,
+                state=JobState.DISPATCHING,
+                owner=owner,
+                fence=self._new_fence(),
+                pool=total,
+                granted=sum(cores for _, _, cores in picks),
+                grants=self._grants(picks),
+            )
+            self._owner_since[job] = now
+            news = OwnerChanged(job, owner, record.fence, "it has its cores")
+            effects += self._put(now, record, news, *self._lead(now, record))
+        return effects
+
+    def _new_fence(self) -> tuple[int, int, int]:
+        self._fences += 1
+        return (self.token.parent, self.token.term, self._fences)
+
+    def _owner_for(self, job: str, but: str = "") -> str:
+        answering = [name for name in self._voter.election.answering(self._last_now) if name != but]
+        # This manager itself always answers itself.
+        found = candidates_for(job, dict.fromkeys(answering, 1.0))
+        return found[0] if found else ""
+
+    def _lead(self, now: int, record: JobRecord) -> list[object]:
+        self._lead_at[record.job] = now + LEAD_AGAIN_NS
+        return [LeadWanted(record.job)]
+
+    def lead_message(self, job: str) -> list[object]:
+        """The record as it is on disk now, to its owner."""
+        record = self.records.get(job)
+        if record is None or is_final(record.state) or not record.owner:
+            return []
+        if self._committed.get(job, 0) < record.version:
+            return []  # said when it is
+        return [Speak(record.owner, Lead(encode_record(record)), Lane.CONTROL)]
+
+    def _regrant(self, now: int, record: JobRecord) -> JobRecord:
+        """Cores in place of lost ones, as many as are free."""
+        missing = record.granted - sum(grant.cores for grant in record.grants if not grant.lost)
+        cores = min(missing, self.fleet.total_free())
+        stopping = (JobState.CANCELLING, JobState.COMPLETING)
+        if cores < 1 or record.state in stopping or len(record.grants) >= GRANTS_LIMIT:
+            return record
+        bad = [grant.worker for grant in record.grants if grant.lost.startswith(DECLINED)]
+        picks = self.fleet.choose(cores, rng=self._rng, exclude=bad) or self.fleet.choose(cores, rng=self._rng)
+        if not picks:
+            return record
+        for worker, boot, taken in picks:
+            self.fleet.reserve(record.job, worker, taken, boot)
+        return msgspec.structs.replace(record, grants=(*record.grants, *self._grants(picks)))
+
+    def _grants(self, picks: list[tuple[str, int, int]]) -> tuple[Grant, ...]:
+        return tuple(Grant(worker, boot, cores, "", self.fleet.folder(worker)) for worker, boot, cores in picks)
+
+    # -- managers that lead jobs
+
+    def on_account(self, now: int, sender: str, account: Account) -> list[object]:
+        record = self.records.get(account.job)
+        if record is None or record.owner != sender or record.fence != account.fence:
+            gone = Accounted(account.job, account.fence, 0, superseded=True, life=account.life)
+            return [Speak(sender, gone, Lane.CONTROL)]
+        if not is_final(record.state) and self._lives.setdefault(record.fence, account.life) != account.life:
+            return self._change_owner(now, record, f"{sender} was started anew")
+        if account.revision <= record.revision or is_final(record.state):
+            done = Accounted(record.job, record.fence, record.revision, life=account.life)
+            return self._after_commit(record, Speak(sender, done, Lane.CONTROL))
+        state = JobState(account.state)
+        ended = is_final(state)
+        if record.cancel and not ended:
+            state = JobState.CANCELLING
+        grants = tuple(
+            msgspec.structs.replace(grant, lost=f"{DECLINED}it could not take its task")
+            if grant.worker in account.unfit and not grant.lost
+            else grant
+            for grant in record.grants
+        )
+        is_changed = grants != record.grants
+        for worker in account.unfit if is_changed else ():
+            self.fleet.release_worker(record.job, worker)
+            self.fleet.failed(now, worker)
+        record = msgspec.structs.replace(
+            record,
+            revision=account.revision,
+            state=state,
+            account=account.content,
+            reason=account.reason,
+            result=account.result,
+            exit_code=account.exit_code,
+            ended_ms=self._wall_ms(now) if ended else 0,
+            grants=grants,
+        )
+        if is_changed:
+            record = self._regrant(now, record)
+        done = Accounted(record.job, record.fence, record.revision, life=account.life)
+        then: list[object] = [Speak(sender, done, Lane.CONTROL)]
+        if ended:
+            self.fleet.release(record.job)
+            then.append(JobRecorded(record.job, state, record.result))
+        elif is_changed:
+            then += self._lead(now, record)
+        return [*self._put(now, record, *then), *(self._schedule(now) if ended else [])]
+
+    def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[object]:
+        record = self.records.get(message.job)
+        if record is None or record.owner != sender or record.fence != message.fence or is_final(record.state):
+            return []
+        return self._change_owner(now, record, f"{sender} was started anew or leaves")
+
+    def _change_owner(self, now: int, record: JobRecord, reason: str, but: str = "") -> list[object]:
+        owner = self._owner_for(record.job, but)
+        if not owner:
+            return []
+        record = msgspec.structs.replace(record, owner=owner, fence=self._new_fence(), revision=0)
+        self._owner_since[record.job] = now
+        news = OwnerChanged(record.job, owner, record.fence, reason)
+        return self._put(now, record, news, *self._lead(now, record))
+
+    # -- workers
+
+    def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[object]:
+        self._last_now = now
+        effects = self._on_fleet_news(now, self.fleet.beat(now, sender, boot, source, beat))
+        if not self.fleet.holds(sender, boot):
+            return effects
+        mine = dict.fromkeys(running.job for running in beat.running)
+        cancelled = [job for job in mine if job in self.records and self.records[job].cancel]
+        orphans = [
+            job
+            for job in mine
+            if job not in self.records
+            or (is_final(self.records[job].state) and self._committed.get(job, 0) >= self.records[job].version)
+        ]
+        token = (self.token.parent, self.token.term, self.token.sequence)
+        renew = Renew(
+            token,
+            beat.number,
+            self._lease_ns,
+            self._is_sole,
+            self._managers(),
+            tuple(cancelled),
+            tuple(orphans),
+            self.fleet.is_drained(sender),
+        )
+        return [*effects, Speak(sender, renew, Lane.CONTROL)]
+
+    def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[object]:
+        effects: list[object] = list(news)
+        for one in news:
+            if isinstance(one, WorkerLost):
+                effects += self._on_lost(now, one)
+        if news:
+            effects += self._schedule(now)
+        return effects
+
+    def _on_lost(self, now: int, lost: WorkerLost) -> list[object]:
+        effects: list[object] = []
+        for record in list(self.records.values()):
+            if is_final(record.state):
+                continue
+            grants = tuple(
+                msgspec.structs.replace(grant, lost=f"was lost with its worker {lost.name}: {lost.cause}")
+                if (grant.worker, grant.boot) == (lost.name, lost.boot) and not grant.lost
+                else grant
+                for grant in record.grants
+            )
+            if grants != record.grants:
+                record = self._regrant(now, msgspec.structs.replace(record, grants=grants))
+                effects += self._put(now, record, *self._lead(now, record))
+        return effects
+
+    # -- time
+
+    _last_now = 0
+
+    def tick(self, now: int) -> list[object]:
+        self._last_now = now
+        self.next_tick_at = now + LOOK_EVERY_NS
+        effects = self._on_fleet_news(now, self.fleet.tick(now))
+        for late in self.queue.tick(now):
+            effects += self._end_unstarted(now, self.records[late.job], JobState.FAILED, late.reason)
+        for job in list(self._dirty):
+            effects += self._write(now, job)
+        election = self._voter.election
+        for record in [record for record in self.records.values() if record.owner and not is_final(record.state)]:
+            is_silent = election.silent_ns(now, record.owner) >= OWNER_SILENCE_NS
+            if is_silent and now - self._owner_since.get(record.job, now) >= SETTLE_NS:
+                effects += self._change_owner(now, record, f"{record.owner} does not answer", but=record.owner)
+                continue
+            better = self._regrant(now, record)
+            if better is not record:
+                effects += self._put(now, better, *self._lead(now, better))
+            elif now >= self._lead_at.get(record.job, 0):
+                self._lead_at[record.job] = now + LEAD_AGAIN_NS
+                effects.append(LeadWanted(record.job))
+        effects += self._schedule(now)
+        return effects
+
+    # -- views
+
+    def facts(self, record: JobRecord) -> JobFacts:
+        position = self.queue.position(record.job)
+        waits_for = ""
+        if position is not None:
+            total, free = self.fleet.total(), self.fleet.total_free()
+            least, _ = demand(record.order, total)
+            waits_for = waiting_reason(least, free=free, total=total, ahead=position - 1)
+        return facts_of(record, position, waits_for)
+
+    def _page(self, now: int, asked: JobsCall) -> JobsPage:
+        try:
+            before = int(asked.cursor) if asked.cursor else 1 << 62
+            state = JobState(asked.state) if asked.state else None
+        except ValueError:
+            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is none of ours") from None
+        found = [
+            record
+            for record in sorted(self.records.values(), key=lambda record: -record.number)
+            if record.number < before and (state is None or record.state is state)
+        ]
+        page = found[: max(1, min(asked.limit, 500))]
+        return JobsPage([self.facts(record) for record in page], str(page[-1].number) if len(found) > len(page) else "")
+
+    def _cluster(self) -> ClusterView:
+        led: dict[str, int] = dict.fromkeys(self._voter.election.config.names(), 0)
+        for record in self.records.values():
+            if record.owner and not is_final(record.state):
+                led[record.owner] = led.get(record.owner, 0) + 1
+        return ClusterView(
+            name="",
+            leader=self._me,
+            term=self.token.term,
+            managers=[ManagerView(name, "", "", name == self._me, jobs) for name, jobs in led.items()],
+            workers=len(self.fleet),
+            cores=self.fleet.total(),
+            cores_free=self.fleet.total_free(),
+            queue=len(self.queue),
+        )
+
+    def workers(self, now: int) -> list[WorkerView]:
+        views = []
+        for row in self.fleet.rows():
+            facts = row.facts
+            until = self.fleet.lease_over_at(row.name, row.boot)
+            views.append(
+                WorkerView(
+                    name=row.name,
+                    state=row.state,  # type: ignore[arg-type]
+                    reason=row.reason,
+                    cores=facts.cores if facts else 0,
+                    free=row.free,
+                    memory_bytes=facts.memory_bytes if facts else 0,
+                    gpus=facts.gpus if facts else 0,
+                    capabilities=list(facts.capabilities) if facts else [],
+                    version=facts.version if facts else "",
+                    jobs=list(row.jobs),
+                    lease_ms=max(0, until - now) // MILLISECOND if until is not None else 0,
+                    address=row.source,
+                )
+            )
+        return views
+
+
+DECLINED: Final = "declined: "
+
+
+class LeadWanted(msgspec.Struct, frozen=True):
+    """The owner of a job is to be told its record."""
+
+    job: str
+
+
+def _answer(sender: str, call: Call, content: bytes) -> Speak:
+    return Speak(sender, Answer(call.number, "", content), Lane.RESULTS)
+
+
+def _problem(sender: str, call: Call, kind: str, text: str, retry_after_ms: int = 0) -> Speak:
+    answer = Answer(call.number, kind, text.encode(), retry_after_ms)  # type: ignore[arg-type]
+    return Speak(sender, answer, Lane.RESULTS)
+
+
+def _no_job(sender: str, call: Call, job: str) -> Speak:
+    return _problem(sender, call, "missing", f"there is no job {job[:64]}: talka jobs lists those that are known")
+
+
+def _unsigned(order: JobOrder) -> bytes:
+    """For comparing: the same bundle may be signed by another key by now."""
+    return encode_order(msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, signature=b"")))

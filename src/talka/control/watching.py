@@ -1,0 +1,202 @@
+"""Watching jobs: at the manager a client talks to, and at the one that leads the job."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import Lane
+from talka.control.calls import CallEnded, Calls
+from talka.control.job_view import fitting, update_of
+from talka.control.led_job import LedJob
+from talka.control.speech import Speak
+from talka.wire.calls import NameCall, encode
+from talka.wire.jobs import View, Watch
+from talka.wire.views import JobFacts, JobUpdate
+from talka.work.lifecycle import is_final
+
+SECOND: Final = 1_000_000_000
+NEVER: Final = (1 << 63) - 1
+LOOK_EVERY_NS: Final = SECOND // 2
+TOLD_FOR_NS: Final = 5 * SECOND
+TELL_EVERY_NS: Final = SECOND // 4
+OVERTAKEN_NS: Final = 3 * SECOND
+"""A view that waits longer is shed: a lower number after that is of a manager that counts anew."""
+WATCHES_LIMIT: Final = 1024
+AUDIENCE_LIMIT: Final = 4096
+
+_decoder = msgspec.msgpack.Decoder(JobUpdate)
+_facts = msgspec.msgpack.Decoder(JobFacts)
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Updated(msgspec.Struct, frozen=True):
+    number: int
+    update: JobUpdate
+
+
+class WatchFailed(msgspec.Struct, frozen=True):
+    number: int
+    problem: str
+    text: str
+
+
+class _Watch(msgspec.Struct):
+    job: str
+    steps: bool
+    look_at: int
+    asked: int = 0
+    windows_after: int = -1
+    heard_at: int = 0
+    owner: str = ""
+    """Who told the latest update, and its number."""
+    sequence: int = 0
+
+
+class Watches:
+    """Jobs that clients of this manager watch. Whoever leads the job tells; the cluster's leader tells who that is."""
+
+    def __init__(self) -> None:
+        self._watches: dict[int, _Watch] = {}
+        self._asked: dict[int, int] = {}
+        self.next_tick_at = NEVER
+
+    def add(self, now: int, job: str, number: int, *, steps: bool) -> int:
+        self._watches[number] = _Watch(job, steps, now)
+        self.next_tick_at = now
+        return number
+
+    def remove(self, number: int) -> None:
+        self._watches.pop(number, None)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._watches) >= WATCHES_LIMIT
+
+    def owns(self, call: int) -> bool:
+        return call in self._asked
+
+    def tick(self, now: int, calls: Calls, leader: str = "") -> list[object]:
+        effects: list[object] = []
+        for number, watch in self._watches.items():
+            if now < watch.look_at:
+                continue
+            watch.look_at = now + LOOK_EVERY_NS
+            if watch.asked not in self._asked:
+                asked, said = calls.ask(now, "job", encode(NameCall(watch.job)), leader)
+                watch.asked = asked
+                self._asked[asked] = number
+                effects += said
+        self.next_tick_at = min((watch.look_at for watch in self._watches.values()), default=NEVER)
+        return effects
+
+    def on_facts(self, now: int, ended: CallEnded) -> list[object]:
+        number = self._asked.pop(ended.number)
+        watch = self._watches.get(number)
+        if watch is None:
+            return []
+        if ended.problem == "missing":
+            del self._watches[number]
+            return [WatchFailed(number, ended.problem, ended.content.decode(errors="replace"))]
+        if ended.problem:
+            return []  # asked again
+        try:
+            facts = _facts.decode(ended.content)
+        except _UNREADABLE:
+            return []
+        if is_final(facts.state):
+            del self._watches[number]
+            return [Updated(number, JobUpdate(facts, final=True))]
+        if not facts.owner:
+            return [Updated(number, JobUpdate(facts))]
+        word = Watch(watch.job, number, watch.windows_after, watch.steps)
+        effects: list[object] = [Speak(facts.owner, word, Lane.STREAM)]
+        if now - watch.heard_at > SECOND:
+            effects.append(Updated(number, JobUpdate(facts)))
+        return effects
+
+    def on_view(self, now: int, view: View) -> list[object]:
+        watch = self._watches.get(view.number)
+        if watch is None or watch.job != view.job:
+            return []
+        try:
+            update = _decoder.decode(view.content)
+        except _UNREADABLE:
+            return []
+        owner = update.job.owner
+        if owner == watch.owner and update.sequence <= watch.sequence and now - watch.heard_at < OVERTAKEN_NS:
+            return []
+        watch.heard_at, watch.owner, watch.sequence = now, owner, update.sequence
+        news = [window for window in update.windows if window.index > watch.windows_after]
+        watch.windows_after = max((window.index for window in news), default=watch.windows_after)
+        return [Updated(view.number, msgspec.structs.replace(update, windows=news))]
+
+
+class _Listener(msgspec.Struct):
+    job: str
+    until: int
+    windows_after: int
+    steps: bool
+    sequence: int = 0
+    steps_at: int = 0
+    tell_at: int = 0
+
+
+class Audience:
+    """Who is to be told of the jobs that this manager leads."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[tuple[str, int], _Listener] = {}
+        self.next_tick_at = NEVER
+
+    def on_watch(self, now: int, sender: str, watch: Watch) -> list[object]:
+        key = (sender, watch.number)
+        known = self._listeners.get(key)
+        if known is None:
+            if len(self._listeners) >= AUDIENCE_LIMIT:
+                return []
+            known = self._listeners[key] = _Listener(watch.job, 0, watch.windows_after, watch.steps)
+            self.next_tick_at = min(self.next_tick_at, now)
+        # Windows are told until they are known to have arrived: views may be lost or overtaken.
+        known.windows_after = max(known.windows_after, watch.windows_after)
+        known.until = now + TOLD_FOR_NS
+        return []
+
+    def tick(self, now: int, led: Mapping[str, LedJob]) -> list[object]:
+        effects: list[object] = []
+        for key, listener in list(self._listeners.items()):
+            if now < listener.tell_at:
+                continue
+            listener.tell_at = now + TELL_EVERY_NS
+            job = led.get(listener.job)
+            if now >= listener.until or job is None:
+                del self._listeners[key]
+            elif job.job is not None:
+                effects.append(self._view(now, key, listener, job))
+        self.next_tick_at = min((listener.tell_at for listener in self._listeners.values()), default=NEVER)
+        return effects
+
+    def _view(self, now: int, key: tuple[str, int], listener: _Listener, led: LedJob) -> Speak:
+        assert led.job is not None
+        listener.sequence += 1
+        # Steps of a job on many workers take long to merge: they are told less often than the counts.
+        has_steps = listener.steps and now >= listener.steps_at
+        if has_steps:
+            listener.steps_at = now + 5 * led.job.merging_ns
+        update = update_of(
+            led.job,
+            led.facts(),
+            now,
+            sequence=listener.sequence,
+            windows_after=listener.windows_after,
+            steps=has_steps,
+        )
+        sender, number = key
+        return Speak(sender, View(listener.job, number, fitting(update)), Lane.STATISTICS)
+
+    def over(self, now: int, led: LedJob | None) -> list[object]:
+        """The job is led no more: those who listen find out from the record."""
+        if led is not None:
+            for key in [key for key, one in self._listeners.items() if one.job == led.name]:
+                del self._listeners[key]
+        return []

@@ -1,0 +1,77 @@
+"""A worker's lease: until when it may go on with its tasks without hearing from the leader."""
+
+from typing import Final
+
+from talka.cluster.safeguards import ALL, Safeguards
+
+SECOND: Final = 1_000_000_000
+BEATS_REMEMBERED: Final = 16
+REFUSAL_COUNTS_NS: Final = 2 * SECOND
+"""A connection that was refused so long ago says nothing of now."""
+DISCONNECT_GRACE_NS: Final = 300 * SECOND
+NEVER: Final = (1 << 63) - 1
+
+
+class WorkerLease:
+    """Counted from when the beat that was answered was sent, and a fifth shorter than the leader counts it.
+
+    With a single manager whose address refuses connections nobody could give the tasks away: then it goes on for the
+    grace. Silence is a cut, and ends it.
+    """
+
+    __slots__ = ("_beats", "_end_ns", "_grace_end_ns", "_is_on", "_number", "_refused_until_ns", "_sole", "is_held")
+
+    def __init__(self, safeguards: Safeguards = ALL) -> None:
+        self.is_held = False
+        """As of the last `renew` or `has_ended`."""
+        self._is_on = safeguards.worker_lease
+        self._beats: dict[int, int] = {}
+        self._number = 0
+        self._end_ns = 0
+        self._grace_end_ns = 0
+        self._refused_until_ns = 0
+        self._sole = ""
+        """The only manager there is, as the last renewal said."""
+
+    @property
+    def next_check_at(self) -> int:
+        if not self.is_held or not self._is_on:
+            return NEVER
+        return max(self._end_ns, self._extended_ns)
+
+    @property
+    def _extended_ns(self) -> int:
+        return min(self._refused_until_ns, self._grace_end_ns) if self._sole else 0
+
+    def beat(self, now: int) -> int:
+        """A beat is sent now. Answers with its number."""
+        self._number += 1
+        self._beats[self._number] = now
+        if len(self._beats) > BEATS_REMEMBERED:
+            del self._beats[next(iter(self._beats))]
+        return self._number
+
+    def renew(self, now: int, sender: str, number: int, lease_ns: int, *, sole: bool) -> bool:
+        """The leader has answered a beat. Whether it is one of those remembered, and its lease not over already."""
+        sent_ns = self._beats.get(number)
+        if sent_ns is None:
+            return False
+        end_ns = sent_ns + lease_ns * 4 // 5
+        if end_ns >= self._end_ns:  # an answer that was overtaken by a later one takes nothing back
+            self._end_ns = end_ns
+            self._grace_end_ns = sent_ns + DISCONNECT_GRACE_NS
+            self._sole = sender if sole else ""
+        self.is_held = self.is_held or now < self._end_ns
+        return self.is_held
+
+    def refused(self, now: int, manager: str) -> None:
+        """The manager's address refuses connections."""
+        if manager == self._sole:
+            self._refused_until_ns = now + REFUSAL_COUNTS_NS
+
+    def has_ended(self, now: int) -> bool:
+        """Whether it ended since it was last asked."""
+        if now < self.next_check_at:
+            return False
+        self.is_held = False
+        return True

@@ -1,0 +1,155 @@
+"""A task as its worker holds it: what is to be told of it, to whom it matters when, and what it left behind."""
+
+from hashlib import sha256
+from typing import Final
+
+from talka.cluster.effects import Lane
+from talka.control.task import NEVER, Task, TaskStage
+from talka.wire.jobs import Assign, Finished, JobMessage, Report, Running, TaskFacts
+from talka.wire.shards import Armed, Refused, encode
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000 * MILLISECOND
+REPEAT_NS: Final = SECOND
+"""Between two tellings of what was not answered."""
+FLUSH_NS: Final = 50 * MILLISECOND
+"""Cores report at different instants: what comes within this goes out together."""
+INTERVAL_LIMITS_MS: Final = (50, 1000)
+REFUSAL_KEPT_NS: Final = 60 * SECOND
+
+Saying = tuple[JobMessage, Lane]
+
+
+class WorkerTask:
+    """Milestones (armed, refused, finished) are told at once and again until they are answered; counts are told one
+    report at a time, as often as the manager bears it."""
+
+    def __init__(self, job: str, attempt: int, assign: Assign | None = None) -> None:
+        """Without an order it is one of an earlier life, of which the result is left."""
+        self.job = job
+        self.attempt = attempt
+        self.assign = assign
+        self.task: Task | None = None
+        self.stage: TaskStage = "arming"
+        self.is_refused = False
+        self.content = b""
+        """The result, encoded; empty while there is none."""
+        self.digest = ""
+        self.expires_at = NEVER
+        self._origins: tuple[int, int] | None = None
+        """When its plan and its job began, once it was started."""
+        self._milestone: Report | Finished | None = None
+        self._milestone_at = NEVER
+        self._interval_ns = FLUSH_NS
+        self._has_news = False
+        self._news_ns = 0
+        self._reported_ns = 0
+        self._is_outstanding = False
+
+    @property
+    def waits_to_start(self) -> bool:
+        return self.task is None and self.stage == "arming"
+
+    @property
+    def cores(self) -> int:
+        """Those it has or was promised."""
+        return 0 if self.assign is None or self.stage == "ended" else self.assign.count
+
+    @property
+    def next_at(self) -> int:
+        """When something is to be said."""
+        return min(self._milestone_at, self._report_at)
+
+    @property
+    def _report_at(self) -> int:
+        if self.task is None or self.stage != "running":
+            return NEVER
+        if self._is_outstanding:
+            return self._reported_ns + REPEAT_NS
+        if not self._has_news:
+            return NEVER
+        return max(self._news_ns + FLUSH_NS, self._reported_ns + self._interval_ns)
+
+    def running(self) -> Running:
+        return Running(self.job, self.attempt, self.cores, self.stage, 0 if self.task is None else self.task.started)
+
+    def facts(self, now: int) -> TaskFacts:
+        ages = (0, 0) if self._origins is None else (now - self._origins[0], now - self._origins[1])
+        return TaskFacts(self.attempt, self.stage, *ages, self.digest, len(self.content))
+
+    # What happens to it.
+
+    def armed(self, now: int) -> None:
+        self.stage = "armed"
+        self._reach(now, Report(self.job, self.attempt, encode(Armed())))
+
+    def started(self, task: Task) -> None:
+        self.stage = "running"
+        self._origins = (task.origin_ns, task.job_origin_ns)
+
+    def refuse(self, now: int, refused: Refused) -> None:
+        self.stage, self.task, self.is_refused = "ended", None, True
+        self.expires_at = now + REFUSAL_KEPT_NS
+        self._reach(now, Report(self.job, self.attempt, encode(refused)))
+
+    def keep(self, content: bytes) -> None:
+        """Its result, which is to be put on disk; nothing else is needed of it."""
+        self.stage, self.task = "ended", None
+        self.content, self.digest = content, sha256(content).hexdigest()
+        self._milestone, self._milestone_at = None, NEVER
+
+    def kept(self, now: int) -> None:
+        """The result is on disk."""
+        self._reach(now, Finished(self.job, self.attempt, self.digest, len(self.content)))
+
+    def answered(self) -> None:
+        """A command for it came. What has finished is told until it is accepted."""
+        if isinstance(self._milestone, Report):
+            self._milestone, self._milestone_at = None, NEVER
+
+    def has_news(self, now: int) -> None:
+        """A core has reported."""
+        if not self._has_news:
+            self._has_news, self._news_ns = True, now
+
+    def acknowledged(self, now: int, sequence: int, every_ms: int) -> None:
+        least_ms, most_ms = INTERVAL_LIMITS_MS
+        self._interval_ns = min(max(every_ms, least_ms), most_ms) * MILLISECOND
+        task = self.task
+        if task is None or not task.acknowledged(sequence):
+            return
+        if sequence == task.reports.sequence:
+            self._is_outstanding = False
+        if task.reports.windows.has_more:
+            self.has_news(now)
+
+    def tell_again(self, now: int) -> None:
+        """Say at once what it is now, as far as anybody waits for it."""
+        if self.stage == "armed":
+            self.armed(now)
+        elif self._milestone is not None:
+            self._milestone_at = now
+
+    def reset(self, now: int) -> None:
+        """A new manager leads its job: everything is told again, from the start."""
+        self.tell_again(now)
+        self._is_outstanding, self._has_news = False, self.stage == "running"
+        self._news_ns = self._reported_ns = now - REPEAT_NS
+        self._interval_ns = FLUSH_NS
+        if self.task is not None:
+            self.task.reset()
+
+    def sayings(self, now: int) -> list[Saying]:
+        """What is to be said now."""
+        said: list[Saying] = []
+        if self._milestone is not None and now >= self._milestone_at:
+            self._milestone_at = now + REPEAT_NS
+            said.append((self._milestone, Lane.RESULTS))
+        if self.task is not None and now >= self._report_at:
+            self._has_news, self._is_outstanding, self._reported_ns = False, True, now
+            for message in self.task.report(now):
+                said.append((Report(self.job, self.attempt, encode(message)), Lane.STATISTICS))
+        return said
+
+    def _reach(self, now: int, milestone: Report | Finished) -> None:
+        self._milestone, self._milestone_at = milestone, now

@@ -1,0 +1,435 @@
+"""Watching a job: at the manager a client talks to, and at the one that leads the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talka.cluster.effects import Lane
+from talka.control import watching
+from talka.control.calls import CallEnded, Calls
+from talka.control.job_view import fitting
+from talka.control.led_job import LedJob
+from talka.control.load_job import LoadJob
+from talka.control.speech import Speak
+from talka.control.watching import (
+    LOOK_EVERY_NS,
+    NEVER,
+    OVERTAKEN_NS,
+    TELL_EVERY_NS,
+    TOLD_FOR_NS,
+    WATCHES_LIMIT,
+    Audience,
+    Updated,
+    Watches,
+    WatchFailed,
+)
+from talka.stats.tally import StepTally, Tally
+from talka.stats.windows import Window
+from talka.wire.calls import NameCall, encode
+from talka.wire.jobs import Call, View, Watch
+from talka.wire.shards import StepTotals
+from talka.wire.views import JobFacts, JobUpdate
+from talka.work.lifecycle import JobState
+from talka.work.shapes import ConstantRate
+
+if TYPE_CHECKING:
+    from tests.control.conftest import Driven
+
+SECOND = 1_000_000_000
+JobOf = Callable[..., "Driven"]
+quick = settings(deadline=None, derandomize=True, max_examples=60)
+ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=12)}
+FACTS = JobFacts("b4k7", "shop", JobState.RUNNING, owner="m2")
+START_NS = 1_000 * SECOND
+
+
+class Watching:
+    """A manager of whose clients one watches a job."""
+
+    def __init__(self, *, steps: bool = False) -> None:
+        self.watches = Watches()
+        self.calls = Calls(Random(1))
+        self.now = START_NS
+        self.number = self.watches.add(self.now, "b4k7", 70, steps=steps)
+
+    def ask(self) -> int:
+        """The number of the question about the job."""
+        assert self.watches.next_tick_at <= self.now
+        (word,) = self.watches.tick(self.now, self.calls, "m1")
+        assert isinstance(word, Speak) and isinstance(word.message, Call)
+        assert (word.to, word.message.what, word.message.content) == ("m1", "job", encode(NameCall("b4k7")))
+        assert self.watches.owns(word.message.number)
+        return word.message.number
+
+    def answer(self, facts: JobFacts | bytes, problem: str = "") -> list[object]:
+        content = facts if isinstance(facts, bytes) else encode(facts)
+        return self.watches.on_facts(self.now, CallEnded(self.ask(), problem, content))
+
+    def view(self, sequence: int, windows: tuple[int, ...] = (), owner: str = "m2") -> list[object]:
+        facts = msgspec.structs.replace(FACTS, owner=owner)
+        update = JobUpdate(facts, sequence, windows=[Window(index) for index in windows])
+        return self.watches.on_view(self.now, View("b4k7", self.number, fitting(update)))
+
+    def told(self, effects: list[object]) -> list[int]:
+        """The windows of the one update."""
+        (effect,) = effects
+        assert isinstance(effect, Updated) and effect.number == self.number
+        return [window.index for window in effect.update.windows]
+
+
+# -- at the manager a client talks to
+
+
+def test_the_leader_is_asked_who_leads_the_job_and_that_one_is_asked_to_tell() -> None:
+    watching = Watching(steps=True)
+
+    said, shown = watching.answer(FACTS)
+
+    assert said == Speak("m2", Watch("b4k7", 70, -1, True), Lane.STREAM)
+    assert shown == Updated(70, JobUpdate(FACTS)), "nobody has told anything yet"
+    assert watching.watches.next_tick_at == START_NS + LOOK_EVERY_NS
+
+
+def test_while_views_come_the_record_alone_is_not_shown() -> None:
+    watching = Watching()
+    watching.view(1, (0, 1))
+
+    watching.now += LOOK_EVERY_NS
+    assert watching.answer(FACTS) == [Speak("m2", Watch("b4k7", 70, 1, False), Lane.STREAM)]
+
+
+def test_a_job_that_nobody_leads_yet_is_shown_by_its_record() -> None:
+    watching = Watching()
+    queued = JobFacts("b4k7", "shop", JobState.QUEUED, position=2)
+
+    assert watching.answer(queued) == [Updated(70, JobUpdate(queued))]
+
+
+def test_a_job_that_has_ended_is_shown_as_ended_and_the_watch_is_over() -> None:
+    watching = Watching()
+    ended = JobFacts("b4k7", "shop", JobState.COMPLETED, owner="m2")
+
+    assert watching.answer(ended) == [Updated(70, JobUpdate(ended, final=True))]
+    watching.now += SECOND
+    assert watching.watches.tick(watching.now, watching.calls, "m1") == []
+    assert watching.watches.next_tick_at == NEVER
+
+
+def test_a_job_that_does_not_exist_fails_the_watch() -> None:
+    watching = Watching()
+
+    assert watching.answer(b"there is no job b4k7 \xff", "missing") == [
+        WatchFailed(70, "missing", "there is no job b4k7 \ufffd")
+    ]
+    assert watching.view(1) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"no manager leads", "unavailable"), (b"later", "busy"), (b"\xc1", ""), (b"\x81\xa2id\xa2\xc3\x28", "")],
+    ids=["nobody leads", "busy", "what cannot be read", "text that is not UTF-8"],
+)
+def test_an_answer_that_tells_nothing_is_asked_for_again(content: bytes, problem: str) -> None:
+    watching = Watching()
+
+    assert watching.answer(content, problem) == []
+    watching.now += LOOK_EVERY_NS
+    assert watching.ask()
+
+
+def test_a_question_that_is_open_is_not_asked_twice_and_wakes_nobody_all_the_time() -> None:
+    watching = Watching()
+    watching.ask()
+
+    for _ in range(3):
+        watching.now += LOOK_EVERY_NS
+        assert watching.watches.next_tick_at == watching.now
+        assert watching.watches.tick(watching.now, watching.calls, "m1") == []
+    assert watching.watches.next_tick_at == watching.now + LOOK_EVERY_NS
+    assert watching.watches.tick(watching.now, watching.calls, "m1") == [], "not yet time to look again"
+
+
+def test_a_watch_that_was_given_up_hears_nothing_any_more() -> None:
+    watching = Watching()
+    number = watching.ask()
+    watching.watches.remove(70)
+    watching.watches.remove(70)
+
+    assert watching.watches.on_facts(watching.now, CallEnded(number, "", encode(FACTS))) == []
+    assert not watching.watches.owns(number)
+    assert watching.view(1) == []
+
+
+def test_windows_are_shown_once_although_views_repeat_them() -> None:
+    watching = Watching()
+
+    assert watching.told(watching.view(1, (0, 1, 2))) == [0, 1, 2]
+    assert watching.told(watching.view(2, (0, 1, 2, 3))) == [3]
+    assert watching.told(watching.view(3)) == []
+
+
+def test_a_view_that_was_overtaken_is_not_shown() -> None:
+    watching = Watching()
+    watching.view(2, (0, 1))
+
+    assert watching.view(1, (0,)) == []
+    assert watching.view(2, (0, 1)) == []
+    assert watching.told(watching.view(3)) == []
+
+
+def test_a_manager_that_counts_anew_is_believed() -> None:
+    watching = Watching()
+    watching.view(500)
+
+    assert watching.told(watching.view(1, owner="m3")) == []
+    watching.view(500, owner="m3")
+    watching.now += OVERTAKEN_NS - 1
+    assert watching.view(1, owner="m3") == []
+    watching.now += 1
+    assert watching.told(watching.view(1, owner="m3")) == [], "after a silence"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        View("other", 70, fitting(JobUpdate(FACTS, 1))),
+        View("b4k7", 71, fitting(JobUpdate(FACTS, 1))),
+        View("b4k7", 70, b"\xc1"),
+        View("b4k7", 70, fitting(JobUpdate(FACTS, 1)).replace(b"shop", b"\xc3\x28op")),
+        View("b4k7", 70, b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"),
+    ],
+    ids=["of another job", "of another watch", "garbage", "text that is not UTF-8", "too deep"],
+)
+def test_a_view_that_nobody_asked_for_or_can_read_is_nothing(view: View) -> None:
+    assert Watching().watches.on_view(START_NS, view) == []
+
+
+def test_there_is_a_limit_to_watches() -> None:
+    watches = Watches()
+    for number in range(WATCHES_LIMIT):
+        assert not watches.is_full
+        watches.add(0, "b4k7", number, steps=False)
+
+    assert watches.is_full
+
+
+# -- at the manager that leads the job
+
+
+class Led:
+    """As much of a job that is led as is told of it."""
+
+    def __init__(self, job: LoadJob | None) -> None:
+        self.name = "b4k7"
+        self.job = job
+
+    def facts(self) -> JobFacts:
+        return FACTS
+
+
+def led(job: LoadJob | None) -> dict[str, LedJob]:
+    return {"b4k7": cast(LedJob, Led(job))}
+
+
+def running(job_of: JobOf) -> Driven:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 1})
+    driven.run()
+    driven.later(2).say(1, StepTotals(1, "buy", StepTally(ok=3), True))
+    driven.report(1, Tally(started=9), [Window(index, started=1) for index in range(20)])
+    return driven
+
+
+def read(effects: list[object]) -> JobUpdate:
+    (word,) = effects
+    assert isinstance(word, Speak) and isinstance(word.message, View)
+    assert (word.to, word.lane, word.message.job, word.message.number) == ("m1", Lane.STATISTICS, "b4k7", 70)
+    return msgspec.msgpack.decode(word.message.content, type=JobUpdate)
+
+
+def test_who_asks_to_be_told_is_told_at_once_and_then_every_while(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    assert audience.next_tick_at == NEVER
+
+    assert audience.on_watch(driven.now, "m1", Watch("b4k7", 70)) == []
+    assert audience.next_tick_at == driven.now
+    first = read(audience.tick(driven.now, led(driven.job)))
+    assert audience.tick(driven.now, led(driven.job)) == []
+    assert audience.next_tick_at == driven.now + TELL_EVERY_NS
+    second = read(audience.tick(driven.now + TELL_EVERY_NS, led(driven.job)))
+
+    assert (first.job, first.sequence, second.sequence) == (FACTS, 1, 2)
+    assert first.workflows[0].tally is not None
+    assert (first.workflows[0].tally.started, first.workflows[0].tally.steps) == (9, {})
+
+
+def test_asking_again_makes_nobody_be_told_more_often(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.tick(driven.now, led(driven.job))
+
+    audience.on_watch(driven.now + 5, "m1", Watch("b4k7", 70))
+
+    assert audience.next_tick_at == driven.now + TELL_EVERY_NS
+
+
+def test_steps_are_told_to_those_who_want_them(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+
+    update = read(audience.tick(driven.now, led(driven.job)))
+
+    assert update.workflows[0].tally is not None
+    assert update.workflows[0].tally.steps["buy"].ok == 3
+
+
+def test_steps_that_take_long_to_merge_are_told_less_often(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoadJob, "merging_ns", SECOND)
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+    audience.tick(driven.now, led(driven.job))
+
+    update = read(audience.tick(driven.now + TELL_EVERY_NS, led(driven.job)))
+    assert update.workflows[0].tally is not None
+    assert update.workflows[0].tally.steps == {}
+    audience.on_watch(driven.now + 4 * SECOND, "m1", Watch("b4k7", 70, -1, True))
+    update = read(audience.tick(driven.now + 5 * SECOND, led(driven.job)))
+
+    assert update.workflows[0].tally is not None
+    assert update.workflows[0].tally.steps["buy"].ok == 3
+
+
+def test_windows_are_told_again_until_the_watcher_has_seen_them(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, 4))
+
+    def told(after_ns: int) -> list[int]:
+        return [window.index for window in read(audience.tick(driven.now + after_ns, led(driven.job))).windows]
+
+    assert told(0) == [5, 6, 7, 8, 9]
+    assert told(TELL_EVERY_NS)[:5] == [5, 6, 7, 8, 9], "the first may be lost"
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, 8))
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, 7))
+    assert told(2 * TELL_EVERY_NS)[0] == 9, "the later word was overtaken"
+
+
+def test_who_asks_no_more_is_told_no_more(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+
+    assert len(audience.tick(driven.now + TOLD_FOR_NS - 1, led(driven.job))) == 1
+    audience.on_watch(driven.now + SECOND, "m1", Watch("b4k7", 70))
+    assert len(audience.tick(driven.now + TOLD_FOR_NS + SECOND - 1, led(driven.job))) == 1
+    assert audience.tick(driven.now + TOLD_FOR_NS + 2 * SECOND, led(driven.job)) == []
+
+    assert audience.next_tick_at == NEVER
+
+
+def test_of_a_job_that_is_led_elsewhere_nothing_is_told(job_of: JobOf) -> None:
+    audience = Audience()
+    audience.on_watch(0, "m1", Watch("b4k7", 70))
+
+    assert audience.tick(0, {}) == []
+    assert audience.next_tick_at == NEVER
+
+
+def test_of_a_job_that_is_being_taken_over_something_is_told_later(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+
+    assert audience.tick(driven.now, led(None)) == []
+    assert audience.next_tick_at == driven.now + TELL_EVERY_NS
+    assert read(audience.tick(driven.now + TELL_EVERY_NS, led(driven.job))).sequence == 1
+
+
+def test_when_a_job_is_over_those_who_listen_to_it_are_forgotten(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now, "m1", Watch("other", 71))
+
+    assert audience.over(driven.now, None) == []
+    assert audience.over(driven.now, led(None)["b4k7"]) == []
+
+    both = {**led(driven.job), "other": led(driven.job)["b4k7"]}
+    (word,) = audience.tick(driven.now, both)
+    assert isinstance(word, Speak) and isinstance(word.message, View)
+    assert word.message.job == "other"
+
+
+def test_there_is_a_limit_to_an_audience(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "AUDIENCE_LIMIT", 2)
+    driven, audience = running(job_of), Audience()
+
+    for number in (1, 2, 3):
+        audience.on_watch(driven.now, "m1", Watch("b4k7", number))
+
+    assert len(audience.tick(driven.now, led(driven.job))) == 2
+
+
+# -- both together
+
+
+@given(data=st.data())
+@quick
+def test_every_window_is_shown_once_and_in_order_whatever_is_lost_or_overtaken(
+    job_of: JobOf, data: st.DataObject
+) -> None:
+    driven, audience, watch = (
+        job_of({"Shop": {"shape": ConstantRate(9, "1h")}}, places={"w1": 1}),
+        Audience(),
+        Watching(),
+    )
+    driven.run()
+    shown: list[int] = []
+    views: list[View] = []
+    words: list[Watch] = []
+
+    def turn() -> None:
+        """A quarter of a second passes; everybody does what is to be done."""
+        driven.now += TELL_EVERY_NS
+        watch.now = driven.now
+        index = (driven.now - driven.job.origin_ns) // 100_000_000
+        seen = len(driven.job.timeline.spans())
+        driven.report(1, windows=[Window(number) for number in range(seen, index)])
+        if watch.watches.next_tick_at <= watch.now:
+            for effect in watch.answer(FACTS):
+                if isinstance(effect, Speak) and isinstance(effect.message, Watch):
+                    words.append(effect.message)
+        if audience.next_tick_at <= driven.now:
+            for effect in audience.tick(driven.now, led(driven.job)):
+                assert isinstance(effect, Speak) and isinstance(effect.message, View)
+                views.append(effect.message)
+
+    def hear(view: View) -> None:
+        for effect in watch.watches.on_view(watch.now, view):
+            assert isinstance(effect, Updated)
+            shown.extend(window.index for window in effect.update.windows)
+
+    watch.now = driven.now
+    watch.watches = Watches()
+    watch.watches.add(driven.now, "b4k7", 70, steps=False)
+    for _ in range(data.draw(st.integers(1, 30))):
+        turn()
+        while words and data.draw(st.booleans()):
+            word = words.pop(0)
+            if data.draw(st.booleans()):
+                audience.on_watch(driven.now, "m1", word)
+        while views and data.draw(st.booleans()):
+            view = views.pop(data.draw(st.integers(0, len(views) - 1)))
+            if data.draw(st.booleans()):
+                hear(view)
+    for _ in range(20):
+        turn()
+        while words:
+            audience.on_watch(driven.now, "m1", words.pop(0))
+        while views:
+            hear(views.pop(0))
+
+    assert shown == list(range(len(shown)))
+    assert len(shown) >= (driven.now - driven.job.origin_ns) // 100_000_000 - 15
