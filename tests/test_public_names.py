@@ -12,8 +12,8 @@ import talka
 from talka.version import VERSION
 
 NAMES = """
-Auth ConstantRate ConstantVUs Cookies CustomRate CustomResponse CustomVUs Data Directory Feed File FileGlob Form HTTPResponse
-Headers Invalid IterationsPerVU Params Provide RampingRate RampingVUs ResultDocument SharedIterations TalkaError Timeout
+Auth Client ConstantRate ConstantVUs Cookies CustomRate CustomResponse CustomVUs Data Directory Feed File FileGlob Form
+HTTPResponse Headers Invalid IterationsPerVU Params Provide RampingRate RampingVUs ResultDocument SharedIterations TalkaError Timeout
 URL Use Workflow action between check depends metric run run_blocking setup state step teardown
 """.split()
 

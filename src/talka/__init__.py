@@ -6,6 +6,7 @@ Names are loaded when they are first used (PEP 562): `talka --help` must not wai
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from talka.client.sync import Client as Client
     from talka.engine.clients.deadlines import Timeout as Timeout
     from talka.engine.clients.requests import Form as Form
     from talka.errors import Invalid as Invalid
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "talka.client.sync": "Client",
     "talka.engine.clients.deadlines": "Timeout",
     "talka.engine.clients.requests": "Form",
     "talka.errors": "Invalid TalkaError",

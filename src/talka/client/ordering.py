@@ -1,0 +1,143 @@
+"""From a test on this machine to an order that a cluster can carry out: checked, planned and packed here."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from talka.control.planning_load import Overrides, flows_into, with_overrides
+from talka.engine.bundle import make_bundle
+from talka.engine.feeds import load_feeds
+from talka.engine.loader import being_imported, load, select
+from talka.engine.prepare import prepare
+from talka.errors import Invalid
+from talka.wire.jobs import BundleFacts
+from talka.wire.records import JobOrder, WorkflowOrder
+from talka.wire.shards import FileSource, Settings, UrlSource
+from talka.work.dsl import Workflow
+from talka.work.durations import parse_duration
+from talka.work.inspection import names_for_thresholds
+from talka.work.specs import NodeOutline, WorkflowSpec
+from talka.work.thresholds import parse_threshold
+
+
+class SubmittedByImport(Invalid):
+    """A test file submits a job when it is imported, and every core of every worker imports it."""
+
+
+class NoFile(Invalid):
+    """Workflow classes that no file holds cannot travel."""
+
+
+class OrderOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is given here replaces what the file says."""
+
+    overrides: Overrides = Overrides()
+    thresholds: tuple[str, ...] = ()
+    cores: int = 0
+    """At most so many; 0: as many as priorities allow."""
+    grace: str | float = "30s"
+    seed: int | None = None
+    allow_partial: bool = False
+    env: Mapping[str, str] = {}
+    """Variables that travel with the job; no others do."""
+    workers_have: tuple[str, ...] = ()
+    """Modules or distributions that are installed on every worker."""
+    name: str = ""
+    submitted_by: str = ""
+
+
+class Submission(NamedTuple):
+    order: JobOrder
+    bundle: bytes
+    """Empty when there is no code to send."""
+    specs: tuple[WorkflowSpec, ...]
+
+
+def submission_of_file(path: str, names: Sequence[str], options: OrderOptions) -> Submission:
+    """The file's workflows, or those of them that are named, with those they depend on."""
+    specs = planned(select(load(FileSource(path)), names, path), options)
+    bundle = make_bundle(path, specs, options.env, allow_modules=options.workers_have)
+    facts = BundleFacts(bundle.digest, len(bundle.content), b"", bundle.file, bundle.env)
+    return Submission(order_of(options.name or Path(path).name, facts, specs, options), bundle.content, specs)
+
+
+def submission_of_url(url: str, options: OrderOptions) -> Submission:
+    """One GET of one URL, with no file."""
+    specs = planned(load(UrlSource(url)), options)
+    facts = BundleFacts(hashlib.sha256(url.encode()).hexdigest(), 0, b"", "", {}, url)
+    return Submission(order_of(options.name or url, facts, specs, options), b"", specs)
+
+
+def submission_of(what: str, names: Sequence[str], options: OrderOptions) -> Submission:
+    """Of a file, or of a URL."""
+    if being_imported:
+        raise SubmittedByImport('a test file submits its own job; do so under if __name__ == "__main__" only')
+    if urlsplit(what).scheme in ("http", "https"):
+        if names:
+            raise Invalid(f"{what} has no workflows to choose from")
+        return submission_of_url(what, options)
+    return submission_of_file(what, names, options)
+
+
+def file_of(workflows: Sequence[type[Workflow]]) -> str:
+    """The one file that holds all the classes at its top level."""
+    files = set()
+    for workflow in workflows:
+        module = sys.modules.get(workflow.__module__)
+        path = getattr(module, "__file__", None)
+        if path is None or not os.path.exists(path) or getattr(module, workflow.__name__, None) is not workflow:
+            raise NoFile(f"{workflow.__name__} is in no file that could be sent: write it at the top level of a file")
+        files.add(path)
+    if len(files) != 1:
+        raise NoFile("workflows of one job are written in one file" if files else "there are no workflows to submit")
+    return str(files.pop())
+
+
+def planned(specs: Sequence[WorkflowSpec], options: OrderOptions) -> tuple[WorkflowSpec, ...]:
+    """With everything a worker would fail at tried here first."""
+    found = with_overrides(specs, options.overrides)
+    for spec in found:
+        prepare(spec)
+        load_feeds(spec)
+    return found
+
+
+def order_of(name: str, bundle: BundleFacts, specs: Sequence[WorkflowSpec], options: OrderOptions) -> JobOrder:
+    if options.cores < 0:
+        raise Invalid(f"cores = {options.cores} cannot be: give at least 1, or none for as many as priorities allow")
+    nodes = [node for spec in specs for node in spec.nodes]
+    by_name = {spec.name: spec for spec in specs}
+    return JobOrder(
+        name=name,
+        bundle=bundle,
+        workflows=tuple(workflow_order(spec, by_name) for spec in specs),
+        settings=Settings(grace_ns=parse_duration(options.grace, what="grace"), engine="python", seed=options.seed),
+        thresholds=tuple(parse_threshold(rule, **names_for_thresholds(nodes)) for rule in options.thresholds),
+        cores=options.cores,
+        allow_partial=options.allow_partial,
+        submitted_by=options.submitted_by,
+    )
+
+
+def workflow_order(spec: WorkflowSpec, by_name: dict[str, WorkflowSpec]) -> WorkflowOrder:
+    return WorkflowOrder(
+        name=spec.name,
+        plan=spec.plan,
+        priority=spec.priority,
+        is_test=spec.is_test,
+        depends_on=tuple(sorted(spec.depends_on)),
+        timeout_ns=spec.timeout_ns,
+        thresholds=spec.thresholds,
+        flows=tuple(flows_into(spec, by_name)),
+        load=spec.load,
+        nodes=tuple(
+            NodeOutline(node.name, node.kind, node.measured, dict(node.tags), node.metric_kind) for node in spec.nodes
+        ),
+        announcements=spec.announcements,
+    )

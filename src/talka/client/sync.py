@@ -1,0 +1,152 @@
+"""`talka.Client`: a cluster from scripts and notebooks, without `await`."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, TypedDict, TypeVar, Unpack
+
+from talka.client.client import Client as AsyncClient
+from talka.client.ordering import OrderOptions, file_of, submission_of
+from talka.client.requests import PAGE_LIMIT, ClusterView, JobFacts, JobUpdate, WorkerView
+from talka.control.planning_load import Overrides
+from talka.errors import Invalid
+from talka.report.document import ResultDocument, read
+from talka.work.dsl import Workflow
+
+JOBS_LIMIT: Final = 10_000
+
+Answer = TypeVar("Answer")
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What is given here replaces what the file says."""
+
+    vus: int | None
+    rate: str | float | None
+    duration: str | float | None
+    iterations: int | None
+    thresholds: Sequence[str]
+    cores: int
+    grace: str | float
+    seed: int | None
+    allow_partial: bool
+    env: Mapping[str, str]
+    workers_have: Sequence[str]
+    name: str
+
+
+class Client:
+    """A cluster, asked from a program that does not await.
+
+        with talka.Client("127.0.0.1:8470") as client:
+            job = client.submit("shop.py", vus=50, duration="1m")
+            print(client.result(job.id).totals.requests)
+
+    One address is enough: other managers are learned from it.
+    """
+
+    def __init__(
+        self, addresses: str | Sequence[str] = "127.0.0.1:8470", *, token: str | None = None, ca: str | None = None
+    ) -> None:
+        self._client = AsyncClient([addresses] if isinstance(addresses, str) else addresses, token, ca)
+        # A loop of its own: where one is running already, as in a notebook, that one cannot be waited for.
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="talka.Client", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def submit(
+        self, what: str | os.PathLike[str] | type[Workflow] | Sequence[type[Workflow]], **options: Unpack[SubmitOptions]
+    ) -> JobFacts:
+        """Submit a test file, a URL, or workflow classes that are written in one file."""
+        if unknown := options.keys() - SubmitOptions.__annotations__.keys():
+            known = ", ".join(SubmitOptions.__annotations__)
+            raise TypeError(f"submit() does not know {', '.join(sorted(unknown))}: it takes {known}")
+        names: list[str] = []
+        if isinstance(what, str | os.PathLike):
+            path = os.fspath(what)
+        else:
+            classes = [what] if isinstance(what, type) else list(what)
+            path, names = file_of(classes), [workflow.__name__ for workflow in classes]
+        overrides = Overrides(
+            options.get("vus"), options.get("rate"), options.get("duration"), options.get("iterations")
+        )
+        submission = submission_of(
+            path,
+            names,
+            OrderOptions(
+                overrides=overrides,
+                thresholds=tuple(options.get("thresholds", ())),
+                cores=options.get("cores", 0),
+                grace=options.get("grace", "30s"),
+                seed=options.get("seed"),
+                allow_partial=options.get("allow_partial", False),
+                env=options.get("env", {}),
+                workers_have=tuple(options.get("workers_have", ())),
+                name=options.get("name", ""),
+            ),
+        )
+        return self._wait(self._client.submit(submission.order, bundle=submission.bundle))
+
+    def watch(self, id: str, *, steps: bool = False) -> Iterator[JobUpdate]:
+        """How the job stands, up to and with its final update."""
+        updates = self._client.watch(id, steps)
+        try:
+            while (update := self._wait(anext(updates, None))) is not None:
+                yield update
+        finally:
+            self._wait(updates.aclose())
+
+    def result(self, id: str) -> ResultDocument:
+        """The result of a job, once it has ended: this waits for it."""
+        return read(self._wait(self._client.wait(id)))
+
+    def cancel(self, id: str, reason: str = "") -> JobFacts:
+        return self._wait(self._client.cancel(id, reason))
+
+    def job(self, id: str) -> JobFacts:
+        return self._wait(self._client.job(id))
+
+    def jobs(self, state: str = "") -> list[JobFacts]:
+        """Newest first."""
+        found: list[JobFacts] = []
+        cursor = ""
+        while len(found) < JOBS_LIMIT:
+            page = self._wait(self._client.jobs(state, cursor, PAGE_LIMIT))
+            found += page.items
+            cursor = page.next
+            if not cursor:
+                break
+        return found
+
+    def workers(self) -> list[WorkerView]:
+        return self._wait(self._client.workers())
+
+    def drain(self, name: str) -> WorkerView:
+        return self._wait(self._client.drain(name))
+
+    def cluster(self) -> ClusterView:
+        return self._wait(self._client.cluster())
+
+    def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        if self._loop.is_closed():
+            work.close()
+            raise Invalid("this client was closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C: what was asked for is no longer wanted
+            raise

@@ -1,0 +1,46 @@
+"""What handlers are given, and how answers and problems look."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from talka.client.requests import Control, NotAuthorised, Problem, TooBusy, problem_of
+from talka.errors import TalkaError
+from talka.web.auth import Identity
+from talka.web.bodies import WrongType
+
+PROBLEM_JSON = "application/problem+json"
+
+
+class Asked(NamedTuple):
+    """A request that was let in."""
+
+    control: Control
+    request: Request
+    identity: Identity
+
+
+Handler: TypeAlias = Callable[[Asked], Awaitable[Response]]
+
+
+def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
+
+
+def problem_answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(problem), problem.status, dict(headers or {}), PROBLEM_JSON)
+
+
+def answer_to_error(error: TalkaError, path: str) -> Response:
+    problem = problem_of(error, path)
+    headers = {}
+    if isinstance(error, TooBusy):
+        headers["retry-after"] = error.retry_after_header
+    elif problem.status == 401 and isinstance(error, NotAuthorised):
+        headers["www-authenticate"] = 'Bearer realm="talka"'
+    elif isinstance(error, WrongType):
+        problem = msgspec.structs.replace(problem, status=415)
+    return problem_answer(problem, headers)

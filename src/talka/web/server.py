@@ -1,0 +1,217 @@
+"""The API on a socket: uvicorn in the loop that is already running, without signal handlers of its own."""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from talka.client.requests import API_PORT
+from talka.errors import Invalid
+
+CONNECTIONS_LIMIT: Final = 1024
+HEAD_LIMIT_BYTES: Final = 64 * 1024
+HEAD_TIMEOUT_S: Final = 10
+LINGER_S: Final = 5
+KEEP_ALIVE_S: Final = 30
+SILENT_PEER_MS: Final = 60_000
+GRACE_S: Final = 5
+WATCHER_FRAME_LIMIT_BYTES: Final = 4096
+"""Of what a watcher says, which means nothing."""
+PING_S: Final = 10
+
+
+class Exposed(Invalid):
+    """The API would be open to the network with nothing to keep anybody out."""
+
+
+class CannotListen(Invalid):
+    """The address is taken, or not of this machine."""
+
+
+def listen(host: str = "127.0.0.1", port: int = API_PORT, *, has_tokens: bool) -> socket.socket:
+    """A listening socket. Without tokens only on loopback."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise CannotListen(f"the API cannot listen on {host}: {error.strerror}") from None
+    family, _, _, _, address = found[0]
+    if not has_tokens and not ipaddress.ip_address(address[0]).is_loopback:
+        raise Exposed(
+            f"the API would listen on {host} and let everybody in: give it a token key (--token-key-file), or listen on"
+            " 127.0.0.1"
+        )
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # Inherited by connections: a peer that takes nothing of an answer is not waited for.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
+        listener.bind(address)
+        listener.listen(CONNECTIONS_LIMIT)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(f"the API cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+async def serve(
+    app: Starlette,
+    listener: socket.socket,
+    *,
+    stop: asyncio.Event,
+    tls: ssl.SSLContext | None = None,
+    on_started: Callable[[], None] = lambda: None,
+    grace_s: int = GRACE_S,
+) -> None:
+    """Serve until `stop` is set, then finish what is under way for up to `grace_s`. Closes the socket.
+
+    Cancelled, it drops everything at once.
+    """
+    config = uvicorn.Config(
+        app,
+        http=BoundedHttp,
+        ws=QuietWebSocket,
+        ws_max_size=WATCHER_FRAME_LIMIT_BYTES,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        # Whoever is in front of us could say anything there.
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_LIMIT,
+        backlog=CONNECTIONS_LIMIT,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=grace_s,
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
+    )
+    server = QuietServer(config, stop, on_started)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        server.drop_all()
+        listener.close()
+
+
+class QuietServer(uvicorn.Server):
+    """Signals are the node's business."""
+
+    def __init__(self, config: uvicorn.Config, stop: asyncio.Event, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop = stop
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        self._on_started()
+        while not self._stop.is_set():
+            await self.on_tick(0)  # sets the Date header
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._stop.wait()
+
+    def drop_all(self) -> None:
+        for server in getattr(self, "servers", ()):
+            server.close()
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's protocol with limits: the head of a request is short and comes soon, and nothing is parsed of what
+    follows an answer that did not wait for the whole request."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._is_in_head = True
+        self._is_whole = True
+        self._head_bytes = 0
+        self._is_deaf = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._set_timer(HEAD_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_LIMIT_BYTES and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._is_whole, self._head_bytes = True, False, 0
+        self._set_timer(HEAD_TIMEOUT_S)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:  # trailers say nothing here
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._unset_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_whole = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_whole and not self.pipeline:
+            # The answer was given early. Closed at once, it might not reach whoever is still sending.
+            self._is_deaf = True
+            self._set_timer(LINGER_S)
+
+    def _set_timer(self, seconds: float) -> None:
+        self._unset_timer()
+        self._timer = self.loop.call_later(seconds, self.transport.close)
+
+    def _unset_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class QuietWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn takes a refusal for a handshake that never ended, and would log every one as an error.
+
+    A watcher that does not read would keep what is meant for it in memory: it is cut off.
+    """
+
+    async def run_asgi(self) -> None:
+        await super().run_asgi()
+        if not self.writable.is_set():
+            self.transport.abort()
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True

@@ -1,0 +1,206 @@
+"""A remote job, mirrored: what its updates told is what the view, the progress line and the outputs of a job show."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.cli.live_layout import Size
+from talka.cli.live_view import Composer
+from talka.client.mirror import Mirror
+from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, WorkflowUpdate
+from talka.control.job_view import update_of
+from talka.report.document import Meta, build
+from talka.report.summary import progress_line
+from talka.stats.tally import Exchanges, StepTally, Tally
+from talka.stats.windows import WINDOW_NS, Window
+from talka.wire.jobs import BundleFacts
+from talka.wire.records import WorkflowOrder
+from talka.wire.shards import Settings
+from talka.work.lifecycle import JobState, TaskState
+from talka.work.load import Plan, Segment
+from talka.work.specs import NodeOutline
+from talka.work.thresholds import parse_threshold
+
+SECOND = 1_000_000_000
+NOW = 5_000 * SECOND
+SIZE = Size(120, 40)
+
+
+def workflow_order(name: str, *depends_on: str) -> WorkflowOrder:
+    plan = Plan.of_vus([Segment(10 * SECOND, 4, 4)])
+    nodes = (NodeOutline("home", "step", True),)
+    return WorkflowOrder(name, plan, "auto", True, depends_on, 70 * SECOND, (), (), "4 VUs for 10s", nodes)
+
+
+@pytest.fixture
+def order() -> JobOrder:
+    return JobOrder(
+        name="shop.py",
+        bundle=BundleFacts("a" * 64, 3, b"", "shop.py", {}),
+        workflows=(workflow_order("Browse"), workflow_order("Buy", "Browse")),
+        settings=Settings(grace_ns=SECOND),
+        thresholds=(parse_threshold("failed < 1%"),),
+    )
+
+
+@pytest.fixture
+def mirror(order: JobOrder) -> Mirror:
+    return Mirror("job1", order)
+
+
+def tally_of(requests: int) -> Tally:
+    return Tally(
+        iterations=requests, started=requests, exchanges=Exchanges(ok=requests), steps={"home": StepTally(ok=requests)}
+    )
+
+
+def facts_of(state: JobState = JobState.RUNNING, **more: Any) -> JobFacts:
+    return JobFacts("job1", "shop.py", state, **{"cores": 3, **more})
+
+
+def running(requests: int = 40, elapsed_ns: int = 2 * SECOND, **more: Any) -> JobUpdate:
+    """Browse runs since `elapsed_ns`, Buy waits for it."""
+    browse = WorkflowUpdate("Browse", TaskState.RUNNING, elapsed_ns, vus=4, cores=3, tally=tally_of(requests))
+    workflows = [browse, WorkflowUpdate("Buy", TaskState.PENDING)]
+    given: dict[str, Any] = {"job": facts_of(), "elapsed_ns": elapsed_ns, "origin": True, "workflows": workflows}
+    return JobUpdate(**(given | more))
+
+
+def text_of(mirror: Mirror, order: JobOrder, now: int) -> str:
+    view = Composer(order.name, order.workflows).view(mirror.job, now, SIZE)
+    return "\n".join("".join(text for text, _ in line) for line in view.lines)
+
+
+def test_before_the_first_update_there_is_a_job_of_which_nothing_has_begun(mirror: Mirror, order: JobOrder) -> None:
+    assert list(mirror.job.workflows) == ["Browse", "Buy"] and mirror.job.spec.job == "job1"
+    assert not mirror.job.origin_ns and mirror.facts is None
+    assert "waits" in text_of(mirror, order, NOW)
+
+
+def test_update_is_what_the_job_then_says_of_itself(mirror: Mirror) -> None:
+    mirror.apply(NOW, running())
+    job = mirror.job
+    assert job.elapsed_ns(NOW) == 2 * SECOND and job.origin_ns == NOW - 2 * SECOND
+    assert job.cores == 3 and job.active_vus() == 4
+    assert job.tally().exchanges.requests == 40 and job.workflows["Browse"].cores == 3
+    assert job.workflows["Browse"].state is TaskState.RUNNING and job.workflows["Buy"].state is TaskState.PENDING
+    assert mirror.facts == facts_of()
+
+
+def test_later_update_replaces_counts_and_does_not_add_to_them(mirror: Mirror) -> None:
+    mirror.apply(NOW, running(40))
+    mirror.apply(NOW + SECOND, running(70, 3 * SECOND))
+    assert mirror.job.tally().exchanges.requests == 70 and mirror.job.active_vus() == 4
+
+
+def test_update_that_travelled_long_does_not_move_the_start(mirror: Mirror) -> None:
+    mirror.apply(NOW, running(elapsed_ns=2 * SECOND))
+    mirror.apply(NOW + 3 * SECOND, running(elapsed_ns=3 * SECOND))  # two seconds late
+    assert mirror.job.origin_ns == mirror.job.workflows["Browse"].origin_ns == NOW - 2 * SECOND
+    mirror.apply(NOW + 4 * SECOND, running(elapsed_ns=7 * SECOND))  # the first one was late as well
+    assert mirror.job.origin_ns == mirror.job.workflows["Browse"].origin_ns == NOW - 3 * SECOND
+
+
+def test_windows_add_up_to_the_timeline(mirror: Mirror) -> None:
+    mirror.apply(NOW, running(windows=[Window(0, requests=5), Window(1, requests=6)]))
+    mirror.apply(NOW + SECOND, running(windows=[Window(2, requests=7)]))
+    spans = mirror.job.timeline.spans()
+    assert [(span.start_ns // WINDOW_NS, span.window.requests) for span in spans] == [(0, 5), (1, 6), (2, 7)]
+
+
+def test_end_of_a_workflow_stops_its_clock_and_its_users(mirror: Mirror) -> None:
+    mirror.apply(NOW, running())
+    ended = WorkflowUpdate(
+        "Browse", TaskState.FAILED, 3 * SECOND, True, True, 0, 3, tally_of(50), "home raised ValueError", ["a note"]
+    )
+    mirror.apply(NOW + 2 * SECOND, running(elapsed_ns=4 * SECOND, workflows=[ended]))
+    run = mirror.job.workflows["Browse"]
+    assert run.elapsed_ns(NOW + 60 * SECOND) == 3 * SECOND and run.stopped_ns
+    assert (run.state, run.failure, run.notes) == (TaskState.FAILED, "home raised ValueError", ["a note"])
+    assert mirror.job.active_vus() == 0 and run.shards[0].is_done and not mirror.job.ended_ns
+
+
+def test_workflow_that_was_skipped_has_ended_without_having_begun(mirror: Mirror) -> None:
+    skipped = WorkflowUpdate("Buy", TaskState.SKIPPED, ended=True)
+    mirror.apply(NOW, running(workflows=[skipped]))
+    run = mirror.job.workflows["Buy"]
+    assert run.ended_ns == NOW and not run.origin_ns and run.shards == []
+
+
+def test_workflow_that_the_order_does_not_name_is_left_out(mirror: Mirror) -> None:
+    mirror.apply(NOW, running(workflows=[WorkflowUpdate("Other", TaskState.RUNNING)]))
+    assert list(mirror.job.workflows) == ["Browse", "Buy"]
+
+
+def test_final_update_ends_the_job_and_keeps_its_cores(mirror: Mirror) -> None:
+    mirror.apply(NOW, running())
+    mirror.apply(
+        NOW + 9 * SECOND,
+        JobUpdate(facts_of(JobState.COMPLETED, cores=0), elapsed_ns=10 * SECOND, origin=True, final=True),
+    )
+    job = mirror.job
+    assert job.elapsed_ns(NOW + 99 * SECOND) == 10 * SECOND and job.cores == 3
+    assert job.tally().exchanges.requests == 40  # an update without workflows takes nothing away
+
+
+def test_job_that_ended_before_it_began_ends_when_that_is_told(mirror: Mirror) -> None:
+    mirror.apply(NOW, JobUpdate(facts_of(JobState.CANCELLED, cores=0), final=True))
+    mirror.apply(NOW + SECOND, JobUpdate(facts_of(JobState.CANCELLED, cores=0), final=True))
+    assert mirror.job.ended_ns == NOW and mirror.job.elapsed_ns(NOW) == 0
+
+
+@pytest.mark.parametrize("facts", [facts_of(cancel="enough"), facts_of(JobState.CANCELLING)], ids=["asked", "begun"])
+def test_job_that_is_to_stop_is_shown_as_being_cancelled(mirror: Mirror, order: JobOrder, facts: JobFacts) -> None:
+    mirror.apply(NOW, running())
+    assert "being cancelled" not in text_of(mirror, order, NOW)
+    mirror.apply(NOW, running(job=facts))
+    assert "being cancelled" in text_of(mirror, order, NOW)
+
+
+def test_engine_stays_known(mirror: Mirror) -> None:
+    mirror.apply(NOW, running(engine="python"))
+    mirror.apply(NOW, running())
+    assert mirror.job.engine == "python"
+
+
+def test_lost_parts_are_told_with_those_still_open(mirror: Mirror, order: JobOrder) -> None:
+    closed = LostPart("Browse", 0, "was killed", SECOND, 2 * SECOND, 2, 5)
+    opened = LostPart("Browse", 1, "fell silent", SECOND, SECOND, 2, 0, is_open=True)
+    mirror.apply(NOW, running(lost=[closed, opened, LostPart("Other", 0, "is strange", 0, 0, 0, 0, is_open=True)]))
+    assert [lost.cause for lost in mirror.job.lost] == ["was killed", "fell silent", "is strange"]
+    text = text_of(mirror, order, NOW)
+    assert "was killed after 0:01, missing until 0:02, 5 arrivals missing" in text
+    assert "fell silent after 0:01, not replaced yet" in text
+    assert mirror.job.workflows["Browse"].cores == 3  # a gap has no cores of its own
+    replaced = msgspec.structs.replace(opened, to_ns=3 * SECOND, is_open=False)
+    mirror.apply(NOW, running(lost=[closed, replaced]))
+    assert len(mirror.job.lost) == 2 and "not replaced yet" not in text_of(mirror, order, NOW)
+
+
+def test_view_and_progress_line_show_what_the_cluster_counted(mirror: Mirror, order: JobOrder) -> None:
+    mirror.apply(NOW, running(40))
+    mirror.apply(NOW + SECOND, running(70, 3 * SECOND))
+    text = text_of(mirror, order, NOW + SECOND)
+    assert "3 cores" in text and "4 of 4 VUs" in text and "waits for Browse" in text and "failed < 1%" in text
+    line = progress_line(mirror.job, NOW + SECOND)
+    assert "3s" in line and "active 4 VUs" in line and "70 requests" in line
+
+
+def test_mirror_of_a_job_says_of_itself_what_the_job_says(mirror: Mirror, order: JobOrder) -> None:
+    """What a manager tells of a job comes out of the mirror as it went in."""
+    first = Mirror("job1", order)
+    first.apply(NOW, running(windows=[Window(number, requests=4) for number in range(20)]))
+    later = NOW + 3 * SECOND
+    told = update_of(first.job, facts_of(), later, sequence=1, windows_after=-1, steps=True)
+    mirror.apply(later, msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=JobUpdate))
+    again = update_of(mirror.job, facts_of(), later, sequence=1, windows_after=-1, steps=True)
+    assert msgspec.msgpack.encode(again) == msgspec.msgpack.encode(told) and len(told.windows) == 20
+
+
+def test_result_can_be_made_of_a_mirrored_job_that_has_ended(mirror: Mirror, order: JobOrder) -> None:
+    mirror.apply(NOW, running())
+    mirror.apply(NOW + SECOND, running(job=facts_of(JobState.COMPLETED), elapsed_ns=3 * SECOND, final=True))
+    meta = Meta(name="shop.py", file=None, started_at="2026-01-01T00:00:00.000+00:00", version="0")
+    document = build(mirror.job, order.workflows, meta)
+    assert document.totals.requests == 40 and document.duration_s == 3.0 and document.thresholds[0].passed

@@ -1,0 +1,176 @@
+"""The socket under the API: who may listen where, limits of connections, stopping, TLS."""
+
+import asyncio
+import signal
+import socket
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from talka.client.client import Client
+from talka.client.http import NoAnswer
+from talka.client.requests import ClusterUnreachable
+from talka.net.certificates import issue, make_authority
+from talka.net.tls import cert_files
+from talka.web import server as module
+from talka.web.server import CannotListen, Exposed, listen
+from talka.wire.roles import Role
+from tests.web.fake_control import LIMIT_S, Api, Apis
+
+
+def test_without_tokens_it_listens_on_loopback_only() -> None:
+    with pytest.raises(Exposed, match="let everybody in: give it a token key"):
+        listen("0.0.0.0", 0, has_tokens=False)
+    for host in ("127.0.0.1", "localhost"):
+        listen(host, 0, has_tokens=False).close()
+    listen("0.0.0.0", 0, has_tokens=True).close()
+
+
+def test_an_address_that_is_taken_or_not_there_is_said_in_words() -> None:
+    with listen("127.0.0.1", 0, has_tokens=False) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            listen("127.0.0.1", port, has_tokens=False)
+    with pytest.raises(CannotListen, match="cannot listen on no.such.host.invalid"):
+        listen("no.such.host.invalid", 0, has_tokens=False)
+
+
+async def test_the_process_keeps_its_own_signal_handlers(apis: Apis) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+    await apis.start()
+
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+async def test_stopping_lets_a_call_that_is_under_way_finish(apis: Apis) -> None:
+    api = await apis.start(grace_s=LIMIT_S)
+    api.control.hold = asyncio.Event()
+    asked = asyncio.create_task(api.ask("GET", "/v1/jobs"))
+    await api.control.is_asked()
+
+    api.stop.set()
+    await asyncio.sleep(0)
+    api.control.hold.set()
+
+    assert (await asked).status == 200
+    assert api.task is not None
+    await api.task
+    with pytest.raises(NoAnswer):
+        await api.ask("GET", "/v1/jobs")
+
+
+async def test_stopping_does_not_wait_for_ever(apis: Apis) -> None:
+    api = await apis.start(grace_s=0)
+    api.control.hold = asyncio.Event()
+    asked = asyncio.create_task(api.ask("GET", "/v1/jobs"))
+    await api.control.is_asked()
+
+    api.stop.set()
+    assert api.task is not None
+    async with asyncio.timeout(LIMIT_S):
+        await api.task
+
+    with pytest.raises(NoAnswer):
+        await asked
+
+
+async def test_an_endless_head_is_cut_off(api: Api) -> None:
+    answer = await api.send(b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_head_that_never_comes_is_not_waited_for(apis: Apis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAD_TIMEOUT_S", 0.05)
+    api = await apis.start()
+
+    assert await api.send(b"") == b""
+    assert await api.send(b"GET /v1/jobs HTTP/1.1\r\nHost: loc") == b""
+
+
+async def test_what_follows_an_early_answer_is_not_kept(apis: Apis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.05)
+    api = await apis.start()
+    reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
+
+    writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\nx")
+    assert b" 415 " in await reader.readline()
+    writer.write(b"y" * 1000)
+
+    async with asyncio.timeout(LIMIT_S):
+        await reader.read()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_connection_serves_one_request_after_the_other(api: Api) -> None:
+    reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
+    request = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    for _ in range(2):
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert b"\r\ndate: " in head
+        await reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_nonsense_is_answered_with_400(api: Api) -> None:
+    assert (await api.send(b"\x16\x03\x01 hello\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    now = datetime.now(UTC)
+    make_authority(folder, "shop", "staging", now=now)
+    for name, role in (("m1", Role.MANAGER), ("w1", Role.WORKER)):
+        issue(folder, name=name, role=role, now=now)
+    return folder
+
+
+def server_tls(folder: Path, name: str) -> ssl.SSLContext:
+    files = cert_files(folder, name)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    return context
+
+
+async def test_a_manager_with_a_certificate_of_the_clusters_authority_is_trusted(apis: Apis, certs: Path) -> None:
+    api = await apis.start(tls=server_tls(certs, "m1"))
+    client = Client([str(api.address)], ca=str(certs / "ca.crt"))
+
+    assert (await client.cluster()).name == "shop"
+
+
+async def test_a_worker_cannot_pass_for_a_manager(apis: Apis, certs: Path) -> None:
+    api = await apis.start(tls=server_tls(certs, "w1"))
+    client = Client([str(api.address)], token="t", ca=str(certs / "ca.crt"), question_s=0.6)
+    api.control.add_job()
+
+    with pytest.raises(ClusterUnreachable, match="not a manager's but says worker"):
+        await client.cluster()
+    assert api.control.asked == []
+
+
+async def test_a_foreign_certificate_is_told_in_words(apis: Apis, certs: Path, tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    make_authority(tmp_path, "shop", "staging", now=now)
+    issue(tmp_path, name="m1", role=Role.MANAGER, now=now)
+    api = await apis.start(tls=server_tls(tmp_path, "m1"))
+    client = Client([str(api.address)], ca=str(certs / "ca.crt"), question_s=0.6)
+
+    with pytest.raises(ClusterUnreachable, match="of another authority than ours"):
+        await client.cluster()
+
+
+async def test_a_socket_that_was_handed_over_is_used(apis: Apis) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    api = await apis.start(listener=listener)
+
+    assert (await api.ask("GET", "/livez")).status == 200
