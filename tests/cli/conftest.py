@@ -5,11 +5,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
 
 from talka.cli.demo import running_demo_server
+from talka.cli.main import run_command
+from talka.web.auth import Tokens
+from tests.cli.remote_cluster import RemoteCluster
 
 LIMIT_S = 60
 OURS = ("TALKA_", "NO_COLOR", "FORCE_COLOR", "CI", "COLUMNS", "PYTHONWARNINGS", "PYTHONUNBUFFERED")
@@ -114,3 +118,49 @@ class Buy(Workflow):
 '''
     )
     return file
+
+
+# Commands that ask a cluster.
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Ask = Callable[..., Done]
+
+
+@pytest.fixture
+def remote() -> Iterator[RemoteCluster]:
+    """A cluster on loopback that wants no token."""
+    cluster = RemoteCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def token_key() -> bytes:
+    return b"the key of the cluster's tokens, long enough"
+
+
+@pytest.fixture
+def guarded(token_key: bytes) -> Iterator[RemoteCluster]:
+    """A cluster that wants tokens."""
+    cluster = RemoteCluster(Tokens([token_key], "default"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Runs a command in this process, in an empty folder, with nothing of Talka's in the environment."""
+    for name in list(os.environ):
+        if name.startswith(OURS) or name == "GITHUB_STEP_SUMMARY":
+            monkeypatch.delenv(name)
+
+    def run(*arguments: str) -> Done:
+        return Done(run_command(arguments), *capsys.readouterr())
+
+    return run

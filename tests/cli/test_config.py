@@ -73,6 +73,11 @@ def test_every_setting_can_come_from_every_place(monkeypatch: pytest.MonkeyPatch
         "grace": ('"0s"', "0s", "0s"),
         "allow_partial": ("true", "yes", True),
         "iterations": ("9", "9", 9),
+        "to": ('"10.0.0.5:8470"', "10.0.0.5:8470", "10.0.0.5:8470"),
+        "token_file": ('"mine.token"', "mine.token", "mine.token"),
+        "ca": ('"ca.crt"', "ca.crt", "ca.crt"),
+        "priority": ("9", "9", 9),
+        "workers_have": ('["numpy", "pandas"]', "numpy, pandas", ("numpy", "pandas")),
     }
     assert given.keys() == CHECKS.keys()
     for name, (written, text, value) in given.items():

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.connection import api_options, asked
 from talka.cli.output import harmless, say, tell
-from talka.cli.secret import ClusterUnreachable, Seconds, checked_id, cluster_option, environment_option, read_secrets
+from talka.cli.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from talka.wire.asking import Question
 
 COMMANDS = {
+    "status": Entry("Commands", "talka.cli.cluster:status", "managers, workers, cores and the queue, over the API"),
     "members": Entry("Commands", "talka.cli.cluster:members", "who is there, as this member sees it"),
     "leader": Entry("Commands", "talka.cli.cluster:leader", "who leads, since which term"),
     "audit": Entry("Commands", "talka.cli.cluster:audit", "who accused whom, and why"),
@@ -33,11 +35,12 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
     cls=LazyGroup,
     entries=COMMANDS,
     examples=[
+        ("talka cluster status --to 10.0.0.5:8470", "managers, workers and the queue"),
         ("talka cluster members --to 10.0.0.5:8472 --secret-file s", "who is there"),
         ("talka cluster leader --to 10.0.0.5:8472 --json", "who leads, for programs"),
         ("talka cluster keys --to 10.0.0.5:8472 --rotate new-secret", "seal with another secret everywhere"),
     ],
-    help="Ask a member of a cluster, and change its keys.",
+    help="Ask a cluster: its managers over the API, or any member of it; and change its keys.",
 )
 def cluster() -> None:
     pass
@@ -61,6 +64,31 @@ def asking_options(command: Decorated) -> Decorated:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command("status", cls=Command, help="Who leads, which managers are there, how many cores are free, who waits.")
+@json_option
+@api_options
+def status(as_json: bool, **where: Any) -> int:
+    view = asked(where, lambda client: client.cluster())
+    if as_json:
+        print_json(view)
+        return 0
+    rows = [
+        ("cluster", view.name),
+        ("leader", f"{view.leader}, term {view.term}" if view.leader else "none: no job can be taken or changed now"),
+        ("workers", str(view.workers)),
+        ("cores", f"{view.cores_free} of {view.cores} are free"),
+        ("queue", f"{view.queue} waiting" if view.queue else "empty"),
+    ]
+    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows))
+    if view.managers:
+        managers = [
+            (one.name, one.state, one.api, str(one.jobs), "leads" if one.leads else "")
+            for one in sorted(view.managers, key=lambda one: one.name)
+        ]
+        say("\n" + table(("MANAGER", "STATE", "API", "JOBS", "NOTE"), managers))
+    return 0
 
 
 @click.command("members", cls=Command, help="Who is there, as this member sees it.")
@@ -289,6 +317,7 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
     import asyncio
     from pathlib import Path
 
+    from talka.client.requests import ClusterUnreachable
     from talka.errors import Unavailable
     from talka.net.asker import AnswerRefused, Asker, NobodyThere
     from talka.wire.addresses import parse_address
@@ -333,6 +362,7 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
 
 
 async def resolved(address: str, host: str) -> list[str]:
+    from talka.client.requests import ClusterUnreachable
     from talka.net.discovery import Candidates
 
     candidates = Candidates([address])

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO, TypeAlias, cast
@@ -52,6 +52,11 @@ class Settings:
     engine: Literal["auto", "python"] = "auto"
     grace: str | float = "30s"
     allow_partial: bool = False
+    to: str | None = None
+    token_file: str | None = None
+    ca: str | None = None
+    priority: int = 5
+    workers_have: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
     """Setting to where its value comes from, for those that have no default value."""
 
@@ -127,6 +132,19 @@ def checked_outputs(label: str, value: object) -> tuple[str, ...]:
     return tuple(outputs)
 
 
+def checked_address(label: str, value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise BadSetting(f"{label} = {shown(value)} is no address of a manager: write HOST:PORT")
+
+
+def checked_modules(label: str, value: object) -> tuple[str, ...]:
+    modules = [value] if isinstance(value, str) else value
+    if not isinstance(modules, list | tuple) or not all(isinstance(module, str) and module for module in modules):
+        raise BadSetting(f'{label} = {shown(value)} is not a list of modules such as ["pandas"]')
+    return tuple(modules)
+
+
 def one_of(*choices: str) -> Callable[[str, object], str]:
     def check(label: str, value: object) -> str:
         if isinstance(value, str) and value in choices:
@@ -160,17 +178,27 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "engine": one_of("auto", "python"),
     "grace": checked_grace,
     "allow_partial": switch,
+    "to": checked_address,
+    "token_file": checked_path,
+    "ca": checked_path,
+    "priority": whole(1, 10),
+    "workers_have": checked_modules,
 }
 # Flags and variables are texts. What does not read as its type stays a text, and its check says what is wrong.
 FROM_TEXT: Mapping[str, Callable[[str], object]] = {
-    **dict.fromkeys(("vus", "iterations", "cores", "seed"), lambda text: int(text) if WHOLE.fullmatch(text) else text),
+    **dict.fromkeys(
+        ("vus", "iterations", "cores", "seed", "priority"), lambda text: int(text) if WHOLE.fullmatch(text) else text
+    ),
     **dict.fromkeys(("allow_partial", "keep"), lambda text: SWITCH.get(text.lower(), text)),
     "outputs": lambda text: [output.strip() for output in text.split(";") if output.strip()],
     "thresholds": lambda text: [rule.strip() for rule in text.split(";") if rule.strip()],
+    "workers_have": lambda text: [name.strip() for name in text.split(",") if name.strip()],
 }
-FLAGS = {"thresholds": "--threshold", "outputs": "--output"}
-PATHS = ("json", "html", "junit")
+FLAGS = {"thresholds": "--threshold", "outputs": "--output", "seeds": "--seed", "capabilities": "--capability"}
+PATHS = ("json", "html", "junit", "token_file", "ca")
 EXCLUSIVE = ("rate", "iterations")
+NODES = ("up", "manager", "worker")
+"""Tables with the settings of a node, beside those of a job."""
 
 
 def read_settings(flags: Mapping[str, object]) -> Settings:
@@ -214,19 +242,24 @@ def from_text(name: str, value: object) -> object:
 
 
 def layers_of_files(folder: Path) -> list[Layer]:
-    """Of pyproject.toml and of talka.toml, the nearest of each, up to the root of the repository."""
-    project: Layer = {}
-    own: Layer = {}
+    return [layer_of_table(table, path, section, CHECKS, PATHS) for table, path, section in tables_of_files(folder)]
+
+
+def tables_of_files(folder: Path) -> list[tuple[object, Path, str]]:
+    """Of pyproject.toml and of talka.toml, the nearest of each, up to the root of the repository: their table, the file,
+    and what to call the place of the table in it."""
+    project: list[tuple[object, Path, str]] = []
+    own: list[tuple[object, Path, str]] = []
     for place in (folder, *folder.parents):
         if not own and (place / "talka.toml").is_file():
-            own = layer_of_table(read_toml(place / "talka.toml"), place / "talka.toml", "")
+            own.append((read_toml(place / "talka.toml"), place / "talka.toml", ""))
         if not project and (place / "pyproject.toml").is_file():
             tools = read_toml(place / "pyproject.toml").get("tool", {})
-            table = tools.get("talka", {}) if isinstance(tools, dict) else {}
-            project = layer_of_table(table, place / "pyproject.toml", "[tool.talka] ")
+            if table := tools.get("talka", {}) if isinstance(tools, dict) else {}:
+                project.append((table, place / "pyproject.toml", "[tool.talka] "))
         if (place / ".git").exists():
             break
-    return [project, own]
+    return [*project, *own]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -237,20 +270,38 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadSetting(f"{shown_path(path)} cannot be read: {reason}") from None
 
 
-def layer_of_table(table: object, path: Path, section: str) -> Layer:
+def layer_of_table(table: object, path: Path, section: str, known: Collection[str], paths: Collection[str]) -> Layer:
     place = shown_path(path)
     if not isinstance(table, dict):
         raise BadSetting(f"{place}: {section.strip()} is not a table")
     layer = {}
     for key, value in table.items():
-        if key not in CHECKS:
-            hint = did_you_mean(key, CHECKS) or f" There are {', '.join(CHECKS)}."
+        if key in NODES and known is CHECKS:
+            continue  # settings of a node, which the command that is one reads
+        if key not in known:
+            hint = did_you_mean(key, known) or f" There are {', '.join(known)}."
             raise BadSetting(f"{place}: {section}has no setting {key!r}.{hint}")
-        if key in PATHS and isinstance(value, str) and value not in ("", "-"):
+        if key in paths and isinstance(value, str) and value not in ("", "-"):
             # Beside the file that names it, from whatever folder the command is called.
-            value = os.path.relpath(path.parent / value)
+            value = os.path.relpath(path.parent / os.path.expanduser(value))
         layer[key] = Given(value, f"{place} {section}".strip(), f"{place}: {section}{key}")
     return layer
+
+
+def layer_of_node(kind: str, flags: Mapping[str, object], known: Collection[str], paths: Collection[str]) -> Layer:
+    """What is given for a node: flag > TALKA_* > [kind] in talka.toml > [tool.talka.kind] in pyproject.toml.
+
+    `flags` may hold None for those not given. Nothing is checked yet.
+    """
+    layer: Layer = {}
+    for table, path, section in tables_of_files(Path.cwd()):
+        part = table.get(kind, {}) if isinstance(table, dict) else {}
+        layer |= layer_of_table(part, path, f"[tool.talka.{kind}] " if section else f"[{kind}] ", known, paths)
+    for name in known:
+        variable = f"TALKA_{name.upper()}"
+        if text := os.environ.get(variable):
+            layer[name] = Given(text, variable, variable)
+    return layer | layer_of_flags({name: value for name, value in flags.items() if name in known})
 
 
 def shown_path(path: Path) -> str:
@@ -260,19 +311,18 @@ def shown_path(path: Path) -> str:
 # The environment, for whatever else needs it.
 
 
-def pass_variables(given: Iterable[str]) -> None:
-    """Sets NAME=VALUE for this process and those it starts; NAME alone must be set already."""
-    pairs = []
+def pass_variables(given: Iterable[str]) -> dict[str, str]:
+    """Sets NAME=VALUE for this process and those it starts; NAME alone must be set already. Returns all that are named."""
+    pairs = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not name or "\0" in text:
             raise BadSetting(f"--env {shown(text)} names no variable: write NAME or NAME=VALUE")
-        if equals:
-            pairs.append((name, value))
-        elif name not in os.environ:
+        if not equals and name not in os.environ:
             raise BadSetting(f"--env {name}: the variable {name} is not set here: set it, or write {name}=VALUE")
-    for name, value in pairs:
-        os.environ[name] = value
+        pairs[name] = value if equals else os.environ[name]
+    os.environ.update(pairs)
+    return pairs
 
 
 def wants_color(stream: TextIO) -> bool:
@@ -297,6 +347,10 @@ def step_summary() -> str | None:
 
 def own_secret_file() -> str | None:
     return os.environ.get("TALKA_SECRET_FILE") or None
+
+
+def own_token() -> str | None:
+    return os.environ.get("TALKA_TOKEN") or None
 
 
 def wants_traceback() -> bool:

@@ -88,7 +88,7 @@ def stop_when_stdin_ends() -> None:
 @cores
 def demo(**flags: Any) -> int:
     from talka.cli.config import layer_of_flags, pass_variables, settled
-    from talka.cli.jobs import Reporting, plan
+    from talka.cli.jobs import Reporting, opening_of, plan
 
     # The command's own flags alone: the demonstration is the same in every folder.
     settings = settled([layer_of_flags(flags)])
@@ -99,7 +99,7 @@ def demo(**flags: Any) -> int:
         job = plan(str(test), settings)
         tell(f"a demo server listens on {url}; the test is {test}: {job.specs[0].shape.describe()}")
         reporting = Reporting(job, settings)
-        code = reporting.report(reporting.carry_out())
+        code = reporting.report(reporting.carry_out(opening_of(job)))
     if settings.html is not None:
         tell(f"The report is in {settings.html}.")
     tell(f"Next: start `talka demo-server`, then try `talka run http://127.0.0.1:{DEMO_PORT}/delay/20 --rate 200/s`.")

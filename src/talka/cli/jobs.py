@@ -5,7 +5,8 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -24,39 +25,77 @@ from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import FilePlace
 from talka.report.html import html_report
 from talka.report.output import JobInfo, Output, Outputs, WindowFeed, parse_output
-from talka.report.plan import plan_document, plan_text
+from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line, summary
 from talka.report.text import counted_text
 from talka.work.outcome import ExitCode
+from talka.work.specs import Outlined, WorkflowSpec
 from talka.work.thresholds import BadThreshold
 
 PROGRESS_EVERY_NS = 3 * SECOND
+WAITING_EVERY_NS = 30 * SECOND
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+Progress = Callable[[LoadJob, int], None]
+
+
+class ReportedJob(Protocol):
+    """A job that can be run and told of, wherever it runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def specs(self) -> Sequence[Outlined]: ...
+    @property
+    def cores(self) -> int: ...
+    async def run(
+        self, *, on_progress: Progress | None, progress_every_ns: int, handle_signals: bool
+    ) -> ResultDocument: ...
 
 
 def plan(target: str, settings: Settings) -> LocalJob:
     """The job of the target with the settings' load in place of its own. Nothing is sent."""
     options = LocalOptions(
         cores=settings.cores,
-        overrides=Overrides(settings.vus, settings.rate, settings.duration, settings.iterations),
+        overrides=overrides_of(settings),
         thresholds=settings.thresholds,
         grace=settings.grace,
         seed=settings.seed,
         engine=settings.engine,
         allow_partial=settings.allow_partial,
     )
-    try:
-        if SCHEME.match(target):
-            parse_url(target)  # here, for what is wrong with it is the command's mistake, not a test file's
+    with mistakes_of(settings):
+        if is_url(target):
             return job_from_url(target, options)
         return job_from_file(*file_and_names(target), options)
+
+
+def overrides_of(settings: Settings) -> Overrides:
+    return Overrides(settings.vus, settings.rate, settings.duration, settings.iterations)
+
+
+@contextlib.contextmanager
+def mistakes_of(settings: Settings) -> Iterator[None]:
+    """What is wrong with a plan because of the settings is said of the settings."""
+    try:
+        yield
     except BadThreshold as error:
         # The rules of a file are reported with the file; this one came with the settings.
         raise BadSetting(f"{settings.named('thresholds')}: {error}") from None
     except CannotOverride as error:
         # It speaks of flags; say which of the values did not come as one.
-        others = [f" ({name} is from {origin})" for name, origin in settings.origins.items() if origin[:2] != "--"]
+        load = ("vus", "rate", "duration", "iterations")
+        origins = {name: settings.origins[name] for name in load if name in settings.origins}
+        others = [f" ({name} is from {origin})" for name, origin in origins.items() if origin[:2] != "--"]
         raise BadSetting(f"{error}{''.join(others)}") from None
+
+
+def is_url(target: str) -> bool:
+    if not SCHEME.match(target):
+        return False
+    parse_url(target)  # here, for what is wrong with it is the command's mistake, not a test file's
+    return True
 
 
 def file_and_names(target: str) -> tuple[str, list[str]]:
@@ -89,8 +128,10 @@ def show_plan(job: LocalJob, file: ResultFile | None) -> None:
 class Reporting:
     """Everything that is told of a job while it runs and when it has ended. What cannot be written is found here first."""
 
-    def __init__(self, job: LocalJob, settings: Settings) -> None:
+    def __init__(self, job: ReportedJob, settings: Settings, waiting: Callable[[], str] = lambda: "") -> None:
+        """`waiting` says what the job waits for before it begins; empty once it has begun."""
         self._job = job
+        self._waiting = waiting
         self._ui = settings.ui
         self._result_file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
         outputs: list[Output] = [parse_output(text, settings.named("outputs")) for text in settings.outputs]
@@ -108,8 +149,8 @@ class Reporting:
         self._windows = WindowFeed(self._outputs, job.name)
         self._view: LiveView | None = None
 
-    def carry_out(self) -> ResultDocument:
-        """Run the job to its end, or until it is interrupted."""
+    def carry_out(self, opening: str) -> ResultDocument:
+        """Run the job to its end, or until it is interrupted. `opening` is said first, where there is no live view."""
         # Without a terminal for the result, the last frame is all that people see.
         keep = not sys.stdout.isatty()
         with contextlib.ExitStack() as stack:
@@ -117,23 +158,21 @@ class Reporting:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
             lines = None if self._ui == "none" else ProgressLines()
             if wants_live_view(self._ui, sys.stderr):
-                composer = Composer(self._job.name, self._job.specs)
+                composer = Composer(self._job.name, self._job.specs, self._waiting)
                 self._view = stack.enter_context(
                     LiveView(composer, sys.stderr, color=wants_color(sys.stderr), keep=keep)
                 )
                 lines = None
             elif lines is not None:
-                cores = counted_text(self._job.cores, "core")
-                stop = "Ctrl-C stops it and still reports, a second one ends it at once"
-                tell(f"running {self._job.name} on {cores}: {stop}")
+                tell(opening)
 
             def on_progress(load: LoadJob, now: int) -> None:
                 if load.origin_ns:
                     self._windows(load, now)
                 if self._view is not None:
                     self._view(load, now)
-                if lines is not None and load.origin_ns:
-                    lines(load, now)
+                if lines is not None:
+                    lines(load, now, self._waiting())
 
             every_ns = SECOND // 4 if self._view is not None else SECOND
             try:
@@ -173,9 +212,17 @@ class ProgressLines:
 
     def __init__(self) -> None:
         self._next_at_ns = 0
+        self._said = ""
 
-    def __call__(self, job: LoadJob, now: int) -> None:
-        if now >= self._next_at_ns:
+    def __call__(self, job: LoadJob, now: int, waiting: str) -> None:
+        if waiting:
+            if waiting != self._said or now >= self._next_at_ns:
+                self._next_at_ns, self._said = now + WAITING_EVERY_NS, waiting
+                tell(waiting)
+            return
+        if self._said:  # it waits no more, and the next line is due at once
+            self._next_at_ns, self._said = 0, ""
+        if job.origin_ns and now >= self._next_at_ns:
             self._next_at_ns = now + PROGRESS_EVERY_NS
             tell(progress_line(job, now))
 
@@ -185,7 +232,7 @@ class PageOutput:
 
     name = "html"
 
-    def __init__(self, path: str, what: str, job: LocalJob) -> None:
+    def __init__(self, path: str, what: str, job: ReportedJob) -> None:
         self._place = FilePlace(path, what)
         self._job = job
 
@@ -193,11 +240,21 @@ class PageOutput:
         return
 
     def finish(self, document: ResultDocument) -> None:
-        plan = plan_document(self._job.specs, self._job.cores)
-        self._place.replace(html_report(document, plan).encode())
+        self._place.replace(html_report(document, plan_of(self._job)).encode())
 
     def close(self) -> None:
         return
+
+
+def plan_of(job: ReportedJob) -> PlanDocument | None:
+    """None where the test file is not here."""
+    specs = [spec for spec in job.specs if isinstance(spec, WorkflowSpec)]
+    return plan_document(specs, job.cores) if len(specs) == len(job.specs) else None
+
+
+def opening_of(job: LocalJob) -> str:
+    stop = "Ctrl-C stops it and still reports, a second one ends it at once"
+    return f"running {job.name} on {counted_text(job.cores, 'core')}: {stop}"
 
 
 class HistoryOutput:

@@ -1,6 +1,6 @@
 """What the live view of a job shows, as lines of text. Pure: the job, the time and the size of the terminal come in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from talka.cli.live_counts import PERCENTS, Counts, Histograms, Judge, Key, RecentRates, finished, reported_ns
@@ -39,7 +39,7 @@ from talka.report.text import (
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.windows import WINDOW_NS
 from talka.work.lifecycle import TaskState
-from talka.work.specs import WorkflowSpec
+from talka.work.specs import Outlined
 from talka.work.thresholds import Verdict
 
 SECOND: Final = 1_000_000_000
@@ -78,8 +78,10 @@ class StepRow(NamedTuple):
 class Composer:
     """Makes the views of one job, one after the other, and remembers what spares work or tells a change."""
 
-    def __init__(self, name: str, specs: Sequence[WorkflowSpec]) -> None:
+    def __init__(self, name: str, specs: Sequence[Outlined], waiting: Callable[[], str] = lambda: "") -> None:
+        """`waiting` says what the job waits for before it begins; empty once it has begun."""
         self._name = name
+        self._waiting = waiting
         self._steps = {spec.name: [node.name for node in spec.nodes if node.measured] for spec in specs}
         self._rates: dict[str, RecentRates] = {}
         self._histograms = Histograms()
@@ -121,7 +123,9 @@ class Composer:
 
     def _head(self, job: LoadJob, now: int, counts: Mapping[str, Counts], width: int) -> list[Line]:
         state, style = state_of(job, now)
-        cores = counted_text(job.spec.cores, "core")
+        if waiting := self._waiting():
+            state, style = waiting, "yellow"
+        cores = counted_text(job.cores, "core")
         right = f"{state}  {cores}"
         room = max(width - columns(right) - 2, 8)
         title = styled(width, (padded(self._name, room), "bold"), "  ", (state, style), (f"  {cores}", "dim"))
@@ -407,6 +411,8 @@ def title_of(column: str) -> str:
 def state_of(job: LoadJob, now: int) -> tuple[str, Style]:
     if job.ended_ns:
         return "ended", ""
+    if job.interrupted_by == "cancel":
+        return "being cancelled", "yellow"
     if job.interrupted_by is not None:
         return "stopping, Ctrl-C again ends it at once", "yellow"
     if job.aborted is not None:

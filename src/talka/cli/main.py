@@ -23,9 +23,16 @@ COMMANDS = {
     "config": Entry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
     "doctor": Entry("Look", "talka.cli.doctor:doctor", "is this machine fit to make load, and what would help?"),
     "help": Entry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
+    "up": Entry("Cluster", "talka.cli.node:up", "a cluster of this machine alone: manager, worker and API"),
+    "submit": Entry("Cluster", "talka.cli.submit:submit", "run a load test on a cluster"),
+    "jobs": Entry("Cluster", "talka.cli.cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
+    "workers": Entry("Cluster", "talka.cli.cluster_jobs:workers", "who works, and how many cores are free; drain one"),
+    "manager": Entry("Cluster", "talka.cli.node:manager", "be a manager: keep jobs, lead them, answer clients"),
+    "worker": Entry("Cluster", "talka.cli.node:worker", "be a worker: run what managers give it"),
     "member": Entry("Cluster", "talka.cli.member:member", "be a member of a cluster, and tell who else is"),
-    "cluster": Entry("Cluster", "talka.cli.cluster:cluster", "ask a member: who is there, who leads, which keys"),
+    "cluster": Entry("Cluster", "talka.cli.cluster:cluster", "how it stands: who is there, who leads, which keys"),
     "certs": Entry("Cluster", "talka.cli.certs:certs", "make the certificates of a cluster: init, issue, show"),
+    "token": Entry("Cluster", "talka.cli.token:token", "make tokens that open a cluster's API: key, issue"),
     "init": Entry("Set up", "talka.cli.init:init", "write a load test that runs, with settings and a CI job"),
     "demo-server": Entry("Set up", "talka.cli.demo:demo_server", "a small HTTP server to aim a test at"),
     "completion": Entry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
@@ -82,13 +89,13 @@ def tell_usage(error: click.ClickException) -> None:
 
 
 def exit_code_of(error: TalkaError) -> int:
-    from talka.cli.secret import ClusterUnreachable
+    from talka.client.requests import ClusterUnreachable, TooBusy
     from talka.work.outcome import ExitCode
     from talka.work.specs import BadWorkflows
 
     if isinstance(error, BadWorkflows):
         return ExitCode.BAD_FILE
-    if isinstance(error, ClusterUnreachable):
+    if isinstance(error, ClusterUnreachable | TooBusy):
         return ExitCode.UNREACHABLE
     return ExitCode.USAGE if isinstance(error, Invalid) else ExitCode.INTERNAL_ERROR
 

@@ -5,6 +5,7 @@ import select
 import signal
 import stat
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -157,12 +158,20 @@ def mishap(context: dict[str, Any]) -> str:
     return f"internal error: {line}\nSet TALKA_TRACEBACK=1 to see where it happened."
 
 
+def member_sentence(event: dict[str, Any]) -> str:
+    from talka.nodes.member_events import sentence_of
+
+    return sentence_of(event)
+
+
 class Printer:
     """Prints events. A pipe that nobody reads must not hold the member up: then lines wait, and at last are left out."""
 
-    def __init__(self, loop: Any, as_json: bool) -> None:
+    def __init__(self, loop: Any, as_json: bool, sentence: Callable[[dict[str, Any]], str] | None = None) -> None:
+        """`sentence` says an event to people, in the words of a member when it is not given; empty: it is left out."""
         self._loop = loop
         self._as_json = as_json
+        self._sentence = sentence or member_sentence
         self._waiting: list[bytes] = []
         self._left_out = 0
         self._descriptor = sys.stdout.fileno()
@@ -176,10 +185,11 @@ class Printer:
 
             line = msgspec.json.encode(event)
         else:
-            from talka.nodes.member_events import sentence_of
-
+            sentence = self._sentence(event)
+            if not sentence:
+                return
             at = datetime.fromtimestamp(event["at"]).astimezone()
-            line = f"{at:%H:%M:%S.%f}"[:-3].encode() + b"  " + harmless(sentence_of(event)).encode()
+            line = f"{at:%H:%M:%S.%f}"[:-3].encode() + b"  " + harmless(sentence).encode()
         if len(self._waiting) >= LINES_LIMIT:
             self._left_out += 1
             return

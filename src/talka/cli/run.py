@@ -54,6 +54,36 @@ env = option(
     multiple=True,
     help="A variable for the test; without VALUE, your own. Repeatable.",
 )
+result_options = options(
+    threshold,
+    option("--json", section=RESULT, metavar="FILE", help="Write the result; - prints it, without a summary."),
+    html,
+    option("--junit", section=RESULT, metavar="FILE", help="Write thresholds and checks as JUnit test cases."),
+    option(
+        "--output",
+        "outputs",
+        section=RESULT,
+        metavar="KIND=TARGET",
+        multiple=True,
+        help="Another output: csv, jsonl, markdown, prometheus, influx … (docs/outputs.md). Repeatable.",
+    ),
+    option("--keep/--no-keep", section=RESULT, default=None, help="Keep the result for talka history."),
+    option("--store", section=RESULT, metavar="URL", help="Where to keep it (a file below ~/.local/state)."),
+    option(
+        "--allow-partial/--no-allow-partial",
+        section=RESULT,
+        default=None,
+        help="Exit with 0 also if cores were lost.",
+    ),
+)
+running_options = options(
+    option("--seed", section=RUNNING, metavar="N", help="Makes what is random repeat itself."),
+    option("--grace", section=RUNNING, metavar="D", help="Time for what is under way at the end (30s)."),
+    option(
+        "--ui", section=RUNNING, metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto)."
+    ),
+    option("--engine", section=RUNNING, metavar="[auto|python]", help="What sends the requests (auto)."),
+)
 
 
 @click.command(
@@ -68,39 +98,22 @@ env = option(
 )
 @target
 @load_options
-@threshold
-@option("--json", section=RESULT, metavar="FILE", help="Write the result; - prints it, without a summary.")
-@html
-@option("--junit", section=RESULT, metavar="FILE", help="Write thresholds and checks as JUnit test cases.")
-@option(
-    "--output",
-    "outputs",
-    section=RESULT,
-    metavar="KIND=TARGET",
-    multiple=True,
-    help="Another output: csv, jsonl, markdown, prometheus, influx … (docs/outputs.md). Repeatable.",
-)
-@option("--keep/--no-keep", section=RESULT, default=None, help="Keep the result for talka history.")
-@option("--store", section=RESULT, metavar="URL", help="Where to keep it (a file below ~/.local/state).")
-@option("--allow-partial/--no-allow-partial", section=RESULT, default=None, help="Exit with 0 also if cores were lost.")
+@result_options
 @cores
-@option("--seed", section=RUNNING, metavar="N", help="Makes what is random repeat itself.")
-@option("--grace", section=RUNNING, metavar="D", help="Time for what is under way at the end (30s).")
-@option("--ui", section=RUNNING, metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto).")
-@option("--engine", section=RUNNING, metavar="[auto|python]", help="What sends the requests (auto).")
+@running_options
 @env
 def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.config import pass_variables, read_settings
 
     settings = read_settings(flags)
     pass_variables(env)
-    from talka.cli.jobs import Reporting, plan
+    from talka.cli.jobs import Reporting, opening_of, plan
 
     # What the user's file prints when it is imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
         job = plan(target, settings)
     reporting = Reporting(job, settings)
-    return reporting.report(reporting.carry_out())
+    return reporting.report(reporting.carry_out(opening_of(job)))
 
 
 @click.command(

@@ -1,17 +1,13 @@
-"""What the commands of a cluster have in common: its secret, its ids, and what is said when nobody answers."""
+"""What the commands of a cluster's nodes have in common: its secret and its ids."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from talka.errors import Invalid, Unavailable
+from talka.errors import Invalid
 
 MOST_BYTES = 64 * 1024
-
-
-class ClusterUnreachable(Unavailable):
-    """Exit code 7: nobody is there, or they do not let us in."""
 
 
 class NoSecret(Invalid):

@@ -25,7 +25,7 @@ from talka.errors import Invalid
 from talka.ids import new_job_id
 from talka.report.document import Meta, ResultDocument, build
 from talka.version import VERSION
-from talka.wire.shards import FileSource, FromCore, MemorySource, Settings, Source, UrlSource
+from talka.wire.shards import BundleSource, FileSource, FromCore, MemorySource, Settings, Source, UrlSource
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration
 from talka.work.inspection import inspect_workflows, names_for_thresholds
@@ -85,6 +85,8 @@ class LocalJob:
                 return Path(path).name
             case UrlSource(url=url):
                 return url
+            case BundleSource(file=file):
+                return file
             case MemorySource():
                 return ", ".join(spec.name for spec in self.specs)
 

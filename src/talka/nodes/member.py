@@ -22,7 +22,7 @@ from talka.cluster.timings import TIMINGS
 from talka.control.answers import answer
 from talka.control.door import Door
 from talka.control.lanes import Class
-from talka.control.member import NEVER, Asked, ClusterMember
+from talka.control.member import NEVER, Asked, ClusterMember, JobsPart
 from talka.control.porter import Declined, Porter, RingChanged, Welcomed
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -51,6 +51,12 @@ REMEMBER_S: Final = 5.0
 REFUSALS_LIMIT: Final = 256
 CAPABILITIES: Final = ("challenge", "keyring")
 WILDCARDS: Final = ("0.0.0.0", "::")
+CLASSES: Final = {
+    Lane.STREAM: Class.JOBS,
+    Lane.CONTROL: Class.CONTROL,
+    Lane.RESULTS: Class.RESULTS,
+    Lane.STATISTICS: Class.STATISTICS,
+}
 
 
 class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +185,7 @@ class MemberNode:
             boot=self.boot,
             membership=self._membership,
             voter=voter,
+            part=self._make_part(voter, rng),
             door=door,
             porter=self._porter,
         )
@@ -192,6 +199,10 @@ class MemberNode:
             security=security,
             on_gone=self._on_gone,
         )
+
+    def _make_part(self, voter: Voter | None, rng: random.Random) -> JobsPart | None:
+        """What this node has to do with jobs: nothing, where it is a bare member."""
+        return None
 
     def _join(self, seeds: list[str]) -> None:
         now = boottime_ns()
@@ -311,7 +322,7 @@ class MemberNode:
                     if lane is Lane.DATAGRAM:
                         self._datagrams.send(to, frame)
                     else:
-                        self._streams.send(to, frame, Class.CONTROL if lane is Lane.CONTROL else Class.JOBS)
+                        self._streams.send(to, frame, CLASSES[lane])
                 case Persist(ticket=ticket, puts=puts):
                     self._persist(ticket, puts)
                 case Asked():

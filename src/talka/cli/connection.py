@@ -1,0 +1,98 @@
+"""What commands that ask a cluster over its API have in common. What they need is imported when they are called."""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from talka.cli.command import Option
+from talka.errors import Invalid
+
+if TYPE_CHECKING:
+    from talka.cli.config import Settings
+    from talka.client.client import Client
+
+DEFAULT_TO: Final = "127.0.0.1:8470"
+CLUSTER: Final = "Cluster"
+MOST_TOKEN_BYTES: Final = 8192
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Found = TypeVar("Found")
+
+
+class NoToken(Invalid):
+    """The file of a token cannot be used."""
+
+
+def api_options(command: Decorated) -> Decorated:
+    """Where the cluster is, and what opens it."""
+    for names, metavar, text in reversed(
+        [
+            ("--to", "HOST:PORT", f"A manager's API; several with commas between ({DEFAULT_TO})."),
+            ("--token-file", "FILE", "Your token, where the cluster wants one (or set TALKA_TOKEN)."),
+            ("--ca", "FILE", "The cluster's ca.crt, where its API speaks TLS."),
+        ]
+    ):
+        command = click.option(names, cls=Option, section=CLUSTER, metavar=metavar, help=text)(command)
+    return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def client_of(settings: "Settings") -> "Client":
+    from talka.client.client import Client
+
+    addresses = [address.strip() for address in (settings.to or DEFAULT_TO).split(",") if address.strip()]
+    return Client(addresses, token_of(settings), settings.ca)
+
+
+def token_of(settings: "Settings") -> str | None:
+    """A flag comes before TALKA_TOKEN, which comes before a file that the configuration names."""
+    from talka.cli.config import own_token
+
+    file, origin = settings.token_file, settings.named("token_file")
+    if file is None or (not origin.startswith("--") and own_token() is not None):
+        return own_token()
+    try:
+        with Path(file).open("rb") as stream:
+            content = stream.read(MOST_TOKEN_BYTES + 1)
+        token = content.decode("ascii").strip()
+    except OSError as error:
+        raise NoToken(f"{origin}: {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise NoToken(f"{origin}: {file} holds no token: talka token issue makes one") from None
+    if not token or len(content) > MOST_TOKEN_BYTES or len(token.split()) > 1:
+        raise NoToken(f"{origin}: {file} holds no token, which is one line: talka token issue makes one")
+    return token
+
+
+def asked(flags: dict[str, Any], question: Callable[["Client"], Awaitable[Found]]) -> Found:
+    """The answer to one question, asked where the flags, the environment or the configuration say."""
+    import asyncio
+
+    from talka.cli.config import read_settings
+
+    settings = read_settings(flags)
+    client = client_of(settings)
+
+    async def ask() -> Found:
+        return await question(client)
+
+    with token_hint(settings):
+        return asyncio.run(ask())
+
+
+@contextlib.contextmanager
+def token_hint(settings: "Settings") -> Iterator[None]:
+    """Who has no token and needs one is told how to show one."""
+    from talka.client.requests import NotAuthorised
+
+    try:
+        yield
+    except NotAuthorised as error:
+        if token_of(settings) is not None:
+            raise
+        raise NotAuthorised(f"{error}; that is, give --token-file FILE or set TALKA_TOKEN") from None

@@ -1,0 +1,354 @@
+"""The commands that are a node: `talka up`, `talka manager`, `talka worker`.
+
+What they need is imported when they are called, for a quick help.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from talka.cli.command import Command, Option
+from talka.errors import Invalid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from talka.cli.node_life import Api
+    from talka.cli.node_settings import NodeSettings
+    from talka.web.auth import Tokens
+
+API_PORT: Final = 8470
+NODE_PORT: Final = 8471
+STATE_FOLDER: Final = "~/.local/state/talka"
+PRESETS: Final = ("default", "fast", "wan", "serf-lan")
+WILDCARDS: Final = ("0.0.0.0", "::")
+SECRET_BYTES: Final = 32
+WHO, REACHED, TRUST, WORK = "Who it is", "Where it is reached", "Whom it trusts", "What it does"
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def options(*made: tuple[str, tuple[str, ...], dict[str, Any]]) -> Callable[[Decorated], Decorated]:
+    """Options without a default: what is not given as a flag may still come from elsewhere."""
+
+    def decorate(command: Decorated) -> Decorated:
+        for section, names, facts in reversed(made):
+            command = click.option(*names, cls=Option, section=section, **facts)(command)
+        return command
+
+    return decorate
+
+
+def given(section: str, *names: str, **facts: Any) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    return section, names, facts
+
+
+NAME = given(WHO, "--name", metavar="NAME", help="Its name, unlike any other in the cluster (this machine's).")
+WHERE = (
+    given(WHO, "--cluster", metavar="ID", help="The cluster's id (default)."),
+    given(WHO, "--environment", metavar="ID", help="The environment's id, such as production (default)."),
+    given(WHO, "--datacenter", metavar="ID", help="Where it stands."),
+    given(WHO, "--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
+)
+SEED = given(
+    REACHED,
+    "--seed",
+    "seeds",
+    multiple=True,
+    metavar="ADDRESS",
+    help="A manager's node port: HOST:PORT, srv:NAME of the DNS, or file:PATH. Repeatable.",
+)
+TRUSTED = (
+    given(TRUST, "--secret-file", metavar="FILE", help="The cluster's secret, a line of at least 32 characters."),
+    given(TRUST, "--certs", metavar="FOLDER", help="Certificates (talka certs): connections are TLS, roles checked."),
+)
+CORES = given(WORK, "--cores", metavar="N", help="Core processes at the same time (one for each physical core).")
+json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="One JSON object for each line.")
+
+
+# Everything on one machine.
+
+
+@click.command(
+    "up",
+    cls=Command,
+    examples=[
+        ("talka up", f"a cluster of one machine, its API at 127.0.0.1:{API_PORT}"),
+        ("talka submit shop.py", "in another terminal: runs there, and is shown here"),
+    ],
+    help=(
+        "A manager, a worker and their API in one process, for this machine alone: no token is needed."
+        " SIGTERM or Ctrl-C: it finishes what runs and stops; a second one ends it at once."
+    ),
+)
+@options(
+    given(WHO, "--name", metavar="NAME", help="Its name (local)."),
+    given(WHO, "--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
+    given(REACHED, "--port", metavar="N", help=f"The port of its API ({API_PORT}); 0: any free one."),
+    CORES,
+)
+@json_option
+def up(as_json: bool, **flags: Any) -> int:
+    from talka.cli.node_settings import NodeSettings
+
+    settings = NodeSettings("up", flags)
+    name = settings.id("name", "local")
+    cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
+    import asyncio
+
+    from talka.cli.node_life import Api, live_up
+    from talka.nodes.manager import ManagerOptions
+    from talka.nodes.member import MemberOptions
+    from talka.nodes.worker import WorkerOptions
+    from talka.web.server import listen
+    from talka.wire.addresses import format_address
+
+    secrets = (own_secret(folder),)
+    listener = listen("127.0.0.1", port, has_tokens=False)
+    address = format_address(*listener.getsockname()[:2])
+    member = MemberOptions(
+        name=name, bind=("127.0.0.1", 0), secrets=secrets, data_dir=folder / "manager", voters=(name,)
+    )
+
+    def worker_at(manager: str) -> WorkerOptions:
+        return WorkerOptions(
+            name=f"{name}-worker", seeds=(manager,), secrets=secrets, data_dir=folder / "worker", cores=cores
+        )
+
+    options = ManagerOptions(member=member, api=address)
+    with listener:
+        return asyncio.run(live_up(options, Api(listener, address, None, None), worker_at, as_json))
+
+
+def own_secret(folder: "Path") -> str:
+    """Drawn once, and kept in the data folder: nobody but this user reads it there."""
+    import secrets
+
+    from talka.cli.secret import read_secrets
+    from talka.store.folder import BadFolder, replace_file
+
+    file = folder / "secret"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadFolder(f"the data folder {folder} cannot be made ({reason}): name another --data-dir") from None
+    if not file.exists():
+        replace_file(file, secrets.token_urlsafe(SECRET_BYTES).encode() + b"\n")
+    return read_secrets(str(file))[0]
+
+
+# One of several.
+
+
+@click.command(
+    "manager",
+    cls=Command,
+    examples=[
+        ("talka manager --name a --secret-file secret", "the only one, on loopback"),
+        ("talka manager --name a --voters a,b,c --bind 10.0.0.1:8471 …", "one of three"),
+        ("talka manager … --api 10.0.0.1:8470 --token-key-file key", "with an API for others"),
+    ],
+    help=(
+        "Be a manager of a cluster: keep its jobs, give them to workers, and answer clients. Settings may also come from"
+        " TALKA_* and from [manager] in talka.toml. SIGTERM or Ctrl-C: it hands over and stops; a second one ends it"
+        " at once."
+    ),
+)
+@options(
+    NAME,
+    given(WHO, "--voters", metavar="A,B,C", help="All managers, 1, 3 or 5 of them: the same for each (itself alone)."),
+    *WHERE,
+    given(REACHED, "--bind", metavar="HOST:PORT", help=f"For nodes, UDP and TCP (127.0.0.1:{NODE_PORT})."),
+    given(REACHED, "--advertise", metavar="HOST:PORT", help="Where nodes reach it (where it listens)."),
+    given(REACHED, "--api", metavar="HOST:PORT", help=f"For clients, HTTP (127.0.0.1:{API_PORT})."),
+    given(REACHED, "--api-advertise", metavar="HOST:PORT", help="Where clients reach it (where it listens)."),
+    SEED,
+    *TRUSTED,
+    given(TRUST, "--token-key-file", metavar="FILE", help="The key of clients' tokens (talka token key)."),
+    given(WORK, "--preset", metavar=f"[{'|'.join(PRESETS)}]", help="How fast it notices things (default)."),
+)
+@json_option
+def manager(as_json: bool, **flags: Any) -> int:
+    from talka.cli.node_settings import NodeSettings
+
+    settings = NodeSettings("manager", flags)
+    name = settings.id("name", own_name())
+    seeds, voters = settings.texts("seeds"), voter_names(settings, name)
+    preset = settings.text("preset", "default")
+    if preset not in PRESETS:
+        raise Invalid(f"{settings.label('preset')} {preset!r} is not known: write one of {', '.join(PRESETS)}")
+    import asyncio
+
+    from talka.cli.node_life import live_manager
+    from talka.cli.secret import read_secrets
+    from talka.net.discovery import Candidates
+    from talka.nodes.manager import ManagerOptions
+    from talka.nodes.member import MemberOptions
+    from talka.wire.addresses import parse_address
+
+    Candidates(seeds)  # says what is wrong with them
+    advertise = settings.text("advertise")
+    if advertise:
+        parse_address(advertise)
+    certs = settings.path("certs")
+    member = MemberOptions(
+        name=name,
+        bind=parse_address(settings.text("bind", f"127.0.0.1:{NODE_PORT}"), is_port_0_allowed=True),
+        advertise=advertise,
+        seeds=seeds,
+        secrets=read_secrets(settings.path("secret_file")),
+        data_dir=data_dir(settings, name),
+        cluster=settings.id("cluster", "default"),
+        environment=settings.id("environment", "default"),
+        datacenter=settings.id("datacenter"),
+        voters=voters,
+        preset=preset,
+        certs=as_path(certs),
+    )
+    api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
+    with api.listener:
+        return asyncio.run(live_manager(ManagerOptions(member=member, api=api.advertised), api, as_json))
+
+
+def voter_names(settings: "NodeSettings", name: str) -> tuple[str, ...]:
+    from talka.cli.output import tell
+    from talka.cli.secret import checked_id
+    from talka.cluster.quorum import check_size
+
+    voters = settings.texts("voters")
+    label = settings.label("voters")
+    for voter in voters:
+        checked_id(label, voter)
+    if not voters and settings.has("seeds"):
+        raise Invalid("--voters is missing: name all managers of the cluster, the same for each of them")
+    if voters and name not in voters:
+        raise Invalid(f"{label} leaves out {name}: name all managers of the cluster, this one as well")
+    if voters and (note := check_size(voters)):
+        tell(note)
+    return voters or (name,)
+
+
+def open_api(settings: "NodeSettings", name: str, cluster: str, node_address: str) -> "Api":
+    """The API's socket, taken before anything else is: what is wrong with it is said at once."""
+    from talka.cli.node_life import Api
+    from talka.web.server import listen
+    from talka.wire.addresses import format_address, parse_address
+
+    host, port = parse_address(settings.text("api", f"127.0.0.1:{API_PORT}"), is_port_0_allowed=True)
+    advertised = settings.text("api_advertise")
+    if advertised:
+        parse_address(advertised)
+    tokens, certs = tokens_of(settings, cluster), settings.path("certs")
+    tls = None
+    if certs is not None:
+        import ssl
+
+        from talka.net.tls import find_certs, server_context
+
+        tls = server_context(find_certs(certs, name))
+        tls.verify_mode = ssl.CERT_NONE  # clients show tokens, not certificates
+    listener = listen(host, port, has_tokens=tokens is not None)
+    if not advertised:
+        # Of every address of this machine, the one at which nodes reach it.
+        reached = parse_address(node_address, is_port_0_allowed=True)[0] if node_address else host
+        advertised = format_address(reached if host in WILDCARDS else host, listener.getsockname()[1])
+    return Api(listener, advertised, tokens, tls)
+
+
+def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
+    file = settings.path("token_key_file")
+    if file is None:
+        return None
+    from talka.cli.token import read_keys
+    from talka.web.auth import Tokens
+
+    return Tokens(read_keys(file, settings.label("token_key_file")), cluster)
+
+
+@click.command(
+    "worker",
+    cls=Command,
+    examples=[
+        ("talka worker --seed 10.0.0.1:8471 --secret-file secret", "all cores of this machine"),
+        ("talka worker … --name w1 --cores 4 --capability ssd", "four of them, with a capability"),
+    ],
+    help=(
+        "Be a worker of a cluster: run what managers give it. Settings may also come from TALKA_* and from [worker] in"
+        " talka.toml. SIGTERM or Ctrl-C: it finishes what runs, for as long as --grace, and stops; a second one ends"
+        " it at once."
+    ),
+)
+@options(
+    NAME,
+    *WHERE,
+    SEED,
+    *TRUSTED,
+    CORES,
+    given(
+        WORK,
+        "--capability",
+        "capabilities",
+        multiple=True,
+        metavar="WORD",
+        help="Something it has that others may lack. Repeatable.",
+    ),
+    given(WORK, "--grace", metavar="D", help="Time for what runs once it was told to stop (30s)."),
+)
+@json_option
+def worker(as_json: bool, **flags: Any) -> int:
+    from talka.cli.node_settings import NodeSettings
+    from talka.cli.secret import checked_id
+
+    settings = NodeSettings("worker", flags)
+    name = settings.id("name", own_name())
+    seeds = settings.texts("seeds")
+    if not seeds:
+        raise Invalid("a worker must know a manager: name one with --seed HOST:PORT")
+    for word in settings.texts("capabilities"):
+        checked_id(settings.label("capabilities"), word)
+    import asyncio
+
+    from talka.cli.node_life import live_worker
+    from talka.cli.secret import read_secrets
+    from talka.net.discovery import Candidates
+    from talka.nodes.worker import WorkerOptions
+
+    Candidates(seeds)  # says what is wrong with them
+    options = WorkerOptions(
+        name=name,
+        seeds=seeds,
+        secrets=read_secrets(settings.path("secret_file")),
+        data_dir=data_dir(settings, name),
+        cluster=settings.id("cluster", "default"),
+        environment=settings.id("environment", "default"),
+        datacenter=settings.id("datacenter"),
+        certs=as_path(settings.path("certs")),
+        cores=settings.cores(),
+        capabilities=settings.texts("capabilities"),
+        drain_s=settings.seconds("grace", "30s"),
+    )
+    return asyncio.run(live_worker(options, as_json))
+
+
+# What they have in common.
+
+
+def data_dir(settings: "NodeSettings", name: str) -> "Path":
+    from pathlib import Path
+
+    return Path(settings.path("data_dir") or f"{STATE_FOLDER}/{name}").expanduser()
+
+
+def as_path(text: str | None) -> "Path | None":
+    from pathlib import Path
+
+    return None if text is None else Path(text)
+
+
+def own_name() -> str:
+    """This machine's, without its domain."""
+    import socket
+
+    return socket.gethostname().partition(".")[0] or "node"

@@ -1,0 +1,164 @@
+"""A job on a cluster, run and told of like one on this machine. Imported only by commands that need it."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from talka.cli.jobs import Progress, Reporting
+from talka.cli.output import tell
+from talka.client.client import Client
+from talka.client.mirror import Mirror
+from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, NoResult
+from talka.clock import SECOND, monotonic_ns
+from talka.errors import TalkaError
+from talka.nodes.local import signals_to
+from talka.report.document import ResultDocument, read
+from talka.report.text import counted_text
+from talka.work.lifecycle import JobState
+from talka.work.outcome import ExitCode
+from talka.work.specs import Outlined
+
+Signal = Literal["SIGINT", "SIGTERM"]
+
+
+class Left(TalkaError):
+    """Whoever watched does not want to any longer; the job is still there."""
+
+    def __init__(self, text: str, signal: Signal) -> None:
+        super().__init__(text)
+        self.exit_code = int(ExitCode[signal])
+
+
+class RemoteJob:
+    """A job of the order, once `submitted` was told its id. A signal cancels it, where `cancels`; else it only leaves."""
+
+    def __init__(self, client: Client, order: JobOrder, specs: Sequence[Outlined], *, cancels: bool) -> None:
+        self.specs = specs
+        self.id = ""
+        self._client = client
+        self._order = order
+        self._cancels = cancels
+        self._mirror = Mirror("", order)
+        self._signal: Signal | None = None
+        self._is_cancelled = False
+        self._watching: asyncio.Task[bytes] | None = None
+        self._cancelling: asyncio.Task[None] | None = None
+
+    def submitted(self, facts: JobFacts) -> None:
+        self.id = facts.id
+        self._mirror = Mirror(facts.id, self._order)
+        self._mirror.facts = facts
+
+    @property
+    def name(self) -> str:
+        return self._order.name
+
+    @property
+    def cores(self) -> int:
+        """Granted so far, or asked for."""
+        return max(1, self._mirror.job.cores)
+
+    @property
+    def facts(self) -> JobFacts | None:
+        return self._mirror.facts
+
+    def exit_code_of(self, state: str, code: int) -> int:
+        """Of a job that ended like this: our own signal is what people know of its cancelling."""
+        return int(ExitCode[self._signal]) if self._signal is not None and state == JobState.CANCELLED else code
+
+    def waiting(self) -> str:
+        """What it waits for before it begins; empty once it has begun."""
+        facts = self._mirror.facts
+        return "" if facts is None or self._mirror.job.origin_ns else waiting_text(facts)
+
+    async def run(
+        self, *, on_progress: Progress | None = None, progress_every_ns: int = SECOND, handle_signals: bool = False
+    ) -> ResultDocument:
+        with signals_to(self._interrupt) if handle_signals else contextlib.nullcontext():
+            self._watching = asyncio.create_task(self._watch(on_progress))
+            try:
+                while not self._watching.done():
+                    await asyncio.wait([self._watching], timeout=progress_every_ns / SECOND)
+                    if on_progress is not None:
+                        on_progress(self._mirror.job, monotonic_ns())
+                content = await self._result(self._watching)
+            finally:
+                for task in (self._watching, self._cancelling):
+                    if task is not None:
+                        task.cancel()
+                        await asyncio.gather(task, return_exceptions=True)
+        document = read(content)
+        code = self.exit_code_of(document.status, document.exit_code)
+        return msgspec.structs.replace(document, exit_code=code)
+
+    async def _result(self, watching: "asyncio.Task[bytes]") -> bytes:
+        if not watching.cancelled():
+            return watching.result()
+        assert self._signal is not None  # nothing else cancels it
+        raise Left(self._farewell(), self._signal)
+
+    async def _watch(self, on_progress: Progress | None) -> bytes:
+        told: str | None = None
+        async with contextlib.aclosing(self._client.watch(self.id, steps=True)) as updates:
+            async for update in updates:
+                now = monotonic_ns()
+                self._mirror.apply(now, update)
+                if on_progress is not None and told != self.waiting():  # its place in the queue, or that it begins
+                    told = self.waiting()
+                    on_progress(self._mirror.job, now)
+        return await self._client.wait(self.id)
+
+    def _interrupt(self, name: Signal) -> None:
+        assert self._watching is not None
+        is_first, self._signal = self._signal is None, self._signal or name
+        if is_first and self._cancels:
+            tell(f"cancelling job {self.id} and waiting for its result; a second Ctrl-C leaves at once")
+            self._cancelling = asyncio.create_task(self._cancel(name))
+        else:
+            self._watching.cancel()
+
+    async def _cancel(self, name: Signal) -> None:
+        try:
+            await self._client.cancel(self.id, f"{name} to the command that submitted it")
+            self._is_cancelled = True
+        except TalkaError as error:
+            tell(f"job {self.id} could not be cancelled: {error}")
+
+    def _farewell(self) -> str:
+        if self._is_cancelled:
+            return f"job {self.id} goes on being cancelled: talka jobs show {self.id} tells what became of it"
+        if self._cancels:
+            return f"job {self.id} may not have been cancelled: talka jobs cancel {self.id} does it"
+        return f"job {self.id} goes on: talka jobs watch {self.id} shows it again, talka jobs cancel {self.id} ends it"
+
+
+def waiting_text(facts: JobFacts) -> str:
+    match facts.state:
+        case JobState.SUBMITTED | JobState.QUEUED:
+            place = "" if facts.position is None else f", position {facts.position}"
+            return f"queued{place}{f': {facts.waits_for}' if facts.waits_for else ''}"
+        case JobState.DISPATCHING:
+            where = f" of {counted_text(len(facts.workers), 'worker')}" if facts.workers else ""
+            return f"starting on {counted_text(facts.cores, 'core')}{where}" if facts.cores else "starting"
+        case _:
+            return ""
+
+
+def followed(job: RemoteJob, reporting: Reporting, opening: str) -> int:
+    """Show the job to its end. The exit code of the whole command."""
+    try:
+        return reporting.report(reporting.carry_out(opening))
+    except Left as left:
+        tell(str(left))
+        return left.exit_code
+    except NoResult as error:
+        facts = job.facts
+        assert facts is not None  # it was told when the job was submitted or found
+        tell(f"{error}: it is {facts.state}{f', {facts.reason}' if facts.reason else ''}")
+        return job.exit_code_of(facts.state, int(ExitCode.JOB_FAILED) if facts.exit_code is None else facts.exit_code)
+    except ClusterUnreachable as error:
+        tell(f"{error}\nJob {job.id} goes on without us: talka jobs watch {job.id} shows it again.")
+        return int(ExitCode.UNREACHABLE)

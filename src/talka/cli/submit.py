@@ -1,0 +1,117 @@
+"""The command `talka submit`: a test on a cluster. What it needs is imported when it is called, for a quick help."""
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from talka.cli.command import Command
+from talka.cli.connection import CLUSTER, api_options
+from talka.cli.output import say, tell
+from talka.cli.run import RUNNING, env, load_options, option, result_options, running_options, target
+
+if TYPE_CHECKING:
+    from talka.cli.config import Settings
+    from talka.client.ordering import Submission
+
+WATCHED: Final = ("json", "html", "junit", "outputs", "keep", "store")
+"""Settings that are about a result, which whoever detaches does not wait for."""
+
+
+@click.command(
+    "submit",
+    cls=Command,
+    examples=[
+        ("talka submit shop.py --to 10.0.0.5:8470", "on that cluster, shown here like talka run"),
+        ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
+        ("talka submit shop.py --detach", "prints the job's id and leaves"),
+    ],
+    help="Run a load test on a cluster. TARGET is FILE, FILE:Class,Class or a URL. Ctrl-C cancels the job.",
+)
+@target
+@load_options
+@result_options
+@api_options
+@option("--key", section=CLUSTER, metavar="KEY", help="Submitted twice with the same key, it is still one job.")
+@option("--priority", section=CLUSTER, metavar="N", help="In the queue, from 1 to 10, the highest (5).")
+@option("--detach", section=CLUSTER, is_flag=True, help="Print the job's id and leave it to the cluster.")
+@option("--cores", section=RUNNING, metavar="N", help="At most so many cores (as many as priorities allow).")
+@option(
+    "--workers-have",
+    section=RUNNING,
+    metavar="MODULE",
+    multiple=True,
+    help="The test imports it, and every worker has it. Repeatable.",
+)
+@running_options
+@env
+def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **flags: Any) -> int:
+    from talka.cli.config import pass_variables, read_settings
+
+    settings = read_settings(flags)
+    if detach:
+        check_detached(settings)
+    variables = pass_variables(env)
+    from talka.cli.connection import client_of, token_hint
+    from talka.cli.jobs import Reporting
+    from talka.cli.remote import RemoteJob, followed
+
+    client = client_of(settings)
+    # What the user's file prints when it is imported must not mix with the result.
+    with contextlib.redirect_stdout(sys.stderr):
+        submission = ordered(target, settings, variables)
+    job = RemoteJob(client, submission.order, submission.specs, cancels=True)
+    # Before anything is sent: it finds what cannot be written.
+    reporting = None if detach else Reporting(job, settings, job.waiting)
+    import asyncio
+
+    try:
+        with token_hint(settings):
+            facts = asyncio.run(client.submit(submission.order, key or "", bundle=submission.bundle))
+    except KeyboardInterrupt:
+        tell("interrupted while the job was being submitted: talka jobs list tells whether it was")
+        raise
+    job.submitted(facts)
+    if reporting is None:
+        say(facts.id)
+        return 0
+    if settings.ui != "none":
+        tell(f"submitted {job.name} as job {facts.id}")
+    return followed(job, reporting, "Ctrl-C cancels it and still reports, a second one leaves it at once")
+
+
+def check_detached(settings: "Settings") -> None:
+    from talka.cli.config import BadSetting
+
+    for name in WATCHED:
+        if settings.origins.get(name, "").startswith("--"):
+            raise BadSetting(
+                f"{settings.named(name)} needs the result, for which --detach does not wait: leave one of them out; "
+                "talka jobs result ID gets it later"
+            )
+
+
+def ordered(target: str, settings: "Settings", variables: dict[str, str]) -> "Submission":
+    """The target, imported and checked as `talka run` does it, packed and made an order of."""
+    import msgspec
+
+    from talka.cli.jobs import file_and_names, is_url, mistakes_of, overrides_of
+    from talka.client.ordering import OrderOptions, submission_of_file, submission_of_url
+
+    options = OrderOptions(
+        overrides=overrides_of(settings),
+        thresholds=settings.thresholds,
+        cores=settings.cores or 0,
+        grace=settings.grace,
+        seed=settings.seed,
+        allow_partial=settings.allow_partial,
+        env=variables,
+        workers_have=settings.workers_have,
+    )
+    with mistakes_of(settings):
+        if is_url(target):
+            submission = submission_of_url(target, options)
+        else:
+            submission = submission_of_file(*file_and_names(target), options)
+    return submission._replace(order=msgspec.structs.replace(submission.order, priority=settings.priority))

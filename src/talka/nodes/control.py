@@ -1,0 +1,244 @@
+"""What clients can ask of a manager, asked of the cluster: the port that the HTTP API calls."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from talka.client.requests import (
+    BundleMissing,
+    ClusterUnreachable,
+    Conflict,
+    NoResult,
+    NoSuchJob,
+    NoSuchWorker,
+    NotEnded,
+    TooBusy,
+)
+from talka.clock import boottime_ns
+from talka.control.answers import metrics_text
+from talka.control.calls import CallEnded
+from talka.control.overload import Request
+from talka.control.rate_limits import RateLimits
+from talka.control.vault import BlobFailed, BlobKept, BlobReady, VaultFull
+from talka.control.watching import Updated, WatchFailed
+from talka.errors import Invalid, TalkaError, Unavailable
+from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
+from talka.wire.records import JobOrder
+from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView, instant_text
+
+if TYPE_CHECKING:
+    from talka.nodes.manager import ManagerNode
+
+KEEP_S: Final = 30.0
+ASK_S: Final = 25.0
+UPDATES_LIMIT: Final = 256
+"""Updates that wait for one watcher; who is slower is cut off and may come again."""
+
+SHED_S: Final = 2.0
+REQUESTS: Final = {
+    "submit": Request.SUBMISSION,
+    "put_bundle": Request.SUBMISSION,
+    "jobs": Request.LIST,
+    "workers": Request.LIST,
+    "cluster": Request.LIST,
+    "watch": Request.LIST,
+}
+"""What is left undone under load; what is not named here is always done."""
+
+Found = TypeVar("Found")
+
+
+class ManagerControl:
+    """Implements `client.requests.Control` for one manager."""
+
+    def __init__(self, node: "ManagerNode") -> None:
+        self.calls = 0
+        self.refused: dict[str, int] = {}
+        self._node = node
+        self._open: dict[int, asyncio.Future[CallEnded]] = {}
+        self._kept: dict[str, list[asyncio.Future[None]]] = {}
+        self._ready: dict[str, list[asyncio.Future[bytes | None]]] = {}
+        self._watchers: dict[int, asyncio.Queue[JobUpdate | TalkaError]] = {}
+        self._limits = RateLimits()
+
+    # -- answers that arrive
+
+    def on_news(self, news: object) -> None:
+        match news:
+            case CallEnded(number=number):
+                waiting = self._open.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(news)
+            case BlobKept(digest=digest):
+                for kept in self._kept.pop(digest, []):
+                    if not kept.done():
+                        kept.set_result(None)
+            case BlobFailed(digest=digest, text=text):
+                for kept in self._kept.pop(digest, []):
+                    if not kept.done():
+                        kept.set_exception(Unavailable(text))
+            case BlobReady(digest=digest, content=content):
+                for ready in self._ready.pop(digest, []):
+                    if not ready.done():
+                        ready.set_result(content)
+            case Updated(number=number, update=update):
+                self._push(number, update)
+            case WatchFailed(number=number, text=text):
+                self._push(number, NoSuchJob(text))
+            case _:
+                pass
+
+    def _push(self, number: int, item: JobUpdate | TalkaError) -> None:
+        queue = self._watchers.get(number)
+        if queue is None:
+            return
+        if queue.full():
+            queue.get_nowait()
+            item = TooBusy("this watcher reads too slowly: watch again")
+        queue.put_nowait(item)
+
+    # -- asking
+
+    async def _call(self, what: str, content: bytes) -> bytes:
+        self.calls += 1
+        number, effects = self._node.manager.call(boottime_ns(), what, content)
+        waiting: asyncio.Future[CallEnded] = asyncio.get_running_loop().create_future()
+        self._open[number] = waiting
+        try:
+            self._node.perform(effects)
+            async with asyncio.timeout(ASK_S):
+                ended = await waiting
+        except TimeoutError:
+            raise ClusterUnreachable("the cluster's leader did not answer: is a majority of managers there?") from None
+        finally:
+            self._open.pop(number, None)
+        if not ended.problem:
+            return ended.content
+        text = ended.content.decode("utf-8", "replace")
+        self.refused[ended.problem] = self.refused.get(ended.problem, 0) + 1
+        match ended.problem:
+            case "missing":
+                raise NoSuchWorker(text) if what == "drain" else NoSuchJob(text)
+            case "conflict":
+                raise NotEnded(text) if what == "result" else Conflict(text)
+            case "busy":
+                raise TooBusy(text, ended.retry_after_ms / 1000)
+            case "invalid":
+                raise Invalid(text)
+            case _:
+                raise Unavailable(text)
+
+    async def _asked(self, what: str, asked: msgspec.Struct, type: type[Found]) -> Found:
+        return msgspec.msgpack.decode(await self._call(what, encode(asked)), type=type)
+
+    # -- the port
+
+    async def put_bundle(self, digest: str, content: bytes) -> None:
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._kept.setdefault(digest, []).append(kept)
+        try:
+            self._node.perform(self._node.manager.keep(boottime_ns(), digest, content))
+            async with asyncio.timeout(KEEP_S):
+                await kept
+        except TimeoutError:
+            raise Unavailable("no majority of managers could keep the bundle in time: submit again") from None
+        except VaultFull as error:
+            raise TooBusy(str(error), 2.0) from None
+
+    async def has_bundle(self, digest: str) -> bool:
+        return self._node.manager.vault.has(digest)
+
+    async def submit(self, order: JobOrder, key: str) -> JobFacts:
+        if not order.bundle.url and not self._node.manager.vault.has(order.bundle.digest):
+            raise BundleMissing(f"this manager has no bundle {order.bundle.digest[:12]}: put it first")
+        return await self._asked("submit", SubmitCall(self._node.signed(order), key), JobFacts)
+
+    async def jobs(self, state: str, cursor: str, limit: int) -> JobsPage:
+        return await self._asked("jobs", JobsCall(state, cursor, limit), JobsPage)
+
+    async def job(self, id: str) -> JobFacts:
+        return await self._asked("job", NameCall(id), JobFacts)
+
+    async def order(self, id: str) -> JobOrder:
+        return await self._asked("order", NameCall(id), JobOrder)
+
+    async def cancel(self, id: str, reason: str) -> JobFacts:
+        return await self._asked("cancel", CancelCall(id, reason), JobFacts)
+
+    async def result(self, id: str) -> bytes:
+        digest = (await self._call("result", encode(NameCall(id)))).decode()
+        if not digest:
+            raise NoResult(f"job {id} ended before anything ran: there is no result")
+        ready: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._ready.setdefault(digest, []).append(ready)
+        self._node.perform(self._node.manager.fetch(boottime_ns(), digest))
+        try:
+            async with asyncio.timeout(KEEP_S):
+                content = await ready
+        except TimeoutError:
+            raise Unavailable(f"no manager gave the result of job {id} in time: ask again") from None
+        if content is None:
+            raise NoResult(f"the result of job {id} is no longer kept by any manager")
+        return content
+
+    async def watch(self, id: str, steps: bool) -> AsyncIterator[JobUpdate]:
+        manager = self._node.manager
+        if manager.watches.is_full:
+            raise TooBusy("too many watch through this manager: try another", 2.0)
+        number, effects = manager.watch(boottime_ns(), id, steps=steps)
+        queue: asyncio.Queue[JobUpdate | TalkaError] = asyncio.Queue(UPDATES_LIMIT)
+        self._watchers[number] = queue
+        try:
+            self._node.perform(effects)
+            while True:
+                update = await queue.get()
+                if isinstance(update, TalkaError):
+                    raise update
+                yield update
+                if update.final:
+                    return
+        finally:
+            self._watchers.pop(number, None)
+            manager.unwatch(number)
+
+    async def workers(self) -> list[WorkerView]:
+        return msgspec.msgpack.decode(await self._call("workers", b""), type=list[WorkerView])
+
+    async def drain(self, name: str) -> WorkerView:
+        return await self._asked("drain", NameCall(name), WorkerView)
+
+    async def cluster(self) -> ClusterView:
+        node = self._node
+        view = await self._asked("cluster", NameCall(""), ClusterView)
+        apis, led = node.apis(), {one.name: one.jobs for one in view.managers}
+        states = node.manager_states()
+        managers = [
+            ManagerView(name, state, apis.get(name, ""), name == view.leader, led.get(name, 0))
+            for name, state in states.items()
+        ]
+        return msgspec.structs.replace(view, name=node.cluster, managers=managers)
+
+    def is_ready(self) -> str:
+        return self._node.why_not_ready()
+
+    def metrics(self) -> str:
+        return metrics_text(self._node.member, boottime_ns(), self._node.counts())
+
+    # -- besides
+
+    def limiter(self, operation: str, client: str) -> float:
+        """Seconds to wait before this may be asked; 0: go on."""
+        request = REQUESTS.get(operation)
+        if request is not None and self._node.sheds(request):
+            self.refused["overload"] = self.refused.get("overload", 0) + 1
+            return SHED_S
+        self._limits.level = self._node.manager.level
+        wait_ns = self._limits.check(boottime_ns(), operation, client)
+        if wait_ns:
+            self.refused["rate"] = self.refused.get("rate", 0) + 1
+        return wait_ns / 1e9
+
+    def instant(self, realtime_ms: int) -> str:
+        return instant_text(realtime_ms)

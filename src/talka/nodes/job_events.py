@@ -1,0 +1,87 @@
+"""What happens to jobs and workers, as people and programs read it."""
+
+from typing import Final
+
+from talka.control.fleet import EvictionHeld, FleetFull, NameTaken, WorkerLost, WorkerRegistered, WorkerReturned
+from talka.control.led_job import AttemptAccepted, JobOver, TaskLost
+from talka.control.registry import Alarmed, JobAcceptedNews, JobRecorded, OwnerChanged
+from talka.control.worker_news import (
+    Drained,
+    LeaseEnded,
+    LeaseGranted,
+    TaskArmed,
+    TaskEnded,
+    TaskKilled,
+    TaskStarted,
+)
+from talka.nodes.member_events import WORDS, Event
+
+JOB_WORDS: Final = {
+    "job-accepted": "job {job} is accepted",
+    "job-owner": "job {job} is led by {owner}: {reason}",
+    "job-ended": "job {job} ended {state}",
+    "task-lost": "task {attempt} of job {job} {cause}",
+    "task-accepted": "the result of task {attempt} of job {job} is kept",
+    "job-left": "job {job} is led by another manager",
+    "worker-registered": "worker {name} is here, with {cores} cores",
+    "worker-returned": "worker {name} is back",
+    "worker-lost": "worker {name} is lost: {cause}",
+    "eviction-held": "{names} fell silent together: waiting before they are given up",
+    "name-taken": "a second worker calls itself {name}: give it a name of its own",
+    "fleet-full": "worker {name} was turned away: {limit} workers are the most",
+    "lease": "has a lease from {manager}",
+    "lease-ended": "lost its lease: {reason}",
+    "task-armed": "task {attempt} of job {job} is ready",
+    "task-started": "task {attempt} of job {job} runs",
+    "task-ended": "task {attempt} of job {job} has ended",
+    "task-killed": "task {attempt} of job {job} was ended: {reason}",
+    "drained": "nothing runs here any more",
+}
+WORDS.update(JOB_WORDS)
+
+
+def job_event_of(news: object) -> Event | None:
+    """The event that some news about jobs is, if it is one."""
+    match news:
+        case JobAcceptedNews(job=job):
+            return {"event": "job-accepted", "job": job}
+        case OwnerChanged(job=job, owner=owner, reason=reason):
+            return {"event": "job-owner", "job": job, "owner": owner, "reason": reason}
+        case JobRecorded(job=job, state=state):
+            return {"event": "job-ended", "job": job, "state": str(state)}
+        case TaskLost(job=job, attempt=attempt, worker=worker, cause=cause):
+            return {"event": "task-lost", "job": job, "attempt": attempt, "worker": worker, "cause": cause}
+        case AttemptAccepted(job=job, attempt=attempt):
+            return {"event": "task-accepted", "job": job, "attempt": attempt}
+        case JobOver(job=job, superseded=True):
+            return {"event": "job-left", "job": job}
+        case WorkerRegistered(name=name, boot=boot, cores=cores):
+            return {"event": "worker-registered", "name": name, "boot": str(boot), "cores": cores}
+        case WorkerReturned(name=name):
+            return {"event": "worker-returned", "name": name}
+        case WorkerLost(name=name, boot=boot, cause=cause):
+            return {"event": "worker-lost", "name": name, "boot": str(boot), "cause": cause}
+        case EvictionHeld(names=names):
+            return {"event": "eviction-held", "names": ", ".join(names)}
+        case NameTaken(name=name, source=source):
+            return {"event": "name-taken", "name": name, "address": source}
+        case FleetFull(name=name, limit=limit):
+            return {"event": "fleet-full", "name": name, "limit": limit}
+        case Alarmed(text=text):
+            return {"event": "alarm", "kind": "jobs", "text": text}
+        case LeaseGranted(leader=manager):
+            return {"event": "lease", "manager": manager}
+        case LeaseEnded(reason=reason):
+            return {"event": "lease-ended", "reason": reason}
+        case TaskArmed(job=job, attempt=attempt):
+            return {"event": "task-armed", "job": job, "attempt": attempt}
+        case TaskStarted(job=job, attempt=attempt):
+            return {"event": "task-started", "job": job, "attempt": attempt}
+        case TaskEnded(job=job, attempt=attempt):
+            return {"event": "task-ended", "job": job, "attempt": attempt}
+        case TaskKilled(job=job, attempt=attempt, reason=reason):
+            return {"event": "task-killed", "job": job, "attempt": attempt, "reason": reason}
+        case Drained():
+            return {"event": "drained"}
+        case _:
+            return None

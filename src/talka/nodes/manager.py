@@ -1,0 +1,277 @@
+"""A manager on the network: a member that also keeps jobs. Connects the pure manager to its disk. Decides nothing."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
+from talka.cluster.election import Phase
+from talka.control.answers import STATES
+from talka.control.job_account import closed_of
+from talka.control.led_job import DocumentWanted
+from talka.control.manager import Manager
+from talka.control.member import JobsPart
+from talka.control.overload import Overload, Request
+from talka.control.registry import PREFIX
+from talka.control.standing import standing_of
+from talka.control.vault import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
+from talka.control.voter import Voter
+from talka.errors import Invalid, TalkaError
+from talka.nodes.control import ManagerControl
+from talka.nodes.job_events import job_event_of
+from talka.nodes.member import MemberNode, MemberOptions
+from talka.nodes.member_events import Event
+from talka.report.document import Meta, build
+from talka.store.blobs import Blobs
+from talka.version import VERSION
+from talka.wire.bundles import sign
+from talka.wire.jobs import ManagerAt
+from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
+from talka.work.lifecycle import JobState
+
+SAMPLE_S: Final = 0.1
+SWEEP_S: Final = 600.0
+KEPT_S: Final = 7 * 86_400.0
+"""How long blobs that no job of the register names are kept."""
+HAND_OVER_S: Final = 5.0
+
+
+class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    member: MemberOptions
+    api: str = ""
+    """Where clients reach its API, for others to pass on."""
+
+
+class ManagerNode(MemberNode):
+    """One manager, from its files to its sockets. Its API is served by whoever starts it, through `control`."""
+
+    def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
+        self.evictions = 0
+        self._api = options.api
+        super().__init__(options.member, on_event)
+        self.control = ManagerControl(self)
+        self._overload = Overload()
+        self._chores: list[asyncio.Task[None]] = []
+        if self.member.herald is not None:
+            self.member.herald.api = options.api
+
+    def sheds(self, request: Request) -> bool:
+        return self._overload.sheds(request)
+
+    def _make_part(self, voter: Voter | None, rng: random.Random) -> JobsPart:
+        if voter is None:
+            name = self._options.name
+            raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
+        self._blobs = Blobs(self._folder.path / "blobs")
+        self.manager = Manager(
+            name=self._options.name,
+            boot=self.boot,
+            voter=voter,
+            rng=rng,
+            wall_offset_ns=realtime_ns() - boottime_ns(),
+            managers=self._managers,
+            blobs=self._blobs.digests(),
+        )
+        return self.manager
+
+    def _managers(self) -> tuple[ManagerAt, ...]:
+        """Those that vote, and where they are; this one first."""
+        voters = self._options.voters
+        others = [ManagerAt(one.name, one.address) for one in self._membership.alive() if one.name in voters]
+        return (ManagerAt(self._options.name, self.address), *others)
+
+    def apis(self) -> dict[str, str]:
+        """Where the API of each manager that is here can be reached."""
+        found = {self._options.name: self._api}
+        for other in self._membership.alive():
+            standing = standing_of(other)
+            if standing is not None and standing.api:
+                found[other.name] = standing.api
+        return found
+
+    # -- life
+
+    async def run(self) -> None:
+        self._chores = [asyncio.create_task(self._sample()), asyncio.create_task(self._sweep())]
+        try:
+            await super().run()
+        finally:
+            for chore in self._chores:
+                chore.cancel()
+            await asyncio.gather(*self._chores, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        """Hand jobs over before leadership, so that nobody waits for this manager."""
+        if self.failure is None and len(self._options.voters) > 1:
+            self.perform(self.manager.drain(boottime_ns()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OVER_S):
+                    while self.manager.led:
+                        await asyncio.sleep(0.05)
+                        self.perform(self.manager.drain(boottime_ns()))
+        await super()._leave()
+
+    async def _sample(self) -> None:
+        """How late the loop is, and how busy: what clients and workers are asked to bear follows from it."""
+        loop = asyncio.get_running_loop()
+        used_ns, at_ns = cpu_ns(), boottime_ns()
+        while True:
+            due = loop.time() + SAMPLE_S
+            await asyncio.sleep(SAMPLE_S)
+            now, now_used_ns = boottime_ns(), cpu_ns()
+            cpu_percent = 100 * (now_used_ns - used_ns) // max(1, now - at_ns)
+            used_ns, at_ns = now_used_ns, now
+            lag_ns = max(0, round((loop.time() - due) * SECOND))
+            self.manager.level = self._overload.sample(now, lag_ns=lag_ns, queue_age_ns=0, cpu_percent=cpu_percent)
+
+    async def _sweep(self) -> None:
+        """Drop blobs that nothing names any more."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            named: set[str] = set()
+            for record in self.records():
+                named |= {record.order.bundle.digest, record.result}
+                if record.account:
+                    with contextlib.suppress(TalkaError):
+                        named.update(closed_of(decode_account(record.account)).values())
+            work = partial(self._blobs.sweep, named, KEPT_S, realtime_ns() / SECOND)
+            with contextlib.suppress(TalkaError):
+                removed = await asyncio.get_running_loop().run_in_executor(None, work)
+                self.manager.vault.forget(removed)
+
+    def records(self) -> list[JobRecord]:
+        """Jobs as this voter's own disk has them: it may be behind."""
+        voter = self.member.voter
+        assert voter is not None
+        found = []
+        for key, value in voter.election.held().items():
+            if key.startswith(PREFIX) and value:
+                with contextlib.suppress(TalkaError):
+                    found.append(decode_record(value))
+        return found
+
+    # -- what is to be done
+
+    def perform(self, effects: list[object]) -> None:
+        """Carry out what the manager answered to a call."""
+        self._do(self.member.act(boottime_ns(), effects))
+
+    def _persist(self, ticket: int, puts: tuple[tuple[str, bytes | None], ...]) -> None:
+        key, content = puts[0]
+        if not key.startswith(BLOB_PREFIX):
+            super()._persist(ticket, puts)
+            return
+        assert content is not None  # managers sweep by age
+        write = self._on_disk(self._blobs.put, key.removeprefix(BLOB_PREFIX), content, is_vital=False)
+        write.add_done_callback(partial(self._on_blob_written, ticket))
+
+    def _on_blob_written(self, ticket: int, write: "asyncio.Future[None]") -> None:
+        if self._is_closed or write.cancelled():
+            return
+        error = write.exception()
+        if error is None:
+            self._do(self.member.on_persisted(boottime_ns(), ticket))
+        elif isinstance(error, TalkaError):
+            self._do(self.member.on_not_persisted(boottime_ns(), ticket, str(error)))
+
+    def _on_news(self, news: object) -> None:
+        match news:
+            case LoadBlob(digest=digest):
+                self.perform(self.manager.on_loaded(boottime_ns(), digest, self._blobs.get(digest)))
+            case ServeBlob(to=to, digest=digest, offset=offset):
+                self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
+            case DocumentWanted(job=job):
+                self._make_document(job)
+            case _:
+                self.control.on_news(news)
+                event = job_event_of(news)
+                if event is not None:
+                    self.evictions += event["event"] == "worker-lost"
+                    self._tell(event)
+                super()._on_news(news)
+
+    def _make_document(self, job: str) -> None:
+        led = self.manager.led.get(job)
+        if led is None or led.job is None:
+            return
+        record, load_job = led.record, led.job
+        started_ms = record.submitted_ms
+        if load_job.origin_ns:
+            started_ms = (load_job.origin_ns + realtime_ns() - boottime_ns()) // 1_000_000
+        document = build(
+            load_job,
+            record.order.workflows,
+            Meta(
+                name=record.order.name,
+                file=record.order.bundle.file or None,
+                started_at=self.control.instant(started_ms),
+                version=VERSION,
+                allow_partial=record.order.allow_partial,
+                warnings=led.warnings(),
+            ),
+        )
+        reason = "; ".join(document.reasons)[:2000]
+        state = JobState(document.status)
+        content = document.to_json()
+        self.perform(self.manager.on_document(boottime_ns(), job, content, state, document.exit_code, reason))
+
+    def signed(self, order: JobOrder) -> JobOrder:
+        """The order with this manager's word for its bundle."""
+        signature = sign(self._porter.ring.primary_secret.encode(), order.bundle.digest)
+        return msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, signature=signature))
+
+    def why_not_ready(self) -> str:
+        voter = self.member.voter
+        assert voter is not None
+        if voter.election.phase is not Phase.ACTIVE:
+            return "this manager is still learning what others know"
+        if not self.manager.leader:
+            return "no manager leads: a majority of managers must be there"
+        return "this manager leaves" if self.manager.is_draining else ""
+
+    @property
+    def state(self) -> str:
+        if self.manager.is_draining:
+            return "draining"
+        return "syncing" if self.why_not_ready() else "active"
+
+    @property
+    def cluster(self) -> str:
+        return self._options.cluster
+
+    def manager_states(self) -> dict[str, str]:
+        """Every voter, as this one sees it."""
+        states = dict.fromkeys(sorted(self._options.voters), "dead")
+        for other in self._membership.members():
+            if other.name in states:
+                states[other.name] = STATES[other.status].replace("alive", "active")
+        return states | {self._options.name: self.state}
+
+    def counts(self) -> dict[str, dict[str, int] | float]:
+        return self._counts()
+
+    def _counts(self) -> dict[str, dict[str, int] | float]:
+        counts = super()._counts()
+        manager, registry = self.manager, self.manager.registry
+        counts |= {
+            "jobs_led": len(manager.led),
+            "overload_level": int(manager.level),
+            "worker_evictions_total": self.evictions,
+            "calls_total": self.control.calls,
+            "calls_refused_total": dict(self.control.refused),
+        }
+        if registry is not None:
+            fleet = registry.fleet
+            counts |= {
+                "jobs_queued": len(registry.queue),
+                "workers": len(fleet),
+                "cores": fleet.total(),
+                "cores_free": fleet.total_free(),
+                "submissions_refused_total": dict(registry.refused),
+            }
+        return counts

@@ -1,0 +1,494 @@
+"""A worker on the network: connects the pure worker to its core processes, its disk and its managers. Decides nothing."""
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+
+from talka.clock import SECOND, boottime_ns, monotonic_ns, realtime_ns
+from talka.cluster.effects import Lane, Persist, Transmit
+from talka.control.door import Door
+from talka.control.load_job import KillCore, Send, StartCore
+from talka.control.member import NEVER, ClusterMember
+from talka.control.porter import Declined, Porter, RingChanged, Welcomed
+from talka.control.vault import BLOB_PREFIX
+from talka.control.worker import Worker
+from talka.control.worker_news import Drained, ManagersLearned
+from talka.engine.supervisor import Supervisor
+from talka.errors import Invalid, TalkaError
+from talka.net.discovery import Candidates
+from talka.net.streams import Security, Streams
+from talka.nodes.job_events import job_event_of
+from talka.nodes.local import physical_cores
+from talka.nodes.member import CAPABILITIES, CLASSES
+from talka.nodes.member_events import Event
+from talka.store.blobs import Blobs
+from talka.store.folder import DataFolder
+from talka.store.keyring import KeyringFile
+from talka.store.shelf import Shelf
+from talka.version import VERSION
+from talka.wire.bundles import holds
+from talka.wire.greeting import Self
+from talka.wire.jobs import WorkerFacts
+from talka.wire.keys import Keyring, decode_ring, encode_ring
+from talka.wire.roles import Role
+from talka.wire.sealing import Seal
+from talka.wire.shards import BundleSource, FromCore, Go, Totals
+from talka.wire.versions import VERSION as PROTOCOL_VERSION
+
+GREET_EVERY_S: Final = 1.0
+SEARCH_EVERY_S: Final = 15.0
+DRAIN_S: Final = 30.0
+FACTS_EVERY_S: Final = 2.0
+MEMORY_SHARE: Final = 0.8
+"""Of the machine's memory, for all cores together; one that wants more is refused it by the kernel."""
+REFUSALS_LIMIT: Final = 64
+FOLDER_KEY: Final = "folder"
+STARTS_KEY: Final = "starts"
+OUT_OF_MEMORY_FIRST: Final = "800"
+"""Where memory is short, cores go before the worker that would tell of it."""
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    seeds: tuple[str, ...]
+    """Managers: HOST:PORT of their node port, names, files, as for members."""
+    secrets: tuple[str, ...]
+    data_dir: Path
+    cluster: str = "default"
+    environment: str = "default"
+    datacenter: str = ""
+    certs: Path | None = None
+    cores: int | None = None
+    capabilities: tuple[str, ...] = ()
+    drain_s: float = DRAIN_S
+    """How long what runs may go on after it was told to stop."""
+
+
+class WorkerNode:
+    """One worker, from its files to its processes. `run` until `stop` is called."""
+
+    def __init__(self, options: WorkerOptions, on_event: Callable[[Event], None]) -> None:
+        if not options.seeds:
+            raise Invalid("a worker must know a manager: name one with --seed HOST:PORT")
+        self.failure: TalkaError | None = None
+        self.is_registered = asyncio.Event()
+        self._options = options
+        self._on_event = on_event
+        self._system = random.SystemRandom()
+        self._folder = DataFolder(options.data_dir)
+        self._shelf: Shelf | None = None
+        try:
+            self._open()
+        except BaseException:
+            if self._shelf is not None:
+                self._shelf.close()
+            self._folder.release()
+            raise
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._disk: ThreadPoolExecutor | None = None
+        self._writes: set[asyncio.Future[None]] = set()
+        self._refusals: dict[str, None] = {}
+        self._greeted: dict[str, str] = {}
+        """Address to name, of managers that welcomed this worker."""
+        self._unwelcome: dict[str, None] = {}
+        # Bounded by the cores and by one report of each.
+        self._orders: asyncio.Queue[StartCore | Send | KillCore] = asyncio.Queue()
+        self._folders: dict[int, Path] = {}
+        self._shift_ns: dict[int, int] = {}
+        """Cores count by the monotonic clock, leases by one that does not stand still while the machine sleeps."""
+
+    def _open(self) -> None:
+        options = self._options
+        folder = self._folder.path
+        self._shelf = Shelf(folder / "worker.db")
+        self._blobs = Blobs(folder / "bundles")
+        self._keys = KeyringFile(folder)
+        self._cores_folder = folder / "cores"
+        shutil.rmtree(self._cores_folder, ignore_errors=True)
+        stored = dict(self._shelf.stored)
+        number = int(stored.pop(FOLDER_KEY, b"0")) or self._system.getrandbits(61) | 1
+        starts = int(stored.pop(STARTS_KEY, b"0")) + 1
+        self._shelf.write(((FOLDER_KEY, str(number).encode()), (STARTS_KEY, str(starts).encode())))
+        security = self._security()
+        group = f"{options.cluster}/{options.environment}"
+        self.boot = self._system.getrandbits(61)
+        door = Door(group=group, name=options.name, boot=self.boot)
+        me = Self(
+            options.cluster,
+            options.environment,
+            Role.WORKER,
+            str(PROTOCOL_VERSION),
+            list(CAPABILITIES),
+            [],
+            options.datacenter,
+            "",
+            VERSION,
+        )
+        self._porter = Porter(
+            door=door,
+            seal=Seal(self._ring(), self.boot),
+            name=options.name,
+            me=me,
+            rng=self._system,
+            certified=security is not None,
+        )
+        rng = random.Random(self._system.getrandbits(128))
+        cores = physical_cores() if options.cores is None else options.cores
+        if cores < 1:
+            raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
+        self._memory_bytes = psutil.virtual_memory().total
+        facts = WorkerFacts(
+            cores=cores,
+            memory_bytes=self._memory_bytes,
+            gpus=_gpus(),
+            capabilities=options.capabilities,
+            version=VERSION,
+            folder=number,
+            datacenter=options.datacenter,
+            life=starts,
+        )
+        self.worker = Worker(
+            options.name,
+            self.boot,
+            stored,
+            facts,
+            (),
+            rng,
+            boottime_ns(),
+            verify=self._verify,
+            bundles=self._blobs.digests(),
+        )
+        self.member = ClusterMember(
+            group=group, name=options.name, boot=self.boot, part=self.worker, door=door, porter=self._porter
+        )
+        self._streams = Streams(
+            on_frame=self._on_stream,
+            on_refused=self._on_refused,
+            rng=rng,
+            security=security,
+            on_refusing=self._on_refusing,
+        )
+        self._candidates = Candidates(options.seeds, remembered=list, own=[])
+        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit)
+
+    def _security(self) -> Security | None:
+        options = self._options
+        if options.certs is None:
+            return None
+        from talka.net.identity import Certified
+
+        return Certified(
+            options.certs,
+            name=options.name,
+            role=Role.WORKER,
+            cluster=options.cluster,
+            environment=options.environment,
+        )
+
+    def _ring(self) -> Keyring:
+        ring = Keyring.of(self._options.secrets)
+        kept = self._keys.load()
+        return ring if kept is None else ring.merge(decode_ring(kept))
+
+    def _verify(self, digest: str, signature: bytes) -> bool:
+        return any(holds(secret.encode(), digest, signature) for secret in self._porter.ring.secrets().values())
+
+    # -- life
+
+    async def run(self) -> None:
+        self._tell({"event": "starting", "name": self._options.name, "cores": self.worker.facts.cores})
+        chores = [
+            asyncio.create_task(self._obey()),
+            asyncio.create_task(self._search()),
+            asyncio.create_task(self._measure()),
+        ]
+        try:
+            self._do(self.member.act(boottime_ns(), self.worker.start(boottime_ns())))
+            stopping = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait({stopping, *chores}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            for chore in chores:
+                if chore.done():
+                    chore.result()
+            await self._drain()
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+            await self._close()
+
+    def stop(self) -> None:
+        """Finish what runs, take nothing new. A second time: end at once."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        self._stopping.set()
+
+    async def _drain(self) -> None:
+        if self.failure is not None:
+            return
+        self._do(self.member.act(boottime_ns(), self.worker.drain(boottime_ns())))
+        waits = [asyncio.create_task(self._drained.wait()), asyncio.create_task(self._hurry.wait())]
+        await asyncio.wait(waits, timeout=self._options.drain_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def _close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._supervisor.close()
+        await self._streams.close()
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=3)
+        if self._disk is not None:
+            self._disk.shutdown(wait=True)
+        assert self._shelf is not None
+        self._shelf.close()
+        shutil.rmtree(self._cores_folder, ignore_errors=True)
+        self._folder.release()
+        self._tell({"event": "stopped"})
+
+    # -- managers
+
+    async def _search(self) -> None:
+        """Greet managers until they know this worker; look for others now and then."""
+        looked_at = 0.0
+        known: dict[str, None] = {}
+        loop = asyncio.get_running_loop()
+        while True:
+            if loop.time() - looked_at >= SEARCH_EVERY_S or not known:
+                looked_at = loop.time()
+                with contextlib.suppress(TalkaError):
+                    known |= dict.fromkeys(await self._candidates.resolve(boottime_ns()))
+            now = boottime_ns()
+            for address in [*known, *self._unwelcome]:
+                if address not in self._greeted:
+                    self._streams.renew(address)
+                    self._do([one for one in self._porter.hello(now, address) if _is_stream(one)])
+            await asyncio.sleep(GREET_EVERY_S)
+
+    def _on_welcomed(self, address: str, name: str) -> None:
+        self._greeted[address] = name
+        self.member.set_address(name, address)
+        if name not in self.worker.managers:
+            self.worker.set_managers((*self.worker.managers, name))
+            self._do(self.member.act(boottime_ns(), self.worker.beat_now(boottime_ns())))
+
+    def _on_managers(self, news: ManagersLearned) -> None:
+        for manager in news.managers:
+            self.member.set_address(manager.name, manager.address)
+            self._greeted.setdefault(manager.address, manager.name)
+
+    def _on_refusing(self, address: str) -> None:
+        name = self._greeted.get(address)
+        if name is not None:
+            self._do(self.member.act(boottime_ns(), self.worker.on_refused(boottime_ns(), name)))
+
+    def _on_refused(self, address: str, reason: str, text: str) -> None:
+        key = f"{address}/{reason}"
+        if key not in self._refusals and len(self._refusals) < REFUSALS_LIMIT:
+            self._refusals[key] = None
+            self._tell({"event": "refused", "address": address, "reason": reason, "text": f"{address}: {text}"})
+
+    def _on_stream(self, source: str, frame: bytes, proven: str) -> bool:
+        opened = self._porter.opened
+        self._do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
+        return self._porter.opened > opened
+
+    # -- time
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        try:
+            now = boottime_ns()
+            if now >= self.member.next_tick_at:
+                self._do(self.member.tick(now))
+        finally:
+            self._arm_timer()
+
+    def _arm_timer(self) -> None:
+        at = self.member.next_tick_at
+        if at == self._timer_at or self._is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = at
+        if at < NEVER:
+            delay_s = max(0, at - boottime_ns()) / SECOND
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    # -- what is to be done
+
+    def _do(self, effects: list[object]) -> None:
+        for effect in effects:
+            match effect:
+                case Transmit(to=to, frame=frame, lane=lane):
+                    if lane is not Lane.DATAGRAM:
+                        self._streams.renew(to)  # a manager that was away is tried again with every beat
+                        self._streams.send(to, frame, CLASSES[lane])
+                case Persist(ticket=ticket, puts=puts):
+                    self._persist(ticket, puts)
+                case StartCore() | Send() | KillCore():
+                    self._orders.put_nowait(effect)
+                case Welcomed(address=address, name=name):
+                    self._on_welcomed(address, name)
+                case Declined(address=address, reason=reason, text=text):
+                    self._on_refused(address, reason, f"does not let this worker in: {text}")
+                case RingChanged(ring=ring):
+                    self._on_disk(self._keys.save, encode_ring(ring))
+                case _:
+                    self._on_news(effect)
+        self._arm_timer()
+
+    def _on_news(self, news: object) -> None:
+        if isinstance(news, ManagersLearned):
+            self._on_managers(news)
+        elif isinstance(news, Drained):
+            self._drained.set()
+        event = job_event_of(news)
+        if event is not None:
+            if event["event"] == "lease":
+                self.is_registered.set()
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        self._on_event({"at": realtime_ns() / SECOND, "worker": self._options.name, **event})
+
+    # -- disk
+
+    def _persist(self, ticket: int, puts: tuple[tuple[str, bytes | None], ...]) -> None:
+        write = self._on_disk(self._write, puts)
+        write.add_done_callback(partial(self._on_written, ticket, puts[0][0].startswith(BLOB_PREFIX)))
+
+    def _write(self, puts: tuple[tuple[str, bytes | None], ...]) -> None:
+        assert self._shelf is not None
+        rest = []
+        for key, content in puts:
+            if not key.startswith(BLOB_PREFIX):
+                rest.append((key, content))
+            elif content is None:
+                self._blobs.remove(key.removeprefix(BLOB_PREFIX))
+            else:
+                self._blobs.put(key.removeprefix(BLOB_PREFIX), content)
+        if rest:
+            self._shelf.write(tuple(rest))
+
+    def _on_written(self, ticket: int, is_blob: bool, write: "asyncio.Future[None]") -> None:
+        if self._is_closed or write.cancelled():
+            return
+        error = write.exception()
+        if error is None:
+            self._do(self.member.on_persisted(boottime_ns(), ticket))
+        elif not isinstance(error, TalkaError):
+            raise error
+        elif is_blob:
+            self._tell({"event": "alarm", "kind": "files", "text": str(error)})
+            self._do(self.member.on_not_persisted(boottime_ns(), ticket, str(error)))
+        else:
+            # A worker that forgets whom it obeys could obey the wrong one.
+            self.failure = self.failure or error
+            self._stopping.set()
+
+    def _on_disk(self, work: Callable[..., None], *arguments: object) -> "asyncio.Future[None]":
+        if self._disk is None:
+            self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        write = asyncio.get_running_loop().run_in_executor(self._disk, partial(work, *arguments))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        return write
+
+    # -- core processes
+
+    async def _obey(self) -> None:
+        """One order after the other: a core is started before it is told anything."""
+        while True:
+            order = await self._orders.get()
+            match order:
+                case StartCore(core=core, arm=arm):
+                    source = arm.source
+                    if isinstance(source, BundleSource):
+                        folder = self._cores_folder / f"{core}-{self.boot:x}"
+                        self._folders[core] = folder
+                        path = str(self._blobs.path(source.digest))
+                        source = msgspec.structs.replace(source, path=path, folder=str(folder))
+                        self._cores_folder.mkdir(mode=0o700, exist_ok=True)
+                        arm = msgspec.structs.replace(arm, source=source)
+                    await self._supervisor.start(core, arm)
+                    self._limit_memory(core)
+                case Send(core=core, message=Go() as go):
+                    shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
+                    shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
+                    self._supervisor.send(core, shifted)
+                case Send(core=core, message=message):
+                    self._supervisor.send(core, message)
+                case KillCore(core=core):
+                    self._supervisor.end(core)
+
+    def _limit_memory(self, core: int) -> None:
+        pid = self._supervisor.pids().get(core)
+        if pid is None:
+            return
+        limit = int(self._memory_bytes * MEMORY_SHARE) // self.worker.facts.cores
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended already, or this is not Linux
+            resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{pid}/oom_score_adj").write_text(OUT_OF_MEMORY_FIRST)
+
+    def _on_core_message(self, core: int, message: FromCore) -> None:
+        shift = self._shift_ns.get(core, 0)
+        if isinstance(message, Totals) and shift:
+            message = msgspec.structs.replace(
+                message,
+                started_at_ns=message.started_at_ns - shift if message.started_at_ns else 0,
+                ended_at_ns=message.ended_at_ns - shift if message.ended_at_ns else 0,
+            )
+        now = boottime_ns()
+        self._do(self.member.act(now, self.worker.on_core_message(now, core, message)))
+
+    def _on_core_exit(self, core: int, cause: str) -> None:
+        self._shift_ns.pop(core, None)
+        folder = self._folders.pop(core, None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if self._is_closed:
+            return
+        now = boottime_ns()
+        self._do(self.member.act(now, self.worker.on_core_exit(now, core, cause)))
+
+    async def _measure(self) -> None:
+        """What readiness goes by, and whether the guard of the cores lives."""
+        psutil.cpu_percent()
+        while True:
+            await asyncio.sleep(FACTS_EVERY_S)
+            self._supervisor.check_guard()
+            load = min(100, round(psutil.cpu_percent()))
+            self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
+
+
+def _is_stream(effect: object) -> bool:
+    return isinstance(effect, Transmit) and effect.lane is not Lane.DATAGRAM
+
+
+def _gpus() -> int:
+    """Devices of the two makers whose drivers say so in /dev."""
+    with contextlib.suppress(OSError):
+        names = os.listdir("/dev")
+        return sum(name.removeprefix("nvidia").isdigit() for name in names if name.startswith("nvidia"))
+    return 0
