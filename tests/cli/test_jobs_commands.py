@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from talka.cli.live_layout import Size
+from talka.cli.live_view import Composer
 from talka.cli.remote import waiting_text
 from talka.client.client import Client
+from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, ManagerView, WorkerView
 from talka.work.lifecycle import JobState
 
@@ -261,3 +264,19 @@ def test_file_that_holds_no_token_is_a_sentence(
     (folder / "token").write_bytes(content)
     code, _, err = command("jobs", "--to", guarded.to, "--token-file", "token")
     assert code == 2 and "--token-file" in err and text in err
+
+
+def test_live_view_says_what_the_job_waits_for_until_it_begins(remote: Any, command: Any) -> None:
+    remote.control.stays_queued = True
+    command("submit", URL, "--to", remote.to, "--detach")
+    [order] = remote.control.orders
+    waiting = ["queued, position 2"]
+    composer = Composer(order.name, order.workflows, lambda: waiting[0])
+    job = Mirror("job1", order).job
+
+    def head() -> str:
+        return "".join(text for text, _ in composer.view(job, 1, Size(100, 20)).lines[0])
+
+    assert "queued, position 2" in head() and "running" not in head()
+    waiting[0] = ""
+    assert "running" in head()

@@ -117,12 +117,19 @@ def test_manager_and_worker_find_each_other_and_let_in_who_has_a_token(
     assert worker.stop() == 0 and manager.stop() == 0
 
 
-def test_data_folder_of_another_process_is_left_alone(started: Started, command: Any) -> None:
+def test_data_folder_of_another_process_is_left_alone(started: Started, talka: Any) -> None:
     node = started("up", "--port", "0", "--cores", "1", "--data-dir", "up")
-    node.until("up")
-    code, _, err = command("up", "--port", "0", "--data-dir", "up")
-    assert code == 2 and "in use by process" in err
+    node.until("ready")
+    done = talka("up", "--port", "0", "--data-dir", "up")
+    assert done.returncode == 2 and "in use by process" in done.stderr
     assert node.stop() == 0
+
+
+def test_manager_at_every_address_must_say_where_it_is_reached(talka: Any, folder: Path) -> None:
+    (folder / "secret").write_text(SECRET + "\n")
+    flags = ["--bind", "0.0.0.0:0", "--api", "127.0.0.1:0", "--secret-file", "secret", "--data-dir", "m"]
+    done = talka("manager", *flags)
+    assert done.returncode == 2 and "--advertise" in done.stderr
 
 
 # What they refuse.
@@ -134,8 +141,7 @@ def test_data_folder_of_another_process_is_left_alone(started: Started, command:
         (["manager", "--api", "0.0.0.0:0"], ["0.0.0.0", "--token-key-file"]),
         (["manager", "--secret-file", "nowhere"], ["nowhere"]),
         (["manager", "--name", "a b"], ["--name", "'a b'"]),
-        (["manager", "--bind", "here"], ["'here'", "port"]),
-        (["manager", "--bind", "0.0.0.0:0"], ["--advertise"]),
+        (["manager", "--bind", "here"], ["here", "no port"]),
         (["manager", "--seed", "127.0.0.1:1"], ["--voters"]),
         (["manager", "--name", "a", "--voters", "b,c,d"], ["--voters", "leaves out a"]),
         (["manager", "--name", "a", "--voters", "a,b c"], ["--voters", "'b c'"]),

@@ -153,11 +153,11 @@ def test_managers_of_compose_vote_for_each_other_and_are_found_by_everybody(comp
     for name, service in managers.items():
         options = options_of(service, name)
         assert options["voters"].split(",") == list(managers)
-        assert options["bind"] == f"{addresses[name]}:8472"
+        assert options["bind"] == f"{addresses[name]}:8471"
         assert options["api"] == f"{addresses[name]}:8470"
-        assert sorted(options["seed"]) == sorted(f"{ip}:8472" for other, ip in addresses.items() if other != name)
+        assert sorted(options["seed"]) == sorted(f"{ip}:8471" for other, ip in addresses.items() if other != name)
     for name, service in nodes(compose, "worker").items():
-        assert sorted(options_of(service, name)["seed"]) == sorted(f"{ip}:8472" for ip in addresses.values())
+        assert sorted(options_of(service, name)["seed"]) == sorted(f"{ip}:8471" for ip in addresses.values())
 
 
 def test_managers_of_compose_are_healthy_when_their_own_api_says_ready(compose: dict[str, Any]) -> None:
@@ -272,8 +272,8 @@ def test_services_lead_to_ports_where_managers_listen() -> None:
         for port in service["spec"]["ports"]:
             assert ports[port["targetPort"], port["protocol"]] == port["port"]
     options = arguments(only("StatefulSet"))
-    assert options["bind"].endswith(f":{ports['node-tcp', 'TCP']}") and ports["node-tcp", "TCP"] == 8472
-    assert options["advertise"].endswith(":8472") and ports["node-udp", "UDP"] == 8472
+    assert options["bind"].endswith(f":{ports['node-tcp', 'TCP']}") and ports["node-tcp", "TCP"] == 8471
+    assert options["advertise"].endswith(":8471") and ports["node-udp", "UDP"] == 8471
     assert options["api"].endswith(f":{ports['api', 'TCP']}")
     assert options["api-advertise"] == f"$(POD_IP):{ports['api', 'TCP']}"
 
@@ -284,7 +284,7 @@ def test_managers_find_each_other_before_any_is_ready_and_start_together() -> No
     assert headless["spec"]["publishNotReadyAddresses"] is True
     assert managers["spec"]["serviceName"] == headless["metadata"]["name"]
     assert managers["spec"]["podManagementPolicy"] == "Parallel"
-    name = f"{headless['metadata']['name']}.{headless['metadata']['namespace']}.svc:8472"
+    name = f"{headless['metadata']['name']}.{headless['metadata']['namespace']}.svc:8471"
     assert all(arguments(one)["seed"] == [name] for one in workloads())
 
 

@@ -125,10 +125,10 @@ class Composer:
         state, style = state_of(job, now)
         if waiting := self._waiting():
             state, style = waiting, "yellow"
-        cores = counted_text(job.cores, "core")
-        right = f"{state}  {cores}"
+        cores = f"  {counted_text(job.cores, 'core')}" if job.cores else ""
+        right = f"{state}{cores}"
         room = max(width - columns(right) - 2, 8)
-        title = styled(width, (padded(self._name, room), "bold"), "  ", (state, style), (f"  {cores}", "dim"))
+        title = styled(width, (padded(self._name, room), "bold"), "  ", (state, style), (cores, "dim"))
         text = clock_text(job.elapsed_ns(now))
         end_ns, (done, total) = end_of(job, now), iterations_of(job, counts)
         share: float | None = None

@@ -3,6 +3,7 @@
 What they need is imported when they are called, for a quick help.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -285,6 +286,8 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
     *WHERE,
     SEED,
     *TRUSTED,
+    given(REACHED, "--probes", metavar="HOST:PORT", help="HTTP for /livez, /readyz and /metrics (none)."),
+    given(TRUST, "--token-key-file", metavar="FILE", help="The key of tokens that /metrics wants (talka token key)."),
     CORES,
     given(
         WORK,
@@ -329,7 +332,24 @@ def worker(as_json: bool, **flags: Any) -> int:
         capabilities=settings.texts("capabilities"),
         drain_s=settings.seconds("grace", "30s"),
     )
-    return asyncio.run(live_worker(options, as_json))
+    api = open_probes(settings, options.cluster)
+    with contextlib.nullcontext() if api is None else api.listener:
+        return asyncio.run(live_worker(options, api, as_json))
+
+
+def open_probes(settings: "NodeSettings", cluster: str) -> "Api | None":
+    """The socket on which a worker says how it is; None when nobody asked for one."""
+    from talka.cli.node_life import Api
+    from talka.web.server import listen
+    from talka.wire.addresses import format_address, parse_address
+
+    wanted = settings.text("probes")
+    if not wanted:
+        return None
+    host, port = parse_address(wanted, is_port_0_allowed=True)
+    tokens = tokens_of(settings, cluster)
+    listener = listen(host, port, has_tokens=tokens is not None)
+    return Api(listener, format_address(host, listener.getsockname()[1]), tokens, None)
 
 
 # What they have in common.

@@ -17,10 +17,12 @@ from talka.nodes.member_events import WORDS, Event, sentence_of
 from talka.nodes.worker import WorkerNode, WorkerOptions
 from talka.web.app import make_app
 from talka.web.auth import Tokens
+from talka.web.health import make_health_app
 from talka.web.server import serve
 
 OWN_WORDS: Final = {
     "api": "the API is at {url}",
+    "probes": "probes and metrics are at {url}",
     "starting": "worker {name} starts, with {cores} cores",
     "up": "ready at {address} with {cores} cores; try: talka submit FILE --to {address}",
     "stopping": "stopping: finishes what runs; a second signal ends it at once",
@@ -87,8 +89,15 @@ class Life:
         self._managers[self._task(node.run())] = node
         self._others.append(self._task(serving))
 
-    def add_worker(self, node: WorkerNode) -> None:
+    def add_worker(self, node: WorkerNode, probes: Api | None = None) -> None:
         self._workers[self._task(node.run())] = node
+        if probes is not None:
+            app = make_health_app(node.why_not_ready, node.metrics, auth=probes.auth)
+
+            def started() -> None:
+                self.event("probes", url=probes.url, address=probes.advertised)
+
+            self._others.append(self._task(serve(app, probes.listener, stop=self._stop_api, on_started=started)))
 
     def event(self, word: str, **facts: object) -> None:
         self._tell_event({"at": realtime_ns() / SECOND, "event": word, **facts})
@@ -165,11 +174,11 @@ async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
         return await life.run()
 
 
-async def live_worker(options: WorkerOptions, as_json: bool) -> int:
+async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool) -> int:
     with Told(as_json, sentence) as told:
         node = WorkerNode(options, told.event)
         life = told.life()
-        life.add_worker(node)
+        life.add_worker(node, probes)
         return await life.run()
 
 

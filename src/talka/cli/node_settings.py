@@ -15,7 +15,7 @@ KNOWN: Final = {
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
         *("preset", "token_key_file"),
     ),
-    "worker": ("name", "seeds", *WHERE, "cores", "capabilities", "grace"),
+    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace"),
 }
 """What can be set for each kind of node."""
 PATHS: Final = ("secret_file", "certs", "data_dir", "token_key_file")

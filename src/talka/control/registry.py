@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import HANDLE, Lane
 from talka.cluster.placement import order as candidates_for
 from talka.cluster.reign import WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
@@ -612,7 +612,7 @@ class Registry:
                     version=facts.version if facts else "",
                     jobs=list(row.jobs),
                     lease_ms=max(0, until - now) // MILLISECOND if until is not None else 0,
-                    address=row.source,
+                    address="" if row.source.startswith(HANDLE) else row.source,
                 )
             )
         return views

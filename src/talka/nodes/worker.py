@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 import psutil
 
-from talka.clock import SECOND, boottime_ns, monotonic_ns, realtime_ns
+from talka.clock import SECOND, boottime_ns, cpu_ns, monotonic_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
+from talka.control.answers import metrics_text
 from talka.control.door import Door
 from talka.control.load_job import KillCore, Send, StartCore
 from talka.control.member import NEVER, ClusterMember
@@ -48,6 +49,8 @@ from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
 GREET_EVERY_S: Final = 1.0
 SEARCH_EVERY_S: Final = 15.0
+ALONE_S: Final = 5.0
+ALONE_AGAIN_S: Final = 60.0
 DRAIN_S: Final = 30.0
 FACTS_EVERY_S: Final = 2.0
 MEMORY_SHARE: Final = 0.8
@@ -104,6 +107,7 @@ class WorkerNode:
         self._disk: ThreadPoolExecutor | None = None
         self._writes: set[asyncio.Future[None]] = set()
         self._refusals: dict[str, None] = {}
+        self._happened: dict[str, int] = {}
         self._greeted: dict[str, str] = {}
         """Address to name, of managers that welcomed this worker."""
         self._unwelcome: dict[str, None] = {}
@@ -264,6 +268,33 @@ class WorkerNode:
         self._folder.release()
         self._tell({"event": "stopped"})
 
+    def why_not_ready(self) -> str:
+        if not self.worker.has_lease:
+            return "no manager has given this worker a lease"
+        return "this worker finishes what runs and takes nothing new" if self.worker.is_draining else ""
+
+    def metrics(self) -> str:
+        """Of this node, in Prometheus' text format."""
+        streams, tasks = self._streams, list(self.worker.tasks)
+        states = dict.fromkeys(("arming", "armed", "running", "ended"), 0)
+        for task in tasks:
+            states[task.stage] += 1
+        counts: dict[str, dict[str, int] | float] = {
+            "worker_cores": self.worker.facts.cores,
+            "worker_has_lease": int(self.worker.has_lease),
+            "worker_tasks_total": dict(self._happened),
+            "worker_messages_refused_total": dict(self.worker.refused),
+            "worker_tasks_declined_total": self.worker.tasks.declined,
+            "stream_frames_received_total": streams.frames_in,
+            "stream_frames_sent_total": streams.frames_out,
+            "stream_bytes_sent_total": streams.bytes_out,
+            "stream_connections": streams.connections,
+            "stream_problems_total": streams.counts,
+            "process_cpu_seconds_total": cpu_ns() / SECOND,
+        }
+        counts |= {f"worker_tasks_{state}": number for state, number in states.items()}
+        return metrics_text(self.member, boottime_ns(), counts)
+
     # -- managers
 
     async def _search(self) -> None:
@@ -271,7 +302,16 @@ class WorkerNode:
         looked_at = 0.0
         known: dict[str, None] = {}
         loop = asyncio.get_running_loop()
+        alone_until = loop.time() + ALONE_S
         while True:
+            if not self._greeted and loop.time() >= alone_until:
+                alone_until = loop.time() + ALONE_AGAIN_S
+                where = ", ".join(known) or ", ".join(self._options.seeds)
+                text = (
+                    f"no manager answers at {where}: is one running there, is its TCP port open, and does it have the "
+                    f"same secret (key {self._porter.ring.primary_id}), or certificates as this worker has?"
+                )
+                self._tell({"event": "searching", "text": text})
             if loop.time() - looked_at >= SEARCH_EVERY_S or not known:
                 looked_at = loop.time()
                 with contextlib.suppress(TalkaError):
@@ -364,6 +404,7 @@ class WorkerNode:
             self._drained.set()
         event = job_event_of(news)
         if event is not None:
+            self._happened[event["event"]] = self._happened.get(event["event"], 0) + 1
             if event["event"] == "lease":
                 self.is_registered.set()
             self._tell(event)
