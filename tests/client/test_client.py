@@ -190,6 +190,16 @@ async def test_a_token_opens_what_its_role_may_do(apis: Apis, tokens: Tokens) ->
             pass
 
 
+async def test_whoever_may_not_submit_is_told_which_role_may(apis: Apis, tokens: Tokens, order_of) -> None:
+    """Whether the bundle is there is asked first, and that answer has no words."""
+    api = await apis.start(auth=tokens)
+    viewer = Client([str(api.address)], token=tokens.issue("ann", "viewer", 2**33))
+
+    with pytest.raises(Forbidden, match="a viewer may not .*: that takes the role submitter"):
+        await viewer.submit(order_of(digest=DIGEST), bundle=CONTENT)
+    assert not api.control.bundles
+
+
 # Managers that die.
 
 

@@ -752,3 +752,15 @@ def test_no_life_is_lost_before_its_lease_is_over_unless_a_later_one_proves_it(
         if move > 1 and fleet.holds(name, boot):
             renewed[name, boot] = now
         assert fleet.next_tick_at > now or move != 1
+
+
+def test_a_worker_that_says_goodbye_is_lost_at_once_and_its_late_beats_mean_nothing() -> None:
+    fleet = fleet_of(a=4, b=4)
+    fleet.reserve("job", "a", 3)
+
+    assert fleet.left(SECOND, "a", 1) == [WorkerLost("a", 1, "it left")]
+
+    assert fleet.left(SECOND, "a", 1) == fleet.left(SECOND, "ghost", 1) == []
+    assert (fleet.total(), fleet.free("a")) == (4, 0)
+    assert fleet.choose(4, rng=Random(1)) == [("b", 1, 4)]
+    assert beat(fleet, "a", 2 * SECOND, boot=2) == [WorkerRegistered("a", 2, 4)]

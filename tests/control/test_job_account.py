@@ -251,6 +251,49 @@ def test_a_lost_attempts_last_totals_stay_and_provide_nothing(job_of: JobOf) -> 
     assert [(lost.from_ns, lost.to_ns) for lost in job.lost] == [(SECOND, 3 * SECOND)]
 
 
+def test_a_task_that_was_cut_goes_on_in_its_parts(job_of: JobOf) -> None:
+    owner = Owner(job_of({"Shop": {"shape": IterationsPerVU(3, 100)}}, places={"w1": 3}))
+    driven = owner.driven
+    driven.run()
+    driven.later(1).report(1, Tally(started=60), shares=(10, 20, 30))
+    driven.job.places = {"w2": 2, "w3": 1}
+    driven.later(1)
+    owner.lose(1)
+    before = owner.stand()
+
+    job = owner.take_over()
+
+    assert owner.stand() == before
+    whole, first, second = job.workflows["Shop"].shards
+    assert (whole.is_replaced, whole.is_done, first.is_replaced, first.is_done) == (True, True, False, False)
+    assert (first.done_by_shard, second.done_by_shard) == ((10, 20), (30,))
+    assert (whole.tries, first.tries, second.tries) == (1, 2, 2)
+    assert job.workflows["Shop"].cores == 3
+    assert [first.gap, second.gap] == job.own_lost
+    driven.later(1).arm(2, 3)
+    assert [(lost.shard, lost.from_ns, lost.to_ns) for lost in job.lost] == [
+        (0, SECOND, 3 * SECOND),
+        (2, SECOND, 3 * SECOND),
+    ]
+
+
+def test_the_gap_of_an_attempt_whose_loss_is_on_record_begins_with_its_last_report(job_of: JobOf) -> None:
+    owner = Owner(job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1}))
+    driven = owner.driven
+    driven.run()
+    driven.later(2).report(1, Tally(started=70))
+    owner._close(1, tally=Tally(started=70), windows=[], is_lost=True)  # and then its manager died
+    driven.later(3)
+    job = owner.take_over()
+
+    _, _, attempt = job.running()[1]
+    attempt.on_result(driven.now, owner.results[1], job.origin_ns)
+    driven.exit(1, "its lease is over")
+
+    assert [(lost.from_ns, lost.to_ns) for lost in job.lost] == [(2 * SECOND, 5 * SECOND)]
+    assert job.tally().started == 70
+
+
 def test_why_a_workflow_ended_and_the_job_stops_is_known(job_of: JobOf) -> None:
     owner = Owner(
         job_of({"Shop": {**ARRIVALS, "timeout_s": 2}, "Side": {"shape": ConstantVUs(1, "10s")}}, places={"w1": 2})
@@ -394,9 +437,10 @@ def test_a_job_goes_on_the_same_however_often_its_manager_changes(job_of: JobOf,
         going = [core for core, (_, _, attempt) in running.items() if attempt.went_ns]
         waiting = [core for core in running if core not in going]
         if event == "arm" and waiting:
-            core = data.draw(st.sampled_from(waiting))
+            ready = data.draw(st.just(waiting) | st.sampled_from(waiting).map(lambda core: [core]))
             for owner in both:
-                owner.driven.say(core, Armed())
+                for core in ready:
+                    owner.driven.say(core, Armed())
         elif event == "report" and going:
             report(data.draw(st.sampled_from(going)), data.draw(st.integers(0, 9)))
         elif event == "result" and going:

@@ -40,7 +40,8 @@ FACTS = JobFacts("b4k7", "shop", JobState.RUNNING)
 
 
 def told(driven: Driven, *, after: int = -1, steps: bool = False, sequence: int = 1) -> JobUpdate:
-    return update_of(driven.job, FACTS, driven.now, sequence=sequence, windows_after=after, steps=steps)
+    tallies = {name: run.tally() for name, run in driven.job.workflows.items()} if steps else None
+    return update_of(driven.job, FACTS, driven.now, sequence=sequence, windows_after=after, steps=tallies)
 
 
 def test_facts_are_those_of_the_record() -> None:

@@ -47,6 +47,17 @@ def replacement(effects: Sequence[Effect]) -> StartCore:
 # A replacement.
 
 
+def test_a_gap_begins_when_the_last_counts_were_made_not_when_they_arrived(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, cores=1)
+    driven.run()
+    driven.later(2).report(1, Tally(started=180, iterations=180), age_ns=SECOND // 5)
+
+    started = replacement(driven.later(1).exit(1, "was killed by SIGKILL"))
+    driven.arm(started.core)
+
+    assert gaps(driven) == [(1.8, 3.0, 120)]
+
+
 def test_a_lost_core_is_replaced_for_the_remaining_plan(job_of: JobOf) -> None:
     driven = job_of({"Shop": {"shape": ConstantVUs(4, "10s")}}, cores=2)
     driven.run()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load_job import START_DELAY_NS, JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import START_DELAY_NS, STOP_SLACK_NS, JobEnded, KillCore, Send, StartCore
 from talka.control.shard_run import LostShard
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
@@ -381,6 +381,31 @@ def test_a_task_that_is_lost_before_anybody_started_it_leaves_a_gap_too(job_of: 
 
     assert gaps(driven) == [(1, 0.0, 2.0, 100)]
     assert driven.job.lost[0].cause == "its lease is over"
+
+
+def test_a_task_whose_result_is_on_its_way_is_not_killed_for_being_late(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1}, grace_s=1)
+    driven.run()
+    driven.later(10.1).tick()
+    driven.job.arriving = {1: None}
+    driven.now = driven.job.origin_ns + 11 * SECOND + STOP_SLACK_NS + 1
+
+    assert driven.tick() == [KillCore(2)]
+    assert driven.result(1, Tally(started=5)) == [JobEnded()]
+
+
+def test_a_manager_that_took_over_gives_tasks_their_time_to_stop_anew(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 1}, grace_s=1)
+    driven.run()
+    driven.later(10.1).tick()
+    driven.later(50)
+    driven.job.taken_up_ns = driven.now
+
+    assert driven.tick() == []
+    driven.now += SECOND + STOP_SLACK_NS
+    assert driven.tick() == []
+    driven.now += 1
+    assert driven.tick() == [KillCore(1), JobEnded()]
 
 
 def test_tasks_are_told_again_to_stop(job_of: JobOf) -> None:

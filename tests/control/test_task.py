@@ -317,6 +317,23 @@ def test_a_report_of_one_core_is_what_the_core_said() -> None:
     assert isinstance(totals, Totals) and totals.tally == Tally(started=2)
 
 
+def test_a_report_tells_how_old_its_oldest_counts_are() -> None:
+    driven = Driven(vus())
+    driven.start()
+    driven.arm(1, 2)
+    driven.task.go(driven.now, Start("job", FENCE, 7, driven.now + SECOND, driven.now + SECOND, driven.now + SECOND))
+
+    assert driven.totals().age_ns == 0, "it has not begun"
+    assert driven.later(3).totals().age_ns == 2 * SECOND, "nothing was told since the start"
+    driven.report(1)
+    driven.later(0.5).report(2)
+    assert driven.later(0.25).totals().age_ns == 750_000_000
+
+    driven.finish(1)
+    driven.finish(2)
+    assert driven.totals().age_ns == 0, "nothing more will come"
+
+
 def test_what_did_not_change_since_the_last_acknowledged_report_is_not_told_again() -> None:
     driven = Driven(vus(), count=1).run()
     driven.step(1, "buy", StepTally(ok=1))

@@ -218,7 +218,11 @@ def test_a_disk_that_takes_nothing_does_not_keep_others_from_it() -> None:
     assert vault.on_not_persisted(1, 1, "the disk is full") == []
     assert not vault.has(DIGEST)
     assert vault.on_kept(2, "m2", Kept(DIGEST, 10)) == []
+    assert not vault.has(DIGEST)
     assert vault.on_kept(2, "m3", Kept(DIGEST, 10)) == [BlobKept(DIGEST)]
+    assert vault.has(DIGEST), "whoever put it may go on with it here"
+    vault.tick(LINGER_NS + 3)
+    assert not vault.has(DIGEST), "from now on others must be asked"
 
 
 def test_a_manager_alone_whose_disk_takes_nothing_says_so_and_may_be_asked_again() -> None:

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane
-from talka.control import watching
+from talka.control import step_merge, watching
 from talka.control.calls import CallEnded, Calls
 from talka.control.job_view import fitting
 from talka.control.led_job import LedJob
 from talka.control.load_job import LoadJob
 from talka.control.speech import Speak
+from talka.control.step_merge import StepMerge
 from talka.control.watching import (
     LOOK_EVERY_NS,
     NEVER,
@@ -229,6 +230,10 @@ class Led:
     def __init__(self, job: LoadJob | None) -> None:
         self.name = "b4k7"
         self.job = job
+        self.has_all_counts = True
+
+    def is_caught_up(self) -> bool:
+        return self.has_all_counts
 
     def facts(self) -> JobFacts:
         return FACTS
@@ -269,6 +274,18 @@ def test_who_asks_to_be_told_is_told_at_once_and_then_every_while(job_of: JobOf)
     assert (first.workflows[0].tally.started, first.workflows[0].tally.steps) == (9, {})
 
 
+def test_counts_that_would_seem_to_shrink_are_not_told(job_of: JobOf) -> None:
+    driven, audience, jobs = running(job_of), Audience(), {}
+    jobs["b4k7"] = taken_over = Led(driven.job)
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+
+    taken_over.has_all_counts = False
+    assert audience.tick(driven.now, cast(dict[str, LedJob], jobs)) == []
+    taken_over.has_all_counts = True
+
+    assert read(audience.tick(driven.now + TELL_EVERY_NS, cast(dict[str, LedJob], jobs))).sequence == 1
+
+
 def test_asking_again_makes_nobody_be_told_more_often(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
     audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
@@ -289,20 +306,54 @@ def test_steps_are_told_to_those_who_want_them(job_of: JobOf) -> None:
     assert update.workflows[0].tally.steps["buy"].ok == 3
 
 
-def test_steps_that_take_long_to_merge_are_told_less_often(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LoadJob, "merging_ns", SECOND)
-    driven, audience = running(job_of), Audience()
+def test_steps_that_take_long_to_merge_are_told_once_for_each_pass_over_them(
+    job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_merge, "MERGED_AT_ONCE", 1)
+    driven, audience = job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1}), Audience()
+    driven.run()
+    for core in (1, 2):
+        driven.say(core, StepTotals(1, "buy", StepTally(ok=3), True))
+        driven.report(core, Tally(started=9))
     audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
-    audience.tick(driven.now, led(driven.job))
 
-    update = read(audience.tick(driven.now + TELL_EVERY_NS, led(driven.job)))
-    assert update.workflows[0].tally is not None
-    assert update.workflows[0].tally.steps == {}
-    audience.on_watch(driven.now + 4 * SECOND, "m1", Watch("b4k7", 70, -1, True))
-    update = read(audience.tick(driven.now + 5 * SECOND, led(driven.job)))
+    def steps_told(turn: int) -> list[int]:
+        update = read(audience.tick(driven.now + turn * TELL_EVERY_NS, led(driven.job)))
+        assert update.workflows[0].tally is not None
+        assert update.workflows[0].tally.started == 18
+        return [step.ok for step in update.workflows[0].tally.steps.values()]
+
+    assert [steps_told(turn) for turn in range(4)] == [[], [6], [], [6]]
+
+
+def test_who_comes_later_is_told_the_steps_of_the_last_pass_at_once(
+    job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m2", Watch("b4k7", 71, -1, True))
+    audience.tick(driven.now, led(driven.job))
+    monkeypatch.setattr(StepMerge, "advance", lambda *_: None)  # the next pass takes long
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+
+    update = read(audience.tick(driven.now + 1, led(driven.job)))
 
     assert update.workflows[0].tally is not None
     assert update.workflows[0].tally.steps["buy"].ok == 3
+
+
+def test_nothing_is_merged_for_nobody(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+    audience.tick(driven.now, led(driven.job))
+    assert list(audience.merges) == ["b4k7"]
+
+    audience.tick(driven.now + TOLD_FOR_NS, led(driven.job))
+    assert list(audience.merges) == []
+
+    audience.on_watch(driven.now + TOLD_FOR_NS, "m1", Watch("b4k7", 70, -1, True))
+    audience.tick(driven.now + TOLD_FOR_NS, led(driven.job))
+    audience.over(driven.now, cast(LedJob, Led(driven.job)))
+    assert list(audience.merges) == []
 
 
 def test_windows_are_told_again_until_the_watcher_has_seen_them(job_of: JobOf) -> None:

@@ -274,6 +274,31 @@ def test_it_beats_to_every_manager_once_a_second() -> None:
     assert rig.all(Beat)[0].facts == FACTS
 
 
+def test_it_beats_more_often_while_a_renewal_is_late() -> None:
+    """A leader that was elected just now hears of it before its lease is over, and not one beat too late."""
+    rig = Rig(managers=("m1",))
+    begun_at = rig.now
+    beats: list[tuple[int, int]] = []
+    while rig.worker.has_lease:
+        rig.now = rig.worker.next_tick_at
+        rig.take(rig.worker.tick(rig.now))
+        if not beats or rig.beat > beats[-1][0]:
+            beats.append((rig.beat, rig.now - begun_at))
+
+    assert [at for _, at in beats] == [
+        SECOND,
+        2 * SECOND,
+        *range(2 * SECOND + SECOND // 4, 4 * SECOND + 1, SECOND // 4),
+    ]
+
+    rig.until(rig.now + 2 * SECOND, renew=False)
+    assert rig.beat - beats[-1][0] == 2, "without a lease there is no hurry"
+    rig.renew()
+    rig.said.clear()
+    rig.later(2 * SECOND)
+    assert len(rig.all(Beat)) == 2, "renewed in time, once a second is enough"
+
+
 def test_a_beat_says_what_the_worker_has() -> None:
     rig = Rig()
     rig.armed(1, count=1)
@@ -667,15 +692,16 @@ def declined(rig: Rig) -> list[str]:
     return [message.reason for message in rig.all(Declined)]
 
 
-def test_a_worker_without_a_lease_takes_no_task() -> None:
+def test_a_worker_without_a_lease_takes_no_task_until_it_has_one() -> None:
+    """It does not decline either: a new leader gives tasks away before every worker has heard of it."""
     rig = Rig(lease=False)
 
     rig.hear(assign())
+    assert (rig.states, rig.all(Declined), rig.worker.refused) == ([], [], {"lease": 1})
 
-    assert rig.said[-1] == Speak(
-        "m1", Declined("job", 1, FENCE, "worker w1 has no lease: no leader answers it"), Lane.RESULTS
-    )
-    assert (rig.states, rig.worker.tasks.declined) == ([], 1)
+    rig.renew()
+    rig.hear(assign())
+    assert [state.attempt for state in rig.states] == [1]
 
 
 def test_a_worker_takes_no_more_than_its_cores() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from tests.sim import elections, membership_figures
+from tests.sim import elections, jobs, membership_figures
 from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -34,11 +34,18 @@ class Row(msgspec.Struct, frozen=True):
     drift_limit_ppm: int = elections.DRIFT_LIMIT_PPM
     is_focused: bool = False
     """Only crashes for moments and cuts (see `elections.run`)."""
+    is_of_jobs: bool = False
+    """Histories of jobs instead of elections."""
+
+
+def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True)
 
 
 INTACT: Final = (
     Row("nothing", ALL, (), 0, 2000),
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
+    Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
 )
 
 
@@ -66,6 +73,14 @@ ROWS: Final = (
     Row("no check-quorum (`check_quorum`)", without("check_quorum"), ("I14",), 44),
     Row("no write-back at take-over (`write_back`)", without("write_back"), ("I8",), 28, 800),
     Row("frames admitted again (`replay_window`)", without("replay_window"), ("I12",), 3),
+    _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 6),
+    _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 2),
+    _jobs("results count as often as they come (`result_key`)", "result_key", ("I6", "I9"), 2),
+    _jobs("managers take over without asking (`takeover_barrier`)", "takeover_barrier", ("I4 task",), 2),
+    _jobs("workers are told first (`account_first`)", "account_first", ("I4 task", "I6", "I9"), 33),
+    _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 1),
+    _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 7),
+    _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 2),
 )
 
 
@@ -78,9 +93,12 @@ class Found(msgspec.Struct):
 
 def violated(seed: int, row: Row) -> str:
     """The invariant this seed shows violated, empty when none is."""
-    world = elections.run(
-        seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused
-    )
+    if row.is_of_jobs:
+        world = jobs.run(seed, safeguards=row.safeguards)
+    else:
+        world = elections.run(
+            seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused
+        )
     return world.violations[0].invariant if world.violations else ""
 
 

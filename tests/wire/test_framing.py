@@ -2,6 +2,7 @@ import tracemalloc
 import zlib
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from talka.wire.framing import (
     FRAME_LIMIT_BYTES,
     GRACE_BYTES,
     HEADER_BYTES,
+    PROBE_BYTES,
     RATIO_LIMIT,
     BadContent,
     Deframer,
@@ -147,6 +149,28 @@ def test_long_contents_are_compressed_when_they_get_shorter() -> None:
     assert packed(text)[:1] == b"\x01"
     assert len(packed(text)) < len(text) / 2
     assert packed(noise) == b"\x00" + noise
+
+
+def test_what_gets_only_a_little_shorter_is_sent_as_it_is() -> None:
+    rng = Random(1)
+    histogram = msgspec.msgpack.encode({index: 1 + rng.getrandbits(6) for index in range(3000, 6000)})
+    assert len(histogram) * 0.5 < len(zlib.compress(histogram, 1)) < len(histogram) * 0.8
+
+    assert packed(histogram) == b"\x00" + histogram
+
+
+def test_the_middle_of_a_content_says_whether_it_is_worth_compressing() -> None:
+    noise, text = Random(1).randbytes(20_000), text_of(PROBE_BYTES)
+
+    assert packed(text_of(20_000) + noise[:PROBE_BYTES] + text_of(20_000))[:1] == b"\x00"
+    assert packed(noise + text + noise)[:1] == b"\x01"
+
+
+def test_what_might_not_fit_a_frame_is_compressed_however_little_that_helps() -> None:
+    noise, text = Random(1).randbytes(FRAME_LIMIT_BYTES // 2 - 10_000), text_of(10_000)
+
+    assert packed(text + noise)[:1] == b"\x00"
+    assert packed(text + noise + b"!")[:1] == b"\x01"
 
 
 @pytest.mark.parametrize("size_bytes", [GRACE_BYTES, GRACE_BYTES + 1, FRAME_LIMIT_BYTES - 1, 5_000_000])

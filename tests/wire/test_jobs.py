@@ -33,6 +33,7 @@ from talka.wire.jobs import (
     Declined,
     Elsewhere,
     Finished,
+    Goodbye,
     Halt,
     JobMessage,
     KeepBlob,
@@ -91,6 +92,7 @@ ALL: dict[str, JobMessage] = {
     ),
     "renew-of-few-words": Renew((0, 0, 0), 0, 5 * SECOND, True),
     "elsewhere": Elsewhere("m2"),
+    "goodbye": Goodbye(),
     "assign": Assign(
         job="b4k7",
         fence=FENCE,
@@ -204,6 +206,7 @@ def test_no_two_messages_share_a_number() -> None:
         "Beat": 1,
         "Renew": 2,
         "Elsewhere": 3,
+        "Goodbye": 4,
         "Assign": 10,
         "Start": 11,
         "Halt": 12,

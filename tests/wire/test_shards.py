@@ -160,6 +160,7 @@ FROM_CORE: dict[str, FromCore] = {
         spread_ns=40_000,
         gaps=(Gap(1, "was killed by SIGKILL", 1_000_000_000, 2_000_000_000, 3, 40),),
         parts=7,
+        age_ns=150_000_000,
     ),
 }
 ALL: dict[str, ToCore | FromCore] = {**TO_CORE, **FROM_CORE}
@@ -195,7 +196,7 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
 
 
 def test_no_two_messages_share_a_number() -> None:
-    numbers = {type(message): encode(message)[1] for message in ALL.values()}
+    numbers = {type(message): msgspec.msgpack.decode(encode(message))[0] for message in ALL.values()}
 
     assert numbers == {
         Arm: 1,

@@ -26,6 +26,7 @@ WORKERS_LIMIT: Final = 4096
 """Of lives that are known, and of lives that are known to be over."""
 REAP_NS: Final = 900 * SECOND_NS
 """How long a lost worker is still shown."""
+LEFT: Final = "it left"
 STARTED_ANEW: Final = "it was started anew"
 
 
@@ -157,6 +158,18 @@ class Fleet:
         life.heard(now, now + self._lease_ns, source, beat)
         self.next_tick_at = min(self.next_tick_at, now + SILENT_NS, life.until)
         return news
+
+    def left(self, now: int, name: str, boot: int) -> list[FleetNews]:
+        """A life of a worker says itself that it is over."""
+        self._now = now
+        life = self._find(name, boot)
+        if life is None or life.is_lost:
+            return []
+        self._former.pop((name, boot), None)
+        lost = self._lose(now, life, LEFT)
+        self._bury(life)
+        self.next_tick_at = min(self.next_tick_at, now + REAP_NS)
+        return [lost]
 
     def expect(self, now: int, name: str, boot: int, *, folder: int = 0, sole: bool = False) -> bool:
         """A grant names this life, and it may have a lease of an earlier leader; False when it is known to be over.

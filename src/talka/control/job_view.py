@@ -1,5 +1,6 @@
 """How a job stands, as those who watch it are told."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -41,7 +42,16 @@ def facts_of(record: JobRecord, position: int | None = None, waits_for: str = ""
     )
 
 
-def update_of(job: LoadJob, facts: JobFacts, now: int, *, sequence: int, windows_after: int, steps: bool) -> JobUpdate:
+def update_of(
+    job: LoadJob,
+    facts: JobFacts,
+    now: int,
+    *,
+    sequence: int,
+    windows_after: int,
+    steps: Mapping[str, Tally] | None = None,
+) -> JobUpdate:
+    """`steps`: what each workflow has counted, where that is to be told in full."""
     gaps = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap is not None}
     return JobUpdate(
         job=facts,
@@ -98,10 +108,19 @@ def _without_steps(tally: Tally | None) -> Tally | None:
     return None if tally is None else msgspec.structs.replace(tally, steps={}, actions={}, metrics={})
 
 
-def _workflow(run: WorkflowRun, now: int, steps: bool) -> WorkflowUpdate:
+def _workflow(run: WorkflowRun, now: int, steps: Mapping[str, Tally] | None) -> WorkflowUpdate:
     tally = None
     if run.origin_ns:
-        tally = run.tally() if steps else run.counts()
+        tally = run.counts()
+        if steps is not None and run.spec.name in steps:
+            # Counts are of now, like those told in between; what takes long to merge may be older.
+            tally = msgspec.structs.replace(
+                steps[run.spec.name],
+                iterations=tally.iterations,
+                started=tally.started,
+                dropped=tally.dropped,
+                exchanges=tally.exchanges,
+            )
     return WorkflowUpdate(
         name=run.spec.name,
         state=run.state,

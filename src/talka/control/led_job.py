@@ -43,7 +43,7 @@ from talka.wire.jobs import (
     encode_result,
 )
 from talka.wire.records import JobRecord, decode_account, encode_account
-from talka.wire.shards import Ack, Armed, BadMessage, Go, Refused, Stop, ToCore, Totals, decode_unread
+from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
 from talka.wire.views import JobFacts
 from talka.work.lifecycle import JobState, TaskState
 
@@ -168,6 +168,8 @@ class LedJob:
         self._clocks = clocks
         self._waiting_for_clock: dict[int, Go] = {}
         self._unfit: dict[str, str] = {}
+        self._untold: dict[int, None] = {}
+        """Tasks that the manager before had counts of, and this one not yet."""
         self._document: tuple[str, JobState, int, str] | None = None
         self._sync_at = 0
         self._told_at = 0
@@ -192,6 +194,17 @@ class LedJob:
     def warnings(self) -> tuple[str, ...]:
         """What a reader of the result should know besides what the load job tells."""
         return tuple(self._warnings)
+
+    def is_caught_up(self) -> bool:
+        """Whether everything that ran when the job was taken over has told its counts: until then they seem to shrink."""
+        if self._untold and self.job is not None:
+            running = self.job.running()
+            self._untold = {
+                core: None
+                for core in self._untold
+                if core in running and not running[core][2].sequence and core not in self._losses
+            }
+        return not self._untold
 
     def facts(self) -> JobFacts:
         facts = facts_of(self.record)
@@ -346,7 +359,7 @@ class LedJob:
         if content is not None:
             try:
                 result = decode_result(content)
-            except BadMessage:
+            except Untrusted:
                 result = None
         if self.job is None:
             if result is None:
@@ -495,7 +508,7 @@ class LedJob:
                 job.adopt(run, shard, attempt)
                 if origins and attempt.core in origins and run.state is TaskState.ASSIGNED:
                     run.state, run.origin_ns = TaskState.RUNNING, origins[attempt.core]
-        for core, (run, _, attempt) in job.running().items():
+        for core, (run, _, attempt) in list(job.running().items()):
             if core in job.running():  # what was taken up before it may have ended its workflow
                 effects += self._take_up(now, core, attempt.place, run.state is TaskState.RUNNING, run.origin_ns)
         self._results.clear()
@@ -532,6 +545,8 @@ class LedJob:
             return self._when_recorded(now, lambda at: self._assign(at, core))
         attempt.armed = facts.state in ("running", "ended")
         attempt.went_ns = origin_ns if attempt.armed else 0
+        if attempt.armed:
+            self._untold[core] = None
         if facts.state == "ended" and facts.digest:
             return self._fetch(core, facts.digest, facts.size_bytes, worker)
         return []
@@ -544,7 +559,7 @@ class LedJob:
         for effect in effects:
             match effect:
                 case StartCore(core=core):
-                    out += self._when_recorded(now, lambda at, core=core, start=effect: self._assign(at, core, start))  # type: ignore[misc]
+                    out += self._hold(now, lambda at, core=core, start=effect: self._assign(at, core, start))  # type: ignore[misc]
                 case Send(core=core, message=message):
                     out += self._tell(now, core, message)
                 case KillCore(core=core):
@@ -560,12 +575,7 @@ class LedJob:
 
     def _place_of(self, core: int) -> str:
         assert self.job is not None
-        for run in self.job.workflows.values():
-            for shard in run.shards:
-                for attempt in shard.attempts:
-                    if attempt.core == core:
-                        return attempt.place
-        return ""
+        return self.job.place_of(core)
 
     def _kill(self, core: int, place: str) -> Speak:
         return Speak(place, Halt(self.name, self.fence, core, "kill"), Lane.RESULTS)
@@ -731,11 +741,15 @@ class LedJob:
 
     def _when_recorded(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
         """Do this once everything decided so far is on a majority of disks."""
+        return [*self._hold(now, then), *self._account(now)]
+
+    def _hold(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
+        """As `when_recorded`, for several at once: the account is made by whoever holds the last one."""
         if not self._safeguards.account_first:
             return then(now)
         self._gate.append((self._revision + 1, then))
         self._content = b""  # what waits is worth a revision of its own
-        return self._account(now)
+        return []
 
     def _state(self) -> JobState:
         assert self.job is not None

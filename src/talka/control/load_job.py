@@ -4,7 +4,7 @@ Pure: it is told what happened and what time it is, and answers with effects. Th
 out: the local runner here, a worker in a cluster.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -189,6 +189,7 @@ class LoadJob:
         self.aborted: Verdict | None = None
         self.engine = ""
         self._running: dict[int, tuple[WorkflowRun, ShardRun, Attempt]] = {}
+        self._place_of: dict[int, str] = {}
         self.cores_started = 0
         self.taken_up_ns = 0
         """When another manager went on with it: nothing that stopped before can have been told in time."""
@@ -295,6 +296,7 @@ class LoadJob:
     def adopt(self, run: WorkflowRun, shard: ShardRun, attempt: Attempt) -> None:
         """Go on with an attempt that another manager began."""
         self._running[attempt.core] = (run, shard, attempt)
+        self._place_of[attempt.core] = attempt.place
 
     def room_besides(self, core: int) -> int:
         """Cores of workers that are free for what takes the place of a lost attempt."""
@@ -323,8 +325,13 @@ class LoadJob:
         """Attempts that run on a worker."""
         return [core for core, (_, _, attempt) in self._running.items() if attempt.place == place]
 
-    def running(self) -> dict[int, tuple[WorkflowRun, ShardRun, Attempt]]:
-        return dict(self._running)
+    def running(self) -> Mapping[int, tuple[WorkflowRun, ShardRun, Attempt]]:
+        """Attempts under way. A live view: copy it before anything is told to the job."""
+        return self._running
+
+    def place_of(self, core: int) -> str:
+        """The worker an attempt was given to, also one that is over."""
+        return self._place_of.get(core, "")
 
     def tally(self) -> Tally:
         return merged([run.tally() for run in self.workflows.values()])
@@ -447,6 +454,7 @@ class LoadJob:
         attempt = Attempt(core, now, place)
         shard.attempts.append(attempt)
         self._running[core] = (run, shard, attempt)
+        self._place_of[core] = place
         return effect
 
     def _replace(self, now: int, run: WorkflowRun, shard: ShardRun) -> list[Effect]:

@@ -18,7 +18,7 @@ from talka.control.led_job import BlobWanted, JobOver, KeepWanted, LedJob
 from talka.control.overload import Level, report_interval_ms
 from talka.control.registry import LeadWanted, Registry
 from talka.control.speech import Speak
-from talka.control.vault import BlobKept, BlobReady, Vault
+from talka.control.vault import BlobKept, BlobReady, Vault, VaultFull
 from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
 from talka.errors import Untrusted
@@ -29,6 +29,7 @@ from talka.wire.jobs import (
     Beat,
     Call,
     Elsewhere,
+    Goodbye,
     JobMessage,
     KeepBlob,
     Kept,
@@ -83,6 +84,7 @@ class Manager:
         self._safeguards = safeguards
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
+        self._unkept: dict[str, KeepWanted] = {}
 
     @property
     def leader(self) -> str:
@@ -99,6 +101,8 @@ class Manager:
                 if self.registry is None:
                     return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
                 return self.registry.on_beat(now, sender, boot, source, message)
+            case Goodbye():
+                return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
             case Lead(record=content):
                 return self._on_lead(now, sender, content)
             case Account():
@@ -144,7 +148,7 @@ class Manager:
                 managers=self._managers,
                 safeguards=self._safeguards,
             )
-            return self._out(now, list(self.registry.alarms))
+            return self._out(now, list(self.registry.book.alarms))
         if isinstance(news, SteppedDown):
             self.registry = None
             return self._out(now, [])
@@ -177,6 +181,8 @@ class Manager:
                 effects += led.tick(now)
         if now >= self.vault.next_tick_at:
             effects += self.vault.tick(now)
+            effects += self._unkept.values()  # there may be room for them now
+            self._unkept = {}
         if now >= self.calls.next_tick_at:
             effects += self.calls.tick(now, self.leader)
         if now >= self.watches.next_tick_at:
@@ -276,7 +282,10 @@ class Manager:
                     effects += self.registry.lead_message(effect.job)
             elif isinstance(effect, KeepWanted):
                 self._wanted.setdefault(effect.digest, {})[effect.job] = None
-                effects += self.vault.keep(now, effect.digest, effect.content)
+                try:
+                    effects += self.vault.keep(now, effect.digest, effect.content)
+                except VaultFull:
+                    self._unkept[effect.digest] = effect
             elif isinstance(effect, BlobWanted):
                 self._wanted.setdefault(effect.digest, {})[effect.job] = None
                 effects += self.vault.fetch(now, effect.digest, effect.size_bytes, effect.holders)

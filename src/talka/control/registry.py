@@ -19,6 +19,7 @@ from talka.control.fleet import Fleet, FleetNews, WorkerLost
 from talka.control.job_view import facts_of
 from talka.control.orders import check_order
 from talka.control.queue import JobQueue, QueueFull, waiting_reason
+from talka.control.record_book import RecordBook
 from talka.control.speech import Speak
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -28,11 +29,9 @@ from talka.wire.jobs import Account, Accounted, Answer, Beat, Call, Lead, Leader
 from talka.wire.records import (
     ORDER_LIMIT_BYTES,
     SLOTS,
-    BadRecord,
     Grant,
     JobOrder,
     JobRecord,
-    decode_record,
     encode_order,
     encode_record,
 )
@@ -41,7 +40,6 @@ from talka.work.lifecycle import JobState, is_final
 
 SECOND: Final = 1_000_000_000
 MILLISECOND: Final = 1_000_000
-PREFIX: Final = "job/"
 LOOK_EVERY_NS: Final = SECOND // 4
 LEAD_AGAIN_NS: Final = SECOND
 OWNER_SILENCE_NS: Final = 3 * SECOND // 2
@@ -75,17 +73,6 @@ class JobRecorded(msgspec.Struct, frozen=True):
     result: str
 
 
-class Alarmed(msgspec.Struct, frozen=True):
-    """A person should look at this."""
-
-    text: str
-
-
-class _Held(msgspec.Struct, frozen=True):
-    version: int
-    effect: object
-
-
 class Registry:
     """Made when this manager is elected. `on_…` and `tick` return effects."""
 
@@ -105,9 +92,7 @@ class Registry:
         self.token = voter.token
         self.fleet = Fleet(lease_ns, safeguards)
         self.queue = JobQueue()
-        self.records: dict[str, JobRecord] = {}
-        """As decided; what is on disk may be a version behind."""
-        self.alarms: list[Alarmed] = []
+        self.book = RecordBook(voter)
         self.next_tick_at = now
         self.refused: dict[str, int] = {}
         self._me = me
@@ -117,40 +102,25 @@ class Registry:
         self._managers = managers
         self._safeguards = safeguards
         self._lease_ns = lease_ns
-        self._slots: dict[str, int] = {}
-        self._committed: dict[str, int] = {}
-        self._held: dict[str, list[_Held]] = {}
-        self._writing: dict[int, tuple[str, int]] = {}
-        self._dirty: dict[str, None] = {}
-        self._refs = 0
         self._fences = 0
         self._owner_since: dict[str, int] = {}
         self._lead_at: dict[str, int] = {}
         self._lives: dict[tuple[int, int, int], int] = {}
         """Which life of a manager leads under a fence; one that was started anew knows nothing of what it did."""
-        self._keys: dict[str, str] = {}
-        self._read(now, voter.election.reign.values())
+        self._take_over(now)
+
+    @property
+    def records(self) -> dict[str, JobRecord]:
+        """As decided; what is on disk may be a version behind."""
+        return self.book.decided
 
     @property
     def _is_sole(self) -> bool:
         return len(self._voter.election.config.names()) == 1
 
-    def _read(self, now: int, values: dict[str, bytes]) -> None:
-        for key, value in values.items():
-            if not key.startswith(PREFIX) or not value:
-                continue
-            try:
-                record = decode_record(value)
-                slot = int(key.removeprefix(PREFIX))
-            except (BadRecord, ValueError) as problem:
-                self.alarms.append(Alarmed(f"{key}: {problem}"))
-                continue
-            self.records[record.job] = record
-            self._slots[record.job] = slot
-            self._committed[record.job] = record.version
-            if record.key:
-                self._keys[record.key] = record.job
-        for record in sorted(self.records.values(), key=lambda record: record.number):
+    def _take_over(self, now: int) -> None:
+        """Go on where the leader before left off: with its queue, and with the grants it gave."""
+        for record in self.book.in_order():
             if record.state in WAITING_STATES:
                 self.queue.push(now, record.job, record.order.priority, record.number)
             elif not is_final(record.state):
@@ -160,71 +130,8 @@ class Registry:
                         self.fleet.expect(now, grant.worker, grant.boot, folder=grant.folder, sole=self._is_sole)
                         self.fleet.reserve(record.job, grant.worker, grant.cores, grant.boot)
 
-    # -- records
-
-    def _put(self, now: int, record: JobRecord, *then: object) -> list[object]:
-        """Decide this. `then` is done once a majority has it on disk."""
-        before = self.records.get(record.job)
-        record = msgspec.structs.replace(record, version=1 + (before.version if before else 0))
-        self.records[record.job] = record
-        held = self._held.setdefault(record.job, [])
-        held += [_Held(record.version, effect) for effect in then]
-        return self._write(now, record.job)
-
-    def _write(self, now: int, job: str) -> list[object]:
-        if any(writing == job for writing, _ in self._writing.values()):
-            return []  # written again when that has ended
-        record = self.records[job]
-        self._refs += 1
-        self._writing[self._refs] = (job, record.version)
-        self._dirty.pop(job, None)
-        return self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_record(record))
-
-    def _after_commit(self, record: JobRecord, effect: object) -> list[object]:
-        """Now, if this is on disk; else once it is."""
-        if self._committed.get(record.job, 0) >= record.version:
-            return [effect]
-        self._held.setdefault(record.job, []).append(_Held(record.version, effect))
-        return []
-
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
-        known = self._writing.pop(ended.ref, None)
-        if known is None:
-            return []
-        job, version = known
-        if job not in self.records:
-            return []
-        if ended.outcome != "accepted":
-            self._dirty[job] = None
-            return []
-        self._committed[job] = max(version, self._committed.get(job, 0))
-        held = self._held.pop(job, [])
-        effects = [each.effect for each in held if each.version <= version]
-        later = [each for each in held if each.version > version]
-        if later:
-            self._held[job] = later
-        if self.records[job].version > version:
-            effects += self._write(now, job)
-        return effects
-
-    def _slot(self) -> int | None:
-        used = set(self._slots.values())
-        free = next((slot for slot in range(SLOTS) if slot not in used), None)
-        if free is not None:
-            return free
-        ended = [record for record in self.records.values() if is_final(record.state)]
-        if not ended:
-            return None
-        oldest = min(ended, key=lambda record: (record.ended_ms, record.number))
-        self._forget(oldest.job)
-        return self._slots.pop(oldest.job)
-
-    def _forget(self, job: str) -> None:
-        record = self.records.pop(job)
-        self._committed.pop(job, None)
-        self._held.pop(job, None)
-        if record.key:
-            self._keys.pop(record.key, None)
+        return self.book.on_write_ended(now, ended)
 
     def _wall_ms(self, now: int) -> int:
         return (now + self._wall_offset_ns) // MILLISECOND
@@ -253,7 +160,7 @@ class Registry:
                 return [_answer(sender, call, encode(self._page(now, decode(call.content, JobsCall))))]
             case "job" | "order":
                 name = decode(call.content, NameCall).name
-                record = self.records.get(name)
+                record = self.book.written.get(name)
                 if record is None:
                     return [_no_job(sender, call, name)]
                 if call.what == "order":
@@ -261,10 +168,10 @@ class Registry:
                 return [_answer(sender, call, encode(self.facts(record)))]
             case "result":
                 name = decode(call.content, NameCall).name
-                record = self.records.get(name)
+                record = self.book.written.get(name)
                 if record is None:
                     return [_no_job(sender, call, name)]
-                if not is_final(record.state) or self._committed.get(name, 0) < record.version:
+                if not is_final(record.state):
                     return [_problem(sender, call, "conflict", f"job {name} is {record.state}: no result yet")]
                 return [_answer(sender, call, record.result.encode())]
             case "cancel":
@@ -285,12 +192,12 @@ class Registry:
     def _submit(self, now: int, sender: str, call: Call) -> list[object]:
         asked = decode(call.content, SubmitCall)
         order, key = asked.order, asked.key
-        known = self.records.get(self._keys.get(key, "")) if key and self._safeguards.idempotency_key else None
+        known = self.book.by_key(key) if key and self._safeguards.idempotency_key else None
         if known is not None:
             if _unsigned(known.order) != _unsigned(order):
                 text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"
                 return [_problem(sender, call, "conflict", text)]
-            return self._after_commit(known, _answer(sender, call, encode(self.facts(known))))
+            return self.book.once_written(known, _answer(sender, call, encode(self.facts(known))))
         size_bytes = len(encode_order(order))
         if size_bytes > ORDER_LIMIT_BYTES:
             raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
@@ -299,18 +206,14 @@ class Registry:
         number = 1 + max((record.number for record in self.records.values()), default=0)
         if self.queue.is_full:
             self.queue.push(now, job, order.priority, number)  # says why not
-        slot = self._slot()
-        if slot is None:
+        if not self.book.has_room():
             raise QueueFull(SLOTS)
         self.queue.push(now, job, order.priority, number)
         record = JobRecord(
             job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
         )
-        self._slots[job] = slot
-        if key:
-            self._keys[key] = job
         answer = _answer(sender, call, encode(self.facts(record)))
-        effects = self._put(now, record, JobAcceptedNews(job, key), answer)
+        effects = self.book.add(now, record, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
 
     def _cancel(self, now: int, sender: str, call: Call, asked: CancelCall) -> list[object]:
@@ -318,7 +221,7 @@ class Registry:
         if record is None:
             return [_no_job(sender, call, asked.job)]
         if is_final(record.state) or record.cancel:
-            return self._after_commit(record, _answer(sender, call, encode(self.facts(record))))
+            return self.book.once_written(record, _answer(sender, call, encode(self.facts(record))))
         reason = asked.reason or "cancelled"
         if record.state in WAITING_STATES:
             self.queue.remove(record.job)
@@ -326,7 +229,7 @@ class Registry:
         record = msgspec.structs.replace(record, cancel=reason, state=JobState.CANCELLING)
         answer = _answer(sender, call, encode(self.facts(record)))
         self._lead_at[record.job] = 0
-        return self._put(now, record, answer, *self._lead(now, record))
+        return self.book.put(now, record, answer, *self._lead(now, record))
 
     def _end_unstarted(
         self, now: int, record: JobRecord, state: JobState, reason: str, answer_to: tuple[str, Call] | None = None
@@ -337,7 +240,7 @@ class Registry:
         then: list[object] = [JobRecorded(record.job, state, "")]
         if answer_to is not None:
             then.append(_answer(*answer_to, encode(self.facts(ended))))
-        return self._put(now, ended, *then)
+        return self.book.put(now, ended, *then)
 
     # -- giving out cores
 
@@ -366,7 +269,7 @@ class Registry:
             )
             self._owner_since[job] = now
             news = OwnerChanged(job, owner, record.fence, "it has its cores")
-            effects += self._put(now, record, news, *self._lead(now, record))
+            effects += self.book.put(now, record, news, *self._lead(now, record))
         return effects
 
     def _new_fence(self) -> tuple[int, int, int]:
@@ -388,7 +291,7 @@ class Registry:
         record = self.records.get(job)
         if record is None or is_final(record.state) or not record.owner:
             return []
-        if self._committed.get(job, 0) < record.version:
+        if not self.book.is_written(job):
             return []  # said when it is
         return [Speak(record.owner, Lead(encode_record(record)), Lane.CONTROL)]
 
@@ -421,7 +324,7 @@ class Registry:
             return self._change_owner(now, record, f"{sender} was started anew")
         if account.revision <= record.revision or is_final(record.state):
             done = Accounted(record.job, record.fence, record.revision, life=account.life)
-            return self._after_commit(record, Speak(sender, done, Lane.CONTROL))
+            return self.book.once_written(record, Speak(sender, done, Lane.CONTROL))
         state = JobState(account.state)
         ended = is_final(state)
         if record.cancel and not ended:
@@ -456,7 +359,7 @@ class Registry:
             then.append(JobRecorded(record.job, state, record.result))
         elif is_changed:
             then += self._lead(now, record)
-        return [*self._put(now, record, *then), *(self._schedule(now) if ended else [])]
+        return [*self.book.put(now, record, *then), *(self._schedule(now) if ended else [])]
 
     def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[object]:
         record = self.records.get(message.job)
@@ -471,7 +374,7 @@ class Registry:
         record = msgspec.structs.replace(record, owner=owner, fence=self._new_fence(), revision=0)
         self._owner_since[record.job] = now
         news = OwnerChanged(record.job, owner, record.fence, reason)
-        return self._put(now, record, news, *self._lead(now, record))
+        return self.book.put(now, record, news, *self._lead(now, record))
 
     # -- workers
 
@@ -485,8 +388,7 @@ class Registry:
         orphans = [
             job
             for job in mine
-            if job not in self.records
-            or (is_final(self.records[job].state) and self._committed.get(job, 0) >= self.records[job].version)
+            if job not in self.records or (is_final(self.records[job].state) and self.book.is_written(job))
         ]
         token = (self.token.parent, self.token.term, self.token.sequence)
         renew = Renew(
@@ -500,6 +402,9 @@ class Registry:
             self.fleet.is_drained(sender),
         )
         return [*effects, Speak(sender, renew, Lane.CONTROL)]
+
+    def on_goodbye(self, now: int, sender: str, boot: int) -> list[object]:
+        return self._on_fleet_news(now, self.fleet.left(now, sender, boot))
 
     def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[object]:
         effects: list[object] = list(news)
@@ -523,7 +428,7 @@ class Registry:
             )
             if grants != record.grants:
                 record = self._regrant(now, msgspec.structs.replace(record, grants=grants))
-                effects += self._put(now, record, *self._lead(now, record))
+                effects += self.book.put(now, record, *self._lead(now, record))
         return effects
 
     # -- time
@@ -536,8 +441,7 @@ class Registry:
         effects = self._on_fleet_news(now, self.fleet.tick(now))
         for late in self.queue.tick(now):
             effects += self._end_unstarted(now, self.records[late.job], JobState.FAILED, late.reason)
-        for job in list(self._dirty):
-            effects += self._write(now, job)
+        effects += self.book.write_again(now)
         election = self._voter.election
         for record in [record for record in self.records.values() if record.owner and not is_final(record.state)]:
             is_silent = election.silent_ns(now, record.owner) >= OWNER_SILENCE_NS
@@ -546,7 +450,7 @@ class Registry:
                 continue
             better = self._regrant(now, record)
             if better is not record:
-                effects += self._put(now, better, *self._lead(now, better))
+                effects += self.book.put(now, better, *self._lead(now, better))
             elif now >= self._lead_at.get(record.job, 0):
                 self._lead_at[record.job] = now + LEAD_AGAIN_NS
                 effects.append(LeadWanted(record.job))
@@ -572,7 +476,7 @@ class Registry:
             raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is none of ours") from None
         found = [
             record
-            for record in sorted(self.records.values(), key=lambda record: -record.number)
+            for record in sorted(self.book.written.values(), key=lambda record: -record.number)
             if record.number < before and (state is None or record.state is state)
         ]
         page = found[: max(1, min(asked.limit, 500))]

@@ -125,7 +125,7 @@ class Attempt:
         self.sequence = message.sequence
         self.started_at_ns = message.started_at_ns
         self.ended_at_ns = message.ended_at_ns
-        self.reported_ns = now
+        self.reported_ns = now - message.age_ns
         self.vus = 0 if message.final else message.vus
         self.shares, self.spread_ns, self.gaps = message.shares, message.spread_ns, message.gaps
         # The last report does not wait for the one before it to be acknowledged, and repeats its windows.

@@ -187,6 +187,7 @@ class Task:
             shares=self._shares(),
             spread_ns=max(starts) - min(starts) if starts else 0,
             gaps=self._gaps(),
+            age_ns=self._age_ns(now),
         )
         attempts = [attempt for shard in self._shards for attempt in shard.attempts]
         return self.reports.build(attempts, summary, everything=everything)
@@ -244,6 +245,11 @@ class Task:
 
     def _gaps(self) -> tuple[Gap, ...]:
         return tuple(Gap(*msgspec.structs.astuple(lost)[1:]) for lost in self._lost)
+
+    def _age_ns(self, now: int) -> int:
+        """How long ago the core that was silent longest told what it has counted."""
+        told = [max(attempt.reported_ns, attempt.went_ns) for _, attempt in self._running.values() if attempt.went_ns]
+        return max(0, now - min(told, default=now))
 
     def _frontier(self, now: int) -> int | None:
         """The last window that no core will add to; None when none will ever add to any."""

@@ -24,6 +24,7 @@ class Summary(msgspec.Struct, frozen=True):
     shares: tuple[int, ...]
     spread_ns: int
     gaps: tuple[Gap, ...]
+    age_ns: int = 0
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -71,6 +72,7 @@ class TaskReport:
                 spread_ns=summary.spread_ns,
                 gaps=summary.gaps,
                 parts=len(report),
+                age_ns=summary.age_ns,
             )
         )
         self._sent[self.sequence] = _Sent(counts, values, windows[-1].index if windows else -1)

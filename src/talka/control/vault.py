@@ -104,7 +104,8 @@ class Vault:
         self.next_tick_at = NEVER
 
     def has(self, digest: str) -> bool:
-        return digest in self._has
+        """Whether it is here, or on a majority of disks if this manager's own would not take it."""
+        return digest in self._has or (digest in self._keeping and self._keeping[digest].is_kept)
 
     def forget(self, digests: Iterable[str]) -> None:
         """The shell removed these from the disk."""
@@ -215,8 +216,9 @@ class Vault:
         digest, tell = self._writing.pop(ticket)
         if tell != self._me:
             return [Speak(tell, Kept(digest, 0, text[:1000]), Lane.RESULTS)]
-        if len(list(self._managers())) > 1:
-            return []
+        managers = len(list(self._managers()))
+        if managers - 1 >= majority(managers):
+            return []  # the others are a majority without this one
         self._keeping.pop(digest, None)
         self._set_timer()
         return [BlobFailed(digest, text)]

@@ -9,7 +9,10 @@ from talka.cluster.effects import Lane
 from talka.control.calls import CallEnded, Calls
 from talka.control.job_view import fitting, update_of
 from talka.control.led_job import LedJob
+from talka.control.load_job import LoadJob
 from talka.control.speech import Speak
+from talka.control.step_merge import StepMerge
+from talka.stats.tally import Tally
 from talka.wire.calls import NameCall, encode
 from talka.wire.jobs import View, Watch
 from talka.wire.views import JobFacts, JobUpdate
@@ -138,7 +141,8 @@ class _Listener(msgspec.Struct):
     windows_after: int
     steps: bool
     sequence: int = 0
-    steps_at: int = 0
+    passes: int = 0
+    """Over the steps of all workers, that it was told of."""
     tell_at: int = 0
 
 
@@ -147,6 +151,8 @@ class Audience:
 
     def __init__(self) -> None:
         self._listeners: dict[tuple[str, int], _Listener] = {}
+        self.merges: dict[str, StepMerge] = {}
+        """Of jobs whose steps somebody wants to know."""
         self.next_tick_at = NEVER
 
     def on_watch(self, now: int, sender: str, watch: Watch) -> list[object]:
@@ -171,32 +177,41 @@ class Audience:
             job = led.get(listener.job)
             if now >= listener.until or job is None:
                 del self._listeners[key]
-            elif job.job is not None:
+            elif job.job is not None and job.is_caught_up():
                 effects.append(self._view(now, key, listener, job))
+        if self.merges:
+            wanted = {listener.job: None for listener in self._listeners.values() if listener.steps}
+            self.merges = {job: merge for job, merge in self.merges.items() if job in wanted}
         self.next_tick_at = min((listener.tell_at for listener in self._listeners.values()), default=NEVER)
         return effects
 
     def _view(self, now: int, key: tuple[str, int], listener: _Listener, led: LedJob) -> Speak:
         assert led.job is not None
         listener.sequence += 1
-        # Steps of a job on many workers take long to merge: they are told less often than the counts.
-        has_steps = listener.steps and now >= listener.steps_at
-        if has_steps:
-            listener.steps_at = now + 5 * led.job.merging_ns
         update = update_of(
             led.job,
             led.facts(),
             now,
             sequence=listener.sequence,
             windows_after=listener.windows_after,
-            steps=has_steps,
+            steps=self._steps(now, listener, led.job) if listener.steps else None,
         )
         sender, number = key
         return Speak(sender, View(listener.job, number, fitting(update)), Lane.STATISTICS)
+
+    def _steps(self, now: int, listener: _Listener, job: LoadJob) -> Mapping[str, Tally] | None:
+        """Steps of many workers take long to merge: each listener is told once of every pass over them."""
+        merge = self.merges.setdefault(listener.job, StepMerge())
+        merge.advance(now, job)
+        if merge.passes == listener.passes:
+            return None
+        listener.passes = merge.passes
+        return merge.latest
 
     def over(self, now: int, led: LedJob | None) -> list[object]:
         """The job is led no more: those who listen find out from the record."""
         if led is not None:
             for key in [key for key, one in self._listeners.items() if one.job == led.name]:
                 del self._listeners[key]
+            self.merges.pop(led.name, None)
         return []

@@ -28,6 +28,7 @@ from talka.wire.jobs import (
     Assign,
     Beat,
     Elsewhere,
+    Goodbye,
     Halt,
     JobMessage,
     NoTask,
@@ -45,6 +46,8 @@ from talka.wire.jobs import (
 from talka.wire.shards import FromCore
 
 BEAT_NS: Final = SECOND
+BEAT_AGAIN_NS: Final = SECOND // 4
+"""While a renewal is late: a new leader is to hear of this worker before its lease is over."""
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
 
@@ -173,6 +176,10 @@ class Worker:
         self._wants_to_drain = True
         return self._done(now, self._check_lease(now))
 
+    def leave(self, now: int) -> list[object]:
+        """Every core has ended, and this worker with them."""
+        return [Speak(manager, Goodbye(), Lane.CONTROL) for manager in self.managers]
+
     def set_managers(self, names: tuple[str, ...]) -> None:
         """Managers the shell has met; the leader may name others."""
         self.managers = self.tasks.bundles.sources = names
@@ -190,7 +197,7 @@ class Worker:
     # The lease.
 
     def _beat(self, now: int) -> list[object]:
-        self._beat_at = now + BEAT_NS
+        self._beat_at = now + (BEAT_AGAIN_NS if self._lease.is_late(now) else BEAT_NS)
         facts = msgspec.structs.replace(self.facts, state="draining") if self.is_draining else self.facts
         beat = Beat(self._lease.beat(now), facts, tuple(held.running() for held in self.tasks))
         return [Speak(manager, beat, Lane.CONTROL) for manager in self.managers]
@@ -256,6 +263,8 @@ class Worker:
 
     def _obey(self, now: int, sender: str, message: Command) -> list[object]:
         if isinstance(message, Assign):
+            if not self._lease.is_held:
+                return self._count("lease")  # it is said again, and a leader may have answered by then
             return self.tasks.assign(now, message, unable=self._unable())
         if isinstance(message, Reconcile):
             tasks = self.tasks.reconcile(now, message.job, message.fence)
@@ -287,8 +296,6 @@ class Worker:
 
     def _unable(self) -> str:
         """Why this worker takes no task at all."""
-        if not self._lease.is_held:
-            return f"worker {self.name} has no lease: no leader answers it"
         return f"worker {self.name} is draining" if self.is_draining else ""
 
     def _no_task(self, sender: str, message: Start | Halt | Acknowledge | Accepted) -> list[object]:

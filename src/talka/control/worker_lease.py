@@ -6,6 +6,8 @@ from talka.cluster.safeguards import ALL, Safeguards
 
 SECOND: Final = 1_000_000_000
 BEATS_REMEMBERED: Final = 16
+LATE_NS: Final = SECOND * 3 // 2
+"""Without a renewal for so long the leader is gone, or what it said was lost: a beat is answered within a second."""
 REFUSAL_COUNTS_NS: Final = 2 * SECOND
 """A connection that was refused so long ago says nothing of now."""
 DISCONNECT_GRACE_NS: Final = 300 * SECOND
@@ -19,7 +21,17 @@ class WorkerLease:
     grace. Silence is a cut, and ends it.
     """
 
-    __slots__ = ("_beats", "_end_ns", "_grace_end_ns", "_is_on", "_number", "_refused_until_ns", "_sole", "is_held")
+    __slots__ = (
+        "_beats",
+        "_end_ns",
+        "_grace_end_ns",
+        "_is_on",
+        "_number",
+        "_refused_until_ns",
+        "_renewed_ns",
+        "_sole",
+        "is_held",
+    )
 
     def __init__(self, safeguards: Safeguards = ALL) -> None:
         self.is_held = False
@@ -30,6 +42,8 @@ class WorkerLease:
         self._end_ns = 0
         self._grace_end_ns = 0
         self._refused_until_ns = 0
+        self._renewed_ns = 0
+        """When the last beat that was answered was sent."""
         self._sole = ""
         """The only manager there is, as the last renewal said."""
 
@@ -42,6 +56,10 @@ class WorkerLease:
     @property
     def _extended_ns(self) -> int:
         return min(self._refused_until_ns, self._grace_end_ns) if self._sole else 0
+
+    def is_late(self, now: int) -> bool:
+        """Whether it is held and was not renewed as it should have been."""
+        return self.is_held and now - self._renewed_ns > LATE_NS
 
     def beat(self, now: int) -> int:
         """A beat is sent now. Answers with its number."""
@@ -58,7 +76,7 @@ class WorkerLease:
             return False
         end_ns = sent_ns + lease_ns * 4 // 5
         if end_ns >= self._end_ns:  # an answer that was overtaken by a later one takes nothing back
-            self._end_ns = end_ns
+            self._end_ns, self._renewed_ns = end_ns, sent_ns
             self._grace_end_ns = sent_ns + DISCONNECT_GRACE_NS
             self._sole = sender if sole else ""
         self.is_held = self.is_held or now < self._end_ns

@@ -17,7 +17,7 @@ from talka.control.led_job import DocumentWanted
 from talka.control.manager import Manager
 from talka.control.member import JobsPart
 from talka.control.overload import Overload, Request
-from talka.control.registry import PREFIX
+from talka.control.record_book import PREFIX
 from talka.control.standing import standing_of
 from talka.control.vault import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
 from talka.control.voter import Voter

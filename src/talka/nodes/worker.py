@@ -257,6 +257,7 @@ class WorkerNode:
         if self._timer is not None:
             self._timer.cancel()
         await self._supervisor.close()
+        self._do(self.member.act(boottime_ns(), self.worker.leave(boottime_ns())))
         await self._streams.close()
         if self._writes:
             await asyncio.wait(self._writes, timeout=3)

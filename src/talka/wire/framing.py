@@ -12,6 +12,11 @@ FRAME_LIMIT_BYTES: Final = 1024 * 1024
 HEADER_BYTES: Final = 4
 COMPRESSED_FROM_BYTES: Final = 4 * 1024
 """Below it, compressing costs more than it saves."""
+PROBE_BYTES: Final = 2 * 1024
+"""From the middle of a content, compressed first: whether the rest is worth it."""
+PROBE_LIMIT_PERCENT: Final = 60
+"""Of its size. Histograms stay above it: opening those of a thousand workers would cost a manager more than a third of
+their bytes is worth. Text is far below."""
 DECOMPRESSED_LIMIT_BYTES: Final = 50 * 1024 * 1024
 RATIO_LIMIT: Final = 100
 """How many times as long as its compressed form a content may be."""
@@ -75,11 +80,11 @@ class BadContent(Untrusted):
 
 
 def packed(content: bytes) -> bytes:
-    """`content` for a frame on a stream: compressed when it is long and gets shorter by it."""
+    """`content` for a frame on a stream: compressed when it is long and gets much shorter by it."""
     size = len(content)
     if size > DECOMPRESSED_LIMIT_BYTES:
         raise BadContent("too-long", f"a content of {size} bytes is over the limit of {DECOMPRESSED_LIMIT_BYTES}")
-    if size > COMPRESSED_FROM_BYTES:
+    if size > COMPRESSED_FROM_BYTES and _is_worth_it(content):
         compressed = zlib.compress(content, _LEVEL)
         # What no receiver would open is sent plain.
         if len(compressed) < size <= _allowed(len(compressed)):
@@ -115,6 +120,14 @@ def unpacked(data: bytes) -> bytes:
     if inflater.unused_data:
         raise BadContent("malformed", f"{len(inflater.unused_data)} bytes follow a compressed content")
     return b"".join(parts)
+
+
+def _is_worth_it(content: bytes) -> bool:
+    if len(content) > FRAME_LIMIT_BYTES // 2:
+        return True  # it might not fit a frame as it is
+    start = (len(content) - PROBE_BYTES) // 2
+    probe = zlib.compress(content[start : start + PROBE_BYTES], _LEVEL)
+    return 100 * len(probe) <= PROBE_LIMIT_PERCENT * PROBE_BYTES
 
 
 def _allowed(compressed_bytes: int) -> int:

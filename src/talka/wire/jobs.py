@@ -112,6 +112,10 @@ class Elsewhere(Message, frozen=True, tag=3):
     """Empty when none is known."""
 
 
+class Goodbye(Message, frozen=True, tag=4):
+    """A worker leaves: none of its cores runs any more, and nobody need wait for its lease to end."""
+
+
 # Tasks of a job. Whatever a worker is told carries the job's fence.
 
 
@@ -261,7 +265,7 @@ class Synced(Message, frozen=True, tag=22):
 
 
 class Declined(Message, frozen=True, tag=23):
-    """This worker cannot take the task: no lease, no room, no bundle. Nothing is wrong with the job."""
+    """This worker cannot take the task: no room, no bundle. Nothing is wrong with the job."""
 
     job: JobName
     attempt: Count
@@ -389,6 +393,7 @@ JobMessage: TypeAlias = (
     Beat
     | Renew
     | Elsewhere
+    | Goodbye
     | Assign
     | Start
     | Halt

@@ -172,6 +172,8 @@ class Totals(Message, frozen=True, tag=15):
     """Of a task of several shards: cores that died and were replaced."""
     parts: int = 0
     """How many of the other messages belong to this report; 0: none is missing, for they come on one connection."""
+    age_ns: int = 0
+    """Of a task: how long ago its core that was silent longest told these counts."""
 
 
 class UnreadStep(Message, frozen=True, tag=14):

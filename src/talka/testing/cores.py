@@ -1,0 +1,391 @@
+"""Core processes of simulated workers, and the truth about what they ran.
+
+A core follows its shard's plan without running anything: it counts the iterations that the plan has it start, a few
+times a second. Every count goes into the ledger as it happens, so that checkers can compare what managers make of it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.control.load_job import KillCore, Send, StartCore
+from talka.control.member import ClusterMember
+from talka.control.worker import Worker
+from talka.errors import Invalid
+from talka.stats.tally import Exchanges, StepTally, Tally
+from talka.stats.windows import WINDOW_NS, Window
+from talka.testing.host import Host
+from talka.testing.world import Observer, World
+from talka.wire.jobs import (
+    Accepted,
+    Acknowledge,
+    Assign,
+    Fence,
+    Halt,
+    JobMessage,
+    Reconcile,
+    Stale,
+    Start,
+)
+from talka.wire.shards import Ack, Arm, Armed, FromCore, Go, Hello, StepTotals, Stop, Totals
+
+MILLISECOND: Final = 1_000_000
+ITERATION_NS: Final = 200 * MILLISECOND
+"""What one iteration takes a VU."""
+AGAIN_NS: Final = 25 * MILLISECOND
+"""After which a core tries again to reach a worker that stands still."""
+STEP: Final = "get"
+
+
+class Obeyed(msgspec.Struct, frozen=True):
+    """News: a worker took a command as one it has to obey."""
+
+    job: str
+    attempt: int
+    fence: Fence
+    what: str
+
+
+class WorkerPart:
+    """A worker as a part of a member: it is started by its first tick, and tells what it obeys."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._is_started = False
+
+    @property
+    def next_tick_at(self) -> int:
+        return self.worker.next_tick_at
+
+    def tick(self, now: int) -> list[object]:
+        if self._is_started:
+            return self.worker.tick(now)
+        self._is_started = True
+        return self.worker.start(now)
+
+    def on_message(self, now: int, sender: str, message: JobMessage, boot: int, source: str) -> list[object]:
+        effects = self.worker.on_message(now, sender, message, boot, source)
+        if isinstance(message, Assign | Start | Halt | Acknowledge | Accepted | Reconcile):
+            if not any(isinstance(getattr(effect, "message", None), Stale) for effect in effects):
+                attempt = 0 if isinstance(message, Reconcile) else message.attempt
+                return [Obeyed(message.job, attempt, message.fence, type(message).__name__), *effects]
+        return effects
+
+    def on_news(self, now: int, news: object) -> list[object]:
+        return []
+
+    def on_persisted(self, now: int, ticket: int) -> list[object]:
+        return self.worker.on_persisted(now, ticket)
+
+
+class CoreRun:
+    """One core process."""
+
+    __slots__ = (
+        "acknowledged",
+        "arm",
+        "attempt",
+        "began_at",
+        "boot",
+        "core",
+        "ended_at",
+        "final",
+        "go",
+        "host",
+        "is_alive",
+        "is_stopping",
+        "known",
+        "last_ns",
+        "reported",
+        "rest_ns",
+        "sequence",
+        "started",
+        "windows",
+    )
+
+    def __init__(self, host: Host, core: int, attempt: int, arm: Arm) -> None:
+        self.host = host
+        self.boot = host.boot
+        self.core = core
+        self.attempt = attempt
+        self.arm = arm
+        self.go: Go | None = None
+        self.is_alive = True
+        self.is_stopping = False
+        self.final = ""
+        """How it ended: `plan`, `stop`, `killed`, `died`, `crash`; empty while it lives."""
+        self.began_at = 0
+        """True time; `ended_at` likewise. 0: not yet."""
+        self.ended_at = 0
+        self.last_ns = 0
+        """Local time up to which iterations are counted."""
+        self.rest_ns = 0
+        self.started = 0
+        self.reported = 0
+        self.known = 0
+        """Iterations that its worker has acknowledged."""
+        self.sequence = 0
+        self.acknowledged = 0
+        self.windows: list[Window] = []
+
+    @property
+    def shard(self) -> tuple[str, str, int, int]:
+        return (self.arm.job, self.arm.workflow, self.arm.shard.index, self.arm.shard.of)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it may start iterations at this instant."""
+        return self.is_alive and self.began_at > 0 and not self.is_stopping and self.host.state == "up"
+
+
+class Ledger:
+    """What really ran: every core there ever was, by job."""
+
+    def __init__(self) -> None:
+        self.cores: dict[str, list[CoreRun]] = {}
+        self.working: dict[tuple[str, str, int, int], list[CoreRun]] = {}
+        """Cores of each shard that live."""
+
+    def add(self, run: CoreRun) -> None:
+        self.cores.setdefault(run.arm.job, []).append(run)
+        self.working.setdefault(run.shard, []).append(run)
+
+    def gone(self, run: CoreRun) -> None:
+        self.working[run.shard].remove(run)
+
+    def started(self, job: str, workflow: str) -> int:
+        """Iterations that all cores together have started."""
+        return sum(run.started for run in self.cores.get(job, ()) if run.arm.workflow == workflow)
+
+    def started_by(self, job: str, attempt: int, boot: int | None = None) -> int:
+        return sum(
+            run.started
+            for run in self.cores.get(job, ())
+            if run.attempt == attempt and (boot is None or run.boot == boot)
+        )
+
+    def alive(self, job: str) -> list[CoreRun]:
+        return [run for run in self.cores.get(job, ()) if run.is_alive]
+
+
+class Cores(Observer):
+    """Runs what workers ask for with StartCore, Send and KillCore. Cores live and stand still with their host."""
+
+    def __init__(self, world: World, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.listeners: list[Callable[[CoreRun], None]] = []
+        """Told whenever a core has started iterations."""
+        self._world = world
+        self._runs: dict[str, dict[int, CoreRun]] = {}
+        self._rngs: dict[str, Random] = {}
+
+    def on_effect(self, world: World, host: Host, effect: object) -> None:
+        if type(effect) is StartCore:
+            self._start(host, effect)
+        elif type(effect) is Send:
+            run = self._runs.get(host.name, {}).get(effect.core)
+            if run is not None:
+                self._told(run, effect.message)
+        elif type(effect) is KillCore:
+            run = self._runs.get(host.name, {}).get(effect.core)
+            if run is not None:
+                self._end(run, "killed")
+
+    def on_crash(self, world: World, host: Host) -> None:
+        for run in self._runs.pop(host.name, {}).values():
+            self._bury(run, "crash")
+
+    def strike(self, rng: Random) -> bool:
+        """One core dies by itself; False when none runs."""
+        runs = [run for runs in self._runs.values() for run in runs.values() if run.is_alive and not run.final]
+        if not runs:
+            return False
+        self._end(rng.choice(runs), "died")
+        return True
+
+    # -- from start to end
+
+    def _rng(self, host: Host) -> Random:
+        if host.name not in self._rngs:
+            self._rngs[host.name] = self._world.rng("cores", host.name)
+        return self._rngs[host.name]
+
+    def _start(self, host: Host, effect: StartCore) -> None:
+        key = worker_of(host).tasks.pool.task_of(effect.core)
+        run = CoreRun(host, effect.core, 0 if key is None else key[1], effect.arm)
+        self._runs.setdefault(host.name, {})[effect.core] = run
+        self.ledger.add(run)
+        self._world.after(self._rng(host).randrange(50, 600) * MILLISECOND, partial(self._arm, run))
+
+    def _arm(self, run: CoreRun) -> None:
+        self._say(run, Hello(run.core, "3.11", "simulated"))
+        self._say(run, Armed())
+
+    def _told(self, run: CoreRun, message: object) -> None:
+        if not run.is_alive:
+            return
+        if isinstance(message, Go):
+            if run.go is None:
+                run.go = message
+                run.last_ns = message.start_at_ns
+                begin_at = max(run.host.true_of(message.start_at_ns), self._world.now)
+                self._world.at(begin_at, partial(self._begin, run))
+        elif isinstance(message, Ack):
+            if message.sequence == run.sequence:
+                run.acknowledged = message.sequence
+                run.known = run.reported
+                run.windows.clear()
+                if run.final:
+                    self._end(run, run.final)
+        elif isinstance(message, Stop):
+            run.is_stopping = True
+            if run.go is None:
+                self._end(run, "killed")
+
+    def _begin(self, run: CoreRun) -> None:
+        if not run.is_alive:
+            return
+        if run.host.state != "up":
+            self._world.after(AGAIN_NS, partial(self._begin, run))
+            return
+        run.began_at = self._world.now
+        run.last_ns = max(run.last_ns, run.host.local(self._world.now))
+        self._next(run)
+
+    def _next(self, run: CoreRun) -> None:
+        at = run.host.true_of(run.host.local(self._world.now) + run.arm.settings.report_every_ns)
+        self._world.push(max(at, self._world.now + 1), self._tick, (run,))
+
+    def _tick(self, run: CoreRun) -> None:
+        if not run.is_alive or run.final:
+            return
+        world = self._world
+        if run.host.state != "up":
+            # Nothing ran since: what was due meanwhile is not made up for.
+            run.last_ns = run.host.local(world.now + AGAIN_NS)
+            world.push(world.now + AGAIN_NS, self._tick, (run,))
+            return
+        is_over = self._count(run, run.host.local(world.now))
+        if is_over or run.is_stopping:
+            run.final = "plan" if is_over else "stop"
+            self._report(run)
+            return
+        if run.acknowledged == run.sequence:
+            self._report(run)
+        self._next(run)
+
+    def _count(self, run: CoreRun, now: int) -> bool:
+        """Add what was started since the last look; whether the plan is over."""
+        assert run.go is not None
+        shard, origin_ns = run.arm.shard, run.go.origin_ns
+        plan = shard.plan
+        from_ns, to_ns = run.last_ns - origin_ns, now - origin_ns
+        run.last_ns = max(now, run.last_ns)
+        length_ns = plan.length_ns
+        is_over = length_ns is not None and to_ns >= length_ns
+        if length_ns is not None:
+            to_ns = min(to_ns, length_ns)
+        new = 0
+        if run.is_stopping or to_ns <= from_ns:
+            pass
+        elif plan.model == "open":
+            new = shard.arrivals_between(from_ns, to_ns)
+        else:
+            vus = shard.vus_at(from_ns) if plan.segments else max(1, shard.vus)
+            run.rest_ns += vus * (to_ns - from_ns)
+            new, run.rest_ns = divmod(run.rest_ns, ITERATION_NS)
+            in_all = shard.iterations_in_all
+            if in_all is not None:
+                left = max(0, in_all - run.arm.iterations_done - run.started)
+                if new >= left:
+                    new, is_over = left, True
+        if new:
+            run.started += new
+            index = max(0, now - run.go.job_origin_ns) // WINDOW_NS
+            if not run.windows or run.windows[-1].index < index:
+                run.windows.append(Window(index, started=new, requests=new, vus=shard.vus))
+            for listener in self.listeners:
+                listener(run)
+        return is_over
+
+    def _report(self, run: CoreRun) -> None:
+        assert run.go is not None
+        run.sequence += 1
+        started = run.reported = run.started
+        if (run.arm.settings.seed or 0) % 2:
+            self._say(run, StepTotals(run.sequence, STEP, StepTally(ok=started), measured=True))
+        provided = {"token": b"\xa5" + run.arm.workflow.encode()[:5].ljust(5)} if run.final == "plan" else {}
+        totals = Totals(
+            run.sequence,
+            Tally(iterations=started, started=started, exchanges=Exchanges(ok=started)),
+            list(run.windows[:40]),
+            0 if run.final else run.arm.shard.vus,
+            run.go.start_at_ns,
+            final=bool(run.final),
+            provided=provided,
+            ended_at_ns=run.last_ns if run.final else 0,
+        )
+        self._say(run, totals)
+
+    def _say(self, run: CoreRun, message: FromCore) -> None:
+        if run.is_alive:
+            worker_act(self._world, run.host, run.boot, partial(_hear_core, core=run.core, message=message))
+
+    def _end(self, run: CoreRun, how: str) -> None:
+        """Its process is gone; the worker hears of it a moment later."""
+        if not run.is_alive:
+            return
+        self._bury(run, how)
+        self._runs.get(run.host.name, {}).pop(run.core, None)
+        cause = "was killed by a signal" if how in ("killed", "died") else "ended"
+        delay = self._rng(run.host).randrange(1, 20) * MILLISECOND
+        tell = partial(_hear_exit, core=run.core, cause=cause)
+        self._world.after(delay, partial(worker_act, self._world, run.host, run.boot, tell))
+
+    def _bury(self, run: CoreRun, how: str) -> None:
+        run.is_alive = False
+        run.ended_at = self._world.now
+        run.final = how
+        self.ledger.gone(run)
+
+
+def worker_of(host: Host) -> Worker:
+    node = host.node
+    if not isinstance(node, ClusterMember) or not isinstance(node.jobs, WorkerPart):
+        raise Invalid(f"host {host.name} runs no worker; only workers start cores")
+    return node.jobs.worker
+
+
+def _hear_core(worker: Worker, now: int, *, core: int, message: FromCore) -> list[object]:
+    return worker.on_core_message(now, core, message)
+
+
+def _hear_exit(worker: Worker, now: int, *, core: int, cause: str) -> list[object]:
+    return worker.on_core_exit(now, core, cause)
+
+
+class _Hearing:
+    """A call of a worker that waits until its host can take it."""
+
+    __slots__ = ("boot", "call", "host")
+
+    def __init__(self, host: Host, boot: int, call: "partial[list[object]]") -> None:
+        self.host = host
+        self.boot = boot
+        self.call = call
+
+    def __call__(self, now: int) -> list[object]:
+        node = self.host.node
+        if self.host.boot != self.boot or not isinstance(node, ClusterMember):
+            return []
+        return node.act(now, self.call(worker_of(self.host), now))
+
+
+def worker_act(world: World, host: Host, boot: int, call: "partial[list[object]]") -> None:
+    """Let the worker on this host handle `call(worker, now)`: at once, or as soon as it can."""
+    hearing = _Hearing(host, boot, call)
+    if host.boot == boot and host.state != "down" and not host.act(hearing):
+        world.push(world.now + AGAIN_NS, worker_act, (world, host, boot, call))

@@ -1,0 +1,125 @@
+"""Jobs that simulated clients submit: drawn shapes, small enough that a history has room for several."""
+
+from hashlib import sha256
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.wire.jobs import BundleFacts
+from talka.wire.records import JobOrder, WorkflowOrder
+from talka.wire.shards import Settings
+from talka.work.dsl import Priority
+from talka.work.load import RATE_PER_S, Plan, Segment
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+GRACE_NS: Final = 2 * SECOND
+SIGNATURE: Final = b"signed"
+URL: Final = "http://127.0.0.1:1/"
+
+
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """One job: what is submitted, by whom, when, and when it is to be cancelled."""
+
+    key: str
+    client: int
+    at_ns: int
+    order: JobOrder
+    bundle: bytes
+    """Empty for a job that is one URL."""
+    cancel_at_ns: int
+    """0: never."""
+    shape: str
+
+
+def _workflow(
+    name: str, plan: Plan, *, priority: Priority = "auto", is_test: bool = True, after: tuple[str, ...] = ()
+) -> WorkflowOrder:
+    return WorkflowOrder(
+        name=name,
+        plan=plan,
+        priority=priority,
+        is_test=is_test,
+        depends_on=after,
+        timeout_ns=120 * SECOND,
+        thresholds=(),
+        flows=tuple((one, "token") for one in after),
+        load="drawn",
+        nodes=(),
+    )
+
+
+def _closed(rng: Random) -> Plan:
+    vus, length_ns = rng.randrange(1, 20), rng.randrange(3000, 12_000) * MILLISECOND
+    half = (Segment(length_ns // 2, 0, vus), Segment(length_ns // 2, vus, vus))
+    return Plan.of_vus(half if rng.randrange(2) else (Segment(length_ns, vus, vus),))
+
+
+def _open(rng: Random) -> Plan:
+    rate = rng.randrange(2, 40) * RATE_PER_S
+    length_ns = rng.randrange(3000, 12_000) * MILLISECOND
+    return Plan.of_rate((Segment(length_ns, rate, rate),), max_vus=rng.randrange(4, 30), policy="drop")
+
+
+def _each(rng: Random) -> Plan:
+    return Plan(model="closed", vus=rng.randrange(2, 10), iterations_per_vu=rng.randrange(5, 50))
+
+
+def _shared(rng: Random) -> Plan:
+    vus = rng.randrange(2, 12)
+    return Plan(model="closed", vus=vus, shared_iterations=vus * rng.randrange(8, 50))
+
+
+def _short(rng: Random) -> Plan:
+    return Plan(model="closed", vus=1, iterations_per_vu=rng.randrange(1, 8))
+
+
+PLANS: Final = {"closed": _closed, "open": _open, "each": _each, "shared": _shared}
+SHAPES: Final = (*PLANS, "exclusive", "chain", "fan", "setup")
+
+
+def _workflows(rng: Random, shape: str) -> tuple[WorkflowOrder, ...]:
+    def any_plan() -> Plan:
+        return PLANS[rng.choice(list(PLANS))](rng)
+
+    match shape:
+        case "exclusive":
+            return (_workflow("Alone", any_plan(), priority="exclusive"),)
+        case "chain":
+            return (_workflow("First", any_plan()), _workflow("Second", any_plan(), after=("First",)))
+        case "fan":
+            low, high = _workflow("Low", any_plan(), priority="low"), _workflow("High", any_plan(), priority="high")
+            return (low, high, _workflow("Last", _short(rng), after=("Low", "High")))
+        case "setup":
+            setup = _workflow("Setup", _short(rng), is_test=False)
+            return (setup, _workflow("Load", any_plan(), after=("Setup",)))
+        case _:
+            return (_workflow("Load", PLANS[shape](rng), priority=rng.choice(("auto", "low", "normal", "high"))),)
+
+
+def errand(rng: Random, number: int, *, client: int, at_ns: int, is_cancelled: bool) -> Errand:
+    shape = rng.choice(SHAPES)
+    bundle = rng.randbytes(rng.randrange(200, 3000)) if rng.randrange(2) else b""
+    content = bundle or URL.encode()
+    facts = BundleFacts(
+        sha256(content).hexdigest(), len(bundle), SIGNATURE, "test.py", {}, "" if bundle else content.decode()
+    )
+    order = JobOrder(
+        name=f"job {number}",
+        bundle=facts,
+        workflows=_workflows(rng, shape),
+        settings=Settings(grace_ns=GRACE_NS, seed=rng.randrange(4)),
+        cores=rng.choice((0, 0, 1, 2, 3)),
+        priority=rng.choice((1, 5, 5, 10)),
+    )
+    cancel_at_ns = at_ns + rng.randrange(500, 12_000) * MILLISECOND if is_cancelled else 0
+    return Errand(
+        key=f"key {number}",
+        client=client,
+        at_ns=at_ns,
+        order=order,
+        bundle=bundle,
+        cancel_at_ns=cancel_at_ns,
+        shape=shape,
+    )

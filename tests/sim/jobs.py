@@ -1,0 +1,291 @@
+"""Jobs on a cluster under drawn faults: managers, workers with cores, clients that submit, watch and cancel.
+
+One seed is one history. Faults strike managers and workers for a while; then all is well, and every job must end.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.manager import Manager
+from talka.control.member import ClusterMember
+from talka.control.vault import BLOB_PREFIX
+from talka.control.voter import Voter
+from talka.control.worker import Worker
+from talka.testing.cores import Cores, Ledger, WorkerPart
+from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.host import Clock
+from talka.testing.job_checkers import (
+    CountsAreTrue,
+    EveryJobEnds,
+    JobCapsHold,
+    JobHistory,
+    NoEvictionStorm,
+    NoStaleCommand,
+    OneAttemptAtATime,
+    manager_on,
+)
+from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
+from talka.testing.network import LinkProfile
+from talka.testing.world import Boot, Starter, World
+from talka.wire.jobs import ManagerAt, WorkerFacts
+from tests.sim.elections import a_membership
+from tests.sim.job_clients import Clients, Duties
+from tests.sim.job_orders import GRACE_NS, SIGNATURE, Errand, errand
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+EPOCH_NS: Final = 1_700_000_000 * SECOND
+DRIFT_LIMIT_PPM: Final = 20_000
+FAULTS_FROM: Final = 6 * SECOND
+CALM_FROM: Final = 40 * SECOND
+ENDS_EARLIEST: Final = 62 * SECOND
+ENDS_LATEST: Final = 180 * SECOND
+"""Jobs that lost their cores wait for those of others; there may be seven, and some run for half a minute."""
+STOP_WITHIN_NS: Final = GRACE_NS + 12 * SECOND
+CORE_DIES: Final = "core dies"
+EVENTS: Final = (
+    "crash",
+    "stall",
+    "pause",
+    "slow disk",
+    "drift",
+    "partition",
+    "one-way cut",
+    "isolation",
+    "flapping link",
+    CORE_DIES,
+)
+LINKS: Final = ("loss", "duplicates", "reordering")
+CLASSES: Final = (*EVENTS, *LINKS)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a seed decides before the run; the rest follows from it."""
+
+    seed: int
+    managers: int
+    cores: tuple[int, ...]
+    """Of each worker."""
+    classes: tuple[str, ...]
+    gap_ns: int
+    drifts_ppm: tuple[int, ...]
+    offsets_ns: tuple[int, ...]
+    are_members: bool
+    errands: tuple[Errand, ...]
+
+    def lines(self) -> list[str]:
+        also = ", members of each other too" if self.are_members else ""
+        cores = ", ".join(str(count) for count in self.cores)
+        told = [
+            f"{one.key}: {one.shape}, {one.order.cores or 'any'} cores, at {one.at_ns / SECOND:.1f} s"
+            + (f", cancelled at {one.cancel_at_ns / SECOND:.1f} s" if one.cancel_at_ns else "")
+            for one in self.errands
+        ]
+        return [
+            f"seed {self.seed}: {self.managers} managers{also}, {len(self.cores)} workers of {cores} cores",
+            f"faults {FAULTS_FROM // SECOND} s to {CALM_FROM // SECOND} s, every {self.gap_ns / SECOND:.1f} s on"
+            f" average: {', '.join(self.classes) or 'none'}",
+            f"clocks: {', '.join(f'{ppm / 10_000:+.1f} %' for ppm in self.drifts_ppm)}",
+            *told,
+        ]
+
+
+def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
+    """What the seed decides; with `classes`, those faults instead of the drawn ones."""
+    rng = Random(f"{seed}:jobs")
+    managers = rng.choice((3, 3, 3, 5))
+    cores = tuple(rng.randrange(1, 5) for _ in range(rng.randrange(4, 7)))
+    # A subset for every seed: heavy faults together would hide what one of them does alone.
+    drawn = rng.sample(EVENTS, rng.randrange(2, 5))
+    drawn += rng.sample(LINKS, rng.randrange(1, 3))
+    hosts = managers + len(cores)
+    errands = tuple(
+        errand(
+            rng,
+            number,
+            client=rng.randrange(2),
+            at_ns=rng.randrange(3000, 28_000) * MILLISECOND,
+            is_cancelled=rng.randrange(4) == 0,
+        )
+        for number in range(rng.randrange(3, 8))
+    )
+    return Plan(
+        seed=seed,
+        managers=managers,
+        cores=cores,
+        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
+        drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(hosts)),
+        offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(hosts)),
+        are_members=rng.randrange(10) == 0,
+        errands=errands,
+    )
+
+
+def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
+    world = World(plan.seed, verbose=verbose)
+    world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
+    managers = tuple(f"m{index}" for index in range(plan.managers))
+    at = tuple(ManagerAt(name, name) for name in managers)
+
+    def start_manager(boot: Boot) -> ClusterMember:
+        voter = Voter(
+            name=boot.name, voters=managers, stored=boot.stored, rng=boot.rng, now=boot.now, safeguards=safeguards
+        )
+        part = Manager(
+            name=boot.name,
+            boot=boot.boot,
+            voter=voter,
+            rng=boot.rng,
+            wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            managers=lambda: at,
+            blobs=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
+            safeguards=safeguards,
+        )
+        return ClusterMember(
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            voter=voter,
+            membership=a_membership(boot, safeguards) if plan.are_members else None,
+            part=part,
+            seeds=managers,
+            safeguards=safeguards,
+        )
+
+    def start_worker(index: int, boot: Boot) -> ClusterMember:
+        worker = Worker(
+            boot.name,
+            boot.boot,
+            boot.stored,
+            WorkerFacts(cores=plan.cores[index], folder=index + 1),
+            managers,
+            boot.rng,
+            boot.now,
+            safeguards,
+            verify=lambda digest, signature: signature == SIGNATURE,
+            bundles=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
+        )
+        part = WorkerPart(worker)
+        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards)
+
+    hosts: list[tuple[str, Starter]] = [(name, start_manager) for name in managers]
+    hosts += [(f"w{index}", partial(start_worker, index)) for index in range(len(plan.cores))]
+    for index, (name, starter) in enumerate(hosts):
+        world.add_host(name, starter, clock=Clock(plan.offsets_ns[index], plan.drifts_ppm[index]))
+    return world
+
+
+class Story:
+    """Runs a plan from its first second to its last."""
+
+    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+        self.plan = plan
+        self.world = world = build(plan, safeguards, verbose)
+        self.managers = tuple(name for name in world.hosts if name.startswith("m"))
+        self.ledger = Ledger()
+        self.cores = Cores(world, self.ledger)
+        self.history = JobHistory(self.ledger)
+        self.clients = Clients(world, plan.errands, self.managers, self.history)
+        self.ends = EveryJobEnds(self.history, self.ledger, STOP_WITHIN_NS)
+        self.counts = CountsAreTrue(self.ledger)
+        self.fences = NoStaleCommand()
+        self.storm = NoEvictionStorm()
+        overlaps = OneAttemptAtATime(world, self.ledger)
+        self.cores.listeners.append(overlaps.ran)
+        world.observers += [
+            OneLeaderPerTerm(),
+            NothingGoesBack(),
+            OneLeaseAtATime(DRIFT_LIMIT_PPM),
+            CapsHold(),
+            self.counts,
+            overlaps,
+            self.fences,
+            self.storm,
+            JobCapsHold(),
+            self.history,
+            self.ends,
+            self.cores,
+            Duties(world),
+            self.clients,
+        ]
+        self.faults = Faults(
+            world,
+            list(world.hosts),
+            [name for name in plan.classes if name != CORE_DIES],
+            limits=Limits(
+                gap_ns=plan.gap_ns,
+                down_ns=(50 * MILLISECOND, 9 * SECOND),
+                cut_ns=(500 * MILLISECOND, 9 * SECOND),
+                stall_ns=(200 * MILLISECOND, 7 * SECOND),
+                drift_ppm=DRIFT_LIMIT_PPM,
+            ),
+            favourites=self._favourites,
+        )
+
+    def _favourites(self) -> list[str]:
+        """Managers that lead the cluster or a job, and workers that have something to do."""
+        found = []
+        for name, host in self.world.hosts.items():
+            manager = manager_on(host)
+            if manager is not None and (manager.registry is not None or manager.led):
+                found.append(name)
+        found += dict.fromkeys(run.host.name for runs in self.ledger.working.values() for run in runs)
+        return found
+
+    def run(self) -> World:
+        world = self.world
+        stagger = world.rng("stagger")
+        for host in world.hosts.values():
+            world.at(stagger.randrange(1000) * MILLISECOND, host.start)
+        self.clients.begin()
+        if self.plan.classes:
+            world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
+        if CORE_DIES in self.plan.classes:
+            world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
+        world.at(CALM_FROM, self._calm)
+        world.run_until(ENDS_EARLIEST)
+        while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
+            world.run_until(world.now + 2 * SECOND)
+        if not world.stopped:
+            for job in self.clients.jobs:
+                if not job.name:
+                    world.violate("I14", f"{job.errand.key} was submitted again and again, and never answered")
+            world.finish()
+            for name in missing(world, self.plan.classes):
+                world.violate("plan", f"the fault {name!r} of the plan never struck")
+        return world
+
+    def _kill_core(self, rng: Random) -> None:
+        if self.world.now >= CALM_FROM:
+            return
+        gap_ns = 3 * SECOND
+        if self.cores.strike(rng):
+            self.world.struck[CORE_DIES] = self.world.struck.get(CORE_DIES, 0) + 1
+        elif CORE_DIES not in self.world.struck:
+            gap_ns = SECOND // 4  # it is to strike, also where there is little to strike at
+        self.world.after(int(rng.expovariate(1.0) * gap_ns) + MILLISECOND, partial(self._kill_core, rng))
+
+    def _calm(self) -> None:
+        self.faults.stop()
+        self.world.network.default = LinkProfile()
+        self.ends.begin(self.world)
+
+
+def run(
+    seed: int,
+    *,
+    safeguards: Safeguards = ALL,
+    verbose: Callable[[str], None] | None = None,
+) -> World:
+    """The history of this seed, finished and judged."""
+    return Story(plan_of(seed), safeguards, verbose).run()
+
+
+def describe(seed: int) -> list[str]:
+    return plan_of(seed).lines()

@@ -1,0 +1,70 @@
+"""Jobs on a cluster: hundreds of drawn histories, and what they must add up to."""
+
+from functools import partial
+
+import pytest
+
+from talka.testing.world import SECOND
+from tests.sim import jobs
+
+SEEDS = 220
+PER_TEST = 20
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_no_history_of_jobs_breaks_an_invariant(first: int) -> None:
+    broken = []
+    for seed in range(first, first + PER_TEST):
+        plan = jobs.plan_of(seed)
+        world = jobs.run(seed)
+        broken += [f"make sim SEED={seed} KIND=jobs: {violation}" for violation in world.violations]
+        assert plan.managers >= 3 and len(plan.cores) >= 4 and len(plan.errands) >= 3
+        assert len(plan.classes) >= 3
+        assert world.violations or (world.now >= 60 * SECOND and world.struck)
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_faults_every_iteration_that_ran_counts(seed: int) -> None:
+    story = jobs.Story(jobs.plan_of(seed, classes=()), jobs.ALL, None)
+
+    world = story.run()
+
+    assert not world.violations
+    ran = sum(run.started for runs in story.ledger.cores.values() for run in runs)
+    assert story.counts.counted == ran > 0
+    assert story.counts.lost_results == 0 and story.storm.lost == 0
+
+
+def test_faults_cost_results_workers_and_owners_in_some_histories() -> None:
+    stories = [jobs.Story(jobs.plan_of(seed), jobs.ALL, None) for seed in range(12)]
+
+    for story in stories:
+        story.run()
+
+    assert sum(story.counts.lost_results for story in stories) >= 3
+    assert sum(story.storm.lost for story in stories) >= 3
+    assert sum(story.history.owner_changes for story in stories) >= 3
+    assert sum(story.history.updates for story in stories) >= 500
+    assert len({state for story in stories for state in story.history.ended.values()}) >= 3
+
+
+def test_a_fault_of_the_plan_that_never_struck_fails_the_run() -> None:
+    story = jobs.Story(jobs.plan_of(1), jobs.ALL, None)
+    story.faults.begin = lambda until: None  # type: ignore[method-assign]
+
+    world = story.run()
+
+    assert "plan" in {violation.invariant for violation in world.violations}
+
+
+def test_jobs_whose_managers_are_gone_for_good_are_told() -> None:
+    story = jobs.Story(jobs.plan_of(3, classes=()), jobs.ALL, None)
+    story.faults.stop = lambda: None  # type: ignore[method-assign]
+    for name in ("m0", "m1", "m2"):
+        story.world.at(10 * SECOND, partial(story.world.hosts[name].crash))
+
+    world = story.run()
+
+    assert "I14" in {violation.invariant for violation in world.violations}
