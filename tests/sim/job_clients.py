@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from talka.control.calls import CallEnded
-from talka.control.led_job import DocumentWanted
+from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.control.speech import Speak

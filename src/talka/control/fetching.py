@@ -51,6 +51,11 @@ class Fetch:
         self._position = self._rng.randrange(len(self._sources))  # so that not all ask the same one
         return self._ask(now)
 
+    def also(self, now: int, sources: Sequence[str]) -> None:
+        """These may have it too; they are given as long as the first ones were."""
+        self._sources += [name for name in sources if name not in self._sources]
+        self._end_ns = now + LIMIT_NS
+
     def on_piece(self, now: int, sender: str, piece: Piece) -> list[Speak]:
         if self.is_over or sender != self._asked or piece.digest != self.digest:
             return []  # an answer to what was asked before

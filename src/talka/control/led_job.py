@@ -13,16 +13,19 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.accounting import Accounting
 from talka.control.clock_offsets import ClockOffsets
+from talka.control.commands import Commands
 from talka.control.job_account import account_of, closed_of, resume, spec_of
 from talka.control.job_view import facts_of
+from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
 from talka.control.speech import Speak
+from talka.control.take_over import TakeOver
 from talka.errors import Untrusted
 from talka.stats.tally import merged
 from talka.wire.jobs import (
     Accepted,
-    Account,
     Accounted,
     Acknowledge,
     Assign,
@@ -32,13 +35,11 @@ from talka.wire.jobs import (
     Halt,
     JobMessage,
     NoTask,
-    Reconcile,
     Report,
     Snapshot,
     Stale,
     Start,
     Sync,
-    TaskFacts,
     decode_result,
     encode_result,
 )
@@ -49,72 +50,13 @@ from talka.work.lifecycle import JobState, TaskState
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 START_DELAY_NS: Final = 60 * MILLISECOND
 """Between the order to go and the instant: time for it to reach the slowest worker."""
-AGAIN_NS: Final = SECOND
-"""After which a command that nobody answered is given again."""
-ACCOUNT_AGAIN_NS: Final = SECOND // 2
 SYNC_EVERY_NS: Final = SECOND // 10
 UNTOLD_NS: Final = 5 * SECOND
 """Without a word from the leader, which speaks once a second, it is asked whether this manager still leads the job."""
-SILENCE_NS: Final = 3 * SECOND
-"""Without a word from a running task its worker is asked whether it still has it."""
 REPLACE_WAIT_NS: Final = 300 * SECOND
 """How long the rest of a lost task waits for cores, at most: a plan that is over before waits for none."""
-
-
-class KeepWanted(msgspec.Struct, frozen=True):
-    """Put this on a majority of managers' disks, then say `on_kept`."""
-
-    job: str
-    digest: str
-    content: bytes
-
-
-class BlobWanted(msgspec.Struct, frozen=True):
-    """Get this blob, from here or from one of the holders, then say `on_blob`."""
-
-    job: str
-    digest: str
-    size_bytes: int
-    """0 when it is not known."""
-    holders: tuple[str, ...]
-
-
-class DocumentWanted(msgspec.Struct, frozen=True):
-    """The job has ended: make its result document, then say `on_document`."""
-
-    job: str
-
-
-class JobOver(msgspec.Struct, frozen=True):
-    """Everything is on record; or another manager leads the job."""
-
-    job: str
-    superseded: bool = False
-
-
-class TaskLost(msgspec.Struct, frozen=True):
-    job: str
-    attempt: int
-    worker: str
-    cause: str
-
-
-class AttemptAccepted(msgspec.Struct, frozen=True):
-    """The result of an attempt counts from now on."""
-
-    job: str
-    attempt: int
-    digest: str
-
-
-class _Command(msgspec.Struct):
-    to: str
-    message: JobMessage
-    again_at: int
-    lane: Lane = Lane.STREAM
 
 
 class _Loss(msgspec.Struct):
@@ -143,27 +85,16 @@ class LedJob:
         """None until what the workers have is known."""
         self.phase: Literal["reconciling", "leading", "documenting", "closing", "over"] = "reconciling"
         self.next_tick_at = 0
-        self._life = life
         self._wall_offset_ns = wall_offset_ns
         self._every_ms = every_ms
         self._safeguards = safeguards
-        self._revision = 0
-        self._recorded = 0
-        self._sent = 0
-        self._sent_at = -NEVER
-        self._content = b""
-        self._final: Account | None = None
-        self._gate: list[tuple[int, Callable[[int], list[object]]]] = []
-        """What waits for an account to be on disk; bounded by the attempts."""
+        self._accounting = Accounting(record.job, record.fence, life, is_needed=safeguards.account_first)
+        self._commands = Commands(record.job, record.fence)
+        self._take_over = TakeOver(record.job, record.fence)
         self._closed: dict[int, str] = {}
         self._closing: dict[str, tuple[int, AttemptResult]] = {}
         """Results on their way to a majority of disks, by digest."""
         self._fetching: dict[str, int] = {}
-        self._results: dict[int, AttemptResult] = {}
-        self._snapshots: dict[str, dict[int, TaskFacts]] = {}
-        self._snapshot_at: dict[str, int] = {}
-        self._commands: dict[int, _Command] = {}
-        self._heard: dict[int, int] = {}
         self._losses: dict[int, _Loss] = {}
         self._clocks = clocks
         self._waiting_for_clock: dict[int, Go] = {}
@@ -174,7 +105,6 @@ class LedJob:
         self._sync_at = 0
         self._told_at = 0
         """When the leader last said that this manager leads the job."""
-        self._numbers = 0
         self._warnings: list[str] = []
 
     # -- what is known
@@ -210,6 +140,11 @@ class LedJob:
         facts = facts_of(self.record)
         return facts if self.job is None else msgspec.structs.replace(facts, state=self._state())
 
+    def _gone(self) -> list[str]:
+        """Workers that were lost, and have nothing new."""
+        granted = self._granted()
+        return [grant.worker for grant in self.record.grants if grant.lost and grant.worker not in granted]
+
     def _granted(self) -> list[str]:
         return list(dict.fromkeys(grant.worker for grant in self.record.grants if not grant.lost))
 
@@ -225,8 +160,10 @@ class LedJob:
             self._fetching[digest] = number
             effects.append(BlobWanted(self.name, digest, 0, ()))
         if not self._safeguards.takeover_barrier:
-            self._snapshots = {worker: {} for worker in self._granted()}
-        return [*effects, *self._reconcile(now), *self._take_up_if_known(now)]
+            self._take_over.skip(self._granted())
+        else:
+            self._take_over.also_tell(self._gone())
+        return [*effects, *self._take_over.ask(now, self._granted()), *self._take_up_if_known(now)]
 
     def _spec(self) -> JobSpec:
         return spec_of(self.name, self.record.order, max(1, sum(self.places().values())))
@@ -239,6 +176,8 @@ class LedJob:
             return []
         before, self.record = self.record, record
         if self.job is None:
+            if self._safeguards.takeover_barrier:
+                self._take_over.also_tell(self._gone())
             return self._take_up_if_known(now)
         effects: list[object] = []
         granted = {(grant.worker, grant.boot) for grant in record.grants if not grant.lost}
@@ -259,10 +198,8 @@ class LedJob:
 
     def on_message(self, now: int, sender: str, message: JobMessage) -> list[object]:
         match message:
-            case Snapshot(fence=fence, tasks=tasks):
-                if self.job is None and fence == self.fence:
-                    self._snapshots[sender] = {facts.attempt: facts for facts in tasks}
-                    self._snapshot_at[sender] = now
+            case Snapshot():
+                self._take_over.on_snapshot(now, sender, message)
                 return self._take_up_if_known(now)
             case Stale(highest=highest):
                 return [] if highest <= self.fence else self._give_up()
@@ -279,19 +216,18 @@ class LedJob:
             return []
         known = job.running().get(attempt)
         if known is None or known[2].place != sender:
-            self._commands.pop(attempt, None)
+            self._commands.drop(attempt)
             # Nobody waits for it: what it had is on record, or it was given up.
-            return [] if isinstance(message, NoTask) else [self._kill(attempt, sender)]
-        self._heard[attempt] = now
+            return [] if isinstance(message, NoTask) else [self._commands.kill(attempt, sender)]
+        self._commands.heard(now, attempt)
         if isinstance(message, NoTask):
-            command = self._commands.get(attempt)
-            if message.fence != self.fence or (command is not None and isinstance(command.message, Assign)):
+            if message.fence != self.fence or isinstance(self._commands.pending(attempt), Assign):
                 return []  # it speaks of a time before the task reached it
             return self._lose(now, attempt, f"is gone from its worker {sender}")
         if isinstance(message, Declined):
             self._unfit[sender] = message.reason
             job.places = self.places()
-            self._content = b""  # the leader is to know, so that it grants another
+            self._accounting.touch()  # the leader is to know, so that it grants another
             return [*self._lose(now, attempt, f"was declined by {sender}: {message.reason}"), *self._account(now)]
         return self._on_report(now, sender, message)
 
@@ -303,10 +239,9 @@ class LedJob:
             return []
         if report.attempt in self._losses:
             return []  # given up: what it says now is not counted any more
-        command = self._commands.get(report.attempt)
         answered = (Assign,) if isinstance(message, Armed | Refused) else (Assign, Start)
-        if command is not None and isinstance(command.message, answered):
-            del self._commands[report.attempt]  # a later one is repeated until it is answered itself
+        if isinstance(self._commands.pending(report.attempt), answered):
+            self._commands.drop(report.attempt)  # a later one is repeated until it is answered itself
         if isinstance(message, Totals):
             if message.final:
                 return []  # results come whole
@@ -331,8 +266,8 @@ class LedJob:
     def _on_finished(self, now: int, sender: str, attempt: int, digest: str, size_bytes: int) -> list[object]:
         if self.job is None:
             return []
-        self._heard[attempt] = now
-        self._commands.pop(attempt, None)
+        self._commands.heard(now, attempt)
+        self._commands.drop(attempt)
         if not self._safeguards.result_key and attempt not in self._fetching.values():
             return self._fetch(attempt, digest, size_bytes, sender)
         if attempt in self._losses and attempt not in self._closed:
@@ -364,7 +299,7 @@ class LedJob:
         if self.job is None:
             if result is None:
                 self._warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
-            self._results[attempt] = result or AttemptResult(self.name, attempt, merged([]), [], is_lost=True)
+            self._take_over.results[attempt] = result or AttemptResult(self.name, attempt, merged([]), [], is_lost=True)
             return self._take_up_if_known(now)
         if result is None or content is None or (result.job, result.attempt) != (self.name, attempt):
             return []  # asked again when the worker offers it again
@@ -408,16 +343,12 @@ class LedJob:
         return []
 
     def on_accounted(self, now: int, message: Accounted) -> list[object]:
-        if message.fence != self.fence or message.life != self._life:
+        if not self._accounting.is_mine(message):
             return []
         if message.superseded:
             return self._give_up()
-        self._recorded = max(self._recorded, message.revision)
-        effects: list[object] = []
-        while self._gate and self._gate[0][0] <= self._recorded:
-            _, then = self._gate.pop(0)
-            effects += then(now)
-        if self._final is not None and self._recorded >= self._final.revision and self.phase == "closing":
+        effects = self._accounting.on_recorded(now, message.revision)
+        if self._accounting.is_closed and self.phase == "closing":
             self.phase = "over"
             return [*effects, JobOver(self.name)]
         return [*effects, *self._account(now)]
@@ -431,11 +362,9 @@ class LedJob:
         self.next_tick_at = now + SYNC_EVERY_NS
         if self.phase == "over":
             return []
-        effects = self._ask_leader(now)
+        effects = [*self._ask_leader(now), *self._take_over.remind(now)]
         if self.job is None:
-            if now >= self._sync_at:
-                effects += self._reconcile(now)
-            return effects
+            return [*effects, *self._take_over.ask(now, self._granted())]
         if not self.job.ended_ns:
             if now >= self.job.next_tick_at:
                 closing = [attempt for attempt, _ in self._closing.values()]
@@ -444,13 +373,7 @@ class LedJob:
             effects += self._settle_losses(now)
             effects += self._ask_silent(now)
             effects += self._sync(now)
-        for command in self._commands.values():
-            if now >= command.again_at:
-                command.again_at = now + AGAIN_NS
-                effects.append(Speak(command.to, command.message, command.lane))
-        if self._sent > self._recorded and now - self._sent_at >= ACCOUNT_AGAIN_NS:
-            self._sent = self._recorded
-        return [*effects, *self._account(now)]
+        return [*effects, *self._commands.again(now), *self._accounting.say_again(now), *self._account(now)]
 
     def _ask_leader(self, now: int) -> list[object]:
         """One that was replaced while it could not be reached has to ask: nobody tells it any more."""
@@ -458,40 +381,20 @@ class LedJob:
         if now - self._told_at < UNTOLD_NS:
             return []
         self._told_at = now
-        # Revision 0 is never written; the answer says who leads.
-        return [Speak("", Account(self.name, self.fence, 0, "", b"", life=self._life), Lane.CONTROL)]
+        return [self._accounting.ask()]
 
     # -- taking over
-
-    def _reconcile(self, now: int) -> list[object]:
-        self._sync_at = now + AGAIN_NS // 2
-        self._numbers += 1
-        asked = [worker for worker in self._granted() if worker not in self._snapshots]
-        return [Speak(worker, Reconcile(self.name, self.fence, self._numbers), Lane.CONTROL) for worker in asked]
 
     def _take_up_if_known(self, now: int) -> list[object]:
         if self.job is not None or self._fetching:
             return []
-        if any(worker not in self._snapshots for worker in self._granted()):
+        if not all(self._take_over.has(worker) for worker in self._granted()):
             return []
         account = decode_account(self.record.account)
-        origin_ns, origins = self._origins(now, account.origin_ms)
-        spec = self._spec()
-        job = resume(spec, account, self._results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
+        origin_ns, origins = self._take_over.origins(account.origin_ms, self._wall_offset_ns)
+        results = self._take_over.results
+        job = resume(self._spec(), account, results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
         return self._lead(now, job, origins)
-
-    def _origins(self, now: int, origin_ms: int) -> tuple[int, dict[int, int]]:
-        """When the load began, by this manager's clock, and for each running attempt when its plan did."""
-        found = [
-            (self._snapshot_at[worker] - facts.job_origin_age_ns, facts.attempt, worker, facts)
-            for worker, tasks in self._snapshots.items()
-            for facts in tasks.values()
-            if facts.state in ("running", "ended") and facts.job_origin_age_ns
-        ]
-        origins = {facts.attempt: self._snapshot_at[worker] - facts.origin_age_ns for _, _, worker, facts in found}
-        if found:
-            return min(at for at, *_ in found), origins
-        return (origin_ms * MILLISECOND - self._wall_offset_ns if origin_ms else 0), origins
 
     def _lead(self, now: int, job: LoadJob, origins: dict[int, int] | None = None) -> list[object]:
         self.job = job
@@ -511,7 +414,7 @@ class LedJob:
         for core, (run, _, attempt) in list(job.running().items()):
             if core in job.running():  # what was taken up before it may have ended its workflow
                 effects += self._take_up(now, core, attempt.place, run.state is TaskState.RUNNING, run.origin_ns)
-        self._results.clear()
+        self._take_over.results.clear()
         effects += self._carry_out(now, job.start(now))
         if self.record.cancel and job.interrupted_by is None and not job.ended_ns:
             effects += self._carry_out(now, job.interrupt(now, "cancel"))
@@ -524,20 +427,20 @@ class LedJob:
         assert self.job is not None
         _, _, attempt = self.job.running()[core]
         if core in self._closed:
-            result = self._results[core]
+            result = self._take_over.results[core]
             if not result.is_lost:
                 return self._accept(now, core, self._closed[core], result)
             self.job.running()[core][2].on_result(now, result, self.job.origin_ns)
             attempt.went_ns = origin_ns
             self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_recorded=True)
             return []
-        self._heard[core] = now
-        if worker not in self._snapshots or worker not in self.places():
+        self._commands.heard(now, core)
+        if not self._take_over.has(worker) or worker not in self.places():
             attempt.went_ns = origin_ns if is_running else 0
             return self._lose(
                 now, core, next((g.lost for g in self.record.grants if g.worker == worker), "") or "is gone"
             )
-        facts = self._snapshots[worker].get(core)
+        facts = self._take_over.facts(worker, core)
         if facts is None and is_running:
             attempt.went_ns = origin_ns
             return self._lose(now, core, f"is gone from its worker {worker}")
@@ -559,26 +462,16 @@ class LedJob:
         for effect in effects:
             match effect:
                 case StartCore(core=core):
-                    out += self._hold(now, lambda at, core=core, start=effect: self._assign(at, core, start))  # type: ignore[misc]
+                    out += self._accounting.hold(now, lambda at, core=core, start=effect: self._assign(at, core, start))  # type: ignore[misc]
                 case Send(core=core, message=message):
                     out += self._tell(now, core, message)
                 case KillCore(core=core):
-                    self._heard.pop(core, None)
-                    place = self._place_of(core)
-                    self._commands.pop(core, None)
-                    out.append(self._kill(core, place))
+                    out.append(self._commands.kill(core, self.job.place_of(core)))
                 case JobEnded():
                     self.phase = "documenting"
                     self._losses.clear()
                     out += [*self._account(now), DocumentWanted(self.name)]
         return [*out, *self._account(now)]
-
-    def _place_of(self, core: int) -> str:
-        assert self.job is not None
-        return self.job.place_of(core)
-
-    def _kill(self, core: int, place: str) -> Speak:
-        return Speak(place, Halt(self.name, self.fence, core, "kill"), Lane.RESULTS)
 
     def _assign(self, now: int, core: int, start: StartCore | None = None) -> list[object]:
         assert self.job is not None
@@ -605,16 +498,13 @@ class LedJob:
             bundle=order.bundle,
             is_test=run.spec.is_test,
         )
-        self._heard[core] = now
+        self._commands.heard(now, core)
         self._sync_at = 0
-        return [self._command(now, core, attempt.place, message), *self._sync(now)]
-
-    def _command(self, now: int, core: int, to: str, message: JobMessage, lane: Lane = Lane.STREAM) -> Speak:
-        self._commands[core] = _Command(to, message, now + AGAIN_NS, lane)
-        return Speak(to, message, lane)
+        return [self._commands.give(now, core, attempt.place, message), *self._sync(now)]
 
     def _tell(self, now: int, core: int, message: ToCore) -> list[object]:
-        place = self._place_of(core)
+        assert self.job is not None
+        place = self.job.place_of(core)
         match message:
             case Ack(sequence=sequence):
                 acknowledge = Acknowledge(self.name, self.fence, core, sequence, self._every_ms())
@@ -626,7 +516,7 @@ class LedJob:
                 return [self._start(now, core, place, message)]
             case Stop():
                 halt = Halt(self.name, self.fence, core, "stop")
-                return [self._command(now, core, place, halt, Lane.RESULTS)]
+                return [self._commands.give(now, core, place, halt, Lane.RESULTS)]
             case _:
                 return []
 
@@ -640,7 +530,7 @@ class LedJob:
             there(place, go.origin_ns),
             there(place, go.job_origin_ns),
         )
-        return self._command(now, core, place, message, Lane.CONTROL)
+        return self._commands.give(now, core, place, message, Lane.CONTROL)
 
     # -- clocks
 
@@ -662,7 +552,9 @@ class LedJob:
 
     def on_clock(self, now: int, worker: str) -> list[object]:
         """A worker has told its time: those that wait for it can be started."""
-        ready = [core for core in self._waiting_for_clock if self._place_of(core) == worker]
+        if self.job is None:
+            return []
+        ready = [core for core in self._waiting_for_clock if self.job.place_of(core) == worker]
         return [self._start(now, core, worker, self._waiting_for_clock.pop(core)) for core in ready]
 
     # -- losses
@@ -676,7 +568,7 @@ class LedJob:
             return []  # its whole result is here, and counts as soon as that is on record
         _, _, attempt = self.job.running()[core]
         self._losses[core] = _Loss(cause, now)
-        self._commands.pop(core, None)
+        self._commands.drop(core)
         self._waiting_for_clock.pop(core, None)
         news = TaskLost(self.name, core, attempt.place, cause)
         if not attempt.sequence:
@@ -729,10 +621,9 @@ class LedJob:
         assert self.job is not None
         effects: list[object] = []
         for core, (_, _, attempt) in self.job.running().items():
-            if core in self._commands or core in self._losses or core in self._fetching.values():
+            if core in self._losses or core in self._fetching.values():
                 continue
-            if now - self._heard.setdefault(core, now) >= SILENCE_NS:
-                self._heard[core] = now - SILENCE_NS + AGAIN_NS
+            if self._commands.is_silent(now, core):
                 message = Acknowledge(self.name, self.fence, core, attempt.sequence, self._every_ms())
                 effects.append(Speak(attempt.place, message, Lane.STREAM))
         return effects
@@ -741,15 +632,7 @@ class LedJob:
 
     def _when_recorded(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
         """Do this once everything decided so far is on a majority of disks."""
-        return [*self._hold(now, then), *self._account(now)]
-
-    def _hold(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
-        """As `when_recorded`, for several at once: the account is made by whoever holds the last one."""
-        if not self._safeguards.account_first:
-            return then(now)
-        self._gate.append((self._revision + 1, then))
-        self._content = b""  # what waits is worth a revision of its own
-        return []
+        return [*self._accounting.hold(now, then), *self._account(now)]
 
     def _state(self) -> JobState:
         assert self.job is not None
@@ -760,53 +643,23 @@ class LedJob:
         return JobState.RUNNING if self.job.origin_ns else JobState.DISPATCHING
 
     def _account(self, now: int) -> list[object]:
-        """Tell the leader what is to be on record, if it is not; one account at a time is on its way."""
-        if self.job is None or self.phase == "over" or self._sent > self._recorded:
+        """Tell the leader what is to be on record, if it is not."""
+        accounting = self._accounting
+        if self.job is None or self.phase == "over" or accounting.is_under_way or accounting.is_closing:
             return []
-        if self._final is None:
-            content = encode_account(account_of(self.job, self._closed, self._wall_offset_ns))
-            if content != self._content:
-                self._content = content
-                self._revision += 1
-            account = Account(
-                self.name,
-                self.fence,
-                self._revision,
-                self._state(),
-                content,
-                unfit=tuple(sorted(self._unfit)),
-                life=self._life,
-            )
-        else:
-            account = self._final
-        if account.revision <= self._recorded:
-            return []
-        self._sent, self._sent_at = account.revision, now
-        return [Speak("", account, Lane.CONTROL)]
+        content = encode_account(account_of(self.job, self._closed, self._wall_offset_ns))
+        return accounting.say(now, content, self._state(), tuple(sorted(self._unfit)))
 
     def _close(self, now: int) -> list[object]:
         assert self._document is not None
-        if self._final is not None:
+        if self._accounting.is_closing:
             return []
         digest, state, exit_code, reason = self._document
-        self._revision += 1
         self.phase = "closing"
-        self._final = Account(
-            self.name,
-            self.fence,
-            self._revision,
-            state,
-            b"",
-            reason=reason,
-            result=digest,
-            exit_code=exit_code,
-            life=self._life,
-        )
-        self._sent = self._recorded
-        return self._account(now)
+        return self._accounting.close(now, state, reason, digest, exit_code)
 
     def _give_up(self) -> list[object]:
         self.phase = "over"
-        self._gate.clear()
+        self._accounting.drop()
         self._commands.clear()
         return [JobOver(self.name, superseded=True)]

@@ -14,7 +14,8 @@ from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
-from talka.control.led_job import BlobWanted, JobOver, KeepWanted, LedJob
+from talka.control.led_job import LedJob
+from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
 from talka.control.registry import LeadWanted, Registry
 from talka.control.speech import Speak

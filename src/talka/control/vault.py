@@ -232,9 +232,11 @@ class Vault:
         keeping = self._keeping.get(digest)
         if keeping is not None:
             return [BlobReady(digest, keeping.content)]
-        if digest in self._fetches:
-            return []
         sources = holders or tuple(name for name in self._managers() if name != self._me)
+        if digest in self._fetches:
+            # Whoever was asked first may have forgotten it since.
+            self._fetches[digest].also(now, sources)
+            return []
         if not size_bytes:
             self._unsized[digest] = None
         fetch = self._fetches[digest] = Fetch(digest, size_bytes or BLOB_LIMIT_BYTES, sources, self._rng)

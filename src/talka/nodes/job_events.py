@@ -3,7 +3,7 @@
 from typing import Final
 
 from talka.control.fleet import EvictionHeld, FleetFull, NameTaken, WorkerLost, WorkerRegistered, WorkerReturned
-from talka.control.led_job import AttemptAccepted, JobOver, TaskLost
+from talka.control.led_news import AttemptAccepted, JobOver, TaskLost
 from talka.control.record_book import Alarmed
 from talka.control.registry import JobAcceptedNews, JobRecorded, OwnerChanged
 from talka.control.worker_news import (

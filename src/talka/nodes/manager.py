@@ -13,7 +13,7 @@ from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.control.answers import STATES
 from talka.control.job_account import closed_of
-from talka.control.led_job import DocumentWanted
+from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
 from talka.control.member import JobsPart
 from talka.control.overload import Overload, Request

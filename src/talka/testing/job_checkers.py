@@ -11,7 +11,7 @@ from talka.cluster.fencing import Token
 from talka.cluster.reign import Elected
 from talka.control import calls, job_fences, manager, vault, watching, worker, worker_tasks
 from talka.control.fleet import STARTED_ANEW, WorkerLost
-from talka.control.led_job import AttemptAccepted
+from talka.control.led_news import AttemptAccepted, JobOver
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.control.registry import JobAcceptedNews, JobRecorded, OwnerChanged, Registry
@@ -113,6 +113,9 @@ class JobHistory(Observer):
             self._same_job(world, effect.key, effect.job)
         elif type(effect) is OwnerChanged:
             self.owner_changes += 1
+            self._owner_changed_at[effect.job] = world.now
+        elif type(effect) is JobOver or (type(effect) is Obeyed and effect.what == "Reconcile"):
+            # A leader that decides on another owner and is deposed at once tells nobody.
             self._owner_changed_at[effect.job] = world.now
         elif type(effect) is JobRecorded:
             before = self.ended.setdefault(effect.job, effect.state)
