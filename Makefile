@@ -8,10 +8,11 @@ SEED ?= 1
 KIND ?= elections
 SECONDS ?= 600
 FRAMES ?= 1000000
+MINUTES ?= 25
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-members fuzz sim sim-long ablation docs clean
+.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-members bench-jobs fuzz sim sim-long ablation chaos docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +32,7 @@ test: $(STAMP) ## every test (under 15 minutes on 2 cores)
 	@$(BIN)/python -m pytest -q -m "not serial" -n 2 $(PURE) --cov --cov-report=term --no-cov-on-fail
 	@$(BIN)/python -m pytest -q -n 2 tests/sim
 	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests $(PURE:%=--ignore=%) --ignore=tests/sim
-	@$(BIN)/python -m pytest -q -m serial tests
+	@$(BIN)/python -m pytest -q -m "serial and not long" tests
 
 test-fast: $(STAMP) ## the pure half only, for the inner loop
 	@$(BIN)/python -m pytest -q -n 2 $(PURE)
@@ -73,6 +74,12 @@ bench-load: $(STAMP) ## how fast is one core? against wrk on nginx (Debian packa
 
 bench-members: $(STAMP) ## members as real processes beside Debian's serf: deaths, idle cost, leaders (about 40 minutes)
 	@$(BIN)/python benchmarks/members.py
+
+bench-jobs: $(STAMP) ## what does a cluster cost? CPU beside the cores, a thousand workers' reports, uneven starts (about 10 minutes)
+	@$(BIN)/python benchmarks/jobs.py
+
+chaos: $(STAMP) ## kill, stop and cut off processes of a real cluster, job after job: MINUTES=25, SEED=n
+	@$(BIN)/python -m tests.e2e.chaos --minutes $(MINUTES) --seed $(SEED)
 
 fuzz: $(STAMP) ## a million frames through framing, sealing and every decoder: FRAMES=n, SEED=n
 	@$(BIN)/python -m tests.wire.fuzz --frames $(FRAMES) --seed $(SEED)

@@ -106,11 +106,19 @@ class Cluster:
             *("--secret-file", str(secret_file or self.secret_file), "--data-dir", str(folder)),
             *("--preset", preset, "--json", *options),
         ]
+        return self._spawn(name, words)
+
+    def _spawn(self, name: str, words: list[str], environment: dict[str, str] | None = None) -> Life:
         lives = self.lives.setdefault(name, [])
         errors = self.folder / f"{name}-{len(lives)}.stderr"
         with errors.open("wb") as stream:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, cwd=self.folder
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                cwd=self.folder,
+                env=environment,
             )
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import Cluster
+from tests.e2e.job_cluster import JobCluster, job_cluster
 from tests.e2e.networks import Loopback, Namespaces, Network, Relay
 
 WORKFLOWS = Path(__file__).parent / "workflows"
@@ -31,8 +33,8 @@ class Server:
             return int(json.load(answer)["requests"])
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
+@contextmanager
+def demo_server() -> Iterator[Server]:
     process = subprocess.Popen(
         [sys.executable, "-m", "talka", "demo-server", "--port", "0"], stdout=subprocess.PIPE, text=True
     )
@@ -44,6 +46,12 @@ def server() -> Iterator[Server]:
         process.terminate()
         process.wait(timeout=10)
         process.stdout.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with demo_server() as server:
+        yield server
 
 
 class Command:
@@ -142,3 +150,38 @@ def cut_members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Clus
         network = Namespaces()
     with members_on(network, tmp_path) as cluster:
         yield cluster
+
+
+# Clusters that run jobs.
+
+
+@pytest.fixture(scope="module")
+def job_server() -> Iterator[Server]:
+    """One for all tests of a module: what counts is by how much its count has grown."""
+    with demo_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_jobs(tmp_path_factory: pytest.TempPathFactory, job_server: Server) -> Iterator[JobCluster]:
+    """Three managers and two workers of one core, for tests that leave them as they were."""
+    with job_cluster(tmp_path_factory.mktemp("jobs"), 3, 2, target=job_server.url) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def start_jobs(job_server: Server) -> Any:
+    """A context: `start_jobs(folder, managers, workers, cores)`."""
+    return partial(job_cluster, target=job_server.url)
+
+
+@pytest.fixture
+def make_jobs(tmp_path: Path, job_server: Server) -> Iterator[Any]:
+    """Clusters of the test's own: `make_jobs(managers, workers, cores)`."""
+    with ExitStack() as stack:
+
+        def make(*numbers: int, **more: Any) -> JobCluster:
+            folder = tmp_path / f"jobs{len(list(tmp_path.iterdir()))}"
+            return stack.enter_context(job_cluster(folder, *numbers, target=job_server.url, **more))
+
+        yield make

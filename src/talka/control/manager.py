@@ -252,7 +252,7 @@ class Manager:
         return led.start(now)
 
     def _report_every_ms(self) -> int:
-        workers = sum(len(led.places()) for led in self.led.values())
+        workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
