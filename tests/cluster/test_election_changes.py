@@ -399,6 +399,20 @@ def test_those_who_spoke_lately_are_known_and_none_that_is_no_voter(group: Any) 
     assert group.voters[leader].answering(group.now) == sorted((leader, other))
 
 
+def test_it_is_known_for_how_long_a_voter_has_been_silent(group: Any) -> None:
+    leader = group.elect()
+    other, down = group.followers()
+    group.run(SECOND)
+    group.crash(down)
+
+    group.run(4 * SECOND)
+
+    voter = group.voters[leader]
+    assert voter.silent_ns(group.now, leader) == 0
+    assert voter.silent_ns(group.now, other) <= LAN.heartbeat_ns
+    assert 4 * SECOND <= voter.silent_ns(group.now, down) <= 4 * SECOND + LAN.heartbeat_ns
+
+
 def test_a_voter_can_be_added_while_another_one_is_down(group: Any) -> None:
     leader = group.elect()
     group.crash(group.followers()[0])

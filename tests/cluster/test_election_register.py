@@ -215,3 +215,17 @@ def test_an_answer_from_another_disk_than_the_one_recorded_accepts_nothing(group
 
     group.tell(leader, voter, Accepted(1, batch, storage, 1))
     assert [told.outcome for told in group.told(WriteEnded)] == ["accepted"]
+
+
+def test_every_voter_knows_what_its_own_disk_holds_though_it_may_be_behind(group: Any) -> None:
+    leader = group.elect()
+    group.ask(leader, "write", 1, "job/1", b"one")
+    behind, other = group.followers()
+    group.isolate(behind)
+
+    group.ask(leader, "write", 2, "job/2", b"two")
+
+    held = {name: voter.held() for name, voter in group.voters.items()}
+    assert held[leader] == held[other]
+    assert (held[other]["job/1"], held[other]["job/2"]) == (b"one", b"two")
+    assert held[behind]["job/1"] == b"one" and "job/2" not in held[behind]

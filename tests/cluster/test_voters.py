@@ -199,6 +199,15 @@ def test_only_voters_are_noted_as_heard() -> None:
     assert electorate.answering(5) == ["a", "b"]
 
 
+def test_it_is_known_for_how_long_a_voter_has_been_silent() -> None:
+    electorate = electorate_of("a", "b", "c")
+    electorate.heard(5_000, "b")
+
+    assert electorate.silent_ns(5_700, "b") == 700
+    assert electorate.silent_ns(5_700, "a") == 0, "this one hears itself"
+    assert electorate.silent_ns(5_700, "c") == 5_700, "it was never heard"
+
+
 def test_without_its_safeguard_a_majority_is_one_of_those_heard_lately() -> None:
     electorate = electorate_of("a", "b", "c", safeguards=Safeguards(configured_majority=False))
 

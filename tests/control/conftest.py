@@ -1,14 +1,25 @@
-"""A load job whose cores do what a test says, at the time it says."""
+"""A load job whose cores do what a test says, at the time it says; and managers of a cluster that hear each other."""
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from random import Random
+from typing import Any, Protocol
 
 import pytest
 
+from talka.cluster.effects import Persist
+from talka.cluster.election import SteppedDown
+from talka.cluster.register import Tell
+from talka.cluster.reign import Elected, WriteEnded
 from talka.control.load_job import Effect, JobEnded, JobSpec, JobWorkflow, KillCore, LoadJob, Send, StartCore
+from talka.control.speech import Speak
+from talka.control.vault import BLOB_PREFIX
+from talka.control.voter import Voter
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
-from talka.wire.jobs import AttemptResult
+from talka.wire.jobs import AttemptResult, BundleFacts
+from talka.wire.leadership import LeadershipMessage
+from talka.wire.records import JobOrder, WorkflowOrder
 from talka.wire.shards import Arm, Armed, FileSource, FromCore, Settings, Totals
 from talka.work.dsl import Priority
 from talka.work.shapes import ConstantVUs, LoadShape
@@ -162,5 +173,160 @@ def job_of() -> Callable[..., Driven]:
         driven = Driven(spec)
         driven.job.places = None if places is None else dict(places)
         return driven
+
+    return make
+
+
+class Part(Protocol):
+    """What stands beside a voter."""
+
+    next_tick_at: int
+
+    def on_news(self, now: int, news: object) -> list[object]: ...
+    def tick(self, now: int) -> list[object]: ...
+
+
+class Cabinet:
+    """Voters and what stands beside them, with an instant network and disks that write at once, unless told otherwise.
+
+    What is said to one of them whose part hears messages arrives there; everything else is kept in `out`.
+    """
+
+    def __init__(self, *names: str, part_of: Callable[["Cabinet", str], Part] | None = None, seed: int = 1) -> None:
+        self.now = START_NS
+        self.names = names
+        self.disks: dict[str, dict[str, bytes]] = {name: {} for name in names}
+        self.voters: dict[str, Voter] = {}
+        self.parts: dict[str, Any] = {}
+        self.out: list[tuple[str, Any]] = []
+        self.lost: list[type] = []
+        """Kinds of messages that the network between them loses."""
+        self.boot = 0
+        self._part_of = part_of
+        self._seed = seed
+        self._held: list[tuple[str, Persist]] | None = None
+        self._mail: deque[tuple[str, str, Any]] = deque()
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        self.boot += 1
+        rng = Random(f"{self._seed}:{self.boot}")
+        voter = Voter(name=name, voters=self.names, stored=dict(self.disks[name]), rng=rng, now=self.now)
+        self.voters[name] = voter
+        if self._part_of is not None:
+            self.parts[name] = self._part_of(self, name)
+        self.act(name, voter.start(self.now))
+
+    def stop(self, name: str) -> None:
+        del self.voters[name]
+        self.parts.pop(name, None)
+
+    def hold(self) -> None:
+        """Disks write only when told to."""
+        self._held = []
+
+    def write(self) -> list[Any]:
+        """Disks catch up, and are quick from now on."""
+        held, self._held = self._held or [], None
+        before = len(self.out)
+        for name, persist in held:
+            self.act(name, self._persist(name, persist))
+        return [effect for _, effect in self.out[before:]]
+
+    def act(self, name: str, effects: list[Any]) -> list[Any]:
+        """Carry out what one of them asks for, and all that follows; what it comes to for others."""
+        before = len(self.out)
+        self._carry_out(name, effects)
+        while self._mail:
+            sender, to, message = self._mail.popleft()
+            if to in self.voters and type(message) not in self.lost:
+                hear = (
+                    self.voters[to].on_message if isinstance(message, LeadershipMessage) else self.parts[to].on_message
+                )
+                self._carry_out(to, hear(self.now, sender, message))
+        return [effect for _, effect in self.out[before:]]
+
+    def _carry_out(self, name: str, effects: list[Any]) -> None:
+        todo = deque(effects)
+        while todo:
+            effect = todo.popleft()
+            if isinstance(effect, Tell):
+                self._mail.append((name, effect.to, effect.message))
+            elif isinstance(effect, Speak) and effect.to in self.names and hasattr(self.parts.get(name), "on_message"):
+                assert effect.to != name, "a manager speaks to itself inside"
+                self._mail.append((name, effect.to, effect.message))
+            elif isinstance(effect, Persist) and self._held is not None:
+                self._held.append((name, effect))
+            elif isinstance(effect, Persist):
+                todo.extend(self._persist(name, effect))
+            else:
+                self.out.append((name, effect))
+                if name in self.parts and isinstance(effect, Elected | SteppedDown | WriteEnded):
+                    todo.extend(self.parts[name].on_news(self.now, effect))
+
+    def _persist(self, name: str, persist: Persist) -> list[object]:
+        for key, content in persist.puts:
+            if content is None:
+                self.disks[name].pop(key, None)
+            else:
+                self.disks[name][key] = content
+        is_blob = persist.puts[0][0].startswith(BLOB_PREFIX)
+        part = self.parts[name] if is_blob else self.voters[name]
+        effects: list[object] = part.on_persisted(self.now, persist.ticket)
+        return effects
+
+    def run(self, seconds: float) -> list[Any]:
+        """Let time pass: what it comes to for others."""
+        until, before = self.now + round(seconds * SECOND), len(self.out)
+        while True:
+            due = [(one.next_tick_at, kind, name) for kind in (0, 1) for name, one in self._timed(kind).items()]
+            at, kind, name = min(due)
+            if at > until:
+                break
+            self.now = max(self.now, at)
+            self.act(name, self._timed(kind)[name].tick(self.now))
+        self.now = until
+        return [effect for _, effect in self.out[before:]]
+
+    def _timed(self, kind: int) -> Mapping[str, Any]:
+        return self.parts if kind else self.voters
+
+    def leader(self) -> str:
+        """Let time pass until somebody leads: its name."""
+        for _ in range(400):
+            for name, voter in self.voters.items():
+                if voter.election.is_leading(self.now):
+                    return name
+            self.run(0.05)
+        raise AssertionError("nobody leads")
+
+
+@pytest.fixture(scope="session")
+def cabinet_of() -> Callable[..., Cabinet]:
+    """Makes voters of these names, started, with what `part_of` makes beside each."""
+    return Cabinet
+
+
+@pytest.fixture(scope="session")
+def order_of() -> Callable[..., JobOrder]:
+    """Makes orders of one workflow that wants so many cores."""
+
+    def make(cores: int = 1, name: str = "shop", **more: Any) -> JobOrder:
+        plan = ConstantVUs(64, "10s").plan()
+        workflow = WorkflowOrder(
+            name="Shop",
+            plan=plan,
+            priority="auto",
+            is_test=True,
+            depends_on=(),
+            timeout_ns=default_timeout_ns(plan),
+            thresholds=(),
+            flows=(),
+            load="64 VUs",
+            nodes=(),
+        )
+        more = {"bundle": BundleFacts("0" * 64, 70, b"", "shop.py"), "settings": Settings(2 * SECOND), **more}
+        return JobOrder(name=name, workflows=(workflow,), cores=cores, **more)
 
     return make

@@ -1,6 +1,7 @@
 """A core, spoken to by hand: the conversation from Arm to the last report, and what breaks it off."""
 
 import asyncio
+import contextlib
 import gc
 import random
 import socket
@@ -347,6 +348,33 @@ async def test_the_next_report_waits_for_the_acknowledgement_of_the_last(owner: 
 
     assert by_index(first).items() <= by_index(final).items(), "what was not acknowledged is sent again"
     assert sum(window.started for window in final.windows) == final.tally.started
+
+
+class Lasting(Workflow):
+    load = ConstantVUs(1, "30s")
+
+    @step()
+    async def go(self) -> Answer:
+        return await self.client.custom.call(asyncio.sleep(0.005))
+
+
+async def test_a_core_whose_owner_falls_silent_ends_by_itself(owner: Owner) -> None:
+    arm = arm_of(Lasting)
+    settings = msgspec.structs.replace(arm.settings, silence_ns=150_000_000, report_every_ns=1)
+    owner.send(msgspec.structs.replace(arm, settings=settings))
+    await owner.expect(Armed)
+    owner.send(go_now())
+    for _ in range(3):  # longer than it would bear silence
+        _, report = await owner.report()
+        owner.send(Ack(report.sequence))
+
+    last: list[FromCore] = []
+    while (message := await owner.receive()) is not None:
+        last.append(message)
+
+    assert not any(isinstance(message, Totals) and message.final for message in last)
+    with contextlib.suppress(OwnerGone, ConnectionError):
+        await owner.ended()
 
 
 async def test_windows_left_at_the_end_come_in_pieces_that_fit_a_frame(

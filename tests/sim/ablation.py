@@ -73,14 +73,14 @@ ROWS: Final = (
     Row("no check-quorum (`check_quorum`)", without("check_quorum"), ("I14",), 44),
     Row("no write-back at take-over (`write_back`)", without("write_back"), ("I8",), 28, 800),
     Row("frames admitted again (`replay_window`)", without("replay_window"), ("I12",), 3),
-    _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 6),
-    _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 2),
-    _jobs("results count as often as they come (`result_key`)", "result_key", ("I6", "I9"), 2),
-    _jobs("managers take over without asking (`takeover_barrier`)", "takeover_barrier", ("I4 task",), 2),
-    _jobs("workers are told first (`account_first`)", "account_first", ("I4 task", "I6", "I9"), 33),
-    _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 1),
-    _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 7),
-    _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 2),
+    _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 5),
+    _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
+    _jobs("results count as often as they come (`result_key`)", "result_key", ("I6", "I9"), 18),
+    _jobs("managers take over without asking (`takeover_barrier`)", "takeover_barrier", ("I4 task",), 18),
+    _jobs("workers are told first (`account_first`)", "account_first", ("I4 task", "I6", "I9"), 38),
+    _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 0),
+    _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 15),
+    _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 10),
 )
 
 

@@ -122,6 +122,8 @@ class Corpus:
             bytes.fromhex(path.read_text()) for path in sorted(GOLDEN.glob("*.hex")) if not path.stem.startswith(others)
         ]
         self.messages["jobs"] = [bytes.fromhex(path.read_text()) for path in sorted((GOLDEN / "jobs").glob("*.hex"))]
+        # As many as of each kind of message, for what is taken only rarely is hardly tried.
+        self.messages["results"] = 6 * [bytes.fromhex((GOLDEN / "jobs" / "result.hex").read_text())]
         bodies = [*CONVERSATIONS, "jobs"]
         self.packets = [self._packet(name, body, rng) for name in bodies for body in self.messages[name]]
         secrets = [urlsafe_b64encode(rng.randbytes(32)).decode() for _ in range(4)]

@@ -178,7 +178,7 @@ def test_golden_bytes_are_read_as_the_message_and_written_from_it(name: str) -> 
     assert encode(ALL[name]) == golden
 
 
-@pytest.mark.parametrize("name", ["totals", "totals-final"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in (GOLDEN / "older").glob("*.hex")))
 def test_bytes_of_a_message_that_had_fewer_fields_are_still_read(name: str) -> None:
     golden = bytes.fromhex((GOLDEN / "older" / f"{name}.hex").read_text())
 

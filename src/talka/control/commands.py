@@ -37,8 +37,10 @@ class Commands:
 
     def kill(self, attempt: int, worker: str) -> Speak:
         """Said once: a worker that did not hear it is told by the leader that nobody waits for the job."""
-        self.drop(attempt)
-        self._heard.pop(attempt, None)
+        command = self._open.get(attempt)
+        if command is None or command.to == worker:
+            self.drop(attempt)
+            self._heard.pop(attempt, None)
         return Speak(worker, Halt(self._job, self._fence, attempt, "kill"), Lane.RESULTS)
 
     def pending(self, attempt: int) -> JobMessage | None:

@@ -43,15 +43,15 @@ from talka.wire.jobs import (
     decode_result,
     encode_result,
 )
-from talka.wire.records import JobRecord, decode_account, encode_account
+from talka.wire.records import Grant, JobRecord, decode_account, encode_account
 from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
 from talka.wire.views import JobFacts
 from talka.work.lifecycle import JobState, TaskState
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
-START_DELAY_NS: Final = 60 * MILLISECOND
-"""Between the order to go and the instant: time for it to reach the slowest worker."""
+START_DELAY_NS: Final = 150 * MILLISECOND
+"""Between the decision to go and the instant: time to put it on record, and to reach the slowest worker."""
 SYNC_EVERY_NS: Final = SECOND // 10
 UNTOLD_NS: Final = 5 * SECOND
 """Without a word from the leader, which speaks once a second, it is asked whether this manager still leads the job."""
@@ -64,6 +64,10 @@ class _Loss(msgspec.Struct):
     since: int
     is_recorded: bool = False
     """Its last totals are on a majority of disks."""
+
+
+def _grants_of(worker: str, record: JobRecord) -> list[Grant]:
+    return [grant for grant in record.grants if grant.worker == worker]
 
 
 class LedJob:
@@ -140,6 +144,10 @@ class LedJob:
         facts = facts_of(self.record)
         return facts if self.job is None else msgspec.structs.replace(facts, state=self._state())
 
+    def _boot_of(self, worker: str) -> int:
+        """The life of the worker that was granted."""
+        return next((grant.boot for grant in self.record.grants if grant.worker == worker and not grant.lost), 0)
+
     def _gone(self) -> list[str]:
         """Workers that were lost, and have nothing new."""
         granted = self._granted()
@@ -180,13 +188,13 @@ class LedJob:
                 self._take_over.also_tell(self._gone())
             return self._take_up_if_known(now)
         effects: list[object] = []
-        granted = {(grant.worker, grant.boot) for grant in record.grants if not grant.lost}
-        for worker in [name for name in self._unfit if any(grant.worker == name for grant in record.grants)]:
-            if record.grants != before.grants and worker in {name for name, _ in granted}:
+        granted = self._granted()
+        for worker in list(self._unfit):
+            if worker in granted and _grants_of(worker, record) != _grants_of(worker, before):
                 del self._unfit[worker]  # it was granted anew
         self.job.places, self.job.pool = self.places(), record.pool
-        lost = {grant.worker: grant.lost for grant in record.grants if grant.lost}
-        for worker in [worker for worker in lost if worker not in {name for name, _ in granted}]:
+        lost = {grant.worker: grant.lost for grant in record.grants if grant.lost and grant.worker not in granted}
+        for worker in lost:
             for attempt in self.job.attempts_at(worker):
                 effects += self._lose(now, attempt, lost[worker])
         if record.cancel and self.job.interrupted_by is None and not self.job.ended_ns:
@@ -216,7 +224,8 @@ class LedJob:
             return []
         known = job.running().get(attempt)
         if known is None or known[2].place != sender:
-            self._commands.drop(attempt)
+            if known is None:
+                self._commands.drop(attempt)
             # Nobody waits for it: what it had is on record, or it was given up.
             return [] if isinstance(message, NoTask) else [self._commands.kill(attempt, sender)]
         self._commands.heard(now, attempt)
@@ -266,15 +275,17 @@ class LedJob:
     def _on_finished(self, now: int, sender: str, attempt: int, digest: str, size_bytes: int) -> list[object]:
         if self.job is None:
             return []
-        self._commands.heard(now, attempt)
-        self._commands.drop(attempt)
         if not self._safeguards.result_key and attempt not in self._fetching.values():
             return self._fetch(attempt, digest, size_bytes, sender)
         if attempt in self._losses and attempt not in self._closed:
             return []  # its last totals are being put on record instead
         known = self.job.running().get(attempt)
         if known is None or known[2].place != sender:
+            if known is None:
+                self._commands.drop(attempt)
             return [Speak(sender, Accepted(self.name, self.fence, attempt), Lane.RESULTS)]
+        self._commands.heard(now, attempt)
+        self._commands.drop(attempt)
         if attempt in self._closed:
             return []  # accepted once that is on record: until then the worker's copy may be the last one
         if attempt in self._fetching.values() or digest in self._closing:
@@ -312,9 +323,13 @@ class LedJob:
             return self._close(now)
         if digest not in self._closing:
             return []
+        assert self.job is not None
         attempt, result = self._closing.pop(digest)
-        if self._safeguards.result_key and attempt in self._closed:
-            return []
+        if self._safeguards.result_key:
+            if attempt in self._closed:
+                return []
+            if not result.is_lost and attempt not in self.job.running():
+                return []  # given up meanwhile: another runs all of it again, or its workflow has ended
         self._closed[attempt] = digest
         return self._when_recorded(now, lambda at: self._accept(at, attempt, digest, result))
 
@@ -338,7 +353,7 @@ class LedJob:
         assert self.job is not None
         for run in self.job.workflows.values():
             for shard in run.shards:
-                if any(attempt.core == result.attempt for attempt in shard.attempts) and shard.attempts:
+                if any(attempt.core == result.attempt for attempt in shard.attempts):
                     shard.current.tally.merge(result.tally)
         return []
 
@@ -430,7 +445,7 @@ class LedJob:
             result = self._take_over.results[core]
             if not result.is_lost:
                 return self._accept(now, core, self._closed[core], result)
-            self.job.running()[core][2].on_result(now, result, self.job.origin_ns)
+            attempt.on_result(now, result, self.job.origin_ns)
             attempt.went_ns = origin_ns
             self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_recorded=True)
             return []
@@ -445,7 +460,7 @@ class LedJob:
             attempt.went_ns = origin_ns
             return self._lose(now, core, f"is gone from its worker {worker}")
         if facts is None:
-            return self._when_recorded(now, lambda at: self._assign(at, core))
+            return self._accounting.hold(now, lambda at: self._assign(at, core))
         attempt.armed = facts.state in ("running", "ended")
         attempt.went_ns = origin_ns if attempt.armed else 0
         if attempt.armed:
@@ -462,27 +477,28 @@ class LedJob:
         for effect in effects:
             match effect:
                 case StartCore(core=core):
-                    out += self._accounting.hold(now, lambda at, core=core, start=effect: self._assign(at, core, start))  # type: ignore[misc]
+                    out += self._accounting.hold(now, lambda at, core=core: self._assign(at, core))  # type: ignore[misc]
+                case Send(core=core, message=Go() as go):
+                    # Load that ran must not be unknown to whoever leads the job next.
+                    out += self._accounting.hold(now, lambda at, core=core, go=go: self._tell(at, core, go))  # type: ignore[misc]
                 case Send(core=core, message=message):
                     out += self._tell(now, core, message)
                 case KillCore(core=core):
+                    self._waiting_for_clock.pop(core, None)
                     out.append(self._commands.kill(core, self.job.place_of(core)))
-                case JobEnded():
+                case JobEnded():  # pragma: no branch - the type checker sees that no effect is left
                     self.phase = "documenting"
                     self._losses.clear()
                     out += [*self._account(now), DocumentWanted(self.name)]
         return [*out, *self._account(now)]
 
-    def _assign(self, now: int, core: int, start: StartCore | None = None) -> list[object]:
+    def _assign(self, now: int, core: int) -> list[object]:
         assert self.job is not None
         known = self.job.running().get(core)
-        if known is None:
-            return []  # stopped before it began
+        if known is None or core in self._losses:
+            return []  # stopped or lost before it began
         run, shard, attempt = known
         part, order = shard.shard, self.record.order
-        done = shard.done_before
-        for earlier in shard.attempts[:-1]:
-            done = tuple(map(sum, zip(done, earlier.started_by(part.count), strict=True)))
         message = Assign(
             job=self.name,
             fence=self.fence,
@@ -492,33 +508,33 @@ class LedJob:
             first=part.index,
             count=part.count,
             of=part.of,
-            iterations_done=start.iterations_done if start is not None else done,
-            values=start.arm.values if start is not None else self.job.values_for(run),
+            iterations_done=shard.done_by_shard,
+            values=self.job.values_for(run),
             settings=order.settings,
             bundle=order.bundle,
             is_test=run.spec.is_test,
+            boot=self._boot_of(attempt.place),
         )
         self._commands.heard(now, core)
-        self._sync_at = 0
-        return [self._commands.give(now, core, attempt.place, message), *self._sync(now)]
+        return [self._commands.give(now, core, attempt.place, message), self._ask_clock(now, attempt.place)]
 
     def _tell(self, now: int, core: int, message: ToCore) -> list[object]:
         assert self.job is not None
+        if core in self._losses:
+            return []  # its worker is gone, and a command to it would be repeated for ever
         place = self.job.place_of(core)
-        match message:
-            case Ack(sequence=sequence):
-                acknowledge = Acknowledge(self.name, self.fence, core, sequence, self._every_ms())
-                return [Speak(place, acknowledge, Lane.STATISTICS)]
-            case Go():
-                if not self._clocks.knows(place):
-                    self._waiting_for_clock[core] = message
-                    return []
-                return [self._start(now, core, place, message)]
-            case Stop():
-                halt = Halt(self.name, self.fence, core, "stop")
-                return [self._commands.give(now, core, place, halt, Lane.RESULTS)]
-            case _:
+        if isinstance(message, Ack):
+            acknowledge = Acknowledge(self.name, self.fence, core, message.sequence, self._every_ms())
+            return [Speak(place, acknowledge, Lane.STATISTICS)]
+        if isinstance(message, Go):
+            if not self._clocks.knows(place):
+                self._waiting_for_clock[core] = message
                 return []
+            return [self._start(now, core, place, message)]
+        assert isinstance(message, Stop)  # what arms a core is told by StartCore
+        self._waiting_for_clock.pop(core, None)
+        halt = Halt(self.name, self.fence, core, "stop")
+        return [self._commands.give(now, core, place, halt, Lane.RESULTS)]
 
     def _start(self, now: int, core: int, place: str, go: Go) -> Speak:
         there = self._clocks.there
@@ -548,7 +564,10 @@ class LedJob:
             for _, _, attempt in self.job.running().values()
             if not attempt.went_ns or not self._clocks.knows(attempt.place)
         )
-        return [Speak(worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL) for worker in workers]
+        return [self._ask_clock(now, worker) for worker in workers]
+
+    def _ask_clock(self, now: int, worker: str) -> Speak:
+        return Speak(worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL)
 
     def on_clock(self, now: int, worker: str) -> list[object]:
         """A worker has told its time: those that wait for it can be started."""
@@ -570,6 +589,8 @@ class LedJob:
         self._losses[core] = _Loss(cause, now)
         self._commands.drop(core)
         self._waiting_for_clock.pop(core, None)
+        if not attempt.went_ns:
+            attempt.armed = False  # others that are ready wait for what takes its place
         news = TaskLost(self.name, core, attempt.place, cause)
         if not attempt.sequence:
             self._losses[core].is_recorded = True

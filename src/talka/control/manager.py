@@ -19,7 +19,7 @@ from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
 from talka.control.registry import LeadWanted, Registry
 from talka.control.speech import Speak
-from talka.control.vault import BlobKept, BlobReady, Vault, VaultFull
+from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull
 from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
 from talka.errors import Untrusted
@@ -48,6 +48,7 @@ from talka.work.lifecycle import JobState
 
 NEVER: Final = (1 << 63) - 1
 LED_LIMIT: Final = 1024
+KEEP_AGAIN_NS: Final = 1_000_000_000
 
 
 class Manager:
@@ -85,7 +86,10 @@ class Manager:
         self._safeguards = safeguards
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
-        self._unkept: dict[str, KeepWanted] = {}
+        self._keeps: dict[str, KeepWanted] = {}
+        """By digest, what jobs want to be kept and a majority does not have yet."""
+        self._keep_at = NEVER
+        """When those are tried again for which there was no room."""
 
     @property
     def leader(self) -> str:
@@ -175,6 +179,9 @@ class Manager:
 
     def tick(self, now: int) -> list[object]:
         effects: list[object] = []
+        if now >= self._keep_at:
+            self._keep_at = NEVER
+            effects += self._keeps.values()  # nothing happens to those that are under way
         if self.registry is not None and now >= self.registry.next_tick_at:
             effects += self.registry.tick(now)
         for led in list(self.led.values()):
@@ -182,8 +189,6 @@ class Manager:
                 effects += led.tick(now)
         if now >= self.vault.next_tick_at:
             effects += self.vault.tick(now)
-            effects += self._unkept.values()  # there may be room for them now
-            self._unkept = {}
         if now >= self.calls.next_tick_at:
             effects += self.calls.tick(now, self.leader)
         if now >= self.watches.next_tick_at:
@@ -279,31 +284,34 @@ class Manager:
                 elif to:
                     out.append(effect if effect.to else Speak(to, effect.message, effect.lane))
             elif isinstance(effect, LeadWanted):
-                if self.registry is not None:
-                    effects += self.registry.lead_message(effect.job)
+                assert self.registry is not None, "nobody else says so"
+                effects += self.registry.lead_message(effect.job)
             elif isinstance(effect, KeepWanted):
-                self._wanted.setdefault(effect.digest, {})[effect.job] = None
+                self._keeps[effect.digest] = effect
                 try:
                     effects += self.vault.keep(now, effect.digest, effect.content)
                 except VaultFull:
-                    self._unkept[effect.digest] = effect
+                    self._keep_at = now + KEEP_AGAIN_NS
             elif isinstance(effect, BlobWanted):
                 self._wanted.setdefault(effect.digest, {})[effect.job] = None
                 effects += self.vault.fetch(now, effect.digest, effect.size_bytes, effect.holders)
             elif isinstance(effect, BlobKept):
                 out.append(effect)
-                for job in list(self._wanted.get(effect.digest, {})):
-                    if job in self.led:
-                        effects += self.led[job].on_kept(now, effect.digest)
-                        self._unwant(effect.digest, job)
+                wanted = self._keeps.pop(effect.digest, None)
+                if wanted is not None:
+                    effects += self.led[wanted.job].on_kept(now, effect.digest)
+            elif isinstance(effect, BlobFailed):
+                out.append(effect)
+                if effect.digest in self._keeps:
+                    self._keep_at = now + KEEP_AGAIN_NS
             elif isinstance(effect, BlobReady):
                 out.append(effect)
-                for job in list(self._wanted.get(effect.digest, {})):
-                    self._unwant(effect.digest, job)
+                for job in self._wanted.pop(effect.digest, {}):
                     if job in self.led:
                         effects += self.led[job].on_blob(now, effect.digest, effect.content)
             elif isinstance(effect, JobOver):
                 out.append(effect)
+                self._keeps = {digest: keep for digest, keep in self._keeps.items() if keep.job != effect.job}
                 effects += self.audience.over(now, self.led.pop(effect.job, None))
             elif isinstance(effect, CallEnded) and self.watches.owns(effect.number):
                 effects += self.watches.on_facts(now, effect)
@@ -312,15 +320,13 @@ class Manager:
         self._set_timer()
         return out
 
-    def _unwant(self, digest: str, job: str) -> None:
-        jobs = self._wanted.get(digest, {})
-        jobs.pop(job, None)
-        if not jobs:
-            self._wanted.pop(digest, None)
-
     def _set_timer(self) -> None:
         at = min(
-            self.vault.next_tick_at, self.calls.next_tick_at, self.watches.next_tick_at, self.audience.next_tick_at
+            self._keep_at,
+            self.vault.next_tick_at,
+            self.calls.next_tick_at,
+            self.watches.next_tick_at,
+            self.audience.next_tick_at,
         )
         if self.registry is not None:
             at = min(at, self.registry.next_tick_at)

@@ -76,7 +76,7 @@ class RecordBook:
 
     def has_room(self) -> bool:
         """Whether another job can be remembered; the one that ended longest ago gives way."""
-        return len(self._slots) < SLOTS or any(is_final(record.state) for record in self.decided.values())
+        return len(self._slots) < SLOTS or any(is_final(record.state) for record in self.written.values())
 
     def add(self, now: int, record: JobRecord, *then: object) -> list[object]:
         """A new job. Ask `has_room` first."""
@@ -98,7 +98,9 @@ class RecordBook:
         known = self.written.get(record.job)
         if known is not None and known.version >= record.version:
             return [effect]
-        self._held.setdefault(record.job, []).append(_Held(record.version, effect))
+        held, wanted = self._held.setdefault(record.job, []), _Held(record.version, effect)
+        if wanted not in held:  # who waits asks again and again
+            held.append(wanted)
         return []
 
     def write_again(self, now: int) -> list[object]:
@@ -116,7 +118,7 @@ class RecordBook:
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
         record = self._writing.pop(ended.ref, None)
-        if record is None or record.job not in self.decided:
+        if record is None:
             return []
         job = record.job
         if ended.outcome != "accepted":
@@ -139,11 +141,9 @@ class RecordBook:
         for slot in range(SLOTS):
             if slot not in used:
                 return slot
-        ended = [record for record in self.decided.values() if is_final(record.state)]
+        # Of one whose end is not on disk yet, somebody still waits for that.
+        ended = [record for record in self.written.values() if is_final(record.state)]
         oldest = min(ended, key=lambda record: (record.ended_ms, record.number))
-        self.decided.pop(oldest.job)
-        self.written.pop(oldest.job, None)
-        self._held.pop(oldest.job, None)
-        self._dirty.pop(oldest.job, None)
+        del self.decided[oldest.job], self.written[oldest.job]
         self._keys.pop(oldest.key, None)
         return self._slots.pop(oldest.job)

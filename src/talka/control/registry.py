@@ -37,6 +37,7 @@ from talka.wire.records import (
 )
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final
+from talka.work.outcome import ExitCode
 
 SECOND: Final = 1_000_000_000
 MILLISECOND: Final = 1_000_000
@@ -49,6 +50,7 @@ SETTLE_NS: Final = 3 * SECOND // 10
 GRANTS_LIMIT: Final = 2048
 """Entries of workers in one record, lost ones included."""
 WAITING_STATES: Final = (JobState.SUBMITTED, JobState.QUEUED)
+STATES: Final = tuple(JobState)
 
 
 class JobAcceptedNews(msgspec.Struct, frozen=True):
@@ -225,17 +227,17 @@ class Registry:
         reason = asked.reason or "cancelled"
         if record.state in WAITING_STATES:
             self.queue.remove(record.job)
-            return self._end_unstarted(now, record, JobState.CANCELLED, reason, answer_to=(sender, call))
+            cancelled = msgspec.structs.replace(record, cancel=reason)
+            return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
         record = msgspec.structs.replace(record, cancel=reason, state=JobState.CANCELLING)
         answer = _answer(sender, call, encode(self.facts(record)))
-        self._lead_at[record.job] = 0
         return self.book.put(now, record, answer, *self._lead(now, record))
 
     def _end_unstarted(
         self, now: int, record: JobRecord, state: JobState, reason: str, answer_to: tuple[str, Call] | None = None
     ) -> list[object]:
         ended = msgspec.structs.replace(
-            record, state=state, reason=reason, cancel=record.cancel or reason, ended_ms=self._wall_ms(now), exit_code=8
+            record, state=state, reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
         )
         then: list[object] = [JobRecorded(record.job, state, "")]
         if answer_to is not None:
@@ -252,9 +254,9 @@ class Registry:
             total, free = self.fleet.total(), self.fleet.total_free()
             least, most = demand(record.order, total)
             picks = self.fleet.choose(min(most, free), rng=self._rng) if 0 < least <= free else None
-            owner = self._owner_for(job) if picks else ""
-            if not picks or not owner:
+            if not picks:
                 break
+            owner = self._owner_for(now, job)
             self.queue.remove(job)
             for worker, boot, cores in picks:
                 self.fleet.reserve(job, worker, cores, boot)
@@ -276,11 +278,11 @@ class Registry:
         self._fences += 1
         return (self.token.parent, self.token.term, self._fences)
 
-    def _owner_for(self, job: str, but: str = "") -> str:
-        answering = [name for name in self._voter.election.answering(self._last_now) if name != but]
-        # This manager itself always answers itself.
-        found = candidates_for(job, dict.fromkeys(answering, 1.0))
-        return found[0] if found else ""
+    def _owner_for(self, now: int, job: str, but: str = "") -> str:
+        """A manager that answers; `but` only where there is no other."""
+        answering = self._voter.election.answering(now)  # this manager is always among them
+        others = [name for name in answering if name != but]
+        return candidates_for(job, dict.fromkeys(others or answering, 1.0))[0]
 
     def _lead(self, now: int, record: JobRecord) -> list[object]:
         self._lead_at[record.job] = now + LEAD_AGAIN_NS
@@ -304,8 +306,7 @@ class Registry:
             return record
         bad = [grant.worker for grant in record.grants if grant.lost.startswith(DECLINED)]
         picks = self.fleet.choose(cores, rng=self._rng, exclude=bad) or self.fleet.choose(cores, rng=self._rng)
-        if not picks:
-            return record
+        assert picks, "so many are free"
         for worker, boot, taken in picks:
             self.fleet.reserve(record.job, worker, taken, boot)
         return msgspec.structs.replace(record, grants=(*record.grants, *self._grants(picks)))
@@ -325,20 +326,20 @@ class Registry:
         if account.revision <= record.revision or is_final(record.state):
             done = Accounted(record.job, record.fence, record.revision, life=account.life)
             return self.book.once_written(record, Speak(sender, done, Lane.CONTROL))
+        if account.state not in STATES:
+            return []  # of a later version: said again to a leader that knows it
         state = JobState(account.state)
         ended = is_final(state)
         if record.cancel and not ended:
             state = JobState.CANCELLING
-        grants = tuple(
-            msgspec.structs.replace(grant, lost=f"{DECLINED}it could not take its task")
-            if grant.worker in account.unfit and not grant.lost
-            else grant
-            for grant in record.grants
-        )
-        is_changed = grants != record.grants
-        for worker in account.unfit if is_changed else ():
+        unfit = [grant for grant in record.grants if grant.worker in account.unfit and not grant.lost]
+        for worker in dict.fromkeys(grant.worker for grant in unfit):
             self.fleet.release_worker(record.job, worker)
             self.fleet.failed(now, worker)
+        grants = tuple(
+            msgspec.structs.replace(grant, lost=f"{DECLINED}it could not take its task") if grant in unfit else grant
+            for grant in record.grants
+        )
         record = msgspec.structs.replace(
             record,
             revision=account.revision,
@@ -350,27 +351,34 @@ class Registry:
             ended_ms=self._wall_ms(now) if ended else 0,
             grants=grants,
         )
-        if is_changed:
+        if unfit:
             record = self._regrant(now, record)
         done = Accounted(record.job, record.fence, record.revision, life=account.life)
         then: list[object] = [Speak(sender, done, Lane.CONTROL)]
         if ended:
-            self.fleet.release(record.job)
+            self._forget(record)
             then.append(JobRecorded(record.job, state, record.result))
-        elif is_changed:
+        elif unfit:
             then += self._lead(now, record)
         return [*self.book.put(now, record, *then), *(self._schedule(now) if ended else [])]
+
+    def _forget(self, record: JobRecord) -> None:
+        """It has ended."""
+        self.fleet.release(record.job)
+        self._owner_since.pop(record.job, None)
+        self._lead_at.pop(record.job, None)
+        self._lives.pop(record.fence, None)
 
     def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[object]:
         record = self.records.get(message.job)
         if record is None or record.owner != sender or record.fence != message.fence or is_final(record.state):
             return []
-        return self._change_owner(now, record, f"{sender} was started anew or leaves")
+        # By its name a job would always come back to the same manager: one that leaves must not get it again.
+        return self._change_owner(now, record, f"{sender} was started anew or leaves", but=sender)
 
     def _change_owner(self, now: int, record: JobRecord, reason: str, but: str = "") -> list[object]:
-        owner = self._owner_for(record.job, but)
-        if not owner:
-            return []
+        owner = self._owner_for(now, record.job, but)
+        self._lives.pop(record.fence, None)
         record = msgspec.structs.replace(record, owner=owner, fence=self._new_fence(), revision=0)
         self._owner_since[record.job] = now
         news = OwnerChanged(record.job, owner, record.fence, reason)
@@ -379,12 +387,13 @@ class Registry:
     # -- workers
 
     def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[object]:
-        self._last_now = now
         effects = self._on_fleet_news(now, self.fleet.beat(now, sender, boot, source, beat))
-        if not self.fleet.holds(sender, boot):
+        # One that stalled may have been replaced: what it renews now, another leader may have given away already.
+        if not self.fleet.holds(sender, boot) or not self._voter.election.is_leading(now):
             return effects
         mine = dict.fromkeys(running.job for running in beat.running)
-        cancelled = [job for job in mine if job in self.records and self.records[job].cancel]
+        written = self.book.written
+        cancelled = [job for job in mine if job in written and written[job].cancel]
         orphans = [
             job
             for job in mine
@@ -433,10 +442,7 @@ class Registry:
 
     # -- time
 
-    _last_now = 0
-
     def tick(self, now: int) -> list[object]:
-        self._last_now = now
         self.next_tick_at = now + LOOK_EVERY_NS
         effects = self._on_fleet_news(now, self.fleet.tick(now))
         for late in self.queue.tick(now):

@@ -37,6 +37,8 @@ NOTES_LIMIT: Final = 64
 
 TaskStage: TypeAlias = Literal["arming", "armed", "running", "ended"]
 CoreEffect: TypeAlias = StartCore | Send | KillCore
+SILENCE_NS: Final = 4 * SECOND
+"""As long as a worker's lease runs by its own clock. A worker that stands still cannot stop its cores when it is over."""
 ORDERED_SLACK_NS: Final = SECOND // 2
 """Beyond the grace period of a task that was told to stop: who ordered it waits for the last word."""
 
@@ -269,7 +271,7 @@ class Task:
             shard=Shard(assign.plan, shard.shard.index, assign.of),
             iterations_done=shard.iterations_done,
             values=assign.values,
-            settings=assign.settings,
+            settings=msgspec.structs.replace(assign.settings, silence_ns=SILENCE_NS),
         )
         attempt = Attempt(core, now)
         shard.attempts.append(attempt)

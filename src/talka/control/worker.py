@@ -263,6 +263,8 @@ class Worker:
 
     def _obey(self, now: int, sender: str, message: Command) -> list[object]:
         if isinstance(message, Assign):
+            if message.boot not in (0, self.boot):
+                return self._count("boot")  # meant for an earlier life, by one who may lead no more
             if not self._lease.is_held:
                 return self._count("lease")  # it is said again, and a leader may have answered by then
             return self.tasks.assign(now, message, unable=self._unable())

@@ -95,6 +95,7 @@ class Core:
         self._sent_values: dict[str, int] = {}
         self._recorder: Recorder | None = None
         self._started_at_ns = 0
+        self._reported_at_ns = 0
         self._cpu_before_ns = 0
 
     async def serve(self) -> None:
@@ -147,7 +148,7 @@ class Core:
         recorder.start(go.start_at_ns, go.job_origin_ns)
         self._started_at_ns = go.start_at_ns
         self._cpu_before_ns = cpu_ns()
-        reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns))
+        reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns, arm.settings.silence_ns))
         probing = asyncio.create_task(self._probe_lag())
         try:
             await executor.run(go.origin_ns, go.start_at_ns)
@@ -188,7 +189,7 @@ class Core:
 
     # Reporting.
 
-    async def _report_regularly(self, every_ns: int) -> None:
+    async def _report_regularly(self, every_ns: int, silence_ns: int) -> None:
         """Windows close every 100 ms; a report goes out when it is due and the last one has arrived."""
         assert self._recorder is not None
         due_ns = self._started_at_ns + every_ns
@@ -197,6 +198,9 @@ class Core:
             await asyncio.sleep((WINDOW_NS - (now - self._started_at_ns) % WINDOW_NS) / SECOND)
             now = monotonic_ns()
             self._recorder.roll(now)
+            if silence_ns and not self._acknowledged.is_set() and now - self._reported_at_ns > silence_ns:
+                self._writer.transport.abort()  # nobody reads it; the listener sees the end of the connection
+                return
             if now >= due_ns and self._acknowledged.is_set():
                 due_ns = now + every_ns - WINDOW_NS // 2
                 await self._report()
@@ -233,6 +237,7 @@ class Core:
             generator=tally.generator,
         )
         self._acknowledged.clear()
+        self._reported_at_ns = monotonic_ns()
         self._send(
             Totals(
                 self._sequence,

@@ -150,6 +150,8 @@ class Assign(Message, frozen=True, tag=10):
     settings: Settings
     bundle: BundleFacts
     is_test: bool = True
+    boot: Count = 0
+    """The life of the worker that is meant: another one knows nothing of a later manager. 0: whichever it is."""
     """Of one that measures nothing, a core lost for good is a failure: nobody knows whether its work was done."""
 
 

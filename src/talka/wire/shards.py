@@ -67,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True):
     engine: str = "python"
     seed: int | None = None
     report_every_ns: int = 200_000_000
+    silence_ns: int = 0
+    """A core whose owner acknowledges nothing for so long ends by itself: others may have its shard. 0: it waits."""
 
 
 class Arm(Message, frozen=True, tag=1):

@@ -1,0 +1,647 @@
+"""Managers as a whole: whose message is for which part, and what each part's news means to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.cluster.effects import Lane, Persist
+from talka.cluster.election import LeaderChanged, SteppedDown
+from talka.cluster.reign import WriteEnded
+from talka.control import manager as managers
+from talka.control import vault
+from talka.control.calls import CallEnded
+from talka.control.fleet import WorkerLost
+from talka.control.led_job import LedJob
+from talka.control.led_news import AttemptAccepted, DocumentWanted, JobOver
+from talka.control.manager import KEEP_AGAIN_NS, NEVER, Manager
+from talka.control.overload import Level
+from talka.control.record_book import Alarmed
+from talka.control.registry import JobAcceptedNews, JobRecorded, LeadWanted, OwnerChanged
+from talka.control.speech import Speak
+from talka.control.vault import BLOB_PREFIX, BlobFailed, BlobKept, BlobReady, LoadBlob
+from talka.control.watching import Updated, WatchFailed
+from talka.stats.tally import Tally
+from talka.wire.calls import CancelCall, NameCall, SubmitCall, encode
+from talka.wire.jobs import (
+    Accepted,
+    Account,
+    Accounted,
+    Acknowledge,
+    Answer,
+    Assign,
+    AttemptResult,
+    Beat,
+    Call,
+    Elsewhere,
+    Finished,
+    Goodbye,
+    KeepBlob,
+    Kept,
+    Lead,
+    Leaderless,
+    ManagerAt,
+    Piece,
+    Renew,
+    Report,
+    Start,
+    Sync,
+    Synced,
+    View,
+    WantBlob,
+    Watch,
+    WorkerFacts,
+    encode_result,
+)
+from talka.wire.records import JobOrder, JobRecord, encode_record
+from talka.wire.shards import Armed, Totals
+from talka.wire.shards import encode as encode_word
+from talka.wire.views import JobFacts
+from talka.work.lifecycle import JobState
+
+SECOND = 1_000_000_000
+CLOCK_NS = 77 * SECOND
+"""By how much workers' clocks are ahead."""
+CabinetOf = Callable[..., Any]
+OrderOf = Callable[..., JobOrder]
+
+
+class Play:
+    """Managers that hear each other; the test is their workers and their shells."""
+
+    def __init__(self, cabinet_of: CabinetOf, *names: str) -> None:
+        self.group = cabinet_of(*names, part_of=self.manager_of)
+        self.leader = self.group.leader()
+        self.numbers = 0
+
+    @staticmethod
+    def manager_of(group: Any, name: str) -> Manager:
+        return Manager(
+            name=name,
+            boot=group.boot,
+            voter=group.voters[name],
+            rng=Random(f"manager:{group.boot}"),
+            wall_offset_ns=SECOND,
+            managers=lambda: tuple(ManagerAt(one, f"at-{one}") for one in group.names),
+            blobs=[key.removeprefix(BLOB_PREFIX) for key in group.disks[name] if key.startswith(BLOB_PREFIX)],
+        )
+
+    @property
+    def now(self) -> int:
+        return int(self.group.now)
+
+    def manager(self, name: str = "") -> Manager:
+        found = self.group.parts[name or self.leader]
+        assert isinstance(found, Manager)
+        return found
+
+    def others(self) -> list[str]:
+        return [name for name in self.group.parts if name != self.leader]
+
+    def record(self, job: str) -> JobRecord:
+        registry = self.manager().registry
+        assert registry is not None
+        return registry.records[job]
+
+    # What happens.
+
+    def hear(self, name: str, sender: str, message: Any, boot: int = 1) -> list[Any]:
+        return list(self.group.act(name, self.manager(name).on_message(self.now, sender, message, boot, "#1")))
+
+    def act(self, name: str, effects: list[Any]) -> list[Any]:
+        return list(self.group.act(name, effects))
+
+    def run(self, seconds: float) -> list[Any]:
+        return list(self.group.run(seconds))
+
+    def beat(self, worker: str = "w1", cores: int = 1, to: str = "") -> list[Any]:
+        self.numbers += 1
+        return self.hear(to or self.leader, worker, Beat(self.numbers, WorkerFacts(cores, folder=len(worker))))
+
+    def call(self, what: str, content: Any, by: str = "") -> list[Any]:
+        _, effects = self.manager(by or self.leader).call(self.now, what, encode(content))
+        return self.act(by or self.leader, effects)
+
+    def submit(self, order: JobOrder, by: str = "") -> str:
+        effects = self.call("submit", SubmitCall(order), by)
+        (ended,) = [one for one in effects if isinstance(one, CallEnded)]
+        assert not ended.problem
+        return msgspec.msgpack.decode(ended.content, type=JobFacts).id
+
+    def running(self, order: JobOrder) -> tuple[str, str]:
+        """A job whose only task was told to start, and the manager that leads it."""
+        self.beat()
+        job = self.submit(order)
+        owner = self.record(job).owner
+        self.settle_clock(owner)
+        effects = self.hear(owner, "w1", Report(job, 1, encode_word(Armed())))
+        assert said(effects, Start)
+        return job, owner
+
+    def settle_clock(self, owner: str) -> None:
+        """The worker tells its time, for all it was asked."""
+        for one in [one for one in said(self.everything(), Sync) if one.to == "w1"]:
+            self.hear(owner, "w1", Synced(one.message.number, self.now + CLOCK_NS))
+
+    def everything(self) -> list[Any]:
+        return [effect for _, effect in self.group.out]
+
+
+def said(effects: list[Any], kind: type) -> list[Speak]:
+    return [one for one in effects if isinstance(one, Speak) and isinstance(one.message, kind)]
+
+
+def of(effects: list[Any], kind: type) -> list[Any]:
+    return [one for one in effects if isinstance(one, kind)]
+
+
+def result_of(job: str, attempt: int = 1) -> tuple[str, bytes]:
+    content = encode_result(AttemptResult(job, attempt, Tally(started=9, iterations=9), [], (9,), worker="w1"))
+    return sha256(content).hexdigest(), content
+
+
+@pytest.fixture
+def sole(cabinet_of: CabinetOf) -> Play:
+    return Play(cabinet_of, "m1")
+
+
+@pytest.fixture
+def trio(cabinet_of: CabinetOf) -> Play:
+    return Play(cabinet_of, "m1", "m2", "m3")
+
+
+# -- the whole life of a job
+
+
+def test_a_manager_alone_hears_what_it_says_to_itself(sole: Play, order_of: OrderOf) -> None:
+    sole.beat()
+    sole.group.hold()
+    assert sole.call("submit", SubmitCall(order_of())) == []
+    assert sole.manager().led == {}, "its record is not on disk yet"
+
+    effects = sole.group.write()
+
+    (job,) = sole.manager().led
+    assert [one.job for one in of(effects, JobAcceptedNews)] == [job]
+    (owner,) = of(effects, OwnerChanged)
+    assert (owner.job, owner.owner) == (job, "m1")
+    (assign,) = said(effects, Assign)
+    assert (assign.to, assign.message.attempt, assign.message.fence) == ("w1", 1, owner.fence)
+    assert {one.to for one in of(effects, Speak)} == {"w1"}
+    assert of(effects, LeadWanted) == []
+    assert sole.record(job).revision > 0, "the attempt was on disk before the worker was told"
+
+
+def test_a_job_goes_from_its_start_to_its_record(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    (start,) = said(sole.everything(), Start)
+    assert CLOCK_NS < start.message.start_at_ns - sole.now < CLOCK_NS + SECOND, "by the worker's clock"
+
+    report = Report(job, 1, encode_word(Totals(1, Tally(started=3), [], 1, sole.now + CLOCK_NS)))
+    (acknowledged,) = said(sole.hear("m1", "w1", report), Acknowledge)
+    assert (acknowledged.to, acknowledged.message.every_ms) == ("w1", 50)
+
+    digest, content = result_of(job)
+    (want,) = sole.hear("m1", "w1", Finished(job, 1, digest, len(content)))
+    assert want == Speak("w1", WantBlob(digest, 0), Lane.STREAM)
+    effects = sole.hear("m1", "w1", Piece(digest, 0, len(content), content))
+    assert sole.group.disks["m1"][BLOB_PREFIX + digest] == content
+    assert of(effects, AttemptAccepted) == [AttemptAccepted(job, 1, digest)]
+    assert [one.to for one in said(effects, Accepted)] == ["w1"]
+    assert of(effects, DocumentWanted) == [DocumentWanted(job)]
+
+    document = b"{}"
+    name = sha256(document).hexdigest()
+    effects = sole.act("m1", sole.manager().on_document(sole.now, job, document, JobState.COMPLETED, 0, ""))
+    assert of(effects, BlobKept) == [BlobKept(name)]
+    assert of(effects, JobRecorded) == [JobRecorded(job, JobState.COMPLETED, name)]
+    assert of(effects, JobOver) == [JobOver(job)]
+    assert sole.manager().led == {}
+    assert sole.record(job).result == name
+
+
+def test_a_document_of_a_job_that_is_not_led_is_nothing(sole: Play) -> None:
+    assert sole.manager().on_document(sole.now, "b4k7", b"{}", JobState.COMPLETED, 0, "") == []
+
+
+def test_a_manager_under_load_asks_for_fewer_reports(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    sole.manager().level = Level.OVERLOADED
+
+    report = Report(job, 1, encode_word(Totals(1, Tally(), [], 1, sole.now)))
+    (acknowledged,) = said(sole.hear("m1", "w1", report), Acknowledge)
+
+    assert acknowledged.message.every_ms == 1000
+
+
+def test_jobs_are_led_by_managers_that_do_not_lead_the_cluster(trio: Play, order_of: OrderOf) -> None:
+    trio.beat(cores=40)
+    jobs = [trio.submit(order_of()) for _ in range(12)]
+
+    assert all(job in trio.manager(trio.record(job).owner).led for job in jobs)
+    assert sum(bool(trio.manager(name).led) for name in trio.others()) >= 1
+    assert len(said(trio.everything(), Assign)) == 12
+
+
+def test_time_passes_in_all_parts(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    digest, content = result_of(job)
+    sole.hear("m1", "w1", Finished(job, 1, digest, len(content)))
+    before = len(sole.everything())
+    sole.act("m1", sole.manager().watch(sole.now, job, steps=False)[1])
+
+    sole.run(4)
+
+    effects = sole.everything()[before:]
+    assert said(effects, WantBlob), "nobody answered the first"
+    assert of(effects, Updated)
+    assert sole.now < sole.manager().next_tick_at < sole.now + SECOND
+
+
+# -- those who do not lead
+
+
+def test_who_does_not_lead_says_who_does(trio: Play) -> None:
+    follower = trio.others()[0]
+
+    assert trio.beat(to=follower) == [Speak("w1", Elsewhere(trio.leader), Lane.CONTROL)]
+    assert trio.hear(follower, "x", Call(5, "jobs", b"")) == [
+        Speak("x", Answer(5, "elsewhere", trio.leader.encode()), Lane.RESULTS)
+    ]
+    assert trio.hear(follower, "w1", Goodbye()) == []
+    assert trio.hear(follower, "x", Account("b4k7", (0, 1, 1), 1, "running", b"")) == []
+    assert trio.hear(follower, "x", Leaderless("b4k7", (0, 1, 1))) == []
+
+
+def test_who_leads_renews_leases_and_hears_goodbyes(trio: Play) -> None:
+    (renew,) = said(trio.beat(), Renew)
+
+    assert [one.address for one in renew.message.managers] == ["at-m1", "at-m2", "at-m3"]
+    assert of(trio.hear(trio.leader, "w1", Goodbye()), WorkerLost) == [WorkerLost("w1", 1, "it left")]
+
+
+def test_any_manager_passes_questions_on_to_the_leader(trio: Play, order_of: OrderOf) -> None:
+    follower = trio.others()[0]
+
+    job = trio.submit(order_of(), by=follower)
+
+    (ended,) = of(trio.call("job", NameCall(job), by=follower), CallEnded)
+    assert msgspec.msgpack.decode(ended.content, type=JobFacts).id == job
+
+
+def test_while_nobody_leads_questions_wait(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
+    play = Play.__new__(Play)
+    play.group, play.leader, play.numbers = cabinet_of("m1", part_of=Play.manager_of), "m1", 0
+    manager = play.manager()
+    assert manager.leader == "" and manager.next_tick_at == NEVER
+
+    assert play.beat() == [Speak("w1", Elsewhere(""), Lane.CONTROL)]
+    assert play.call("submit", SubmitCall(order_of())) == []
+    asked_at = manager.next_tick_at
+    assert play.now < asked_at < NEVER
+
+    assert play.group.leader() == "m1"
+    (ended,) = of(play.run(1.5), CallEnded)
+    assert ended.problem == ""
+
+
+def test_what_is_said_to_the_leader_while_there_is_none_is_said_to_nobody(trio: Play, order_of: OrderOf) -> None:
+    job, owner = trio.running(order_of())
+    for name in [name for name in trio.group.voters if name != owner]:
+        trio.group.stop(name)
+    for effect in trio.run(8):
+        assert not isinstance(effect, Speak) or effect.to, "everything said has an address"
+    assert trio.manager(owner).leader == ""
+    assert job in trio.manager(owner).led
+
+    assert trio.act(owner, trio.manager(owner).drain(trio.now)) == []
+
+
+def test_a_leader_that_steps_down_keeps_the_jobs_it_leads_itself(trio: Play, order_of: OrderOf) -> None:
+    trio.beat(cores=40)
+    jobs = [trio.submit(order_of()) for _ in range(12)]
+    before, led = trio.leader, list(trio.manager().led)
+    assert 0 < len(led) < len(jobs)
+
+    trio.act(before, trio.group.voters[before].hand_over(trio.now))
+    assert trio.manager(before).registry is None
+    trio.leader = trio.group.leader()
+    trio.run(2)
+
+    assert trio.leader != before
+    assert list(trio.manager(before).led) == led
+    assert [trio.record(job).owner for job in led] == [before] * len(led)
+    assert trio.manager(before).on_news(trio.now, WriteEnded(1, "accepted")) == [], "of a write as a leader"
+
+
+def test_other_news_of_its_voter_is_no_news_to_a_manager(sole: Play) -> None:
+    assert sole.manager().on_news(sole.now, LeaderChanged("m1", 1)) == []
+    assert sole.manager().registry is not None
+    assert sole.manager().on_news(sole.now, SteppedDown(1, "draining")) == []
+    assert sole.manager().registry is None
+
+
+def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
+    sole.act("m1", sole.group.voters["m1"].write(sole.now, 900, "job/007", b"\xc1"))
+    sole.group.stop("m1")
+    sole.group.start("m1")
+    before = len(sole.everything())
+
+    sole.group.leader()
+
+    (alarm,) = of(sole.everything()[before:], Alarmed)
+    assert alarm.text.startswith("job/007: the register holds what is no record of a job")
+
+
+# -- being told to lead
+
+
+class Told:
+    """A manager that does not lead the cluster, and is told by a leader of another time what to do."""
+
+    def __init__(self, play: Play, order: JobOrder) -> None:
+        play.group.lost.append(Account)
+        self.play, self.order, self.name = play, order, play.others()[0]
+
+    def lead(self, **more: Any) -> list[Any]:
+        more = {"job": "b4k7", "owner": self.name, "fence": (0, 5, 1), "granted": 1, "pool": 1, "version": 1, **more}
+        record = JobRecord(order=self.order, state=JobState.DISPATCHING, number=1, **more)
+        return self.play.hear(self.name, "m9", Lead(encode_record(record)))
+
+    @property
+    def led(self) -> dict[str, LedJob]:
+        return self.play.manager(self.name).led
+
+
+@pytest.fixture
+def told(trio: Play, order_of: OrderOf) -> Told:
+    return Told(trio, order_of())
+
+
+def test_a_manager_leads_what_it_is_told_to(told: Told) -> None:
+    told.lead()
+    first = told.led["b4k7"]
+
+    told.lead(version=2, cancel="a mistake")
+    assert told.led["b4k7"] is first and first.record.cancel == "a mistake"
+    told.lead(fence=(0, 4, 9), version=3)
+    assert told.led["b4k7"] is first, "of an earlier leader, and long on its way"
+    told.lead(fence=(0, 6, 1), version=3)
+
+    second = told.led["b4k7"]
+    assert second is not first and second.fence == (0, 6, 1)
+
+
+def test_what_another_leads_or_nobody_can_read_is_not_led(told: Told) -> None:
+    assert told.lead(owner="m9") == []
+    assert told.play.hear(told.name, "m9", Lead(b"\xc1")) == []
+
+    assert told.led == {}
+
+
+def test_a_fence_of_an_earlier_life_is_given_back(told: Told) -> None:
+    assert told.lead(revision=3) == [Speak("m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)]
+    assert told.led == {}
+
+
+def test_who_leaves_leads_nothing_new(told: Told) -> None:
+    told.lead()
+    told.play.act(told.name, told.play.manager(told.name).drain(told.play.now))
+
+    assert told.lead(fence=(0, 6, 1)) == [Speak("m9", Leaderless("b4k7", (0, 6, 1)), Lane.CONTROL)]
+    assert told.lead(job="c5m8") == [Speak("m9", Leaderless("c5m8", (0, 5, 1)), Lane.CONTROL)]
+    assert list(told.led) == ["b4k7"], "until it hears that another leads it"
+
+
+def test_there_is_a_limit_to_what_a_manager_leads(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(managers, "LED_LIMIT", 1)
+    told.lead()
+
+    assert told.lead(job="c5m8") == []
+    assert list(told.led) == ["b4k7"]
+    told.lead(fence=(0, 6, 1))
+    assert told.led["b4k7"].fence == (0, 6, 1), "it takes the place of its own"
+
+
+def test_a_manager_that_was_replaced_stops_leading(told: Told) -> None:
+    told.lead()
+    told.play.hear(told.name, "m9", Watch("b4k7", 1))
+    life = told.play.manager(told.name)._boot
+
+    effects = told.play.hear(told.name, "m9", Accounted("b4k7", (0, 5, 1), 0, superseded=True, life=life))
+
+    assert effects == [JobOver("b4k7", superseded=True)]
+    assert told.led == {}
+
+
+def test_messages_about_jobs_that_are_not_led_are_nothing(sole: Play) -> None:
+    assert sole.hear("m1", "m9", Accounted("b4k7", (0, 5, 1), 1)) == []
+    assert sole.hear("m1", "w1", Report("b4k7", 1, b"")) == []
+    assert sole.hear("m1", "w1", Elsewhere("m2")) == []
+
+
+def test_a_manager_that_was_started_anew_gets_its_jobs_under_a_new_fence(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    fence = sole.record(job).fence
+    sole.group.stop("m1")
+    before = len(sole.everything())
+    sole.group.start("m1")
+    sole.group.leader()
+    sole.run(0.3)
+
+    effects = sole.everything()[before:]
+    assert sole.record(job).fence > fence
+    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was started anew or leaves"]
+    assert sole.manager().led[job].fence == sole.record(job).fence
+
+
+def test_a_manager_that_leaves_hands_its_jobs_over(trio: Play, order_of: OrderOf) -> None:
+    trio.beat(cores=40)
+    jobs = [trio.submit(order_of()) for _ in range(12)]
+    leaving = next(name for name in trio.others() if trio.manager(name).led)
+    theirs = list(trio.manager(leaving).led)
+
+    effects = trio.act(leaving, trio.manager(leaving).drain(trio.now))
+
+    assert [one.job for one in of(effects, OwnerChanged)] == theirs
+    owners = {job: trio.record(job).owner for job in jobs}
+    assert leaving not in owners.values()
+    assert all(job in trio.manager(owner).led for job, owner in owners.items())
+    trio.run(1)
+    for _ in range(12):
+        job = trio.submit(order_of())
+        assert trio.record(job).owner != leaving, "what it is given now it gives back"
+    trio.run(7)
+    assert trio.manager(leaving).led == {}, "it has heard that others lead them"
+
+
+# -- blobs
+
+
+def test_what_a_client_brings_is_kept_by_a_majority(trio: Play) -> None:
+    digest = sha256(b"bundle").hexdigest()
+
+    effects = trio.act(trio.leader, trio.manager().keep(trio.now, digest, b"bundle"))
+
+    assert of(effects, BlobKept) == [BlobKept(digest)]
+    assert [disk[BLOB_PREFIX + digest] for disk in trio.group.disks.values()] == [b"bundle"] * 3
+    follower = trio.others()[0]
+    assert trio.act(follower, trio.manager(follower).fetch(trio.now, digest)) == [LoadBlob(digest)]
+    assert trio.act(follower, trio.manager(follower).on_loaded(trio.now, digest, b"bundle")) == [
+        BlobReady(digest, b"bundle")
+    ]
+
+
+def test_a_blob_that_others_have_is_fetched_from_them(trio: Play) -> None:
+    digest = sha256(b"bundle").hexdigest()
+    trio.group.lost += [KeepBlob]
+    trio.act(trio.leader, trio.manager().keep(trio.now, digest, b"bundle"))
+    follower = trio.others()[0]
+    before = len(trio.everything())
+
+    trio.act(follower, trio.manager(follower).fetch(trio.now, digest))
+    trio.run(3)
+
+    assert of(trio.everything()[before:], BlobReady) == [BlobReady(digest, b"bundle")]
+
+
+def test_a_disk_that_would_not_take_a_blob_is_heard_of(trio: Play) -> None:
+    digest = sha256(b"bundle").hexdigest()
+    (persist,) = of(trio.manager().on_message(trio.now, "m9", KeepBlob(digest, 0, 6, b"bundle")), Persist)
+
+    effects = trio.manager().on_not_persisted(trio.now, persist.ticket, "the disk is full")
+
+    assert effects == [Speak("m9", Kept(digest, 0, "the disk is full"), Lane.RESULTS)]
+
+
+def finish(play: Play, job: str) -> tuple[str, list[Any]]:
+    """The worker has finished, and its result has come."""
+    digest, content = result_of(job)
+    play.hear("m1", "w1", Finished(job, 1, digest, len(content)))
+    return digest, play.hear("m1", "w1", Piece(digest, 0, len(content), content))
+
+
+def test_a_result_for_which_there_is_no_room_is_kept_later(
+    sole: Play, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = sole.running(order_of())
+    monkeypatch.setattr(vault, "KEEPING_LIMIT_BYTES", 1)
+    digest, effects = finish(sole, job)
+    assert of(effects, BlobKept) == []
+    assert sole.manager().next_tick_at <= sole.now + KEEP_AGAIN_NS
+    assert of(sole.run(1.2), BlobKept) == [], "there is still none"
+
+    monkeypatch.undo()
+    effects = sole.run(1.2)
+
+    assert of(effects, BlobKept) == [BlobKept(digest)]
+    assert of(effects, AttemptAccepted) == [AttemptAccepted(job, 1, digest)]
+
+
+def test_a_result_that_the_only_disk_would_not_take_is_kept_later(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    digest, content = result_of(job)
+    sole.hear("m1", "w1", Finished(job, 1, digest, len(content)))
+    manager = sole.manager()
+    (persist,) = of(manager.on_message(sole.now, "w1", Piece(digest, 0, len(content), content)), Persist)
+    assert sole.act("m1", manager.on_not_persisted(sole.now, persist.ticket, "full")) == [BlobFailed(digest, "full")]
+
+    effects = sole.run(1.2)
+
+    assert of(effects, AttemptAccepted) == [AttemptAccepted(job, 1, digest)]
+
+
+def test_what_a_client_brought_and_could_not_be_kept_is_the_clients_to_bring_again(sole: Play) -> None:
+    digest = sha256(b"bundle").hexdigest()
+    manager = sole.manager()
+    (persist,) = of(manager.keep(sole.now, digest, b"bundle"), Persist)
+    assert sole.act("m1", manager.on_not_persisted(sole.now, persist.ticket, "full")) == [BlobFailed(digest, "full")]
+
+    assert of(sole.run(3), BlobKept) == []
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_what_comes_for_a_job_that_another_leads_by_now_is_nothing(
+    sole: Play, order_of: OrderOf, is_here: bool
+) -> None:
+    job, _ = sole.running(order_of())
+    digest, content = result_of(job)
+    sole.hear("m1", "w1", Finished(job, 1, digest, len(content)))
+    sole.group.hold()
+    piece = Piece(digest, 0, len(content), content)
+    if is_here:
+        sole.hear("m1", "w1", piece)
+    gone = Accounted(job, sole.record(job).fence, 0, superseded=True, life=sole.group.boot)
+    assert of(sole.hear("m1", "m1", gone), JobOver)
+
+    if is_here:
+        assert of(sole.group.write(), BlobKept) == [BlobKept(digest)]
+    else:
+        assert sole.hear("m1", "w1", piece) == [BlobReady(digest, content)]
+    assert of(sole.everything(), AttemptAccepted) == []
+
+
+# -- watching
+
+
+def test_a_job_is_watched_wherever_it_is_led(trio: Play, order_of: OrderOf) -> None:
+    job, owner = trio.running(order_of())
+    watcher = next(name for name in trio.group.parts if name not in (owner, trio.leader))
+    number, effects = trio.manager(watcher).watch(trio.now, job, steps=False)
+    assert effects == []
+
+    updates = of(trio.run(2), Updated)
+
+    assert {update.number for update in updates} == {number}
+    assert updates[-1].update.job.owner == owner
+    assert updates[-1].update.sequence > 2, "the owner tells it, again and again"
+    assert of(trio.everything(), CallEnded)[-1].number != number, "its own questions are nobody else's"
+
+    trio.manager(watcher).unwatch(number)
+    assert of(trio.run(2), Updated) == []
+
+
+def test_a_job_that_nobody_knows_cannot_be_watched(sole: Play) -> None:
+    number, _ = sole.manager().watch(sole.now, "b4k7", steps=True)
+
+    (failed,) = sole.run(0.1)
+
+    assert isinstance(failed, WatchFailed)
+    assert (failed.number, failed.problem) == (number, "missing")
+
+
+def test_a_view_that_nobody_asked_for_is_nothing(sole: Play) -> None:
+    assert sole.hear("m1", "m9", View("b4k7", 1, b"")) == []
+
+
+# -- small things
+
+
+def test_what_the_shell_says_goes_out_as_it_is(sole: Play) -> None:
+    assert sole.manager().say("w1", Piece("0" * 64, 0, 0, b"")) == [Speak("w1", Piece("0" * 64, 0, 0, b""))]
+
+
+def test_a_worker_that_tells_its_time_lets_its_tasks_start(sole: Play, order_of: OrderOf) -> None:
+    sole.beat()
+    job = sole.submit(order_of())
+    assert said(sole.hear("m1", "w1", Report(job, 1, encode_word(Armed()))), Start) == []
+    (sync,) = said(sole.everything(), Sync)
+
+    effects = sole.hear("m1", "w1", Synced(sync.message.number, sole.now + CLOCK_NS))
+
+    assert [one.to for one in said(effects, Start)] == ["w1"]
+
+
+def test_a_cancelled_job_is_stopped_by_the_manager_that_leads_it(trio: Play, order_of: OrderOf) -> None:
+    job, owner = trio.running(order_of())
+
+    trio.call("cancel", CancelCall(job))
+
+    led = trio.manager(owner).led[job]
+    assert isinstance(led, LedJob) and led.record.cancel == "cancelled"
+    assert trio.record(job).state is JobState.CANCELLING

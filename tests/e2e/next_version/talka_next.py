@@ -1,0 +1,132 @@
+"""`talka` as its next minor release might be: run this file in place of `python -m talka`.
+
+It speaks protocol 1.n+1: a field more in two messages and in the record of a job, a message more, a capability more. It
+says all of it to everybody, also to sides that never heard of it. Two events tell what it learns of others: `heard`,
+once for each sender and thing, and `agreed` for each greeting. Nothing else differs.
+"""
+
+from functools import reduce
+from operator import or_
+from typing import Any, get_args
+
+import msgspec
+
+from talka import version
+from talka.wire import jobs, records, versions
+
+CAPABILITY = "weather"
+MOOD = "cheerful"
+
+# What the protocol has more. Replaced here before the modules are imported that use these names.
+
+version.VERSION += "+next"
+versions.VERSION = versions.ProtocolVersion(versions.VERSION.major, versions.VERSION.minor + 1)  # type: ignore[misc]
+
+
+class Beat(jobs.Beat, frozen=True, tag=1):
+    mood: str = ""
+
+
+class Renew(jobs.Renew, frozen=True, tag=2):
+    mood: str = ""
+
+
+class Weather(jobs.Message, frozen=True, tag=60):
+    """Follows every other message that is no statistics."""
+
+    text: str
+
+
+class JobRecord(records.JobRecord, frozen=True, kw_only=True):
+    mood: str = MOOD
+
+
+WEATHER: Any = Weather("rain later")
+newer = {"Beat": Beat, "Renew": Renew}
+messages = [newer.get(each.__name__, each) for each in get_args(jobs.JobMessage)]
+jobs.Beat, jobs.Renew = Beat, Renew  # type: ignore[misc]
+jobs._decoder = msgspec.msgpack.Decoder(reduce(or_, [*messages, Weather]))
+records.JobRecord = JobRecord  # type: ignore[misc]
+records._decoder = msgspec.msgpack.Decoder(JobRecord)
+
+from talka.cluster.effects import Lane  # noqa: E402
+from talka.control.manager import Manager  # noqa: E402
+from talka.control.member import ClusterMember  # noqa: E402
+from talka.control.porter import Porter, Welcomed  # noqa: E402
+from talka.control.speech import Speak  # noqa: E402
+from talka.control.worker import Worker  # noqa: E402
+from talka.nodes import job_events, member  # noqa: E402
+from talka.wire.versions import Offer, ProtocolVersion, negotiate  # noqa: E402
+
+member.CAPABILITIES = (*member.CAPABILITIES, CAPABILITY)  # type: ignore[assignment,misc]
+put_out, receive, job_event_of = ClusterMember._out, Porter.receive, job_events.job_event_of
+known: dict[tuple[str, str], None] = {}
+
+
+class Told(msgspec.Struct, frozen=True):
+    """News that only this version has."""
+
+    event: dict[str, Any]
+
+
+# What it says more.
+
+
+def say_more(self: ClusterMember, now: int, effects: list[object]) -> list[object]:
+    more: list[object] = []
+    for effect in effects:
+        if not isinstance(effect, Speak):
+            more.append(effect)
+            continue
+        message: Any = effect.message
+        if isinstance(message, Beat | Renew):
+            message = msgspec.structs.replace(message, mood=MOOD)
+        more.append(Speak(effect.to, message, effect.lane))
+        if effect.lane is not Lane.STATISTICS:
+            more.append(Speak(effect.to, WEATHER, effect.lane))
+    return put_out(self, now, more)
+
+
+# What it understands more.
+
+
+def heard(part: type[Manager] | type[Worker]) -> None:
+    """Let this part tell of the new message and of the new field."""
+    on_message = part.on_message
+
+    def listen(self: Any, now: int, sender: str, message: Any, boot: int = 0, source: str = "") -> list[object]:
+        if isinstance(message, Weather):
+            return tell(sender, "message")
+        field = tell(sender, "field") if isinstance(message, Beat | Renew) and message.mood == MOOD else []
+        return on_message(self, now, sender, message, boot, source) + field
+
+    part.on_message = listen  # type: ignore[method-assign]
+
+
+def tell(sender: str, what: str) -> list[object]:
+    if (sender, what) in known:
+        return []
+    known[sender, what] = None
+    return [Told({"event": "heard", "what": what, "name": sender})]
+
+
+def greeted(self: Porter, *arguments: Any) -> tuple[Any, list[object]]:
+    arrivals, out = receive(self, *arguments)
+    for one in [one for one in out if isinstance(one, Welcomed)]:
+        theirs = Offer(ProtocolVersion.parse(one.who.version), tuple(one.who.capabilities), tuple(one.who.required))
+        agreed = negotiate(self._offer, theirs)
+        facts = {"name": one.name, "version": str(agreed.version), "capabilities": list(agreed.capabilities)}
+        out.append(Told({"event": "agreed", **facts}))
+    return arrivals, out
+
+
+ClusterMember._out = say_more  # type: ignore[method-assign]
+Porter.receive = greeted  # type: ignore[assignment,method-assign]
+heard(Manager)
+heard(Worker)
+job_events.job_event_of = lambda news: news.event if isinstance(news, Told) else job_event_of(news)
+
+if __name__ == "__main__":
+    from talka.__main__ import main
+
+    main()

@@ -1,0 +1,127 @@
+"""On a cluster too, what the result counts is what the server saw, and its percentiles are those of all that was measured."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from talka.stats.histogram import Histogram
+from talka.wire.jobs import AttemptResult, BadJobMessage, decode_result
+
+WORKFLOWS = Path(__file__).parent / "workflows"
+EXACT = WORKFLOWS / "exact.py"
+PERCENTS = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p99_9": 99.9}
+MAJORITY = 2
+SHAPES = [
+    pytest.param(["--vus", "20", "--duration", "2s"], id="constant VUs"),
+    pytest.param(["--rate", "600/s", "--duration", "2s"], id="constant rate"),
+    pytest.param(["--iterations", "2100", "--vus", "20"], id="shared iterations"),
+]
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(2, id="2 workers"), pytest.param(4, id="4 workers", marks=pytest.mark.long)]
+)
+def cluster(request, start_jobs, tmp_path_factory):
+    with start_jobs(tmp_path_factory.mktemp("jobs"), 3, request.param) as cluster:
+        yield cluster
+
+
+def results_of(cluster, job: str) -> dict[int, AttemptResult]:
+    """By attempt: what managers keep of a job's tasks, each on a majority of their disks."""
+    found: dict[int, AttemptResult] = {}
+    copies: Counter[int] = Counter()
+    for name in cluster.managers:
+        for file in (cluster.data(name) / "blobs").iterdir():
+            try:
+                result = decode_result(file.read_bytes())
+            except BadJobMessage:
+                continue  # a bundle, or a document
+            if result.job == job:
+                found[result.attempt] = result
+                copies[result.attempt] += 1
+    assert all(number >= MAJORITY for number in copies.values()), copies
+    return found
+
+
+def union(histograms: list[Histogram]) -> Histogram:
+    """Counter by counter, not by the code that is tested."""
+    counts: Counter[int] = Counter()
+    for histogram in histograms:
+        counts.update(histogram.counts)
+    filled = [histogram for histogram in histograms if histogram.count]
+    return Histogram(
+        counts=dict(counts),
+        count=sum(counts.values()),
+        total=sum(histogram.total for histogram in filled),
+        min=min(histogram.min for histogram in filled),
+        max=max(histogram.max for histogram in filled),
+    )
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("load", SHAPES)
+def test_requests_in_the_merged_result_equal_the_servers_own_count(cluster, job_server, load) -> None:
+    before = job_server.count()
+    ended = cluster.submit(EXACT, *load, "--cores", str(len(cluster.workers)))
+    assert ended.code == 0, ended.text
+    document = ended.document()
+    totals = document["totals"]
+    assert totals["requests"] == job_server.count() - before
+    assert totals["requests"] == totals["ok"] + totals["failed"] + totals["interrupted"]
+    assert totals["iterations"] >= 1000, "a count of a handful proves nothing"
+    assert document["status"] == "completed"
+    [workflow] = document["workflows"]
+    assert workflow["cores"] == len(cluster.workers)
+    assert sum(row["requests"] for row in document["timeline"]) == totals["requests"]
+
+
+@pytest.mark.serial
+def test_shared_iterations_and_drops_add_up_exactly(cluster, job_server) -> None:
+    before = job_server.count()
+    ended = cluster.submit(EXACT, "--iterations", "700", "--vus", "10", "--cores", str(len(cluster.workers)))
+    document = ended.document()
+    steps = {step["name"]: step for step in document["workflows"][0]["steps"]}
+    assert document["totals"]["iterations"] == 700
+    assert steps["dropped"]["errors"] == {"reset": 100}  # every seventh of 700, and none was tried again
+    assert document["totals"]["requests"] == 700 * (3 + 2 + 1) == job_server.count() - before
+    assert document["totals"]["failed"] == 100
+
+
+@pytest.mark.serial
+def test_percentiles_are_those_of_the_union_of_all_shards(cluster) -> None:
+    ended = cluster.submit(EXACT, "--rate", "400/s", "--duration", "2s", "--cores", str(len(cluster.workers)))
+    document = ended.document()
+    results = results_of(cluster, ended.job)
+    assert {result.worker for result in results.values()} == set(cluster.workers)
+    [workflow] = document["workflows"]
+    compared = 0
+    for step in workflow["steps"]:
+        tallies = [result.tally.steps[step["name"]] for result in results.values()]
+        assert step["count"] == sum(tally.count for tally in tallies)
+        assert step["ok"] == sum(tally.ok for tally in tallies)
+        for field, histograms in (
+            ("response_time_ms", [tally.response_time for tally in tallies]),
+            ("service_time_ms", [tally.service_time for tally in tallies]),
+        ):
+            whole = union(histograms)
+            assert all(histogram.count for histogram in histograms), "a part that measured nothing proves nothing"
+            assert step[field]["min"] == whole.min / 1000
+            assert step[field]["max"] == whole.max / 1000
+            assert step[field]["mean"] == round(whole.mean / 1000, 3)
+            for name, percent in PERCENTS.items():
+                assert step[field][name] == whole.percentile(percent) / 1000, (step["name"], field, name)
+                compared += 1
+    assert compared == 3 * 2 * len(PERCENTS)
+    lag = union([result.tally.generator.start_lag for result in results.values()])
+    assert document["generator"]["start_lag_ms"]["p99"] == lag.percentile(99) / 1000
+
+
+@pytest.mark.serial
+def test_every_manager_tells_the_same_result(cluster) -> None:
+    ended = cluster.submit(EXACT, "--iterations", "100", "--vus", "4")
+    told = [
+        cluster.talka("jobs", "result", ended.job, "--json", "--to", cluster.api(name)).out for name in cluster.managers
+    ]
+    assert told[0] == told[1] == told[2] != ""
+    assert '"requests": 600' in told[0]

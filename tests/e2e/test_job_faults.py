@@ -1,0 +1,322 @@
+"""Whatever dies while a job runs: nothing is lost, nothing counted twice, nothing left behind, and the result says why."""
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+WORKFLOWS = Path(__file__).parent / "workflows"
+PLAIN = WORKFLOWS / "plain.py"
+UNDER_WAY = 20
+"""Requests that may be under way on a core when it is killed."""
+
+
+@pytest.fixture(scope="module")
+def cluster(start_jobs, tmp_path_factory):
+    """Three managers and three workers of one core. Each test leaves it whole."""
+    with start_jobs(tmp_path_factory.mktemp("faults"), 3, 3) as cluster:
+        yield cluster
+
+
+@contextmanager
+def mended(cluster):
+    """Whatever was killed is there again afterwards."""
+    try:
+        yield
+    finally:
+        for name in [*cluster.managers, *cluster.workers]:
+            if name not in cluster.up:
+                cluster.restart(name)
+        cluster.wait_until_ready()
+        cluster.wait_until_idle()
+
+
+class Truth:
+    """By how much the server's count has grown."""
+
+    def __init__(self, server) -> None:
+        self._server, self._before = server, server.count()
+
+    def count(self) -> int:
+        return self._server.count() - self._before
+
+
+@pytest.fixture
+def truth(job_server) -> Truth:
+    return Truth(job_server)
+
+
+def under_way(cluster, truth, *options: str, tasks: int = 2, requests: int = 50, file: Path = PLAIN):
+    """A job that runs: the command, its id, and the workers that run its tasks."""
+    started = cluster.start_submit(file, *options)
+    job = started.job()
+    running = cluster.wait_until_running(job, tasks)
+    cluster.wait(lambda: truth.count() >= requests, 20, f"{requests} requests")
+    return started, job, running
+
+
+def led_apart(cluster, job_server, *options: str):
+    """A job that runs, led by another manager than the one that leads the cluster; and the server's count of it."""
+    for _ in range(12):
+        truth = Truth(job_server)
+        started = cluster.start_submit(PLAIN, *options)
+        job = started.job()
+        if cluster.wait_for_owner(job) != cluster.leader():
+            cluster.wait_until_running(job, 2)
+            cluster.wait(lambda truth=truth: truth.count() >= 50, 20, "50 requests")
+            return started, job, truth
+        cluster.client().cancel(job)
+        started.ended()
+        cluster.wait_until_idle()
+    raise AssertionError("twelve jobs in a row were led by the leader of the cluster")
+
+
+def workflow(tmp_path: Path, step: str, *, head: str = "", body: str = "", name: str = "odd.py") -> Path:
+    """A test file with one step of these lines, after a request that the server counts."""
+    lines = "".join(f"        {line}\n" for line in step.splitlines())
+    file = tmp_path / name
+    file.write_text(
+        f"import asyncio, os, signal, subprocess, sys, time\nfrom talka import *\n{head}\n"
+        f"class Odd(Workflow):\n    vus = 2\n    duration = '60s'\n{body}    @step()\n"
+        "    async def odd(self, url: URL = os.environ['TARGET'] + '/') -> HTTPResponse:\n"
+        f"        answer = await self.client.http.get(url)\n{lines}        return answer\n"
+    )
+    return file
+
+
+# Workers and cores
+
+
+@pytest.mark.serial
+def test_killed_worker_is_replaced_by_a_spare_one_for_the_rest_of_the_plan(cluster, truth) -> None:
+    with mended(cluster):
+        started, job, running = under_way(cluster, truth, "--rate", "60/s", "--for", "10s", "--cores", "2")
+        victim, _ = running
+        [spare] = set(cluster.workers) - set(running)
+        cluster.kill(victim)
+        cluster.wait_for(spare, "task-started", 15, job=job)
+        ended = started.ended()
+        assert ended.code == 6, ended.text
+        document = ended.document()
+        assert document["status"] == "partial"
+        [lost] = document["lost_shards"]
+        assert victim in lost["cause"]
+        assert 0 < lost["from_s"] < lost["to_s"] <= 10
+        requests = document["totals"]["requests"]
+        assert 0 <= truth.count() - requests <= lost["arrivals_missing"] + UNDER_WAY
+        assert requests >= 600 - lost["arrivals_missing"] - UNDER_WAY
+        assert victim in ended.out and "lost" in ended.out
+
+
+@pytest.mark.serial
+def test_killed_core_is_replaced_by_its_worker(cluster, truth) -> None:
+    with mended(cluster):
+        started, job, running = under_way(cluster, truth, "--rate", "100/s", "--for", "4s", "--cores", "2")
+        name = next(iter(running))
+        [core] = cluster.core_processes(name)
+        core.kill()
+        ended = started.ended()
+        assert ended.code == 6, ended.text
+        document = ended.document()
+        [lost] = document["lost_shards"]
+        assert "SIGKILL" in lost["cause"]
+        assert 0 <= truth.count() - document["totals"]["requests"] <= lost["arrivals_missing"] + UNDER_WAY
+        assert document["totals"]["requests"] >= 400 - lost["arrivals_missing"] - UNDER_WAY
+        assert len(cluster.up[name].said("task-started", job=job)) == 1, "the task itself went on"
+
+
+@pytest.mark.serial
+def test_worker_that_is_told_to_stop_finishes_its_task_first(cluster, truth) -> None:
+    with mended(cluster):
+        started, job, running = under_way(cluster, truth, "--rate", "60/s", "--for", "3s", "--cores", "2")
+        name = next(iter(running))
+        cluster.signal(name, signal.SIGTERM)
+        life = cluster.up.pop(name)
+        ended = started.ended()
+        assert ended.code == 0, ended.text
+        assert ended.document()["totals"]["requests"] == truth.count() == 180
+        cluster.wait(lambda: life.is_over, 15, f"{name} to end")
+        assert life.process.wait(10) == 0
+        assert life.said("drained")
+
+
+# Managers
+
+
+@pytest.mark.serial
+def test_job_survives_the_manager_that_leads_it(cluster, job_server) -> None:
+    with mended(cluster):
+        started, job, truth = led_apart(cluster, job_server, "--rate", "60/s", "--for", "6s")
+        owner = cluster.owner(job)
+        cluster.kill(owner)
+        ended = started.ended()
+        assert ended.code == 0, ended.text
+        document = ended.document()
+        assert document["status"] == "completed"
+        assert document["totals"]["requests"] == truth.count() == 360
+        assert cluster.owner(job) != owner
+
+
+@pytest.mark.serial
+def test_job_survives_the_leader_of_the_cluster(cluster, job_server) -> None:
+    with mended(cluster):
+        started, job, truth = led_apart(cluster, job_server, "--rate", "60/s", "--for", "6s")
+        leader = cluster.leader()
+        cluster.kill(leader)
+        ended = started.ended()
+        assert ended.code == 0, ended.text
+        document = ended.document()
+        assert document["status"] == "completed"
+        assert document["totals"]["requests"] == truth.count() == 360
+
+
+@pytest.mark.serial
+def test_job_goes_on_when_all_managers_were_killed_and_started_again(cluster, truth) -> None:
+    with mended(cluster):
+        started, job, _ = under_way(cluster, truth, "--rate", "60/s", "--for", "10s", "--cores", "2")
+        cluster.kill(*cluster.managers)
+        for name in cluster.managers:
+            cluster.restart(name)
+        ended = started.ended()
+        document = ended.document()
+        # A worker whose lease ran out before a leader was there again has stopped, and the result says so.
+        assert document["status"] in ("completed", "partial"), ended.text
+        missing = truth.count() - document["totals"]["requests"]
+        assert 0 <= missing <= sum(lost["arrivals_missing"] + UNDER_WAY for lost in document["lost_shards"])
+        if not document["lost_shards"]:
+            assert document["totals"]["requests"] == 600
+        assert cluster.client().job(job).state == document["status"]
+
+
+@pytest.mark.serial
+def test_killed_talka_up_knows_its_job_when_it_is_started_again(make_jobs, truth) -> None:
+    cluster = make_jobs(1, 0, start=False)
+    words = ("up", "--port", cluster.api("m1").rpartition(":")[2], "--cores", "1", "--json")
+    words += ("--data-dir", str(cluster.data("up")))
+    first = cluster.start_talka(*words)
+    first.wait_for_text('"up"')
+    job = cluster.talka(
+        "submit", str(PLAIN), "--env", "TARGET", "--rate", "50/s", "--for", "6s", "--detach"
+    ).out.strip()
+    cluster.wait(lambda: truth.count() >= 30, 20, "requests")
+    first.process.kill()
+    first.ended()
+    sent = truth.count()
+    second = cluster.start_talka(*words)
+    second.wait_for_text('"up"')
+    shown = cluster.talka("jobs", "watch", job, "--ui", "none", timeout_s=60)
+    facts = json.loads(cluster.talka("jobs", "show", job, "--json").out)
+    assert facts["state"] in ("partial", "failed"), shown.text
+    assert facts["reason"]
+    assert shown.code == facts["exit_code"] != 0
+    assert sent <= truth.count() <= 300
+    second.process.terminate()
+    assert second.ended().code == 0
+
+
+@pytest.mark.serial
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_manager_with_a_full_disk_says_so_and_the_job_ends_without_it(start_jobs, tmp_path, truth) -> None:
+    disk = tmp_path / "faulty" / "data-m1"
+    disk.mkdir(parents=True, mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted: {mounted.stderr.decode().strip()}")
+    try:
+        with start_jobs(tmp_path / "faulty", 3, 2) as cluster:
+            fill(disk / "ballast")
+            ended = cluster.submit(PLAIN, "--rate", "60/s", "--for", "2s")
+            assert ended.code == 0, ended.text
+            assert ended.document()["totals"]["requests"] == truth.count() == 120
+            life = cluster.lives["m1"][0]
+            cluster.wait(lambda: life.said("alarm") or life.is_over, 10, "m1 to say that its disk is full")
+            told = " ".join(event["text"] for event in life.said("alarm")) + life.errors.read_text()
+            assert "No space left on device" in told
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(file: Path) -> None:
+    with file.open("wb") as stream:
+        size = 1 << 16
+        while size:
+            try:
+                os.write(stream.fileno(), b"x" * size)
+            except OSError:
+                size //= 2
+
+
+# Code of users
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("step", "head"),
+    [
+        pytest.param("await asyncio.sleep(3600)", "", id="never returns"),
+        pytest.param("while True:\n    time.sleep(1)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="blocks"),
+    ],
+)
+def test_cancel_ends_what_does_not_want_to_end_within_its_grace(cluster, truth, tmp_path, step, head) -> None:
+    file = workflow(tmp_path, step, head=head)
+    with mended(cluster):
+        started, job, running = under_way(cluster, truth, "--grace", "1s", "--cores", "2", file=file, requests=2)
+        cores = [core for name in running for core in cluster.core_processes(name)]
+        assert len(cores) == 2
+        cancelled_at = cluster.now()
+        cluster.client().cancel(job)
+        ended = started.ended(20)
+        assert ended.code == 8, ended.text
+        assert cluster.client().job(job).state == "cancelled"
+        assert psutil.wait_procs(cores, timeout=5)[1] == []
+        ends = [event["at"] for kind in ("task-ended", "task-killed") for _, event in cluster.said(kind, job=job)]
+        # Grace and a second; the rest is for a busy machine.
+        assert len(ends) == 2 and max(ends) - cancelled_at < 1 + 1 + 2
+
+
+@pytest.mark.serial
+def test_memory_is_refused_to_a_test_that_wants_all_of_it(cluster, truth, tmp_path) -> None:
+    share = int(psutil.virtual_memory().total * 0.9)
+    file = workflow(tmp_path, f"self.context['hoard'] = bytearray({share})")
+    ended = cluster.submit(file, "--iterations", "5", "--vus", "1", "--cores", "1")
+    assert ended.code == 6, ended.text
+    assert "MemoryError" in ended.out
+    cluster.wait_until_idle()
+
+
+@pytest.mark.serial
+def test_children_of_a_test_end_with_it(cluster, truth, tmp_path) -> None:
+    file = workflow(
+        tmp_path,
+        "if not self.context.get('child'):\n    self.context['child'] = subprocess.Popen(['sleep', '1000'])",
+    )
+    ended = cluster.submit(file, "--for", "500ms", "--cores", "2", "--vus", "2")
+    assert ended.code == 0, ended.text
+    assert ended.document()["totals"]["requests"] == truth.count()
+    cluster.wait(lambda: not [one for one in cluster.processes() if one.name() == "sleep"], 10, "children to end")
+
+
+@pytest.mark.serial
+def test_test_that_ends_its_own_process_is_given_up_after_a_few_tries(cluster, truth, tmp_path) -> None:
+    ended = cluster.submit(workflow(tmp_path, "os._exit(3)"), "--for", "2s", "--vus", "1", "--cores", "1")
+    assert ended.code in (6, 8), ended.text
+    assert "exited with status 3" in ended.out
+    assert ended.document()["status"] in ("partial", "failed")
+    cluster.wait_until_idle()
+
+
+@pytest.mark.serial
+def test_test_that_raises_in_setup_fails_with_what_it_raised(cluster, truth, tmp_path) -> None:
+    body = "    @setup()\n    async def begin(self) -> None:\n        raise ValueError('the till is shut')\n"
+    ended = cluster.submit(workflow(tmp_path, "pass", body=body), "--for", "2s", "--cores", "2")
+    assert ended.code == 3, ended.text
+    assert "the till is shut" in ended.out
+    assert ended.document()["status"] == "failed"
+    assert truth.count() == 0
