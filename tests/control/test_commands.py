@@ -64,16 +64,6 @@ def test_a_kill_at_another_worker_leaves_the_command_alone() -> None:
     assert told.pending(1) == STOP
 
 
-def test_once_everything_is_cleared_nothing_is_said_again() -> None:
-    told = commands()
-    told.give(0, 1, "w1", STOP)
-    told.give(0, 2, "w2", OTHER)
-
-    told.clear()
-
-    assert told.again(AGAIN_NS) == []
-
-
 def test_an_attempt_is_asked_after_when_it_has_been_silent_for_a_while_and_then_once_a_second() -> None:
     told = commands()
     told.heard(0, 1)

@@ -40,7 +40,6 @@ from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, IterationsPerVU, LoadShape
 
 SECOND = 1_000_000_000
-MILLISECOND = 1_000_000
 START_NS = 1_000 * SECOND
 FENCE = (1, 1, 1)
 LIFE = 3
@@ -214,6 +213,7 @@ def test_tasks_are_assigned_once_one_account_that_names_all_of_them_is_on_record
                 values={},
                 settings=order.settings,
                 bundle=order.bundle,
+                boot=7,
             ),
         )
         for attempt, worker, first in [(1, "w1", 0), (2, "w2", 2)]
@@ -275,8 +275,11 @@ def test_tasks_start_together_when_all_are_armed_each_by_its_workers_own_clock()
     led.recorded()
     assert led.led.facts().state is JobState.DISPATCHING
 
-    assert said(led.report("w1", 1, Armed()), Start) == []
+    led.report("w1", 1, Armed())
     effects = led.report("w2", 2, Armed())
+    assert [account.state for account in said(effects, Account)] == [JobState.RUNNING]
+    assert said(led.effects, Start) == [], "load that ran must not be unknown to whoever leads the job next"
+    effects = led.recorded()
 
     instant = led.now + START_DELAY_NS
     assert told(effects, Start) == [
@@ -284,7 +287,6 @@ def test_tasks_start_together_when_all_are_armed_each_by_its_workers_own_clock()
         for worker, attempt, there in [("w1", 1, instant + OFFSETS["w1"]), ("w2", 2, instant + OFFSETS["w2"])]
     ]
     assert {effect.lane for effect in effects if isinstance(effect, Speak)} == {Lane.CONTROL}
-    assert [account.state for account in said(effects, Account)] == [JobState.RUNNING]
     assert led.led.facts().state is JobState.RUNNING
 
 
@@ -295,8 +297,9 @@ def test_a_start_waits_until_the_workers_clock_is_known() -> None:
     assert led.led.on_clock(led.now, "w2") == []
     led.recorded()
     led.report("w1", 1, Armed())
+    led.report("w2", 2, Armed())
 
-    assert [worker for worker, _ in told(led.report("w2", 2, Armed()), Start)] == ["w1"]
+    assert [worker for worker, _ in told(led.recorded(), Start)] == ["w1"]
     led.later(SYNC_EVERY_NS / SECOND)
     assert [worker for worker, _ in told(led.tick(), Sync)] == ["w2"]
     led.learn_clock("w2")
@@ -307,12 +310,38 @@ def test_a_start_waits_until_the_workers_clock_is_known() -> None:
     assert led.led.on_clock(led.now, "w2") == []
 
 
+def test_tasks_that_are_stopped_before_the_start_is_on_record_are_not_started() -> None:
+    led = Led()
+    led.take(led.led.start(led.now))
+    led.recorded()
+    led.report("w1", 1, Armed())
+    led.report("w2", 2, Armed())
+
+    led.on_record(cancel="alice said so")
+
+    assert said(led.recorded(), Start) == []
+    assert [halt.how for halt in said(led.later(1).tick(), Halt)] == ["stop", "stop"]
+
+
+def test_tasks_that_are_killed_before_the_start_is_on_record_are_not_started() -> None:
+    led = Led()
+    led.take(led.led.start(led.now))
+    led.recorded()
+    led.report("w1", 1, Armed())
+    led.report("w2", 2, Armed())
+
+    led.report("w2", 2, Refused("setup", "no such host"))
+
+    assert said(led.recorded(), Start) == []
+
+
 def test_clocks_are_asked_for_until_tasks_have_started() -> None:
     led = Led()
     led.take(led.led.start(led.now))
     led.recorded()
 
     assert [worker for worker, _ in told(led.tick(), Sync)] == ["w1", "w2"]
+    assert led.led.next_tick_at == led.now + SYNC_EVERY_NS
     assert said(led.later(0.05).tick(), Sync) == []
     assert [worker for worker, _ in told(led.later(0.05).tick(), Sync)] == ["w1", "w2"]
     led.report("w1", 1, Armed())
@@ -331,6 +360,15 @@ def test_a_task_that_is_stopped_while_it_waits_for_a_clock_is_not_started() -> N
 
     assert led.led.on_clock(led.now, "w1") == []
     assert Halt("b4k7", FENCE, 1, "stop") in said(led.later(1).tick(), Halt)
+
+
+def test_a_task_that_is_lost_while_it_waits_for_a_clock_is_not_started() -> None:
+    led = Led(clocks=False).started()
+
+    led.on_record(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
+    led.learn_clock("w2")
+
+    assert led.led.on_clock(led.now, "w2") == []
 
 
 def test_a_task_that_is_killed_while_it_waits_for_a_clock_is_not_started() -> None:
@@ -391,6 +429,30 @@ def test_a_worker_that_knows_no_task_it_is_still_being_told_of_has_lost_nothing(
     assert led.say("w1", NoTask("b4k7", 1, (1, 1, 0))) == []
 
     assert 1 in [assign.attempt for assign in said(led.later(1).tick(), Assign)]
+
+
+def test_a_stop_of_a_task_whose_result_counts_already_is_said_until_its_worker_has_forgotten_it() -> None:
+    for word in (NoTask("b4k7", 1, FENCE), Finished("b4k7", 1, "a" * 64, 9)):
+        led = Led().started()
+        digest, content, _ = led.offer("w1", 1)
+        led.take(led.led.on_blob(led.now, digest, content))
+        led.on_record(cancel="alice said so")
+        led.take(led.led.on_kept(led.now, digest))
+        led.recorded()
+
+        assert sorted(halt.attempt for halt in said(led.later(1).tick(), Halt)) == [1, 2]
+        led.say("w1", word)
+
+        assert [halt.attempt for halt in said(led.later(1).tick(), Halt)] == [2]
+
+
+def test_a_worker_that_offers_a_result_is_not_asked_after_it() -> None:
+    led = Led().started()
+    led.totals("w1", 1, 1, 5)
+    digest, _, _ = led.later(2).offer("w1", 1)
+    led.led.on_blob(led.now, digest, None)
+
+    assert said(led.later(1.5).tick(), Acknowledge) == []
 
 
 def test_a_running_task_that_says_nothing_is_asked_after() -> None:
@@ -559,12 +621,15 @@ def test_of_two_results_of_an_attempt_the_one_that_is_kept_first_counts() -> Non
 
     assert led.led.job is not None
     assert led.led.job.workflows["Shop"].notes == ["two"]
+    assert sum(isinstance(effect, AttemptAccepted) for effect in led.effects) == 1
 
 
 def test_without_a_key_for_results_one_that_is_offered_twice_counts_twice() -> None:
     led = Led(workflow("Shop"), workflow("Side"), safeguards=Safeguards(result_key=False)).started()
 
     led.finish("w1", 1)
+    led.offer("w1", 1)
+    assert led.offer("w1", 1)[2] == [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)], "it is being fetched"
     led.finish("w1", 1)
 
     assert led.counted == 18
@@ -701,6 +766,7 @@ def test_one_that_was_superseded_stops_at_once(word: str) -> None:
     digest, content, _ = led.offer("w1", 1)
     led.take(led.led.on_blob(led.now, digest, content))
     led.take(led.led.on_kept(led.now, digest))
+    led.on_record(cancel="alice said so")  # for the next account
 
     if word == "worker":
         effects = led.say("w1", Stale("b4k7", 1, (1, 1, 2)))
@@ -785,8 +851,17 @@ def test_of_a_job_that_has_ended_a_late_grant_starts_nothing() -> None:
     assert said(led.later(9).tick(), Assign) == []
 
 
+def test_of_a_job_that_has_ended_a_late_cancel_stops_nothing() -> None:
+    led = Led().started()
+    led.report("w1", 1, Refused("file", "there is no shop.py"))
+    led.recorded()
+
+    assert led.on_record(cancel="alice said so") == []
+
+
 def test_what_is_known_of_a_job_is_told() -> None:
     led = Led()
+    assert led.led.next_tick_at == 0
 
     assert led.led.name == "b4k7"
     assert led.led.facts().state is JobState.RUNNING, "as it is on record"

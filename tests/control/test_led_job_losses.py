@@ -224,9 +224,9 @@ def test_what_takes_the_place_of_a_lost_task_joins_the_plan_where_it_is() -> Non
     led.granted(W1, W3)
     led.recorded()
 
-    effects = led.later(3).arm("w3", 3)
+    led.later(3).arm("w3", 3)
 
-    (start,) = said(effects, Start)
+    (start,) = said(led.recorded(), Start)
     assert (start.start_at_ns - start.origin_ns, start.origin_ns) == (
         led.now - start.origin_ns,
         start.job_origin_ns,
@@ -248,6 +248,14 @@ def test_a_loss_is_told_once() -> None:
     led.granted(W1)
 
     assert led.granted(W1) == []
+    assert led.say("w2", NoTask("b4k7", 2, FENCE)) == []
+
+
+def test_a_loss_of_a_task_that_never_reported_is_told_once_while_it_waits_for_cores() -> None:
+    led = Led().running()
+    led.granted(W1)
+
+    assert led.granted(W1, pool=3) == []
     assert led.say("w2", NoTask("b4k7", 2, FENCE)) == []
 
 
@@ -375,11 +383,13 @@ def test_a_task_lost_before_the_start_is_replaced_before_any_begins() -> None:
     led.arm("w2", 2)
     led.granted(W1)
 
-    assert said(led.arm("w1", 1), Start) == [], "a part of the load would be another than was asked for"
+    led.arm("w1", 1)
+    assert said(led.recorded(), Start) == [], "a part of the load would be another than was asked for"
 
     led.granted(W1, W3)
     assert assigned(led.recorded()) == [("w3", 3)]
-    assert [worker for worker, _ in told(led.arm("w3", 3), Start)] == ["w1", "w3"]
+    led.arm("w3", 3)
+    assert [worker for worker, _ in told(led.recorded(), Start)] == ["w1", "w3"]
 
 
 def test_a_task_that_waits_for_its_account_is_not_assigned_once_its_worker_is_lost() -> None:
@@ -462,6 +472,7 @@ def test_a_whole_result_that_arrives_and_is_kept_first_counts_instead_of_the_las
 
     assert led.counted == 90
     assert assigned(led.later(1).tick()) == []
+    assert led.offer("w2", 2)[2] == [Speak("w2", Accepted("b4k7", FENCE, 2), Lane.RESULTS)]
 
 
 def test_last_totals_that_are_kept_first_count_instead_of_a_whole_result() -> None:
@@ -499,6 +510,7 @@ def test_a_loss_whose_workflow_has_ended_meanwhile_needs_no_replacement() -> Non
 
     effects = led.say("w3", Report("b4k7", 3, encode(Refused("setup", "no such host"))))
     assert DocumentWanted("b4k7") in effects
+    assert led.offer("w1", 1)[2] == [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.kept(lost)
     effects = led.recorded()
 
@@ -516,6 +528,7 @@ def test_a_loss_whose_workflow_was_given_up_is_forgotten_while_others_go_on() ->
     assert led.led.job is not None
     assert led.state is TaskState.FAILED
     assert list(led.led.job.running()) == [2]
+    assert led.offer("w1", 1)[2] == [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.granted(W2, W3)
     assert said(led.recorded(), Assign) == []
 
@@ -532,3 +545,35 @@ def test_a_task_that_is_lost_too_often_before_the_start_ends_the_job_and_the_los
 
     assert DocumentWanted("b4k7") in effects
     assert led.state is TaskState.FAILED
+
+
+def test_a_loss_that_ends_its_workflow_takes_along_what_ran_beside_it_on_the_same_worker() -> None:
+    led = Led()
+    for worker, cores in (("w3", 1), ("w4", 1), ("w5", 2)):
+        led.granted(Grant(worker, 7, cores), W2)
+        led.recorded()
+    led.granted(Grant("w5", 7, 2))
+    led.recorded()
+    assert led.led.job is not None
+    assert led.led.job.attempts_at("w5") == [5, 6]
+
+    effects = led.granted(Grant("w6", 7, 2))
+
+    assert [loss.attempt for loss in effects if isinstance(loss, TaskLost)] == [5]
+    assert DocumentWanted("b4k7") in effects
+
+
+def test_of_a_loss_whose_workflow_ended_while_it_was_kept_the_worker_is_told_that_nobody_waits() -> None:
+    led = Led(cores=2, workflows=("Shop", "Side")).running()
+    two, four = Grant("w2", 7, 2), Grant("w4", 7, 1)
+    led.granted(two, W3, four)
+    assert assigned(led.recorded()) == [("w3", 3), ("w4", 4)]
+    led.totals("w3", 3, 5)
+    lost = led.granted(two, four)
+
+    led.say("w4", Report("b4k7", 4, encode(Refused("setup", "no such host"))))
+    led.kept(lost)
+    led.recorded()
+
+    assert (led.state, led.led.phase) == (TaskState.FAILED, "leading")
+    assert led.offer("w3", 3)[2] == [Speak("w3", Accepted("b4k7", FENCE, 3), Lane.RESULTS)]

@@ -47,7 +47,7 @@ from talka.wire.records import (
     WorkflowOrder,
     encode_account,
 )
-from talka.wire.shards import Armed, Settings, Totals, encode
+from talka.wire.shards import Armed, Gap, Settings, Totals, encode
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate
 from talka.work.thresholds import Verdict
@@ -273,6 +273,20 @@ def test_a_snapshot_after_it_leads_changes_nothing() -> None:
     assert heir.running == {1: (True, START_NS - 2 * SECOND), 2: (True, START_NS - 2 * SECOND)}
 
 
+def test_an_answer_of_the_leader_before_it_leads_changes_nothing() -> None:
+    heir = Heir(account_of())
+
+    assert heir.led.on_accounted(heir.now, Accounted("b4k7", FENCE, 0, life=LIFE)) == []
+
+
+def test_a_blob_that_it_did_not_want_is_let_pass() -> None:
+    heir = Heir(account_of())
+
+    assert heir.led.on_blob(heir.now, "e" * 64, None) == []
+
+    assert heir.led.warnings() == ()
+
+
 # -- results that were accepted
 
 
@@ -412,10 +426,28 @@ def test_tasks_that_run_tell_that_the_load_has_begun_when_the_record_does_not() 
     assert heir.state is TaskState.RUNNING
     assert heir.running == {1: (True, START_NS - 2 * SECOND), 2: (False, 0)}
     heir.learn_clock("w2")
-    (start,) = said(heir.say("w2", Report("b4k7", 2, encode(Armed()))), Start)
+    heir.say("w2", Report("b4k7", 2, encode(Armed())))
+    (start,) = said(heir.recorded(), Start)
     assert (start.start_at_ns, start.origin_ns) == (heir.now, START_NS - 2 * SECOND)
     assert heir.led.job is not None
     assert [lost.cause for lost in heir.led.job.lost] == ["was told to start late: its manager was lost"]
+
+
+def test_it_does_not_matter_which_of_the_tasks_runs() -> None:
+    heir = Heir(account_of(TaskState.ASSIGNED))
+
+    heir.found(TaskFacts(1, "armed"), runs(2))
+
+    assert heir.state is TaskState.RUNNING
+    assert heir.running == {1: (False, 0), 2: (True, START_NS - 2 * SECOND)}
+
+
+def test_when_the_plan_of_a_workflow_began_is_told_by_the_record_where_it_is_there() -> None:
+    heir = Heir(account_of())
+
+    heir.found(TaskFacts(1, "running", SECOND, 2 * SECOND), TaskFacts(2, "running", SECOND, 2 * SECOND))
+
+    assert heir.running == {1: (True, START_NS - 2 * SECOND), 2: (True, START_NS - 2 * SECOND)}
 
 
 @pytest.mark.parametrize("stage", ["arming", "armed"])
@@ -428,9 +460,9 @@ def test_tasks_that_have_not_begun_start_when_they_say_again_that_they_are_armed
         heir.learn_clock(worker)
 
     heir.say("w1", Report("b4k7", 1, encode(Armed())))
-    effects = heir.say("w2", Report("b4k7", 2, encode(Armed())))
+    heir.say("w2", Report("b4k7", 2, encode(Armed())))
 
-    assert [worker for worker, _ in told(effects, Start)] == ["w1", "w2"]
+    assert [worker for worker, _ in told(heir.recorded(), Start)] == ["w1", "w2"]
 
 
 def test_tasks_that_no_worker_knows_are_assigned_under_the_new_fence_once_one_account_is_on_record() -> None:
@@ -501,6 +533,24 @@ def test_a_worker_that_answered_and_was_lost_before_all_had_is_lost_all_the_same
     assert heir.running == {1: (False, 0), 2: (False, 0)}
 
 
+@pytest.mark.parametrize("grants", [(W1, W2_LOST, W3), (W1, W2, W3)], ids=["worker", "task"])
+def test_a_task_that_took_the_place_of_another_and_is_lost_too_leaves_its_gap_open(grants: tuple[Grant, ...]) -> None:
+    result = result_of(2, is_lost=True, shares=(9,))
+    first, second = shards_of({2: result})
+    second = msgspec.structs.replace(second, attempts=(*second.attempts, AttemptEntry(3, "w2")), gap=0)
+    gap = Gap(1, "died", SECOND, SECOND, 6, 0)
+    heir = Heir(account_of(attempts=3, shards=(first, second), lost=(("Shop", gap),)), grants=grants)
+    heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
+    for worker in ("w1", "w2", "w3"):
+        heir.has(worker, *([runs(1)] if worker == "w1" else []))
+
+    assert any(isinstance(effect, TaskLost) and effect.attempt == 3 for effect in heir.effects)
+    assert said(heir.recorded(), Assign) != []
+
+    assert heir.led.job is not None
+    assert [(lost.cause, lost.from_ns) for lost in heir.led.job.lost] == [("died", SECOND)]
+
+
 def test_a_worker_that_has_no_grant_any_more_is_gone() -> None:
     heir = Heir(account_of(), grants=(W1,))
 
@@ -533,6 +583,35 @@ def test_a_cancel_that_the_manager_before_did_not_carry_out_is_carried_out() -> 
     assert heir.led.facts().state is JobState.CANCELLING
 
 
+def test_a_cancel_that_the_manager_before_had_begun_is_no_second_one() -> None:
+    heir = Heir(account_of(interrupted=True), cancel="alice said so")
+
+    effects = heir.found(runs(1), runs(2))
+
+    assert [halt.how for halt in said(effects, Halt)] == ["stop", "stop"]
+
+
+def test_what_was_lost_before_a_cancel_is_told_in_the_end() -> None:
+    result = result_of(2, is_lost=True, shares=(9,))
+    closed = Heir(account_of(closed={2: result}), grants=(W1, W2_LOST), cancel="alice said so")
+    closed.take(closed.led.on_blob(closed.now, digest_of(result), result))
+    lost = Heir(account_of(), grants=(W1, W2_LOST), cancel="alice said so")
+    gone = Heir(account_of(), cancel="alice said so")
+    gone.has("w2")
+
+    for heir, cause in (
+        (closed, "was lost with its worker w2"),
+        (lost, "its lease is over"),
+        (gone, "is gone from its worker w2"),
+    ):
+        heir.has("w1", runs(1))
+        heir.tick()
+
+        assert list(heir.running) == [1]
+        assert heir.led.job is not None
+        assert [gap.cause for gap in heir.led.job.lost] == [cause]
+
+
 @pytest.mark.parametrize(
     "more",
     [{"interrupted": True}, {"aborted": Verdict("failed < 1%", 0.5, False, "50 %")}],
@@ -555,5 +634,6 @@ def test_a_cancel_of_a_job_whose_last_result_was_accepted_stops_nothing() -> Non
         heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
 
     assert said(heir.effects, Halt) == []
-    assert heir.state is TaskState.COMPLETED
+    assert heir.led.job is not None
+    assert (heir.state, heir.led.job.interrupted_by) == (TaskState.COMPLETED, None)
     assert heir.led.facts().state is JobState.CANCELLING

@@ -51,9 +51,6 @@ class Commands:
     def drop(self, attempt: int) -> None:
         self._open.pop(attempt, None)
 
-    def clear(self) -> None:
-        self._open.clear()
-
     def heard(self, now: int, attempt: int) -> None:
         self._heard[attempt] = now
 

@@ -101,7 +101,7 @@ class LedJob:
         self._fetching: dict[str, int] = {}
         self._losses: dict[int, _Loss] = {}
         self._clocks = clocks
-        self._waiting_for_clock: dict[int, Go] = {}
+        self._waiting_for_clock: dict[int, tuple[str, Go]] = {}
         self._unfit: dict[str, str] = {}
         self._untold: dict[int, None] = {}
         """Tasks that the manager before had counts of, and this one not yet."""
@@ -160,7 +160,7 @@ class LedJob:
 
     def start(self, now: int) -> list[object]:
         if not self.record.account:
-            return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS))
+            return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS), {})
         account = decode_account(self.record.account)
         self._closed = closed_of(account)
         effects: list[object] = []
@@ -190,8 +190,8 @@ class LedJob:
         effects: list[object] = []
         granted = self._granted()
         for worker in list(self._unfit):
-            if worker in granted and _grants_of(worker, record) != _grants_of(worker, before):
-                del self._unfit[worker]  # it was granted anew
+            if _grants_of(worker, record) != _grants_of(worker, before):
+                del self._unfit[worker]  # the leader has heard of it, or granted it anew
         self.job.places, self.job.pool = self.places(), record.pool
         lost = {grant.worker: grant.lost for grant in record.grants if grant.lost and grant.worker not in granted}
         for worker in lost:
@@ -277,8 +277,8 @@ class LedJob:
             return []
         if not self._safeguards.result_key and attempt not in self._fetching.values():
             return self._fetch(attempt, digest, size_bytes, sender)
-        if attempt in self._losses and attempt not in self._closed:
-            return []  # its last totals are being put on record instead
+        if attempt in self._losses:
+            return []  # its last totals are put on record instead
         known = self.job.running().get(attempt)
         if known is None or known[2].place != sender:
             if known is None:
@@ -411,7 +411,7 @@ class LedJob:
         job = resume(self._spec(), account, results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
         return self._lead(now, job, origins)
 
-    def _lead(self, now: int, job: LoadJob, origins: dict[int, int] | None = None) -> list[object]:
+    def _lead(self, now: int, job: LoadJob, origins: dict[int, int]) -> list[object]:
         self.job = job
         self.phase = "leading"
         job.places, job.pool = self.places(), self.record.pool or job.pool
@@ -424,7 +424,7 @@ class LedJob:
                     continue
                 attempt = shard.current
                 job.adopt(run, shard, attempt)
-                if origins and attempt.core in origins and run.state is TaskState.ASSIGNED:
+                if attempt.core in origins and run.state is TaskState.ASSIGNED:
                     run.state, run.origin_ns = TaskState.RUNNING, origins[attempt.core]
         for core, (run, _, attempt) in list(job.running().items()):
             if core in job.running():  # what was taken up before it may have ended its workflow
@@ -435,12 +435,11 @@ class LedJob:
             effects += self._carry_out(now, job.interrupt(now, "cancel"))
         elif job.interrupted_by is not None or job.aborted is not None:
             effects += self._carry_out(now, job.stop_again(now))
-        self._clocks_wanted(now)
         return effects
 
     def _take_up(self, now: int, core: int, worker: str, is_running: bool, origin_ns: int) -> list[object]:
         assert self.job is not None
-        _, _, attempt = self.job.running()[core]
+        _, shard, attempt = self.job.running()[core]
         if core in self._closed:
             result = self._take_over.results[core]
             if not result.is_lost:
@@ -449,15 +448,14 @@ class LedJob:
             attempt.went_ns = origin_ns
             self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_recorded=True)
             return []
-        self._commands.heard(now, core)
-        if not self._take_over.has(worker) or worker not in self.places():
-            attempt.went_ns = origin_ns if is_running else 0
+        if worker not in self.places():
+            # Where a gap is open on record nothing is known to have begun since: it stays open.
+            attempt.went_ns = origin_ns if is_running and shard.gap is None else 0
             return self._lose(
                 now, core, next((g.lost for g in self.record.grants if g.worker == worker), "") or "is gone"
             )
         facts = self._take_over.facts(worker, core)
         if facts is None and is_running:
-            attempt.went_ns = origin_ns
             return self._lose(now, core, f"is gone from its worker {worker}")
         if facts is None:
             return self._accounting.hold(now, lambda at: self._assign(at, core))
@@ -465,7 +463,7 @@ class LedJob:
         attempt.went_ns = origin_ns if attempt.armed else 0
         if attempt.armed:
             self._untold[core] = None
-        if facts.state == "ended" and facts.digest:
+        if facts.digest:
             return self._fetch(core, facts.digest, facts.size_bytes, worker)
         return []
 
@@ -515,7 +513,6 @@ class LedJob:
             is_test=run.spec.is_test,
             boot=self._boot_of(attempt.place),
         )
-        self._commands.heard(now, core)
         return [self._commands.give(now, core, attempt.place, message), self._ask_clock(now, attempt.place)]
 
     def _tell(self, now: int, core: int, message: ToCore) -> list[object]:
@@ -527,8 +524,10 @@ class LedJob:
             acknowledge = Acknowledge(self.name, self.fence, core, message.sequence, self._every_ms())
             return [Speak(place, acknowledge, Lane.STATISTICS)]
         if isinstance(message, Go):
+            if core not in self.job.running() or isinstance(self._commands.pending(core), Halt):
+                return []  # ended or told to stop while the start was put on record
             if not self._clocks.knows(place):
-                self._waiting_for_clock[core] = message
+                self._waiting_for_clock[core] = (place, message)
                 return []
             return [self._start(now, core, place, message)]
         assert isinstance(message, Stop)  # what arms a core is told by StartCore
@@ -550,9 +549,6 @@ class LedJob:
 
     # -- clocks
 
-    def _clocks_wanted(self, now: int) -> None:
-        self._sync_at = now
-
     def _sync(self, now: int) -> list[object]:
         """Ask the time of workers that will soon be told an instant."""
         assert self.job is not None
@@ -571,10 +567,8 @@ class LedJob:
 
     def on_clock(self, now: int, worker: str) -> list[object]:
         """A worker has told its time: those that wait for it can be started."""
-        if self.job is None:
-            return []
-        ready = [core for core in self._waiting_for_clock if self.job.place_of(core) == worker]
-        return [self._start(now, core, worker, self._waiting_for_clock.pop(core)) for core in ready]
+        ready = [core for core, (place, _) in self._waiting_for_clock.items() if place == worker]
+        return [self._start(now, core, worker, self._waiting_for_clock.pop(core)[1]) for core in ready]
 
     # -- losses
 
@@ -657,16 +651,16 @@ class LedJob:
 
     def _state(self) -> JobState:
         assert self.job is not None
-        if self.job.ended_ns:
-            return JobState.COMPLETING if not self.record.cancel else JobState.CANCELLING
-        if self.record.cancel or self.job.interrupted_by is not None:
+        if self.record.cancel:
             return JobState.CANCELLING
+        if self.job.ended_ns:
+            return JobState.COMPLETING
         return JobState.RUNNING if self.job.origin_ns else JobState.DISPATCHING
 
     def _account(self, now: int) -> list[object]:
         """Tell the leader what is to be on record, if it is not."""
         accounting = self._accounting
-        if self.job is None or self.phase == "over" or accounting.is_under_way or accounting.is_closing:
+        if self.job is None or self.phase == "over" or accounting.is_under_way:
             return []
         content = encode_account(account_of(self.job, self._closed, self._wall_offset_ns))
         return accounting.say(now, content, self._state(), tuple(sorted(self._unfit)))
@@ -682,5 +676,4 @@ class LedJob:
     def _give_up(self) -> list[object]:
         self.phase = "over"
         self._accounting.drop()
-        self._commands.clear()
         return [JobOver(self.name, superseded=True)]
