@@ -764,3 +764,13 @@ def test_a_worker_that_says_goodbye_is_lost_at_once_and_its_late_beats_mean_noth
     assert (fleet.total(), fleet.free("a")) == (4, 0)
     assert fleet.choose(4, rng=Random(1)) == [("b", 1, 4)]
     assert beat(fleet, "a", 2 * SECOND, boot=2) == [WorkerRegistered("a", 2, 4)]
+
+
+def test_a_beat_of_an_earlier_life_from_the_same_folder_that_was_long_on_its_way_means_nothing() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", boot=7, folder=5, life=3)
+
+    assert beat(fleet, "a", SECOND, boot=6, folder=5, life=2) == []
+
+    assert fleet.holds("a", 7) and not fleet.holds("a", 6)
+    assert beat(fleet, "a", 2 * SECOND, boot=8, folder=5, life=4)[0] == WorkerLost("a", 7, "it was started anew")

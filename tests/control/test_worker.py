@@ -43,6 +43,7 @@ from talka.wire.jobs import (
     Declined,
     Elsewhere,
     Finished,
+    Goodbye,
     Halt,
     JobMessage,
     Kept,
@@ -1383,3 +1384,20 @@ def test_a_worker_that_was_told_to_drain_stays_so_whatever_the_next_leader_knows
 
     assert declined(rig) == ["worker w1 is draining"]
     assert rig.all(Drained) == [Drained()]
+
+
+def test_an_assignment_that_means_an_earlier_life_is_not_obeyed() -> None:
+    rig = Rig()
+
+    rig.hear(assign(boot=8))
+    assert (rig.states, declined(rig)) == ([], [])
+    assert rig.worker.refused == {"boot": 1}
+
+    rig.hear(assign(boot=9))
+    assert [task.attempt for task in rig.states] == [1]
+
+
+def test_a_worker_that_leaves_says_so_to_every_manager() -> None:
+    rig = Rig()
+
+    assert rig.worker.leave(rig.now) == [Speak(name, Goodbye(), Lane.CONTROL) for name in ("m1", "m2")]

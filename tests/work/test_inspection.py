@@ -1318,3 +1318,15 @@ def test_think_is_a_pause_between_iterations_of_the_closed_model() -> None:
     for wrong, text in ((Rate, "think has no meaning with an arrival rate"), (Parsecs, "5 parsecs")):
         with pytest.raises(BadWorkflows, match=text):
             inspect_workflows([wrong])
+
+
+def test_a_specification_tells_its_load_in_words() -> None:
+    class Browse(Workflow):
+        load = ConstantVUs(3, "10s")
+
+        @step()
+        async def look(self) -> HTTPResponse: ...  # type: ignore[empty-body]
+
+    (spec,) = inspect_workflows([Browse])
+
+    assert spec.load == spec.shape.describe() == "3 VUs for 10s"
