@@ -27,6 +27,7 @@ from talka.control.porter import Porter
 from talka.control.registry import JobAcceptedNews
 from talka.control.voter import Voter
 from talka.control.watching import Updated
+from talka.control.worker_task import together
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire import calls, jobs, shards
@@ -141,6 +142,8 @@ class Counts:
         window = Window(index, started=requests // STEPS, requests=requests, vus=2 * CORES)
         for number in range(requests):
             window.response_time.record(self._time_us(number % STEPS))
+        # As workers do that report once a second.
+        window.response_time = window.response_time.blurred()
         return window
 
     def _time_us(self, step: int) -> int:
@@ -341,8 +344,8 @@ class Bench:
             contents = [kind.report(before + 1, indexes, origin_ns, REQUESTS_PER_STEP // each) for kind in self._kinds]
             for index, worker in enumerate(self._workers):
                 at = begun + SECOND * (size * turn + index * 7919 % size) // (size * each)
-                for content in contents[index % KINDS]:
-                    report = Report(worker.job, worker.attempt, content)
+                for parts in together(contents[index % KINDS]):
+                    report = Report(worker.job, worker.attempt, parts[0], tuple(parts[1:]))
                     arrivals.append((at, worker.source, worker.frame(at, report)))
         arrivals.sort(key=lambda arrival: arrival[0])
         gc.collect()

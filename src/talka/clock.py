@@ -27,3 +27,10 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: its 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def sleep_until(instant_ns: int) -> None:
+    """Stand still until this instant of the monotonic clock, to a tenth of a millisecond. For waits that are short."""
+    left_ns = instant_ns - monotonic_ns()
+    if left_ns > 0:
+        time.sleep(left_ns / SECOND)

@@ -28,12 +28,13 @@ from talka.control.worker_news import (
     TaskKilled,
     TaskStarted,
 )
-from talka.control.worker_task import REFUSAL_KEPT_NS
+from talka.control.worker_task import REFUSAL_KEPT_NS, together
 from talka.control.worker_tasks import STORED_LIMIT, STORED_OFFERED_NS
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
+    REPORT_LIMIT_BYTES,
     Accepted,
     Acknowledge,
     Assign,
@@ -246,9 +247,10 @@ class Rig:
     def told(self) -> list[tuple[str, FromCore, Lane]]:
         """What was reported to whom."""
         return [
-            (speak.to, decode_from_core(speak.message.content), speak.lane)
+            (speak.to, decode_from_core(content), speak.lane)
             for speak in self.said
             if isinstance(speak.message, Report)
+            for content in speak.message.contents
         ]
 
     def totals(self) -> list[Totals]:
@@ -1029,7 +1031,7 @@ def test_windows_that_found_no_room_follow_without_anything_new() -> None:
     assert [len(totals.windows) for totals in rig.totals()] == [40, 5]
 
 
-def test_steps_are_told_in_messages_of_their_own() -> None:
+def test_the_parts_of_a_report_travel_together() -> None:
     rig = Rig()
     (core,) = rig.running(count=1)
     rig.core(core, StepTotals(1, "buy", StepTally(ok=3), True))
@@ -1037,7 +1039,20 @@ def test_steps_are_told_in_messages_of_their_own() -> None:
 
     rig.later(50 * MS)
 
+    assert len(rig.all(Report)) == 1
     assert [type(message) for _, message, _ in rig.told()] == [StepTotals, Totals]
+
+
+def test_parts_that_are_too_large_together_travel_apart() -> None:
+    half = bytes(REPORT_LIMIT_BYTES // 2)
+
+    assert together([b"a", b"b"]) == [[b"a", b"b"]]
+    assert together([half, half, b"c", bytes(REPORT_LIMIT_BYTES + 1), b"d"]) == [
+        [half, half],
+        [b"c"],
+        [bytes(REPORT_LIMIT_BYTES + 1)],
+        [b"d"],
+    ]
 
 
 def test_a_core_that_dies_is_replaced_at_once() -> None:
@@ -1290,7 +1305,7 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
         ),
     )
     assert rig.said[0] == Speak("m2", snapshot, Lane.CONTROL)
-    assert [speak.to for speak in rig.said] == ["m2"] * 5
+    assert [speak.to for speak in rig.said] == ["m2"] * 4
     assert rig.all(Finished) == [finished]
     assert [type(message) for _, message, _ in rig.told()] == [Armed, StepTotals, Totals]
     (totals,) = rig.totals()

@@ -281,3 +281,35 @@ def test_a_peer_cannot_send_counters_that_do_not_exist(format, kind, counters: i
 def test_a_peer_cannot_send_a_negative_number(field: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode({field: -1}), type=Histogram)
+
+
+@given(st.lists(st.integers(0, HIGHEST), min_size=1, max_size=60), st.sampled_from([0, 1, 50, 90, 99, 100]))
+@settings(deadline=None, derandomize=True)
+def test_a_blurred_histogram_counts_the_same_and_is_at_most_one_part_in_32_higher(
+    values: list[int], percent: int
+) -> None:
+    sharp = CoarseHistogram()
+    for value in values:
+        sharp.record(value)
+
+    blurred = sharp.blurred()
+
+    assert (blurred.count, blurred.max, sum(blurred.counts.values())) == (sharp.count, sharp.max, len(values))
+    assert len(blurred.counts) <= len(sharp.counts)
+    before, after = sharp.percentile(percent), blurred.percentile(percent)
+    assert before <= after <= before + before // 32 + 1 or (percent == 0 and abs(after - before) <= before // 32 + 1)
+
+
+@given(st.lists(st.integers(0, HIGHEST), max_size=40), st.lists(st.integers(0, HIGHEST), max_size=40))
+@settings(deadline=None, derandomize=True)
+def test_blurring_and_merging_may_change_places(one: list[int], other: list[int]) -> None:
+    def histogram(values: list[int]) -> CoarseHistogram:
+        made = CoarseHistogram()
+        for value in values:
+            made.record(value)
+        return made
+
+    blurred_first = histogram(one).blurred()
+    blurred_first.merge(histogram(other).blurred())
+
+    assert blurred_first == histogram([*one, *other]).blurred()

@@ -47,6 +47,11 @@ class Accounting:
     def is_under_way(self) -> bool:
         return self._sent > self._recorded
 
+    @property
+    def has_untold(self) -> bool:
+        """Whether something waits to be said, and nothing is under way."""
+        return not self.is_under_way and (not self._content or self._revision > self._recorded)
+
     def touch(self) -> None:
         """Something is to be told that the account's content does not show."""
         self._content = b""

@@ -53,6 +53,7 @@ SECOND: Final = 1_000_000_000
 START_DELAY_NS: Final = 150 * MILLISECOND
 """Between the decision to go and the instant: time to put it on record, and to reach the slowest worker."""
 SYNC_EVERY_NS: Final = SECOND // 10
+ACCOUNT_EVERY_NS: Final = SECOND
 UNTOLD_NS: Final = 5 * SECOND
 """Without a word from the leader, which speaks once a second, it is asked whether this manager still leads the job."""
 REPLACE_WAIT_NS: Final = 300 * SECOND
@@ -107,6 +108,7 @@ class LedJob:
         """Tasks that the manager before had counts of, and this one not yet."""
         self._document: tuple[str, JobState, int, str] | None = None
         self._sync_at = 0
+        self._account_at = 0
         self._told_at = 0
         """When the leader last said that this manager leads the job."""
         self._warnings: list[str] = []
@@ -238,19 +240,22 @@ class LedJob:
             job.places = self.places()
             self._accounting.touch()  # the leader is to know, so that it grants another
             return [*self._lose(now, attempt, f"was declined by {sender}: {message.reason}"), *self._account(now)]
-        return self._on_report(now, sender, message)
+        effects: list[object] = []
+        for content in message.contents:
+            if attempt not in job.running() or attempt in self._losses:
+                break  # given up: what it says now is not counted any more
+            effects += self._on_report(now, sender, attempt, content)
+        return effects
 
-    def _on_report(self, now: int, sender: str, report: Report) -> list[object]:
+    def _on_report(self, now: int, sender: str, core: int, content: bytes) -> list[object]:
         assert self.job is not None
         try:
-            message = decode_unread(report.content)
+            message = decode_unread(content)
         except Untrusted:
             return []
-        if report.attempt in self._losses:
-            return []  # given up: what it says now is not counted any more
         answered = (Assign,) if isinstance(message, Armed | Refused) else (Assign, Start)
-        if isinstance(self._commands.pending(report.attempt), answered):
-            self._commands.drop(report.attempt)  # a later one is repeated until it is answered itself
+        if isinstance(self._commands.pending(core), answered):
+            self._commands.drop(core)  # a later one is repeated until it is answered itself
         if isinstance(message, Totals):
             if message.final:
                 return []  # results come whole
@@ -258,10 +263,10 @@ class LedJob:
                 here_ns = self._clocks.here(sender, message.started_at_ns)
                 message = msgspec.structs.replace(message, started_at_ns=here_ns)
             if not self._safeguards.cumulative_counters:
-                attempt = self.job.running()[report.attempt][2]
+                attempt = self.job.running()[core][2]
                 message.tally.merge(attempt.tally)
                 message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
-        effects = self.job.on_message(now, report.attempt, message)
+        effects = self.job.on_message(now, core, message)
         if all(isinstance(effect, Send) and isinstance(effect.message, Ack) for effect in effects):
             # Most reports change nothing that must survive; making the account of a large job takes a while.
             return [
@@ -384,11 +389,17 @@ class LedJob:
             if now >= self.job.next_tick_at:
                 closing = [attempt for attempt, _ in self._closing.values()]
                 self.job.arriving = dict.fromkeys([*self._fetching.values(), *closing, *self._closed])
-                effects += self._carry_out(now, self.job.tick(now))
+                asked = self.job.tick(now)
+                effects += self._carry_out(now, asked) if asked else []
             effects += self._settle_losses(now)
             effects += self._ask_silent(now)
             effects += self._sync(now)
-        return [*effects, *self._commands.again(now), *self._accounting.say_again(now), *self._account(now)]
+        effects += [*self._commands.again(now), *self._accounting.say_again(now)]
+        if now >= self._account_at or self._accounting.has_untold:
+            # Time alone changes little that must survive, and the account of a large job takes long to make.
+            self._account_at = now + ACCOUNT_EVERY_NS
+            effects += self._account(now)
+        return effects
 
     def _ask_leader(self, now: int) -> list[object]:
         """One that was replaced while it could not be reached has to ask: nobody tells it any more."""

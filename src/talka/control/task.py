@@ -179,7 +179,7 @@ class Task:
 
     # What is told of it.
 
-    def report(self, now: int, everything: bool = False) -> list[FromCore]:
+    def report(self, now: int, everything: bool = False, *, blurred: bool = False) -> list[FromCore]:
         """The next report; `everything` also what has not changed. Instants are of this machine's clock."""
         self.reports.windows.advance(self._frontier(now))
         starts = self._starts()
@@ -192,7 +192,7 @@ class Task:
             age_ns=self._age_ns(now),
         )
         attempts = [attempt for shard in self._shards for attempt in shard.attempts]
-        return self.reports.build(attempts, summary, everything=everything)
+        return self.reports.build(attempts, summary, everything=everything, blurred=blurred)
 
     def acknowledged(self, sequence: int) -> bool:
         """Whether this was news."""

@@ -5,11 +5,13 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.task import NEVER, Task, TaskStage
-from talka.wire.jobs import Assign, Finished, JobMessage, Report, Running, TaskFacts
+from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, Report, Running, TaskFacts
 from talka.wire.shards import Armed, Refused, encode
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000 * MILLISECOND
+BLUR_NS: Final = SECOND // 2
+"""A manager that wants reports no more often has many workers, or much to do."""
 REPEAT_NS: Final = SECOND
 """Between two tellings of what was not answered."""
 FLUSH_NS: Final = 50 * MILLISECOND
@@ -147,9 +149,24 @@ class WorkerTask:
             said.append((self._milestone, Lane.RESULTS))
         if self.task is not None and now >= self._report_at:
             self._has_news, self._is_outstanding, self._reported_ns = False, True, now
-            for message in self.task.report(now):
-                said.append((Report(self.job, self.attempt, encode(message)), Lane.STATISTICS))
+            for parts in together(
+                [encode(message) for message in self.task.report(now, blurred=self._interval_ns >= BLUR_NS)]
+            ):
+                said.append((Report(self.job, self.attempt, parts[0], tuple(parts[1:])), Lane.STATISTICS))
         return said
 
     def _reach(self, now: int, milestone: Report | Finished) -> None:
         self._milestone, self._milestone_at = milestone, now
+
+
+def together(contents: list[bytes]) -> list[list[bytes]]:
+    """Parts of a report, as many in one message as fit."""
+    groups: list[list[bytes]] = []
+    size_bytes = REPORT_LIMIT_BYTES
+    for content in contents:
+        if size_bytes + len(content) > REPORT_LIMIT_BYTES:
+            groups.append([])
+            size_bytes = 0
+        groups[-1].append(content)
+        size_bytes += len(content)
+    return groups

@@ -4,10 +4,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from talka.clock import MICROSECOND, SECOND, monotonic_ns
+from talka.clock import MICROSECOND, SECOND, monotonic_ns, sleep_until
 from talka.engine.recorder import Recorder, described
 from talka.engine.steps import Iterations, VirtualUser
 from talka.work.load import Shard
+
+MADE_AHEAD = 256
+"""Users made before the start; making more takes longer than there is time."""
+LOOP_TIMER_NS = SECOND // 500
+"""How far a loop's timer may be off."""
 
 
 class Executor:
@@ -61,6 +66,11 @@ class Executor:
 
     async def run(self, origin_ns: int, start_at_ns: int) -> None:
         self._origin_ns = origin_ns
+        if self._shard.plan.model == "closed":
+            # Made before the instant: a user's own __init__ must not delay the first requests.
+            for _ in range(min(self._shard.vus_at(max(0, start_at_ns - origin_ns)), MADE_AHEAD)):
+                if self._added_user() is None:
+                    break
         await self._until(start_at_ns)
         self.started_at_ns = monotonic_ns()
         if self._shard.length_ns is not None:
@@ -104,9 +114,14 @@ class Executor:
         loop.call_soon(self.stop)  # after the first steps of those that were due until now
 
     async def _until(self, instant_ns: int) -> None:
-        """Sleep until shortly before, then let the loop turn: its timers are only good to about a millisecond."""
-        while (left_ns := instant_ns - monotonic_ns()) > 0 and not self._stopped.is_set():  # noqa: ASYNC110 - an instant is no event
-            await asyncio.sleep(max(0, left_ns - SECOND // 500) / SECOND)
+        """Until shortly before with the loop, whose timers are only good to about a millisecond; then without it.
+
+        Not by turning round and round: where there are more cores than processors, they would keep each other waiting.
+        """
+        while (left_ns := instant_ns - monotonic_ns()) > 0 and not self._stopped.is_set():
+            await asyncio.sleep(max(0, left_ns - LOOP_TIMER_NS) / SECOND)
+            if instant_ns - monotonic_ns() <= LOOP_TIMER_NS:
+                sleep_until(instant_ns)
 
     async def _finish(self) -> None:
         if self._under_way:
@@ -141,6 +156,8 @@ class Executor:
             self.failure = f"virtual user {position + 1} cannot be made: {described(error)}"
             self.stop()
             return None
+        if self._iterations_left is None and self._shard.iterations_per_vu is not None:
+            user.iterations_left = self._shard.iterations_per_vu
         self._users.append(user)
         return user
 
@@ -162,11 +179,8 @@ class Executor:
         before, self._wanted = self._wanted, wanted
         for position in range(before, wanted):
             if position == len(self._users):
-                user = self._added_user()
-                if user is None:
+                if self._added_user() is None:
                     return
-                if self._iterations_left is None and self._shard.iterations_per_vu is not None:
-                    user.iterations_left = self._shard.iterations_per_vu
             if not self._users[position].is_running:  # one that has not noticed it was to leave simply stays
                 self._users[position].is_running = True
                 self._start(self._loop(self._users[position]))

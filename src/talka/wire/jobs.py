@@ -23,6 +23,9 @@ PIECE_LIMIT_BYTES: Final = 512 * 1024
 """Of a blob, in one message."""
 BLOB_LIMIT_BYTES: Final = 64 * 1024 * 1024
 RUNNING_LIMIT: Final = 1024
+REPORT_PARTS_LIMIT: Final = 4096
+REPORT_LIMIT_BYTES: Final = 512 * 1024
+"""Of all parts of a report that travel together, unless one alone is larger."""
 CALL_LIMIT_BYTES: Final = 512 * 1024
 MANAGERS_LIMIT: Final = 16
 VIEW_LIMIT_BYTES: Final = 900_000
@@ -228,6 +231,12 @@ class Report(Message, frozen=True, tag=17):
     job: JobName
     attempt: Count
     content: Annotated[bytes, msgspec.Meta(max_length=900_000)]
+    more: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=REPORT_PARTS_LIMIT)] = ()
+    """Said after it, in the same breath: a frame costs more than what is in it."""
+
+    @property
+    def contents(self) -> tuple[bytes, ...]:
+        return (self.content, *self.more)
 
 
 class Finished(Message, frozen=True, tag=18):
