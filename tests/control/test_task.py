@@ -727,3 +727,16 @@ def test_whatever_happens_counts_only_grow_and_the_end_has_all_that_was_told(dat
     assert result.tally.started == sum(counts.values())
     assert sum(w.started for w in result.windows) == sum(counts.values())
     assert msgspec.msgpack.decode(encode_result(result))["attempt"] == 7
+
+
+def test_a_blurred_report_has_the_same_windows_with_fewer_counters_and_the_result_has_them_sharp() -> None:
+    driven = Driven(vus(), count=1).run()
+    sharp = window(0)
+    for value in range(1000, 1100):
+        sharp.response_time.record(value)
+    driven.report(1, windows=[sharp])
+
+    (told,) = [part for part in driven.task.report(driven.now, blurred=True) if isinstance(part, Totals)]
+
+    assert [one.response_time for one in told.windows] == [sharp.response_time.blurred()]
+    assert driven.totals().windows == [sharp]
