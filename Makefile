@@ -31,7 +31,8 @@ demo: $(STAMP) ## run a real load test on the bundled server: live view, summary
 test: $(STAMP) ## every test (under 15 minutes on 2 cores)
 	@$(BIN)/python -m pytest -q -m "not serial" -n 2 $(PURE) --cov --cov-report=term --no-cov-on-fail
 	@$(BIN)/python -m pytest -q -n 2 tests/sim
-	@$(BIN)/python -m pytest -q -m "not serial" -n 2 tests $(PURE:%=--ignore=%) --ignore=tests/sim
+	@# Most of these wait for other processes: three at a time on two cores.
+	@$(BIN)/python -m pytest -q -m "not serial" -n 3 tests $(PURE:%=--ignore=%) --ignore=tests/sim
 	@$(BIN)/python -m pytest -q -m "serial and not long" tests
 
 test-fast: $(STAMP) ## the pure half only, for the inner loop

@@ -76,7 +76,6 @@ def cluster(tmp_path: Path, server: Server) -> Iterator[MixedCluster]:
     assert mistakes == {}
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("by_next", [True, False], ids=["upgrade", "downgrade"])
 def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
     cluster: MixedCluster, server: Server, by_next: bool

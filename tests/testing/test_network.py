@@ -163,7 +163,7 @@ def test_a_datagram_longer_than_the_mtu_is_dropped_and_other_lanes_have_none() -
     assert pair.frames() == [fits, too_long, too_long]
 
 
-@pytest.mark.parametrize("lane", list(Lane), ids=["datagram", "stream", "control"])
+@pytest.mark.parametrize("lane", list(Lane), ids=[lane.name.lower() for lane in Lane])
 def test_bandwidth_delays_frames_behind_each_other(lane: Lane) -> None:
     pair = Pair(LinkProfile(latency_ns=MS, jitter_ns=0, bandwidth_bytes_per_s=100_000))
     frame = b"x" * (1000 - OVERHEAD_BYTES)
