@@ -77,6 +77,8 @@ class Skews(msgspec.Struct):
 
     jobs_ms: list[float] = []
     bare_ms: list[float] = []
+    told_ms: list[float] = []
+    """As the result tells it: when each core began, by its own clock."""
 
 
 # Processes
@@ -291,7 +293,7 @@ async def skews(starts: int) -> Skews:
         try:
             for number in range(1, starts + 1):
                 arrived_ns.clear()
-                await start_job(address, port)
+                found.told_ms.append(await start_job(address, port, folder / "result.json"))
                 found.jobs_ms.append(spread_ms(arrived_ns, f"start {number} of a job"))
                 arrived_ns.clear()
                 await start_bare(bare, port)
@@ -326,9 +328,9 @@ def cluster_of(workers: int, folder: Path, stack: ExitStack) -> str:
     return api
 
 
-async def start_job(address: str, port: int) -> None:
-    """One request of each worker's core."""
-    users = ("--vus", str(WORKERS), "--iterations", str(WORKERS))
+async def start_job(address: str, port: int, result: Path) -> float:
+    """One request of each worker's core. Answers with the skew that the result tells."""
+    users = ("--vus", str(WORKERS), "--iterations", str(WORKERS), "--json", str(result))
     command = (*TALKA, "submit", f"http://127.0.0.1:{port}/", "--to", address, *users, "--ui", "none", "--no-keep")
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
@@ -337,6 +339,8 @@ async def start_job(address: str, port: int) -> None:
         _, said = await process.communicate()
     if process.returncode:
         raise NotMeasured(f"talka submit ended with {process.returncode}: {said.decode().strip()[-300:]}")
+    content = await asyncio.to_thread(result.read_bytes)
+    return float(msgspec.json.decode(content)["start_skew_ms"])
 
 
 async def bare_process() -> asyncio.subprocess.Process:

@@ -484,3 +484,13 @@ def test_every_window_is_shown_once_and_in_order_whatever_is_lost_or_overtaken(
 
     assert shown == list(range(len(shown)))
     assert len(shown) >= (driven.now - driven.job.origin_ns) // 100_000_000 - 15
+
+
+def test_what_a_manager_tells_that_was_replaced_while_it_was_cut_off_is_not_shown() -> None:
+    watching = Watching()
+    watching.answer(msgspec.structs.replace(FACTS, owner="m3"))
+    assert watching.view(1, owner="m3") != []
+
+    assert watching.view(900, owner="m2") == []
+
+    assert watching.view(2, owner="m3") != []

@@ -54,6 +54,8 @@ class _Watch(msgspec.Struct):
     owner: str = ""
     """Who told the latest update, and its number."""
     sequence: int = 0
+    led_by: str = ""
+    """Who leads the job, as the cluster's leader says."""
 
 
 class Watches:
@@ -112,6 +114,7 @@ class Watches:
             return [Updated(number, JobUpdate(facts, final=True))]
         if not facts.owner:
             return [Updated(number, JobUpdate(facts))]
+        watch.led_by = facts.owner
         word = Watch(watch.job, number, watch.windows_after, watch.steps)
         effects: list[object] = [Speak(facts.owner, word, Lane.STREAM)]
         if now - watch.heard_at > SECOND:
@@ -127,6 +130,8 @@ class Watches:
         except _UNREADABLE:
             return []
         owner = update.job.owner
+        if watch.led_by and owner != watch.led_by:
+            return []  # one that was cut off and replaced goes on telling what it knew then
         if owner == watch.owner and update.sequence <= watch.sequence and now - watch.heard_at < OVERTAKEN_NS:
             return []
         watch.heard_at, watch.owner, watch.sequence = now, owner, update.sequence
