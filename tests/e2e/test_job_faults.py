@@ -193,7 +193,6 @@ def test_job_goes_on_when_all_managers_were_killed_and_started_again(cluster, tr
         assert cluster.client().job(job).state == document["status"]
 
 
-@pytest.mark.serial
 def test_killed_talka_up_knows_its_job_when_it_is_started_again(make_jobs, truth) -> None:
     cluster = make_jobs(1, 0, start=False)
     words = ("up", "--port", cluster.api("m1").rpartition(":")[2], "--cores", "1", "--json")
