@@ -315,8 +315,8 @@ async def node(tmp_path: Path):
     async with asyncio.timeout(LIMIT_S):
         await ready.wait()
         await asyncio.sleep(0)  # what it does first comes in the same turn
-        assert node._timer is not None
-        node._timer.cancel()
+        assert node._timer.is_set
+        node._timer.close()
         yield node
         node.stop()
         await running

@@ -405,8 +405,7 @@ async def test_nothing_goes_on_after_the_end(member) -> None:
     await a.stop()
     assert asyncio.all_tasks() <= before
     # A write to the disk ends late: that wakes nothing again.
-    a.node._timer = None
     a.node.member.next_tick_at = 0
     a.node._do([])
-    assert a.node._timer is None
-    assert not a.node._streams._open and a.node._writes == set()
+    assert not a.node._timer.is_set
+    assert not a.node._streams._open and a.node._disk.is_idle

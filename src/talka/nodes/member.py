@@ -6,7 +6,6 @@ import os
 import random
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,7 +21,7 @@ from talka.cluster.timings import TIMINGS
 from talka.control.answers import answer
 from talka.control.door import Door
 from talka.control.lanes import Class
-from talka.control.member import NEVER, Asked, ClusterMember, JobsPart
+from talka.control.member import Asked, ClusterMember, JobsPart
 from talka.control.porter import Declined, Porter, RingChanged, Welcomed
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -31,6 +30,7 @@ from talka.net.listening import listening_sockets
 from talka.net.streams import Security, Streams
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_search import Search
+from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.folder import DataFolder
 from talka.store.keyring import KeyringFile
 from talka.store.peers import Peer, PeerFile
@@ -100,10 +100,8 @@ class MemberNode:
         self._stopping = asyncio.Event()
         self._gone = asyncio.Event()
         self._is_closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
-        self._disk: ThreadPoolExecutor | None = None
-        self._writes: set[asyncio.Future[None]] = set()
+        self._timer = CoreTimer(lambda: self.member.next_tick_at, self._on_timer)
+        self._disk = DiskThread()
         self._refusals: dict[tuple[str, str], None] = {}
         self._seen: dict[str, Peer] = {peer.name: peer for peer in self._peers.load()}
         self._remembering: asyncio.TimerHandle | None = None
@@ -256,16 +254,12 @@ class MemberNode:
     async def _close(self) -> None:
         loop = asyncio.get_running_loop()
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.close()
         if self._remembering is not None:
             self._remembering.cancel()
         self._datagrams.stop(loop)
         await self._streams.close()
-        if self._writes:
-            await asyncio.wait(self._writes, timeout=LEAVE_S)
-        if self._disk is not None:
-            self._disk.shutdown(wait=True)
+        await self._disk.close(LEAVE_S)
         if self.failure is None:
             try:
                 self._peers.save(self._peers_now())
@@ -291,27 +285,11 @@ class MemberNode:
         return self._porter.opened > opened
 
     def _on_timer(self) -> None:
-        self._timer, self._timer_at = None, NEVER
-        try:
-            # Answers may wait in the socket that arrived before the timer was due: they are heard first.
-            self._datagrams.drain()
-            now = boottime_ns()
-            if now >= self.member.next_tick_at:
-                self._do(self.member.tick(now))
-        finally:
-            self._arm()
-
-    def _arm(self) -> None:
-        at = self.member.next_tick_at
-        if at == self._timer_at or self._is_closed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = at
-        if at < NEVER:
-            delay_s = max(0, at - boottime_ns()) / SECOND
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        # Answers may wait in the socket that arrived before the timer was due: they are heard first.
+        self._datagrams.drain()
+        now = boottime_ns()
+        if now >= self.member.next_tick_at:
+            self._do(self.member.tick(now))
 
     # -- what is to be done
 
@@ -337,7 +315,7 @@ class MemberNode:
                     self._on_news(effect)
         if self._membership.has_left:
             self._gone.set()
-        self._arm()
+        self._timer.follow()
 
     def _persist(self, ticket: int, puts: tuple[tuple[str, bytes | None], ...]) -> None:
         assert self._votes is not None
@@ -349,7 +327,6 @@ class MemberNode:
             self._do(self.member.on_persisted(boottime_ns(), ticket))
 
     def _on_written(self, is_vital: bool, write: "asyncio.Future[None]") -> None:
-        self._writes.discard(write)
         error = None if write.cancelled() else write.exception()
         if isinstance(error, TalkaError) and not is_vital:
             self._tell_of_files(str(error))
@@ -361,11 +338,7 @@ class MemberNode:
             raise error
 
     def _on_disk(self, work: Callable[..., None], *arguments: object, is_vital: bool = True) -> "asyncio.Future[None]":
-        """In a thread of its own, one after the other: a slow disk must not keep the member from answering."""
-        if self._disk is None:
-            self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
-        write = asyncio.get_running_loop().run_in_executor(self._disk, partial(work, *arguments))
-        self._writes.add(write)
+        write = self._disk.do(work, *arguments)
         write.add_done_callback(partial(self._on_written, is_vital))
         return write
 

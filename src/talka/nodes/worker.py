@@ -7,7 +7,6 @@ import random
 import resource
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +19,7 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.control.answers import metrics_text
 from talka.control.door import Door
 from talka.control.load_job import KillCore, Send, StartCore
-from talka.control.member import NEVER, ClusterMember
+from talka.control.member import ClusterMember
 from talka.control.porter import Declined, Porter, RingChanged, Welcomed
 from talka.control.vault import BLOB_PREFIX
 from talka.control.worker import Worker
@@ -33,6 +32,7 @@ from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
 from talka.nodes.member_events import Event
+from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.blobs import Blobs
 from talka.store.folder import DataFolder
 from talka.store.keyring import KeyringFile
@@ -52,6 +52,7 @@ SEARCH_EVERY_S: Final = 15.0
 ALONE_S: Final = 5.0
 ALONE_AGAIN_S: Final = 60.0
 DRAIN_S: Final = 30.0
+CLOSE_S: Final = 3.0
 FACTS_EVERY_S: Final = 2.0
 MEMORY_SHARE: Final = 0.8
 """Of the machine's memory, for all cores together; one that wants more is refused it by the kernel."""
@@ -102,10 +103,8 @@ class WorkerNode:
         self._hurry = asyncio.Event()
         self._drained = asyncio.Event()
         self._is_closed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
-        self._disk: ThreadPoolExecutor | None = None
-        self._writes: set[asyncio.Future[None]] = set()
+        self._timer = CoreTimer(lambda: self.member.next_tick_at, self._on_timer)
+        self._disk = DiskThread()
         self._refusals: dict[str, None] = {}
         self._happened: dict[str, int] = {}
         self._greeted: dict[str, str] = {}
@@ -254,15 +253,11 @@ class WorkerNode:
 
     async def _close(self) -> None:
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.close()
         await self._supervisor.close()
         self._do(self.member.act(boottime_ns(), self.worker.leave(boottime_ns())))
         await self._streams.close()
-        if self._writes:
-            await asyncio.wait(self._writes, timeout=3)
-        if self._disk is not None:
-            self._disk.shutdown(wait=True)
+        await self._disk.close(CLOSE_S)
         assert self._shelf is not None
         self._shelf.close()
         shutil.rmtree(self._cores_folder, ignore_errors=True)
@@ -355,25 +350,9 @@ class WorkerNode:
     # -- time
 
     def _on_timer(self) -> None:
-        self._timer, self._timer_at = None, NEVER
-        try:
-            now = boottime_ns()
-            if now >= self.member.next_tick_at:
-                self._do(self.member.tick(now))
-        finally:
-            self._arm_timer()
-
-    def _arm_timer(self) -> None:
-        at = self.member.next_tick_at
-        if at == self._timer_at or self._is_closed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = at
-        if at < NEVER:
-            delay_s = max(0, at - boottime_ns()) / SECOND
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+        now = boottime_ns()
+        if now >= self.member.next_tick_at:
+            self._do(self.member.tick(now))
 
     # -- what is to be done
 
@@ -393,10 +372,10 @@ class WorkerNode:
                 case Declined(address=address, reason=reason, text=text):
                     self._on_refused(address, reason, f"does not let this worker in: {text}")
                 case RingChanged(ring=ring):
-                    self._on_disk(self._keys.save, encode_ring(ring))
+                    self._disk.do(self._keys.save, encode_ring(ring))
                 case _:
                     self._on_news(effect)
-        self._arm_timer()
+        self._timer.follow()
 
     def _on_news(self, news: object) -> None:
         if isinstance(news, ManagersLearned):
@@ -416,7 +395,7 @@ class WorkerNode:
     # -- disk
 
     def _persist(self, ticket: int, puts: tuple[tuple[str, bytes | None], ...]) -> None:
-        write = self._on_disk(self._write, puts)
+        write = self._disk.do(self._write, puts)
         write.add_done_callback(partial(self._on_written, ticket, puts[0][0].startswith(BLOB_PREFIX)))
 
     def _write(self, puts: tuple[tuple[str, bytes | None], ...]) -> None:
@@ -447,14 +426,6 @@ class WorkerNode:
             # A worker that forgets whom it obeys could obey the wrong one.
             self.failure = self.failure or error
             self._stopping.set()
-
-    def _on_disk(self, work: Callable[..., None], *arguments: object) -> "asyncio.Future[None]":
-        if self._disk is None:
-            self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
-        write = asyncio.get_running_loop().run_in_executor(self._disk, partial(work, *arguments))
-        self._writes.add(write)
-        write.add_done_callback(self._writes.discard)
-        return write
 
     # -- core processes
 
