@@ -1,37 +1,5 @@
-from collections.abc import AsyncIterator, Callable
+"""Clients are tried against the real API: its fixtures are those of its own tests."""
 
-import pytest
+from tests.web.conftest import api, apis, control, order_of, tokens
 
-from talka.client.requests import JobOrder
-from talka.web.auth import Tokens
-from tests.web.fake_control import KEY, Api, Apis, FakeControl, make_order
-
-
-@pytest.fixture
-async def apis() -> AsyncIterator[Apis]:
-    apis = Apis()
-    try:
-        yield apis
-    finally:
-        await apis.close()
-
-
-@pytest.fixture
-async def api(apis: Apis) -> Api:
-    """On loopback, without tokens."""
-    return await apis.start()
-
-
-@pytest.fixture
-def control(api: Api) -> FakeControl:
-    return api.control
-
-
-@pytest.fixture
-def tokens() -> Tokens:
-    return Tokens([KEY], "shop")
-
-
-@pytest.fixture
-def order_of() -> Callable[..., JobOrder]:
-    return make_order
+__all__ = ["api", "apis", "control", "order_of", "tokens"]

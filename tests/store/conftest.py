@@ -1,4 +1,4 @@
-"""A real PostgreSQL out of a wheel, for the tests that need one."""
+"""A real PostgreSQL out of a wheel and a small disk, for the tests that need one."""
 
 import asyncio
 import contextlib
@@ -153,3 +153,17 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one mebibyte."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.getuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this machine lets nobody mount a small file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

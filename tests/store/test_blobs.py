@@ -4,8 +4,6 @@ import errno
 import hashlib
 import os
 import stat
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -43,20 +41,6 @@ def fail(patch: pytest.MonkeyPatch, name: str, number: int) -> None:
 @pytest.fixture
 def blobs(tmp_path: Path) -> Blobs:
     return Blobs(tmp_path / "blobs")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one mebibyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.getuid() != 0:
-        pytest.skip("only root may mount a small file system")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("this machine lets nobody mount a small file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_what_was_put_is_there_also_for_the_next_process(blobs: Blobs, tmp_path: Path) -> None:

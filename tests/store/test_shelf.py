@@ -6,7 +6,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,20 +29,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "shelf"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one mebibyte."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if os.getuid() != 0:
-        pytest.skip("only root may mount a small file system")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("this machine lets nobody mount a small file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def stored_in(path: Path) -> dict[str, bytes]:
