@@ -6,10 +6,12 @@ import pytest
 
 from talka.clock import SECOND
 from talka.engine.stage import SetupFailed, Stage, prepare_stage
+from talka.errors import Invalid
+from talka.work.arguments import URL
 from talka.work.dsl import Workflow, setup, step, teardown
 from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows
-from talka.work.responses import CustomResponse
+from talka.work.responses import CustomResponse, HTTPResponse
 
 
 def stage_of(workflow: type[Workflow], *, seed: int | None = None) -> Stage:
@@ -123,3 +125,17 @@ async def test_users_share_the_rows_of_a_feed(tmp_path, monkeypatch: pytest.Monk
     assert finished == [True, True]
     assert said == ["the feed users (users.csv) was used up: it has 2 rows"]
     assert stage.recorder.tally.steps["buy"].count == 2, "wanting a row that is not there is no failure of the step"
+
+
+async def test_authorities_that_cannot_be_read_are_told_before_the_clock_starts() -> None:
+    class Secure(Workflow):
+        verify = "no/such/file.pem"
+
+        @step()
+        async def get(self, url: URL = "https://127.0.0.1:1/") -> HTTPResponse:
+            return await self.client.http.get(url)
+
+    stage = stage_of(Secure)
+    with pytest.raises(Invalid, match="the certificate authorities in 'no/such/file.pem' cannot be loaded"):
+        await stage.set_up()
+    await stage.close()

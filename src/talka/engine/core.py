@@ -19,6 +19,7 @@ from talka.engine.calls import ExchangeFailed
 from talka.engine.executor import Executor
 from talka.engine.loader import load
 from talka.engine.recorder import Recorder, described
+from talka.engine.rehearsal import rehearse
 from talka.engine.stage import SetupFailed, Stage, prepare_stage
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
 from talka.errors import Invalid, Untrusted
@@ -115,6 +116,8 @@ class Core:
             self._writer.close()
 
     async def _work(self) -> None:
+        if self._has_own_process:
+            await rehearse()
         arm = await self._inbox.get()
         if not isinstance(arm, Arm):
             raise OutOfTurn(f"{type(arm).__name__} came before Arm")

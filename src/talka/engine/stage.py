@@ -55,9 +55,10 @@ class Stage:
         return user
 
     async def set_up(self) -> None:
-        """Find the addresses of the targets, make a first user, run the setup methods."""
+        """Find the addresses and authorities of the targets, make a first user, run the setup methods."""
         for url in urls_in(self._arguments):
             await self._engine.resolve(url)
+            self._engine.tls_for(url)
         try:
             self._first = self.new_user(-1)
         except Exception as error:

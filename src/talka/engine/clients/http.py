@@ -93,14 +93,21 @@ class HTTPEngine(Shared):
         self._urls: dict[str, PreparedURL] = {}
         self._timeouts: dict[float, Timeout] = {}
         self._resolver = Resolver(self.loop)
-        self.tls: SSLContext | None = None
-        """Made at the first https call."""
+        self._tls: SSLContext | None = None
 
     async def resolve(self, url: PreparedURL) -> list[Address]:
         """Find the addresses of the URL's host, once for each host and port."""
         if url.addresses is None:
             url.addresses = await self._resolver.addresses_of(url.host, url.port)
         return url.addresses
+
+    def tls_for(self, url: PreparedURL) -> "SSLContext | None":
+        """Made at the first https URL; reading the authorities takes some tens of milliseconds."""
+        if url.scheme != "https":
+            return None
+        if self._tls is None:
+            self._tls = tls_context(self.verify)
+        return self._tls
 
     async def close(self) -> None:
         """Close every connection; those that do not part within a second are cut."""
@@ -362,9 +369,7 @@ class HTTPClient:
         try:
             pool = self._pool(url)
             pool.opening += 1
-            if url.scheme == "https" and engine.tls is None:
-                engine.tls = tls_context(engine.verify)
-            tls = engine.tls if url.scheme == "https" else None
+            tls = engine.tls_for(url)
             async with asyncio.timeout(allowed_ns / SECOND):
                 return await open_connection(engine, pool, url, await engine.resolve(url), tls)
         except TimeoutError:
