@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from talka.client.sync import Client as Client
     from talka.engine.clients.deadlines import Timeout as Timeout
     from talka.engine.clients.requests import Form as Form
+    from talka.engine.inline import run_dag_inline as run_dag_inline
     from talka.errors import Invalid as Invalid
     from talka.errors import TalkaError as TalkaError
     from talka.nodes.api import run as run
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from talka.work.dsl import teardown as teardown
     from talka.work.feeds import Feed as Feed
     from talka.work.feeds import between as between
+    from talka.work.handlers import HandlerTask as HandlerTask
+    from talka.work.handlers import command as command
+    from talka.work.handlers import handler as handler
+    from talka.work.pipeline import Dag as Dag
     from talka.work.responses import CustomResponse as CustomResponse
     from talka.work.responses import HTTPResponse as HTTPResponse
     from talka.work.shapes import ConstantRate as ConstantRate
@@ -53,12 +58,15 @@ _HOMES = {
     "talka.client.sync": "Client",
     "talka.engine.clients.deadlines": "Timeout",
     "talka.engine.clients.requests": "Form",
+    "talka.engine.inline": "run_dag_inline",
     "talka.errors": "Invalid TalkaError",
     "talka.nodes.api": "run run_blocking",
     "talka.report.document": "ResultDocument",
     "talka.work.arguments": "URL Auth Cookies Data Directory File FileGlob Headers Params",
     "talka.work.dsl": "Provide Use Workflow action check depends metric setup state step teardown",
     "talka.work.feeds": "Feed between",
+    "talka.work.handlers": "HandlerTask command handler",
+    "talka.work.pipeline": "Dag",
     "talka.work.responses": "CustomResponse HTTPResponse",
     "talka.work.shapes": (
         "ConstantRate ConstantVUs CustomRate CustomVUs IterationsPerVU RampingRate RampingVUs SharedIterations"

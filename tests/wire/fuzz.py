@@ -19,7 +19,7 @@ import msgspec
 from msgspec import inspect
 
 from talka.errors import Untrusted
-from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards
+from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards, tasks
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, framed, packed, unpacked
 from talka.wire.keys import Keyring, decode_ring, encode_ring, key_id
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
@@ -53,6 +53,10 @@ CONVERSATIONS: Final[dict[str, Conversation]] = {
 SHARDS: Final[dict[str, Callable[[bytes], object]]] = {
     "to core": shards.decode_to_core,
     "from core": shards.decode_from_core,
+}
+HANDLERS: Final[dict[str, Callable[[bytes], object]]] = {
+    "to handlers": tasks.decode_to_handlers,
+    "from handlers": tasks.decode_from_handlers,
 }
 JOBS: Final[dict[str, Callable[[bytes], object]]] = {"jobs": jobs.decode, "results": jobs.decode_result}
 
@@ -121,7 +125,14 @@ class Corpus:
         self.messages["shards"] = [
             bytes.fromhex(path.read_text()) for path in sorted(GOLDEN.glob("*.hex")) if not path.stem.startswith(others)
         ]
-        self.messages["jobs"] = [bytes.fromhex(path.read_text()) for path in sorted((GOLDEN / "jobs").glob("*.hex"))]
+        self.messages["jobs"] = [
+            bytes.fromhex(path.read_text())
+            for folder in ("jobs", "tasks")
+            for path in sorted((GOLDEN / folder).glob("*.hex"))
+        ]
+        self.messages["handlers"] = [
+            bytes.fromhex(path.read_text()) for path in sorted((GOLDEN / "handlers").glob("*.hex"))
+        ]
         # As many as of each kind of message, for what is taken only rarely is hardly tried.
         self.messages["results"] = 6 * [bytes.fromhex((GOLDEN / "jobs" / "result.hex").read_text())]
         bodies = [*CONVERSATIONS, "jobs"]
@@ -264,7 +275,7 @@ class Reader:
         self._frame: tuple[str, bytes] = ("", b"")
         self._bodies = {each.channel: name for name, each in CONVERSATIONS.items() if each.channel}
         self._bodies[jobs.CHANNEL] = "jobs"
-        self._messages = {name: each.decode for name, each in CONVERSATIONS.items()} | SHARDS | JOBS
+        self._messages = {name: each.decode for name, each in CONVERSATIONS.items()} | SHARDS | HANDLERS | JOBS
 
     def read(self, kind: str, data: bytes) -> None:
         self._frame = (kind, data)

@@ -41,6 +41,8 @@ def test_what_is_spoilt_was_right_before() -> None:
         for place, decode in enumerate(fuzz.SHARDS.values()):
             taken[place] += decodes(decode, content)
     assert min(taken) >= 4 and sum(taken) >= len(corpus.messages["shards"])
+    handlers = corpus.messages["handlers"]
+    assert all(any(decodes(decode, content) for decode in fuzz.HANDLERS.values()) for content in handlers)
     jobs = corpus.messages["jobs"]
     assert all(any(decodes(decode, content) for decode in fuzz.JOBS.values()) for content in jobs)
 

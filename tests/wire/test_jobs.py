@@ -74,7 +74,17 @@ FENCE = (0, 7, 300)
 SECOND = 1_000_000_000
 BUNDLE = BundleFacts(DIGEST, 70_000, bytes(range(64)), "tests/shop.py", {"BASE": "http://shop"}, "")
 WORKER = WorkerFacts(
-    8, 16 << 30, 1, ("gpu", "chrome"), "1.0", 2**61, "degraded", "the disk is almost full – räumen", "east", 93
+    8,
+    16 << 30,
+    1,
+    ("gpu", "chrome"),
+    "1.0",
+    2**61,
+    "degraded",
+    "the disk is almost full – räumen",
+    "east",
+    93,
+    handlers=("extract", "load"),
 )
 
 ALL: dict[str, JobMessage] = {

@@ -22,8 +22,14 @@ from talka.wire.records import (
 from talka.wire.shards import Settings
 from talka.work.lifecycle import JobState
 
-GOLDEN = Path(__file__).parent / "golden" / "protocol-1" / "jobs"
-NAMES = sorted(path.stem for path in GOLDEN.glob("*.hex") if path.stem != "result")
+PROTOCOL = Path(__file__).parent / "golden" / "protocol-1"
+GOLDEN = PROTOCOL / "jobs"
+NAMES = sorted(
+    f"{folder}/{path.stem}"
+    for folder in ("jobs", "tasks")
+    for path in (PROTOCOL / folder).glob("*.hex")
+    if path.stem != "result"
+)
 NEW_FIELDS = ["new", {"of": [1, None]}]
 ORDER = JobOrder("shop", BundleFacts("0" * 64, 70_000, b"", "shop.py"), (), Settings(grace_ns=0))
 RECORD = JobRecord(job="b4k7", order=ORDER, state=JobState.RUNNING, number=3, account=b"\x80")
@@ -32,7 +38,7 @@ ACCOUNT = JobAccount(attempts=2, workflows=(), engine="python")
 
 def parts_of(name: str) -> list[object]:
     """The tag and the fields of a released message."""
-    parts: list[object] = msgspec.msgpack.decode(bytes.fromhex((GOLDEN / f"{name}.hex").read_text()))
+    parts: list[object] = msgspec.msgpack.decode(bytes.fromhex((PROTOCOL / f"{name}.hex").read_text()))
     return parts
 
 

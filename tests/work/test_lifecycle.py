@@ -89,8 +89,27 @@ def test_a_task_goes_back_when_its_worker_is_lost() -> None:
     assert move(TaskState.RUNNING, TaskState.READY) is TaskState.READY
 
 
-def test_only_a_waiting_task_is_skipped() -> None:
-    assert [state for state in TaskState if TaskState.SKIPPED in TASK_MOVES[state]] == [TaskState.PENDING]
+def test_only_a_task_that_was_not_given_out_is_skipped() -> None:
+    waits = [TaskState.PENDING, TaskState.READY]
+    assert [state for state in TaskState if TaskState.SKIPPED in TASK_MOVES[state]] == waits
+
+
+def test_a_task_waits_again_before_another_try_and_while_its_job_is_paused() -> None:
+    before = [TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING]
+    assert [state for state in TaskState if TaskState.PENDING in TASK_MOVES[state]] == before
+
+
+def test_a_task_that_has_not_ended_can_run_out_of_time_wherever_it_is() -> None:
+    assert all(TaskState.TIMEOUT in TASK_MOVES[state] for state in set(TaskState) - TASK_ENDS)
+
+
+def test_only_a_task_that_was_tried_is_given_up() -> None:
+    tried = [TaskState.ASSIGNED, TaskState.RUNNING]
+    assert [state for state in TaskState if TaskState.DEAD in TASK_MOVES[state]] == tried
+
+
+def test_the_last_task_may_end_while_its_job_is_paused() -> None:
+    assert move(move(JobState.PAUSED, JobState.COMPLETING), JobState.COMPLETED) is JobState.COMPLETED
 
 
 def test_an_illegal_move_names_the_legal_ones() -> None:

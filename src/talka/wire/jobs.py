@@ -16,6 +16,7 @@ from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.leadership import Count, Name
 from talka.wire.shards import Gap, Settings
+from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan
 
 CHANNEL: Final = 6
@@ -63,6 +64,10 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """Of its processors, measured: what readiness goes by, never liveness."""
     life: Count = 0
     """How often it was started from its folder: of two lives the later one counts."""
+    handlers: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=1024)] = ()
+    """Names of the handlers its cores have loaded: tasks of dag jobs run where theirs is."""
+    plain: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=1024)] = ()
+    """Those of them that are plain functions: a core runs one at a time, while of others many wait side by side."""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):
@@ -431,6 +436,7 @@ JobMessage: TypeAlias = (
     | Answer
     | Watch
     | View
+    | TaskMessage
 )
 
 

@@ -50,7 +50,7 @@ JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
     JobState.QUEUED: _STOP | {JobState.DISPATCHING},
     JobState.DISPATCHING: _STOP | {JobState.RUNNING},
     JobState.RUNNING: _STOP | {JobState.COMPLETING, JobState.PAUSED},
-    JobState.PAUSED: _STOP | {JobState.RUNNING},
+    JobState.PAUSED: _STOP | {JobState.RUNNING, JobState.COMPLETING},  # what runs goes on, and may be the last
     JobState.COMPLETING: _STOP | _JOB_ENDS,
     JobState.CANCELLING: _JOB_ENDS,  # not only CANCELLED: the work may have been done already
     JobState.COMPLETED: frozenset(),
@@ -61,14 +61,27 @@ JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
 }
 
 TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
-    TaskState.PENDING: frozenset({TaskState.READY, TaskState.SKIPPED, TaskState.CANCELLED}),
-    TaskState.READY: frozenset({TaskState.ASSIGNED, TaskState.CANCELLED}),
+    TaskState.PENDING: frozenset({TaskState.READY, TaskState.SKIPPED, TaskState.CANCELLED, TaskState.TIMEOUT}),
+    TaskState.READY: frozenset(
+        {
+            TaskState.ASSIGNED,
+            TaskState.PENDING,  # its job is paused, or it is to be run from the start
+            TaskState.COMPLETED,  # another with its key was
+            TaskState.SKIPPED,
+            TaskState.CANCELLED,
+            TaskState.TIMEOUT,
+        }
+    ),
     TaskState.ASSIGNED: frozenset(
         {
             TaskState.RUNNING,
             TaskState.READY,  # refused, or its worker is lost
+            TaskState.PENDING,  # the same, and it has to wait before another try
+            TaskState.COMPLETED,  # nobody said that it runs before it was done
             TaskState.FAILED,  # it could not be started
             TaskState.CANCELLED,
+            TaskState.TIMEOUT,
+            TaskState.DEAD,
         }
     ),
     TaskState.RUNNING: frozenset(
@@ -79,6 +92,7 @@ TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
             TaskState.TIMEOUT,
             TaskState.DEAD,
             TaskState.READY,  # its worker is lost
+            TaskState.PENDING,  # it waits before another try
         }
     ),
     TaskState.COMPLETED: frozenset(),

@@ -1,0 +1,176 @@
+"""What people are shown of dag jobs: the answers of the HTTP API. New fields go last and have a default."""
+
+import msgspec
+
+from talka.work.lifecycle import JobState, TaskState
+
+
+class DagFacts(msgspec.Struct, frozen=True):
+    """A dag job."""
+
+    id: str
+    name: str
+    state: JobState
+    kind: str = "dag"
+    reason: str = ""
+    submitted_at: str = ""
+    started_at: str = ""
+    ended_at: str = ""
+    submitted_by: str = ""
+    tasks: int = 0
+    counts: dict[str, int] = {}
+    """Tasks by state."""
+    position: int | None = None
+    """Ready tasks of all jobs that come before its first one, while none of its own runs."""
+    exit_code: int | None = None
+    """Null until it has ended: 0 completed, 6 partial, 8 any other end."""
+
+
+class TaskView(msgspec.Struct, frozen=True):
+    id: str
+    state: TaskState
+    handler: str = ""
+    attempts: int = 0
+    output: msgspec.Raw = msgspec.Raw(b"null")
+    error: str = ""
+    cause: str = ""
+    worker: str = ""
+    depends_on: list[str] = []
+    priority: int = 5
+    ready_at: str = ""
+    """It waits until then: a delay, or before another try."""
+    started_at: str = ""
+    ended_at: str = ""
+    progress: msgspec.Raw = msgspec.Raw(b"null")
+    """What its handler last told."""
+
+
+class TasksPage(msgspec.Struct, frozen=True):
+    items: list[TaskView]
+    next: str = ""
+
+
+class EventView(msgspec.Struct, frozen=True):
+    at: str
+    kind: str
+    task: str = ""
+    text: str = ""
+    number: int = 0
+
+
+class EventsPage(msgspec.Struct, frozen=True):
+    items: list[EventView]
+    next: str = ""
+
+
+class GraphView(msgspec.Struct, frozen=True):
+    """Tasks and what they wait for. At most 10,000 tasks; `left_out` says how many more there are."""
+
+    tasks: list[TaskView]
+    edges: list[tuple[str, str]]
+    """From a dependency to what waits for it."""
+    left_out: int = 0
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why one worker does not run a task: the first thing that stands in the way."""
+
+    worker: str
+    constraint: str
+    """A word: offline, draining, handler, capability, memory, quarantine, slots, limit, rate …; empty: nothing does."""
+    text: str
+
+
+class WhyView(msgspec.Struct, frozen=True):
+    task: str
+    state: TaskState
+    text: str
+    """What it waits for, in a sentence."""
+    workers: list[Reason] = []
+
+
+class AttemptView(msgspec.Struct, frozen=True):
+    attempt: int
+    worker: str
+    started_at: str
+    ended_at: str
+    cause: str
+    error: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    memory_bytes: int = 0
+
+
+class LogLineView(msgspec.Struct, frozen=True):
+    at: str
+    attempt: int
+    text: str
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    items: list[LogLineView]
+    next: str = ""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A task that was given up, with all that was tried."""
+
+    id: str
+    """`JOB/TASK`: by this it is replayed."""
+    job: str
+    task: str
+    handler: str
+    cause: str
+    error: str
+    ended_at: str
+    attempts: list[AttemptView] = []
+
+
+class DeadLettersPage(msgspec.Struct, frozen=True):
+    items: list[DeadLetter]
+    next: str = ""
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """Ready tasks of one handler."""
+
+    handler: str
+    ready: int
+    running: int
+    workers: int
+    """That have the handler."""
+    oldest_s: float = 0.0
+
+
+class LimitView(msgspec.Struct, frozen=True):
+    key: str
+    held: int
+    concurrency: int = 0
+    rate: str = ""
+    waiting: int = 0
+
+
+class QueuesView(msgspec.Struct, frozen=True):
+    queues: list[QueueView]
+    limits: list[LimitView] = []
+
+
+class ScheduleView(msgspec.Struct, frozen=True):
+    name: str
+    cron: str
+    next_at: str
+    last_job: str = ""
+
+
+class RetryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Run again: the named tasks and all that depends on them; none named: every task that did not complete."""
+
+    tasks: tuple[str, ...] = ()
+    config: dict[str, msgspec.Raw] = {}
+    """New configs by task id."""
+
+
+class SkipRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Do not run these: what waits for them goes on without their output."""
+
+    tasks: tuple[str, ...]

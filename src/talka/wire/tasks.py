@@ -1,0 +1,236 @@
+"""The conversation about tasks of dag jobs: a manager with its workers, and a worker with the cores that run handlers.
+
+An attempt is named by its fence alone (`work.records`): whatever is said of it carries that number, and what is said of
+another than the one given out last counts for nothing. Everything goes in batches. Every message may be lost, doubled
+or overtaken: a result is told again until it was taken.
+"""
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from talka.errors import Invalid, Untrusted
+
+TASKS_LIMIT: Final = 1024
+"""Of one message."""
+BATCH_LIMIT_BYTES: Final = 512 * 1024
+"""Of all that travels together, unless one alone is larger."""
+INPUTS_LIMIT_BYTES: Final = 16 * 1024 * 1024
+"""Of all inputs of one task together. What does not fit its Hand travels before it, in Feeds."""
+LOG_LINE_LIMIT: Final = 4096
+ERROR_LIMIT: Final = 8192
+
+Number = Annotated[int, msgspec.Meta(ge=0)]
+Word = Annotated[str, msgspec.Meta(max_length=200)]
+Outcome: TypeAlias = Literal["completed", "failed", "died", "timeout", "cancelled", "refused"]
+"""`failed`: the handler raised, or its command ended badly. `died`: its process did. `refused`: this worker cannot run
+it at all; another may."""
+
+
+class HandedTask(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt, with all that its handler is to know."""
+
+    fence: Number
+    job: Word
+    """The job's id, for people."""
+    id: Word
+    handler: Word
+    attempt: Number
+    config: bytes
+    """JSON."""
+    inputs: dict[str, bytes] = {}
+    """Outputs of dependencies by their id, JSON each; those that came in Feeds are added to these."""
+    attempt_ms: Number = 0
+    """After so long it is stopped; 0: never."""
+    key: str = ""
+    checkpoint: bytes = b""
+    """What an earlier attempt told last, JSON; empty: nothing."""
+    alone: bool = False
+    """In a process with nothing else: an earlier one died, or it has bounds."""
+    memory_bytes: Number = 0
+    cpu_ms: Number = 0
+    files: Number = 0
+    fed: Number = 0
+    """So many inputs came in Feeds: where one of those was lost, the task is refused."""
+
+
+class TaskResult(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one attempt."""
+
+    fence: Number
+    outcome: Outcome
+    output: bytes = b""
+    """JSON, of one that completed."""
+    error: Annotated[str, msgspec.Meta(max_length=ERROR_LIMIT)] = ""
+    """A sentence for people; of an exception its class, text and place."""
+    cause: Word = ""
+    """A word for rules: the name of the exception's class, timeout, oom, SIGSEGV, exit, …"""
+    exit_code: int = 0
+    signal: str = ""
+    took_us: Number = 0
+    memory_bytes: Number = 0
+    alone: bool = False
+    """Nothing else was in its process: if that died, this task was it."""
+    classes: tuple[Word, ...] = ()
+    """Names of the exception's class and its bases, for `retry.never`."""
+
+
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
+    fence: Number
+    at_ms: Number
+    text: Annotated[str, msgspec.Meta(max_length=LOG_LINE_LIMIT)]
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """The latest that a handler gave `task.heartbeat`."""
+
+    fence: Number
+    details: bytes
+    """JSON."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """Numbers are never reused; new fields go last and have a default. They are of the conversation about jobs
+    (`wire.jobs`), from 60 on."""
+
+
+# Manager to worker. `epoch` is of the manager's life: a worker obeys the highest it has seen, which is on its disk.
+
+
+class Hand(Message, frozen=True, tag=60):
+    """Run these. One that the worker has already is not begun again."""
+
+    epoch: Number
+    tasks: Annotated[tuple[HandedTask, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+
+
+class Recall(Message, frozen=True, tag=61):
+    """Stop these, asking first and killing after `grace_ms`; each ends with a result. Unknown ones are answered with
+    `cancelled` too."""
+
+    epoch: Number
+    fences: Annotated[tuple[Number, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+    grace_ms: Number = 30_000
+
+
+class Took(Message, frozen=True, tag=62):
+    """These results are kept for good, or refused for good: forget them."""
+
+    epoch: Number
+    fences: Annotated[tuple[Number, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+
+
+class Which(Message, frozen=True, tag=63):
+    """A manager that begins its life asks what the worker has. It is asked again until it is answered."""
+
+    epoch: Number
+
+
+class Feed(Message, frozen=True, tag=67):
+    """Inputs of an attempt that is about to be handed, as many as fit. Forgotten when no Hand follows."""
+
+    epoch: Number
+    fence: Number
+    inputs: dict[str, bytes]
+
+
+# Worker to manager.
+
+
+class Done(Message, frozen=True, tag=64):
+    results: Annotated[tuple[TaskResult, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+
+
+class Underway(Message, frozen=True, tag=65):
+    """What runs since longer than a moment, what it told of itself, and its lines. Lost ones are not told again,
+    except that the latest progress of each is."""
+
+    began: tuple[Number, ...] = ()
+    progress: tuple[Progress, ...] = ()
+    lines: tuple[LogLine, ...] = ()
+
+
+class Holding(Message, frozen=True, tag=66):
+    """The answer to Which: attempts that wait or run here, or have ended and were not taken yet. In several parts when
+    there are many; those of one answer have its number."""
+
+    epoch: Number
+    fences: Annotated[tuple[Number, ...], msgspec.Meta(max_length=65_536)]
+    part: Number = 0
+    parts: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+
+
+TaskMessage: TypeAlias = Hand | Recall | Took | Which | Feed | Done | Underway | Holding
+
+
+# A worker and one of its cores, over a unix socket. The core has imported the handlers' file.
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The first word: import these files. Answered with `Loaded`."""
+
+    files: tuple[str, ...]
+    threads: int = 1
+    """Plain functions at the same time; async ones are as many as are given."""
+    worker: str = ""
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    tasks: tuple[HandedTask, ...]
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Cancel these; each answers with a result as soon as its code lets it."""
+
+    fences: tuple[int, ...]
+    reason: Literal["cancelled", "timeout"] = "cancelled"
+
+
+class Loaded(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    pid: int
+    handlers: tuple[str, ...] = ()
+    problem: str = ""
+    """Why the files cannot be used, with file and line; nothing can run then."""
+    plain: tuple[str, ...] = ()
+    """Those of `handlers` that are plain functions: a core runs one of them at a time, in the order it was told."""
+
+
+class Ran(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    results: tuple[TaskResult, ...]
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    progress: tuple[Progress, ...] = ()
+    lines: tuple[LogLine, ...] = ()
+
+
+ToHandlers: TypeAlias = Load | Run | Stop
+FromHandlers: TypeAlias = Loaded | Ran | Said
+
+
+class BadTaskMessage(Untrusted):
+    """Bytes that are no message of this conversation."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_to_handlers: msgspec.msgpack.Decoder[ToHandlers] = msgspec.msgpack.Decoder(ToHandlers)
+_from_handlers: msgspec.msgpack.Decoder[FromHandlers] = msgspec.msgpack.Decoder(FromHandlers)
+_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
+
+
+def encode(message: ToHandlers | FromHandlers) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_to_handlers(content: bytes) -> ToHandlers:
+    try:
+        return _to_handlers.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadTaskMessage(f"a frame holds no message to a core: {error}") from None
+
+
+def decode_from_handlers(content: bytes) -> FromHandlers:
+    try:
+        return _from_handlers.decode(content)
+    except _NO_MESSAGE as error:
+        raise BadTaskMessage(f"a frame holds no message of a core: {error}") from None

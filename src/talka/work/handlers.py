@@ -1,0 +1,222 @@
+"""Handlers as users write them: functions and command lines that run the tasks of dag jobs.
+
+A declaration is remembered in the module it is written in, so that importing a file again begins anew. Nothing here runs
+anything; `engine` does, in processes of its own.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from talka.work.durations import shown
+from talka.work.specs import BadWorkflows, Problem
+
+NAME: Final = re.compile(r"[A-Za-z0-9._:@/-]{1,64}")
+VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DECLARED: Final = "__talka_handlers__"
+"""A name among the globals of every module that declares handlers."""
+MARK: Final = "__talka_handler__"
+"""An attribute of every function that is one, by which it is known where it is imported."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class HandlerTask(Protocol):
+    """What a handler is given: one attempt of one task."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+    @property
+    def config(self) -> Any:
+        """As it was submitted."""
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """Outputs of the tasks it depends on, by their ids. One that was skipped or given up is not there."""
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time."""
+
+    @property
+    def fence(self) -> int:
+        """Larger with every attempt, of whichever task: let what is written to refuse a smaller one than it has seen."""
+
+    @property
+    def key(self) -> str:
+        """Idempotency key, as it was submitted."""
+
+    @property
+    def checkpoint(self) -> Any:
+        """What an earlier attempt gave `heartbeat` last; None: nothing."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was asked to stop. An async handler is cancelled as well; a plain function must look."""
+
+    def heartbeat(self, details: Any = None) -> None:
+        """Tells how far it is. The latest is shown to people, and to the next attempt as `checkpoint`."""
+
+    def log(self, text: str) -> None:
+        """A line for people, kept with the task."""
+
+
+class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One declaration. Either `function` or `command` is there."""
+
+    name: str
+    function: Callable[..., Any] | None = None
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    """Of the command, besides the environment of its worker."""
+    is_async: bool = False
+    file: str = ""
+    line: int = 0
+
+
+class BadHandlers(BadWorkflows):
+    """What is wrong with the handlers of a file, all of it."""
+
+
+class _Declaration(msgspec.Struct):
+    """What was written, unchecked: whoever imports the file is told all that is wrong with it at once."""
+
+    name: object
+    function: Any
+    command: object
+    env: object
+    file: str
+    line: int
+
+
+def handler(name: str) -> Callable[[Function], Function]:
+    """The function below runs tasks whose handler is `name`. It is given one argument, a `HandlerTask`, and returns the
+    task's output: anything that JSON can hold."""
+    frame = _caller()
+    if callable(name):  # @handler without parentheses
+        _declare(frame.f_globals, _Declaration(None, name, None, None, *_place_of(name, frame)))
+        return name
+
+    def decorate(function: Function) -> Function:
+        _declare(frame.f_globals, _Declaration(name, function, None, None, *_place_of(function, frame)))
+        return function
+
+    return decorate
+
+
+def command(name: str, arguments: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
+    """Tasks whose handler is `name` are run by a program. It reads `{"config", "inputs", "checkpoint"}` as JSON from its
+    standard input, has TALKA_TASK, TALKA_JOB, TALKA_ATTEMPT and TALKA_FENCE in its environment, and what it writes to
+    its standard output is the task's output: JSON, or else text. Any exit code but 0 is a failure."""
+    frame = _caller()
+    declaration = _Declaration(
+        name, None, arguments, {} if env is None else env, frame.f_code.co_filename, frame.f_lineno
+    )
+    _declare(frame.f_globals, declaration)
+
+
+def handlers_of(module: ModuleType) -> dict[str, HandlerSpec]:
+    """Handlers that are declared in the module, and functions declared in others that it has imported by name. Raises
+    `BadHandlers` with all that is wrong with them."""
+    declared: list[_Declaration] = list(vars(module).get(DECLARED, ()))
+    problems: list[Problem] = []
+    for value in list(vars(module).values()):
+        mark = getattr(value, MARK, None) if inspect.isfunction(value) else None
+        if not isinstance(mark, _Declaration):
+            continue
+        if mark.function is not value:  # functools.wraps copied the mark
+            problems.append(Problem("has a decorator above @handler: put @handler on top", mark.file, mark.line))
+        elif not any(mark is other for other in declared):
+            declared.append(mark)
+    found: dict[str, HandlerSpec] = {}
+    for declaration in declared:
+        texts = list(_wrong_with(declaration))
+        problems += (Problem(text, declaration.file, declaration.line) for text in texts)
+        if texts:
+            continue
+        spec = _spec(declaration)
+        if other := found.get(spec.name):
+            text = f"there are two handlers named {spec.name}: the other one is in {other.file}:{other.line}"
+            problems.append(Problem(text, spec.file, spec.line))
+        found[spec.name] = spec
+    if problems:
+        raise BadHandlers(problems)
+    return found
+
+
+def _caller() -> Any:
+    frame = inspect.currentframe()
+    assert frame is not None and frame.f_back is not None and frame.f_back.f_back is not None  # this is CPython
+    return frame.f_back.f_back
+
+
+def _place_of(function: object, frame: Any) -> tuple[str, int]:
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    return (frame.f_code.co_filename, frame.f_lineno) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def _declare(home: dict[str, Any], declaration: _Declaration) -> None:
+    declared: list[_Declaration] = home.setdefault(DECLARED, [])
+    # A module that is loaded anew keeps its globals: what stands in the same place is the same declaration.
+    place = (declaration.name, declaration.file, declaration.line)
+    declared[:] = [other for other in declared if (other.name, other.file, other.line) != place]
+    declared.append(declaration)
+    if inspect.isfunction(declaration.function):
+        setattr(declaration.function, MARK, declaration)
+
+
+def _wrong_with(declaration: _Declaration) -> Iterator[str]:
+    name, function = declaration.name, declaration.function
+    if name is None:
+        yield f'@handler without a name: write @handler("{getattr(function, "__name__", "name")}")'
+        return
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        yield f"{shown(name)} is not a name of a handler: write 1 to 64 letters, digits and . _ : @ / -"
+        return
+    if function is None:
+        yield from _wrong_with_command(f"command {name}", declaration.command, declaration.env)
+        return
+    label = f"handler {name}"
+    if not inspect.isroutine(function):
+        yield f"{label} is not a function"
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        yield f"{label} yields: return its output instead"
+    else:
+        try:
+            inspect.signature(function).bind(None)
+        except (TypeError, ValueError):
+            yield f"{label} must take one argument, the task: write def {getattr(function, '__name__', name)}(task)"
+
+
+def _wrong_with_command(label: str, arguments: object, env: object) -> Iterator[str]:
+    if isinstance(arguments, str):
+        yield f'{label} is one text: write a list, such as ["convert", "--fast"]; no shell reads it'
+    elif not isinstance(arguments, Sequence) or not arguments:
+        yield f"{label} names no program: write a list of the program and its arguments"
+    elif not all(isinstance(word, str) and "\0" not in word for word in arguments) or not arguments[0]:
+        yield f"{label} has an argument that is not text"
+    if not isinstance(env, Mapping) or not all(
+        isinstance(key, str) and VARIABLE.fullmatch(key) and isinstance(value, str) and "\0" not in value
+        for key, value in env.items()
+    ):
+        yield f"{label} has an env that does not map names of variables to text"
+
+
+def _spec(declaration: _Declaration) -> HandlerSpec:
+    arguments: Any = declaration.command or ()
+    env: Any = declaration.env or {}
+    return HandlerSpec(
+        name=str(declaration.name),
+        function=declaration.function,
+        command=tuple(arguments),
+        env=dict(env),
+        is_async=inspect.iscoroutinefunction(declaration.function),
+        file=declaration.file,
+        line=declaration.line,
+    )

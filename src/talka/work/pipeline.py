@@ -1,0 +1,228 @@
+"""The builder of dag jobs: tasks are put down one by one, each after those it needs.
+
+dag = Dag("nightly")
+pages = [dag.task(f"page[{n}]", "fetch", {"page": n}) for n in range(10)]
+dag.task("report", "merge", after=pages, retry={"max": 5})
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from talka.errors import Invalid
+from talka.work.cron import Cron
+from talka.work.dag import (
+    BadDag,
+    Bounds,
+    DagSettings,
+    DagSpec,
+    Duration,
+    FailurePolicy,
+    Limit,
+    Retry,
+    TaskSpec,
+    Timeouts,
+    decode_task,
+    examined,
+    explained,
+    settings_problems,
+)
+from talka.work.durations import shown
+from talka.work.handlers import MARK
+from talka.work.specs import BadWorkflows, Problem
+
+Submitted = TypeVar("Submitted", covariant=True)
+Answer = TypeVar("Answer")
+After: TypeAlias = "Node | str | Iterable[Node | str]"
+Fields: TypeAlias = Mapping[str, Any]
+
+_PLAIN: Final = (str, bytes)
+
+
+class BadPipeline(BadWorkflows):
+    """What is wrong with a pipeline, all of it."""
+
+
+class Submitter(Protocol[Submitted]):
+    """A client, whether its calls wait or are awaited."""
+
+    def submit_dag(self, spec: DagSpec, key: str = "") -> Submitted: ...
+
+
+class Node:
+    """A task of a `Dag`: name it in `after`."""
+
+    __slots__ = ("dag", "id")
+
+    def __init__(self, id: str, dag: "Dag") -> None:
+        self.id, self.dag = id, dag
+
+    def __repr__(self) -> str:
+        return f"<task {self.id}>"
+
+
+class _Written(msgspec.Struct):
+    """A task as it was written, and where. Checked by `Dag.spec`, so that all problems are told at once."""
+
+    fields: dict[str, Any]
+    problems: list[str]
+    file: str
+    line: int
+
+
+class Dag:
+    """A job under construction. What is given as `retry`, `timeouts`, `limits` and `bounds` are mappings with the fields
+    that a pipeline file has."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_failure: FailurePolicy = "fail_fast",
+        retry: Retry | Fields | None = None,
+        timeouts: Timeouts | Fields | None = None,
+        timeout: Duration | None = None,
+        schedule: str = "",
+    ) -> None:
+        self.name = name
+        self.schedule = schedule
+        self.file, self.line = _written_at()
+        self._settings: dict[str, Any] = {"on_failure": on_failure}
+        for field, value in (("retry", retry), ("timeouts", timeouts), ("timeout", timeout)):
+            if value is not None:
+                self._settings[field] = value
+        self._tasks: list[_Written] = []
+
+    def __repr__(self) -> str:
+        return f"Dag({self.name!r}, {len(self._tasks)} tasks)"
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def task(
+        self,
+        id: str,
+        handler: str | Callable[..., Any],
+        config: Any = None,
+        *,
+        after: After = (),
+        priority: int = 5,
+        retry: Retry | Fields | None = None,
+        timeouts: Timeouts | Fields | None = None,
+        capabilities: Iterable[str] = (),
+        min_memory: int | str = 0,
+        delay: Duration = 0.0,
+        key: str = "",
+        limits: Iterable[Limit | Fields] = (),
+        bounds: Bounds | Fields | None = None,
+    ) -> Node:
+        """Adds a task. `handler` is the name of one, or a function under @handler in the same file or another."""
+        problems: list[str] = []
+        fields: dict[str, Any] = {
+            "id": id,
+            "handler": handler if isinstance(handler, str) else _handler_name(handler, problems),
+            "config": config,
+            "depends_on": self._ids(after, problems),
+            "priority": priority,
+            "retry": retry,
+            "timeouts": timeouts,
+            "capabilities": capabilities if isinstance(capabilities, _PLAIN) else list(capabilities),
+            "min_memory": min_memory,
+            "delay": delay,
+            "key": key,
+            "limits": list(limits) if not isinstance(limits, Mapping) else limits,
+            "bounds": bounds,
+        }
+        self._tasks.append(_Written(fields, problems, *_written_at()))
+        return Node(id, self)
+
+    def spec(self) -> DagSpec:
+        """The job, as it is submitted. Raises `BadPipeline` with all that is wrong with it."""
+        problems: list[Problem] = []
+        settings = self._checked_settings(problems)
+        if not self._tasks:
+            problems.append(self._problem('has no tasks: write dag.task("id", "handler")'))
+        tasks: list[TaskSpec] = []
+        places: list[_Written] = []
+        for written in self._tasks:
+            texts, task = list(written.problems), None
+            try:
+                task = decode_task(msgspec.json.encode(written.fields))
+            except BadDag as error:
+                texts.append(str(error))
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:
+                texts.append(f"holds what JSON cannot: {error}")
+            label = f"task {written.fields['id']}"
+            problems += (Problem(f"{label}: {text}", written.file, written.line) for text in texts)
+            if task is not None:
+                tasks.append(task)
+                places.append(written)
+        if len(tasks) == len(self._tasks):  # else one that could not be read would be missed by those after it
+            problems += (
+                Problem(str(error), places[error.index].file, places[error.index].line) for error in examined(tasks)[1]
+            )
+        if problems:
+            raise BadPipeline(problems)
+        return DagSpec(name=self.name, tasks=tuple(tasks), settings=settings, schedule=self.schedule)
+
+    def submit(self, client: Submitter[Answer], key: str = "") -> Answer:
+        """Whatever the client answers. `key`: the same one again is the same job, not another."""
+        return client.submit_dag(self.spec(), key)
+
+    def _problem(self, text: str) -> Problem:
+        return Problem(f"Dag {self.name}: {text}", self.file, self.line)
+
+    def _checked_settings(self, problems: list[Problem]) -> DagSettings:
+        if not isinstance(self.name, str) or not 1 <= len(self.name) <= 200:
+            problems.append(self._problem("its name must be text of 1 to 200 characters"))
+        try:
+            if self.schedule:
+                Cron.parse(self.schedule)
+        except Invalid as error:
+            problems.append(self._problem(str(error)))
+        try:
+            settings = msgspec.json.decode(msgspec.json.encode(self._settings), type=DagSettings)
+        except msgspec.MsgspecError as error:
+            path, text = explained(error, DagSettings)
+            problems.append(self._problem(f"{path}: {text}" if path else text))
+            return DagSettings()
+        except (TypeError, ValueError) as error:
+            problems.append(self._problem(f"its settings hold what JSON cannot: {error}"))
+            return DagSettings()
+        problems += (self._problem(text) for _, text in settings_problems(settings))
+        return settings
+
+    def _ids(self, after: After, problems: list[str]) -> list[str]:
+        nodes: Iterable[object] = [after] if isinstance(after, Node | str) else after
+        ids = []
+        for node in nodes:
+            if isinstance(node, str):
+                ids.append(node)
+            elif not isinstance(node, Node):
+                problems.append(f"after names {shown(node)}: name tasks or their ids")
+            elif node.dag is not self:
+                problems.append(f"after names {node.id}, which is a task of another Dag")
+            else:
+                ids.append(node.id)
+        return ids
+
+
+def _handler_name(function: object, problems: list[str]) -> str:
+    name = getattr(getattr(function, MARK, None), "name", None)
+    if isinstance(name, str):
+        return name
+    problems.append(f'its handler {getattr(function, "__name__", "")} is not under @handler("name")')
+    return "unknown"
+
+
+def _written_at() -> tuple[str, int]:
+    """Of the nearest caller outside of this file."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)

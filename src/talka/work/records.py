@@ -1,0 +1,273 @@
+"""What a store keeps of dag jobs: rows, and the changes that are made to them, many at once and all or none.
+
+A job has a number, a task an index in its job; (number, index) is its key. An attempt is named by its fence, a number
+that is never used twice and grows with every attempt that is given out, also across restarts: the manager's epoch in
+the upper bits, a counter below.
+"""
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from talka.work.lifecycle import JobState, TaskState
+
+EPOCH_SHIFT: Final = 32
+TASK_STATES: Final = tuple(TaskState)
+"""As numbers in a store: the position here. New ones go last."""
+JOB_STATES: Final = tuple(JobState)
+
+TaskKey: TypeAlias = tuple[int, int]
+
+
+def epoch_of(fence: int) -> int:
+    return fence >> EPOCH_SHIFT
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    id: str
+    name: str
+    state: JobState
+    submitted_ms: int
+    settings: bytes
+    """`DagSettings` as JSON."""
+    tasks: int = 0
+    key: str = ""
+    """Idempotency key of the submission; `digest` is of what was submitted with it."""
+    digest: str = ""
+    submitted_by: str = ""
+    started_ms: int = 0
+    ended_ms: int = 0
+    reason: str = ""
+    counts: dict[str, int] = {}
+    """Tasks by state, once the job has ended."""
+
+
+class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of a task."""
+
+    job: int
+    index: int
+    id: str
+    state: TaskState
+    spec: bytes
+    """`TaskSpec` as JSON."""
+    depends_on: tuple[int, ...] = ()
+    attempts: int = 0
+    fence: int = 0
+    """Of the attempt given out last."""
+    worker: str = ""
+    """`name#boot` of whoever has or had it."""
+    ready_ms: int = 0
+    """Not before this instant: a delay, or the wait before another try."""
+    started_ms: int = 0
+    ended_ms: int = 0
+    output: bytes = b""
+    """JSON; empty: none. A larger one is in a blob, and this is empty."""
+    blob: str = ""
+    """Digest of a large output."""
+    error: str = ""
+    cause: str = ""
+    """Of its end, or of its last failed attempt: a word such as exception, timeout, oom, SIGSEGV, exit, cancelled."""
+    deaths: int = 0
+    """Processes that died with it alone in them."""
+    checkpoint: bytes = b""
+    """What the handler last gave `task.heartbeat`."""
+    failures: int = 0
+    """Attempts that count against its retries: not those that were lost with their worker."""
+
+
+class LiveTask(msgspec.Struct, frozen=True, array_like=True):
+    """What a manager must know of a task to go on with its job: one of millions, so little."""
+
+    index: int
+    state: int
+    """Position in TASK_STATES."""
+    id: str
+    depends_on: bytes
+    """Indexes, four bytes each, little end first."""
+    attempts: int
+    fence: int
+    worker: str
+    ready_ms: int
+    deaths: int
+    handler: str
+    priority: int
+    failures: int = 0
+
+
+class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt that did not complete its task; the one that did is in the task's own row."""
+
+    job: int
+    index: int
+    attempt: int
+    fence: int
+    worker: str
+    started_ms: int
+    ended_ms: int
+    cause: str
+    error: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    memory_bytes: int = 0
+
+
+class EventRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Something people may want to know of a job. Ends of tasks are in their rows and not repeated here."""
+
+    job: int
+    at_ms: int
+    kind: str
+    """submitted, started, paused, resumed, retry, lost, dead, skipped, rerun, cancelled, ended …"""
+    index: int = -1
+    text: str = ""
+    number: int = 0
+    """Given by the store, growing."""
+
+
+class LogRow(msgspec.Struct, frozen=True, kw_only=True):
+    job: int
+    index: int
+    attempt: int
+    at_ms: int
+    text: str
+    number: int = 0
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    cron: str
+    spec: bytes
+    """`DagSpec` as JSON, without its schedule."""
+    next_ms: int
+    last_job: str = ""
+    submitted_by: str = ""
+
+
+# Changes. A store makes a batch of them in one transaction, in order. Those with a fence change nothing when the row's
+# is another: the number of rows that were changed is answered, and whoever asked counts the rest as refused.
+
+
+class PutJob(msgspec.Struct, frozen=True):
+    """A new job. Its tasks follow in `PutTasks`, possibly in later batches while its state is SUBMITTED."""
+
+    row: JobRow
+
+
+class PutTasks(msgspec.Struct, frozen=True):
+    rows: tuple[TaskRow, ...]
+
+
+class MoveJob(msgspec.Struct, frozen=True):
+    job: int
+    state: JobState
+    at_ms: int
+    reason: str = ""
+    tasks: int | None = None
+    counts: dict[str, int] | None = None
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """An attempt is given out: ASSIGNED, unless the row has a higher fence already."""
+
+    job: int
+    index: int
+    attempt: int
+    fence: int
+    worker: str
+    at_ms: int
+
+
+class Complete(msgspec.Struct, frozen=True):
+    """The end of a task. Only under its fence; 0: whatever it is (a task that is not given out: skipped, cancelled)."""
+
+    job: int
+    index: int
+    fence: int
+    state: TaskState
+    at_ms: int
+    output: bytes = b""
+    blob: str = ""
+    error: str = ""
+    cause: str = ""
+    started_ms: int = 0
+    worker: str = ""
+    attempts: int = 0
+    key: str = ""
+    """Idempotency key of a task that completed: remembered with its output."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Not running any more and to be tried again: PENDING, from `ready_ms` on. Only under its fence; 0: whatever."""
+
+    job: int
+    index: int
+    fence: int
+    ready_ms: int
+    attempts: int
+    deaths: int = 0
+    cause: str = ""
+    error: str = ""
+    failures: int = 0
+
+
+class Extend(msgspec.Struct, frozen=True):
+    """A handler's checkpoint, only under its fence."""
+
+    job: int
+    index: int
+    fence: int
+    checkpoint: bytes
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """Run again: PENDING, nothing tried yet, no output, optionally with another spec."""
+
+    job: int
+    index: int
+    spec: bytes = b""
+
+
+class PutAttempt(msgspec.Struct, frozen=True):
+    row: AttemptRow
+
+
+class PutEvent(msgspec.Struct, frozen=True):
+    row: EventRow
+
+
+class PutLogs(msgspec.Struct, frozen=True):
+    rows: tuple[LogRow, ...]
+
+
+class PutSchedule(msgspec.Struct, frozen=True):
+    row: ScheduleRow
+
+
+class DropSchedule(msgspec.Struct, frozen=True):
+    name: str
+
+
+class DropJob(msgspec.Struct, frozen=True):
+    """A submission that was broken off, or a job that is kept no longer, with all that belongs to it."""
+
+    job: int
+
+
+Change: TypeAlias = (
+    PutJob
+    | PutTasks
+    | MoveJob
+    | Claim
+    | Complete
+    | Release
+    | Extend
+    | Reset
+    | PutAttempt
+    | PutEvent
+    | PutLogs
+    | PutSchedule
+    | DropSchedule
+    | DropJob
+)

@@ -1,0 +1,196 @@
+"""The builder of dag jobs."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.work.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts, checked
+from talka.work.handlers import handler
+from talka.work.pipeline import BadPipeline, Dag
+from talka.work.specs import BadWorkflows
+
+
+def problems_of(dag: Dag) -> list[str]:
+    """Without the name of this file."""
+    with pytest.raises(BadPipeline) as caught:
+        dag.spec()
+    assert isinstance(caught.value, BadWorkflows)
+    assert all(problem.file == __file__ for problem in caught.value.problems)
+    return [problem.text for problem in caught.value.problems]
+
+
+def test_tasks_are_put_down_after_those_they_need() -> None:
+    dag = Dag("nightly")
+    pages = [dag.task(f"page[{number}]", "fetch", {"number": number}) for number in range(3)]
+    merged = dag.task("merge", "merge", after=pages)
+    dag.task("mail", "mail", after=[merged, "page[0]"])
+    dag.task("log", "log", after=merged)
+    dag.task("count", "count", after="merge")
+
+    spec = dag.spec()
+
+    assert (spec.name, spec.settings, spec.schedule) == ("nightly", DagSettings(), "")
+    assert checked(spec.tasks) == [(), (), (), (0, 1, 2), (3, 0), (3,), (3,)]
+    assert msgspec.json.decode(spec.tasks[2].config) == {"number": 2}
+    assert len(dag) == 7 and dag
+    assert repr(dag) == "Dag('nightly', 7 tasks)" and repr(merged) == "<task merge>"
+
+
+def test_everything_that_a_file_can_say_can_be_built() -> None:
+    dag = Dag(
+        "full",
+        on_failure="continue",
+        retry={"max": 1},
+        timeouts=Timeouts(attempt="1m"),
+        timeout="1h",
+        schedule="@daily",
+    )
+    dag.task(
+        "a",
+        "h",
+        priority=9,
+        retry=Retry(max=2),
+        timeouts={"queue": "5s"},
+        capabilities=["gpu"],
+        min_memory="2GB",
+        delay="1s",
+        key="k",
+        limits=[{"key": "api", "rate": "10/s"}, Limit("db", concurrency=1)],
+        bounds={"memory": "1GB"},
+    )
+
+    spec = dag.spec()
+
+    assert spec.settings == DagSettings("continue", Retry(max=1), Timeouts(attempt="1m"), "1h")
+    assert spec.schedule == "@daily"
+    assert spec.tasks == (
+        TaskSpec(
+            id="a",
+            handler="h",
+            priority=9,
+            retry=Retry(max=2),
+            timeouts=Timeouts(queue="5s"),
+            capabilities=("gpu",),
+            min_memory="2GB",
+            delay="1s",
+            key="k",
+            limits=(Limit("api", rate="10/s"), Limit("db", concurrency=1)),
+            bounds=Bounds(memory="1GB"),
+        ),
+    )
+
+
+def test_a_handler_may_be_named_by_its_function() -> None:
+    @handler("resize:fast")
+    def resize(task: Any) -> None: ...
+
+    dag = Dag("d")
+    dag.task("a", resize)
+
+    assert dag.spec().tasks[0].handler == "resize:fast"
+
+
+def test_a_client_is_given_the_job_and_its_answer_is_passed_on() -> None:
+    class Client:
+        def submit_dag(self, spec: DagSpec, key: str = "") -> tuple[str, str]:
+            return spec.name, key
+
+    dag = Dag("d")
+    dag.task("a", "h")
+
+    assert dag.submit(Client(), key="k") == ("d", "k")
+
+
+def test_a_task_that_cannot_be_is_told_with_the_line_it_is_written_in() -> None:
+    dag = Dag("d")
+    dag.task("a", "h", priority=11)
+
+    with pytest.raises(BadPipeline) as caught:
+        dag.spec()
+
+    (problem,) = caught.value.problems
+    assert problem.text == "task a: priority: must be at most 10"
+    assert problem.line is not None
+    assert "priority=11" in Path(__file__).read_text().splitlines()[problem.line - 1]
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        ({"id": "a b"}, "task a b: id: has a character that an id may not have"),
+        ({"handler": ""}, "task a: handler: must have at least 1 character"),
+        ({"handler": len}, 'task a: its handler len is not under @handler("name")'),
+        ({"config": object()}, "task a: holds what JSON cannot: "),
+        ({"after": ["b"]}, "task a: depends on b, but there is no such task"),
+        ({"after": ["a"]}, "task a: depends on itself"),
+        ({"after": [5]}, "task a: after names 5: name tasks or their ids"),
+        ({"retry": {"maxx": 1}}, 'task a: retry: unknown field "maxx" (did you mean max?)'),
+        ({"retry": {"backoff": "x"}}, 'task a: retry.backoff = "x" is not a duration'),
+        ({"capabilities": "gpu"}, "task a: capabilities: must be a list, not text"),
+        ({"limits": {"key": "k"}}, "task a: limits: must be a list, not an object"),
+    ],
+)
+def test_every_kind_of_mistake_in_a_task_is_told(task: dict[str, Any], text: str) -> None:
+    dag = Dag("d")
+    dag.task(**{"id": "a", "handler": "h", **task})
+
+    (told,) = problems_of(dag)
+
+    assert told.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"name": ""}, "Dag : its name must be text of 1 to 200 characters"),
+        ({"name": 5}, "Dag 5: its name must be text of 1 to 200 characters"),
+        ({"schedule": "* *"}, 'Dag d: schedule "* *" has 2 fields, not 5'),
+        ({"on_failure": "stop"}, 'Dag d: on_failure: "stop" is not one of'),
+        ({"retry": {"max": -1}}, "Dag d: retry.max: must be at least 0"),
+        ({"retry": 5}, "Dag d: retry: must be an object, not a whole number"),
+        ({"timeout": object()}, "Dag d: its settings hold what JSON cannot"),
+        ({"timeout": "x"}, 'Dag d: timeout = "x" is not a duration'),
+    ],
+)
+def test_every_kind_of_mistake_in_the_settings_is_told(settings: dict[str, Any], text: str) -> None:
+    dag = Dag(**{"name": "d", **settings})
+    dag.task("a", "h")
+
+    (told,) = problems_of(dag)
+
+    assert told.startswith(text)
+
+
+def test_a_settings_field_that_is_unknown_is_told_as_one_of_the_settings() -> None:
+    dag = Dag("d", retry={"backof": 1})
+    dag.task("a", "h")
+
+    assert problems_of(dag) == ['Dag d: retry: unknown field "backof" (did you mean backoff?)']
+
+
+def test_a_dag_needs_a_task() -> None:
+    assert problems_of(Dag("d")) == ['Dag d: has no tasks: write dag.task("id", "handler")']
+
+
+def test_tasks_of_another_dag_are_not_waited_for() -> None:
+    other = Dag("other").task("x", "h")
+    dag = Dag("d")
+    dag.task("a", "h", after=other)
+
+    assert problems_of(dag) == ["task a: after names x, which is a task of another Dag"]
+
+
+def test_all_mistakes_are_told_at_once_and_circles_once_the_tasks_can_be_read() -> None:
+    dag = Dag("d", timeout="x")
+    dag.task("a", "h", after="b")
+    dag.task("b", "h", after="a")
+    dag.task("c", "h", priority=0)
+
+    assert [text.partition(":")[0] for text in problems_of(dag)] == ["Dag d", "task c"]
+
+    dag = Dag("d")
+    dag.task("a", "h", after="b")
+    dag.task("b", "h", after="a")
+    assert problems_of(dag) == ["task a: waits for itself: a → b → a"]
