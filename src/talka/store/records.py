@@ -1,0 +1,113 @@
+"""What a store of dag jobs can do: records with atomic changes, and leases with epochs that outlive them.
+
+Every verb is one round trip for a whole batch. Calls block: whoever has a loop calls them in one thread of their own.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from talka.errors import Invalid, Unavailable
+from talka.work.records import (
+    AttemptRow,
+    Change,
+    EventRow,
+    JobRow,
+    LiveTask,
+    LogRow,
+    ScheduleRow,
+    TaskKey,
+    TaskRow,
+)
+
+
+class RecordsUnavailable(Unavailable):
+    """The store cannot be written or read now: the disk is full, the file is locked. Nothing of the batch was done."""
+
+
+class BadRecords(Invalid):
+    """The file is no store, is of a later version, or is damaged."""
+
+
+class Lease(NamedTuple):
+    key: str
+    owner: str
+    epoch: int
+    until_ms: int
+
+
+class Keyed(NamedTuple):
+    """The task that completed under an idempotency key."""
+
+    job: str
+    task: str
+    output: bytes
+    blob: str
+
+
+class Records(Protocol):
+    """Jobs and tasks."""
+
+    def apply(self, changes: Sequence[Change]) -> list[int]:
+        """All of them in one durable transaction, in order, or none. How many rows each changed: 0 of a fenced change
+        means that its fence was not the row's."""
+
+    def next_number(self) -> int:
+        """The number of the next new job: one above the highest ever used."""
+
+    def live_jobs(self) -> list[JobRow]:
+        """Those that have not ended, oldest first."""
+
+    def live_tasks(self, job: int, after: int, limit: int) -> list[LiveTask]:
+        """All tasks of a job in order of their index, those above `after` (from -1 on)."""
+
+    def job(self, id: str) -> JobRow | None: ...
+    def job_by_key(self, key: str) -> JobRow | None:
+        """The job that was submitted with this idempotency key."""
+
+    def jobs(self, states: Sequence[str], before: int, limit: int) -> list[JobRow]:
+        """Newest first, of numbers below `before`; states empty: all."""
+
+    def specs(self, keys: Sequence[TaskKey]) -> dict[TaskKey, tuple[bytes, bytes]]:
+        """Spec and checkpoint of each."""
+
+    def outputs(self, keys: Sequence[TaskKey]) -> dict[TaskKey, tuple[bytes, str]]:
+        """Output and blob of each that has completed."""
+
+    def keyed(self, keys: Sequence[str]) -> dict[str, Keyed]: ...
+    def tasks(self, job: int, states: Sequence[str], after: int, limit: int) -> list[TaskRow]: ...
+    def task(self, job: int, id: str) -> TaskRow | None: ...
+    def counts(self, job: int) -> dict[str, int]:
+        """Tasks by state."""
+
+    def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]: ...
+    def events(self, job: int, after: int, limit: int) -> list[EventRow]: ...
+    def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]: ...
+    def dead_letters(self, after: TaskKey, limit: int) -> list[TaskRow]:
+        """Tasks in state DEAD, oldest job first, those above `after`."""
+
+    def schedules(self) -> list[ScheduleRow]: ...
+    def sweep(self, ended_before_ms: int, keep: int, limit: int) -> int:
+        """Drop ended jobs that ended before, and the oldest above `keep`; at most `limit` of them. How many went."""
+
+    def clock_ms(self) -> int:
+        """The store's own clock, since 1970."""
+
+
+class Leases(Protocol):
+    """Who holds what. An epoch grows with every new holder of a key, and is kept when the lease is not."""
+
+    def acquire(self, keys: Sequence[str], owner: str, ttl_ms: int) -> list[Lease]:
+        """Those that were free, over or the owner's own; the epoch of a lease that is merely held on stays."""
+
+    def renew(self, owner: str, held: Sequence[tuple[str, int]], ttl_ms: int) -> list[Lease]:
+        """Those that are still the owner's under the epoch given."""
+
+    def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int: ...
+    def leases(self, prefix: str) -> Iterator[Lease]: ...
+
+
+class WakeUp(Protocol):
+    """A hint that something changed. Nothing may depend on it."""
+
+    def notify(self, topic: str) -> None: ...
+    def wait(self, topics: Sequence[str], timeout_s: float) -> bool: ...

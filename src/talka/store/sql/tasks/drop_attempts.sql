@@ -1,0 +1,1 @@
+DELETE FROM talka_attempts WHERE task BETWEEN ? AND ?;

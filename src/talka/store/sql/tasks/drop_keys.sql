@@ -1,0 +1,1 @@
+DELETE FROM talka_keys WHERE task BETWEEN ? AND ?;

@@ -1,0 +1,1 @@
+DELETE FROM talka_logs WHERE task BETWEEN ? AND ?;

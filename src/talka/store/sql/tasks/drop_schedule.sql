@@ -1,0 +1,1 @@
+DELETE FROM talka_schedules WHERE name = ?;

@@ -1,0 +1,1 @@
+DELETE FROM talka_tasks WHERE key BETWEEN ? AND ?;

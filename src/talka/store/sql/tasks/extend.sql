@@ -1,0 +1,1 @@
+UPDATE talka_tasks SET checkpoint = ? WHERE key = ? AND fence = ? AND state < 4;

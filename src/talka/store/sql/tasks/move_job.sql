@@ -1,0 +1,8 @@
+UPDATE talka_jobs
+SET state = ?,
+    started_ms = coalesce(nullif(started_ms, 0), ?),
+    ended_ms = ?,
+    reason = ?,
+    tasks = coalesce(?, tasks),
+    counts = coalesce(?, counts)
+WHERE number = ?;

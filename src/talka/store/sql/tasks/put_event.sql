@@ -1,0 +1,1 @@
+INSERT INTO talka_events (job, task, at_ms, kind, text) VALUES (?, ?, ?, ?, ?);

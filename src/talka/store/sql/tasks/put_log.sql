@@ -1,0 +1,1 @@
+INSERT INTO talka_logs (task, attempt, at_ms, text) VALUES (?, ?, ?, ?);

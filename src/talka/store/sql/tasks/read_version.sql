@@ -1,0 +1,1 @@
+SELECT max(version) FROM talka_tasks_version;

@@ -1,0 +1,1 @@
+UPDATE talka_tasks SET handler = ?, priority = ?, spec = ? WHERE key = ?;

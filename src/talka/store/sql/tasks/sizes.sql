@@ -1,0 +1,1 @@
+SELECT (SELECT count(*) FROM talka_jobs), (SELECT count(*) FROM talka_tasks);

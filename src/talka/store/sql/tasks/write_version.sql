@@ -1,0 +1,1 @@
+INSERT INTO talka_tasks_version (version) VALUES (:version);
