@@ -15,8 +15,9 @@ import pytest
 
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
 from talka.engine import core
+from talka.engine.beginnings import new_event_loop
 from talka.engine.clients.http import HTTPEngine
-from talka.engine.core import OutOfTurn, OwnerGone, new_event_loop, serve
+from talka.engine.core import OutOfTurn, OwnerGone, serve
 from talka.engine.loader import in_memory
 from talka.stats.windows import Window
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, FrameTooLong, framed

@@ -12,9 +12,9 @@ import pytest
 
 import talka.clock
 from talka.clock import MICROSECOND, MILLISECOND, SECOND
+from talka.engine.beginnings import new_event_loop
 from talka.engine.calls import current_call
 from talka.engine.clients.custom import CustomClient
-from talka.engine.core import new_event_loop
 from talka.engine.executor import Executor
 from talka.engine.recorder import Recorder
 from talka.engine.steps import Iterations, VirtualUser

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from talka.engine import rehearsal
-from talka.engine.core import new_event_loop
+from talka.engine.beginnings import new_event_loop
 from talka.engine.rehearsal import ITERATIONS, USERS, Partner, rehearse
 
 

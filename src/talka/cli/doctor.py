@@ -376,7 +376,7 @@ def timer_lateness_us() -> tuple[float, float]:
     from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns
 
     try:
-        from talka.engine.core import new_event_loop
+        from talka.engine.beginnings import new_event_loop
     except ImportError:  # as above
         new_event_loop = asyncio.new_event_loop
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import io
 import os
@@ -15,6 +14,7 @@ import sys
 from typing import Literal
 
 from talka.clock import MICROSECOND, SECOND, cpu_ns, monotonic_ns
+from talka.engine.beginnings import die_with_parent, new_event_loop
 from talka.engine.calls import ExchangeFailed
 from talka.engine.executor import Executor
 from talka.engine.loader import load
@@ -46,7 +46,6 @@ from talka.wire.shards import (
 
 LAST_ACK_WAIT_S = 5
 LAG_PROBE_S = 0.05
-PR_SET_PDEATHSIG = 1
 READ_BYTES = 65_536
 REFUSAL_CHARACTERS_LIMIT = 20_000
 
@@ -291,24 +290,6 @@ class Core:
 async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     await Core(reader, writer, has_own_process=has_own_process).serve()
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its owner dies, however it dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we could ask
-        os._exit(1)
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's when it is installed: about twice as fast, otherwise the same."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 def main() -> None:

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from talka.engine.beginnings import new_event_loop
 from talka.engine.containment import ControlGroup, Guard, kill_group
-from talka.engine.core import OwnerGone, new_event_loop, serve
+from talka.engine.core import OwnerGone, serve
 from talka.engine.recorder import described
 from talka.errors import Untrusted
 from talka.wire.framing import Deframer, framed

@@ -1,0 +1,182 @@
+"""How a process ended, as data: its status, whether the kernel killed it for want of memory, and how much it used.
+
+The kernel tells by counters of control groups: of the process's own one where it has a bound and the system lends us
+one, else of that which this process is in.
+"""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+from talka.control.handler_effects import ExitFacts
+from talka.engine.containment import CGROUP_ROOT, OWN_CGROUPS, ControlGroup
+from talka.engine.handler_run import peak_in, signal_name
+
+MEBIBYTE: Final = 1024 * 1024
+PROCESSES: Final = Path("/proc")
+KILL_ROUNDS: Final = 10
+"""Of looking who is in a group: one that is killed may have started another meanwhile."""
+
+
+class MemoryGroup(ControlGroup):
+    """A control group of one core and everything it starts, with a bound of memory. Of version 2 where that has one, else
+    of version 1."""
+
+    @classmethod
+    def bounded(
+        cls, pid: int, limit_bytes: int, root: Path = CGROUP_ROOT, listing: Path = OWN_CGROUPS
+    ) -> "MemoryGroup | None":
+        """None where there is none, or it is not ours to change."""
+        for parent in own_groups(root, listing):
+            group = cls(parent / f"talka-{pid}")
+            try:
+                group._folder.mkdir()
+            except OSError:
+                continue
+            try:
+                group._limit(limit_bytes)
+                (group._folder / "cgroup.procs").write_text(str(pid))
+            except OSError:
+                group.remove()
+            else:
+                return group
+        return None
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def _limit(self, limit_bytes: int) -> None:
+        version_2 = self._folder / "memory.max"
+        if version_2.exists():
+            version_2.write_text(str(limit_bytes))
+            with contextlib.suppress(OSError):
+                (self._folder / "memory.swap.max").write_text("0")
+            return
+        (self._folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        with contextlib.suppress(OSError):  # only where swap is counted
+            (self._folder / "memory.memsw.limit_in_bytes").write_text(str(limit_bytes))
+
+    def kill(self) -> None:
+        if (self._folder / "cgroup.kill").exists():
+            super().kill()
+            return
+        for _ in range(KILL_ROUNDS):
+            pids = processes_in(self._folder)
+            if not pids:
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def peak_bytes(self) -> int:
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                return int((self._folder / name).read_text())
+        return 0
+
+
+def processes_in(folder: Path) -> list[int]:
+    try:
+        return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+
+
+def own_groups(root: Path = CGROUP_ROOT, listing: Path = OWN_CGROUPS) -> list[Path]:
+    """Folders of the groups that count this process's memory: version 2 first, then version 1."""
+    try:
+        lines = listing.read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in sorted(lines, key=lambda one: not one.startswith("0::")):
+        _, _, rest = line.partition(":")
+        controllers, _, own = rest.partition(":")
+        if controllers == "":
+            place = root
+        elif "memory" in controllers.split(","):
+            place = root / "memory"
+        else:
+            continue
+        # In a container the listing may name a place that only its host sees; then it is the topmost here.
+        found += [folder for folder in dict.fromkeys([place / own.strip("/"), place]) if _counts(folder)][:1]
+    return found
+
+
+def _counts(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("memory.events", "memory.oom_control", "cgroup.subtree_control"))
+
+
+def memory_kills(folder: Path) -> int | None:
+    """Processes of the group that the kernel has killed for want of memory; None: it does not count them."""
+    for name in ("memory.events", "memory.oom_control"):
+        with contextlib.suppress(OSError, ValueError):
+            for line in (folder / name).read_text().splitlines():
+                word, _, number = line.partition(" ")
+                if word == "oom_kill":
+                    return int(number)
+    return None
+
+
+class KillCount:
+    """Deaths by want of memory in the groups of this process. Each is told once, and only while it is recent: others
+    than cores may have died of it."""
+
+    def __init__(self, folders: list[Path] | None = None) -> None:
+        self._folders = own_groups() if folders is None else folders
+        self._known = self._recent = self._count()
+
+    def look(self) -> None:
+        """Now and then: what was there the last time belongs to nobody any more."""
+        self._known, self._recent = self._recent, self._count()
+
+    def has_risen(self) -> bool:
+        if self._count() <= self._known:
+            return False
+        self._known += 1
+        self._recent = max(self._recent, self._known)
+        return True
+
+    def _count(self) -> int:
+        return sum(memory_kills(folder) or 0 for folder in self._folders)
+
+
+def peak_of(pid: int) -> int:
+    """The most memory that a living process had; 0: not known."""
+    try:
+        return peak_in((PROCESSES / str(pid) / "status").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def facts_of(
+    status: int,
+    *,
+    is_out_of_memory: bool,
+    doing: str = "",
+    memory_bytes: int = 0,
+    limit_bytes: int = 0,
+    cpu_ms: int = 0,
+) -> ExitFacts:
+    """`status` as of subprocess: below 0 it is a signal. `doing` says what its worker did to it, if anything."""
+    if status >= 0:
+        text = f"the process exited with status {status}"
+        return ExitFacts("exit", status, "", memory_bytes, _told(text, doing))
+    name = signal_name(-status)
+    if status == -signal.SIGKILL and is_out_of_memory and not doing:
+        bound = f"the {limit_bytes // MEBIBYTE} MiB it may" if limit_bytes else "its machine or container has"
+        text = f"the process was killed by the kernel: it used more memory than {bound}"
+        return ExitFacts("oom", 0, name, memory_bytes, text)
+    text = f"the process was killed by {name}"
+    if status == -signal.SIGXCPU and cpu_ms:
+        text = f"the process was killed by {name}: it used more processor time than the {cpu_ms} ms it may"
+    elif status in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT) and not doing:
+        text += ", which its worker did not send"
+    return ExitFacts(name, 0, name, memory_bytes, _told(text, doing))
+
+
+def _told(text: str, doing: str) -> str:
+    return f"{text}: {doing}" if doing else text
