@@ -25,6 +25,7 @@ from talka.work.dsl import Priority
 from talka.work.shapes import ConstantVUs, LoadShape
 from talka.work.specs import default_timeout_ns
 from talka.work.thresholds import parse_threshold
+from tests.control.dag_play import DagPlay
 
 SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
@@ -306,6 +307,17 @@ class Cabinet:
 def cabinet_of() -> Callable[..., Cabinet]:
     """Makes voters of these names, started, with what `part_of` makes beside each."""
     return Cabinet
+
+
+@pytest.fixture
+def play_of() -> Callable[..., DagPlay]:
+    """Makes keepers of dag jobs."""
+    return DagPlay
+
+
+@pytest.fixture
+def play(play_of: Callable[..., DagPlay]) -> DagPlay:
+    return play_of()
 
 
 @pytest.fixture(scope="session")

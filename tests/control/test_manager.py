@@ -12,10 +12,11 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.election import LeaderChanged, SteppedDown
-from talka.cluster.reign import WriteEnded
+from talka.cluster.reign import Elected, WriteEnded
 from talka.control import manager as managers
 from talka.control import vault
 from talka.control.calls import CallEnded
+from talka.control.durable_news import Commit, DagEnded, Fetch
 from talka.control.fleet import WorkerLost
 from talka.control.led_job import LedJob
 from talka.control.led_news import AttemptAccepted, DocumentWanted, JobOver
@@ -61,7 +62,9 @@ from talka.wire.jobs import (
 from talka.wire.records import JobOrder, JobRecord, encode_record
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
+from talka.wire.tasks import Done, Hand, Holding, TaskResult, Took, Underway
 from talka.wire.views import JobFacts
+from talka.work.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 
 SECOND = 1_000_000_000
@@ -645,3 +648,173 @@ def test_a_cancelled_job_is_stopped_by_the_manager_that_leads_it(trio: Play, ord
     led = trio.manager(owner).led[job]
     assert isinstance(led, LedJob) and led.record.cancel == "cancelled"
     assert trio.record(job).state is JobState.CANCELLING
+
+
+# -- dag jobs
+
+
+class Keeper:
+    """The store of a manager's dag jobs, and one job of one task."""
+
+    def __init__(self, play: Play, dags: Any) -> None:
+        self.play = play
+        self.dags = dags
+        self.effects: list[Any] = []
+
+    def take(self, effects: list[Any]) -> list[Any]:
+        """Commits are done at once, and what follows from them."""
+        done = list(effects)
+        for commit in of(effects, Commit):
+            self.dags.records.apply(commit.changes)
+            follows = self.dags.durable.on_committed(self.play.now, commit.ticket)
+            done += self.take(self.play.act("m1", self.play.manager().act(self.play.now, follows)))
+        for fetch in of(effects, Fetch):
+            specs = {
+                key: (msgspec.json.decode(spec, type=TaskSpec), checkpoint)
+                for key, (spec, checkpoint) in self.dags.records.specs(fetch.specs).items()
+            }
+            follows = self.dags.durable.on_fetched(self.play.now, fetch.ticket, specs, {})
+            done += self.take(self.play.act("m1", self.play.manager().act(self.play.now, follows)))
+        return done
+
+    def set(self) -> list[Any]:
+        return self.take(self.play.act("m1", self.play.manager().set_durable(self.play.now, self.dags.durable)))
+
+    def go_on(self) -> list[Any]:
+        """A new life of the manager reads its jobs."""
+        self.dags.restart()
+        self.dags.now = self.play.now
+        return self.take(
+            self.play.act("m1", self.play.manager().act(self.play.now, self.dags.durable.restored(self.play.now)))
+        )
+
+    def submit(self, **fields: Any) -> None:
+        spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h", **fields),))
+        effects = self.dags.durable.submit(self.play.now, 1, spec)
+        self.take(self.play.act("m1", self.play.manager().act(self.play.now, effects)))
+
+    def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, **facts: Any) -> list[Any]:
+        self.play.numbers += 1
+        beat = Beat(self.play.numbers, WorkerFacts(1, folder=folder, handlers=("h",), **facts))
+        return self.hear(worker, beat, boot)
+
+    def hear(self, worker: str, message: Any, boot: int = 1) -> list[Any]:
+        return self.take(self.play.hear("m1", worker, message, boot))
+
+    def hands(self, effects: list[Any]) -> list[tuple[str, int]]:
+        return [(one.to, task.attempt) for one in said(effects, Hand) for task in one.message.tasks]
+
+
+@pytest.fixture
+def keeper(sole: Play, play_of: Callable[..., Any]) -> Keeper:
+    return Keeper(sole, play_of())
+
+
+def test_a_manager_without_a_store_has_no_use_for_tasks(sole: Play) -> None:
+    for message in (Done(()), Underway(), Holding(1, ())):
+        assert sole.hear("m1", "w1", message) == []
+    assert said(sole.beat(), Hand) == []
+
+
+def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keeper) -> None:
+    keeper.set()
+    keeper.submit()
+    effects = keeper.beat()
+    assert keeper.hands(effects) == [("w1", 1)]
+    (hand,) = said(effects, Hand)
+    fence = hand.message.tasks[0].fence
+    effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1"),)))
+    assert [(one.to, one.message.fences) for one in said(effects, Took)] == [("w1", (fence,))]
+    assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
+
+
+def test_tasks_of_a_worker_whose_lease_is_over_go_to_another(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    effects: list[Any] = []
+    for _ in range(10):
+        effects += keeper.take(sole.run(1))
+        effects += keeper.beat("w2")
+    assert [one.name for one in of(effects, WorkerLost)] == ["w1"]
+    assert keeper.hands(effects) == [("w2", 2)]
+
+
+def test_tasks_of_a_worker_that_leaves_go_to_another_at_once(keeper: Keeper) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    keeper.beat("w2")
+    assert keeper.hands(keeper.hear("w1", Goodbye())) == [("w2", 2)]
+
+
+def test_a_worker_that_was_started_anew_gets_its_task_again(keeper: Keeper) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1", boot=1, life=1)
+    assert keeper.hands(keeper.beat("w1", boot=2, life=2)) == [("w1", 2)], "what became of its earlier life comes first"
+
+
+def test_a_worker_that_has_anothers_name_gets_nothing(keeper: Keeper) -> None:
+    keeper.set()
+    keeper.beat("w1", boot=1, folder=2, state="draining")
+    keeper.submit()
+    assert keeper.hands(keeper.beat("w1", boot=9, folder=3)) == []
+
+
+def test_dag_jobs_have_their_time(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit(delay=30.0)
+    keeper.beat()
+    assert sole.manager().next_tick_at <= sole.now + 30 * SECOND
+    effects: list[Any] = []
+    for _ in range(31):
+        keeper.beat()
+        effects += keeper.take(sole.run(1))
+    assert keeper.hands(effects) == [("w1", 1)]
+
+
+def test_a_new_life_expects_the_workers_that_had_tasks(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    sole.group.stop("m1")
+    sole.group.start("m1")
+    keeper.go_on()
+    keeper.set()
+    sole.group.leader()
+    keeper.beat("w2")
+    effects: list[Any] = []
+    for _ in range(320):
+        effects += keeper.take(sole.run(1))
+        effects += keeper.beat("w2")
+    (lost,) = of(effects, WorkerLost)
+    assert (lost.name, lost.boot) == ("w1", 1)
+    assert keeper.hands(effects) == [("w2", 2)]
+    assert sole.now > 310 * SECOND
+
+
+def test_a_life_that_was_over_before_its_tasks_were_read_is_lost(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1", boot=1, life=1)
+    sole.group.stop("m1")
+    sole.group.start("m1")
+    sole.group.leader()
+    keeper.go_on()
+    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=1)), 1)
+    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=2)), 2)
+    effects = keeper.set()
+    assert [(one.name, one.boot) for one in of(effects, WorkerLost)] == [("w1", 1)]
+    assert keeper.hands(keeper.beat("w1", boot=2, life=2)) == [("w1", 2)]
+
+
+def test_a_manager_that_steps_down_gives_out_nothing_until_workers_beat_again(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.beat("w1")
+    sole.act("m1", sole.manager().on_news(sole.now, SteppedDown(1, "no majority")))
+    keeper.submit()
+    assert said(sole.everything(), Hand) == []
+    assert said(keeper.beat("w1"), Elsewhere)
+    sole.act("m1", sole.manager().on_news(sole.now, of(sole.everything(), Elected)[-1]))
+    assert keeper.hands(keeper.beat("w1")) == [("w1", 1)]

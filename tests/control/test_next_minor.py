@@ -16,7 +16,7 @@ from talka.wire import jobs
 from talka.wire.jobs import Beat, JobMessage, Renew, WorkerFacts
 
 SECOND = 1_000_000_000
-NEW_MESSAGE = [60, "rain later"]
+NEW_MESSAGE = [240, "rain later"]
 NEW_FIELDS = ["cheerful", {"since": 1}]
 RENEW = Renew((0, 1, 1), 1, 5 * SECOND, False)
 BEAT = Beat(1, WorkerFacts(cores=4))

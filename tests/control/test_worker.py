@@ -12,6 +12,7 @@ from talka.cluster.effects import Lane, Persist
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import worker_tasks
 from talka.control.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
+from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.job_fences import IDLE_LIMIT_NS, JOBS_LIMIT
 from talka.control.load_job import KillCore, Send, StartCore
 from talka.control.speech import Speak
@@ -19,6 +20,8 @@ from talka.control.worker import WAITING_LIMIT, Worker
 from talka.control.worker_bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker_news import (
     Drained,
+    HandlersBroken,
+    HandlersLoaded,
     LeaseEnded,
     LeaseGranted,
     ManagersLearned,
@@ -80,6 +83,24 @@ from talka.wire.shards import (
     UrlSource,
     decode_from_core,
 )
+from talka.wire.tasks import (
+    Done,
+    Feed,
+    Hand,
+    HandedTask,
+    Holding,
+    Load,
+    Loaded,
+    Progress,
+    Ran,
+    Recall,
+    Run,
+    Said,
+    TaskResult,
+    Took,
+    Underway,
+    Which,
+)
 from talka.work.shapes import ConstantVUs
 
 MS = 1_000_000
@@ -126,6 +147,7 @@ class Rig:
         facts: WorkerFacts = FACTS,
         lease: bool = True,
         safeguards: Safeguards = ALL,
+        handlers: tuple[str, ...] = (),
     ) -> None:
         self.now = 1_000 * SECOND
         self.disk = dict(disk or {})
@@ -138,7 +160,17 @@ class Rig:
         self.beat = 0
         """The number of the last one."""
         self.worker = Worker(
-            "w1", 9, self.disk, facts, managers, Random(3), self.now, safeguards, verify=signed, bundles=bundles
+            "w1",
+            9,
+            self.disk,
+            facts,
+            managers,
+            Random(3),
+            self.now,
+            safeguards,
+            verify=signed,
+            bundles=bundles,
+            handlers=handlers,
         )
         self.take(self.worker.start(self.now))
         if lease:
@@ -1416,3 +1448,158 @@ def test_a_worker_that_leaves_says_so_to_every_manager() -> None:
     rig = Rig()
 
     assert rig.worker.leave(rig.now) == [Speak(name, Goodbye(), Lane.CONTROL) for name in ("m1", "m2")]
+
+
+# Tasks of dag jobs.
+
+
+def handed(number: int, **more: Any) -> HandedTask:
+    return HandedTask(7 << 32 | number, "job", f"t{number}", "resize", 1, b"null", **more)
+
+
+def with_handlers(**more: Any) -> Rig:
+    """A worker whose first handler core has loaded."""
+    rig = Rig(handlers=("etl.py",), **more)
+    rig.take(rig.worker.on_handlers_said(rig.now, 1, Loaded(100, ("resize",))))
+    rig.forget()
+    return rig
+
+
+def test_a_worker_without_handlers_starts_no_core_for_them() -> None:
+    rig = Rig()
+
+    rig.hear(Hand(7, (handed(1),)))
+
+    assert rig.all(StartHandlers) == []
+    assert [result.outcome for result in rig.all(Done)[0].results] == ["refused"]
+
+
+def test_the_handlers_that_were_loaded_are_told_with_a_beat_at_once() -> None:
+    rig = Rig(handlers=("etl.py",))
+    assert rig.all(StartHandlers) == [StartHandlers(1)]
+    assert rig.all(TellHandlers) == [TellHandlers(1, Load(("etl.py",), 1, "w1"))]
+    rig.forget()
+
+    rig.take(rig.worker.on_handlers_said(rig.now, 1, Loaded(100, ("resize",))))
+
+    assert rig.news == [HandlersLoaded(("resize",))]
+    assert [(speak.to, speak.message.facts.handlers) for speak in rig.said if isinstance(speak.message, Beat)] == [
+        ("m1", ("resize",)),
+        ("m2", ("resize",)),
+    ]
+    rig.forget()
+    rig.worker.set_facts(FACTS)
+    rig.later(SECOND)
+    assert rig.all(Beat)[-1].facts.handlers == ("resize",), "whatever the shell says of the rest"
+
+
+def test_handlers_that_cannot_be_loaded_make_a_worker_degraded_until_they_can() -> None:
+    rig = Rig(handlers=("etl.py",))
+    rig.forget()
+
+    rig.take(rig.worker.on_handlers_said(rig.now, 1, Loaded(100, problem="etl.py:3: SyntaxError")))
+
+    facts = rig.all(Beat)[-1].facts
+    assert (facts.state, facts.reason, facts.handlers) == ("degraded", "etl.py:3: SyntaxError", ())
+    assert rig.all(HandlersBroken) == [HandlersBroken("etl.py:3: SyntaxError")]
+    rig.worker.set_facts(WorkerFacts(4, state="degraded", reason="the disk is almost full"))
+    rig.later(SECOND)
+    assert rig.all(Beat)[-1].facts.reason == "the disk is almost full; etl.py:3: SyntaxError"
+    rig.worker.set_facts(FACTS)
+
+    rig.later(10 * SECOND)
+    core = rig.all(StartHandlers)[-1].core
+    rig.take(rig.worker.on_handlers_said(rig.now, core, Loaded(100, ("resize",))))
+
+    facts = rig.all(Beat)[-1].facts
+    assert (facts.state, facts.reason, facts.handlers) == ("healthy", "", ("resize",))
+
+
+def test_tasks_are_run_and_their_results_told_until_they_are_taken() -> None:
+    rig = with_handlers()
+    rig.hear(Feed(7, 7 << 32 | 1, {"a": b"1"}))
+    rig.hear(Hand(7, (handed(1, fed=1), handed(2))))
+    assert rig.disk["epoch"] == b"7"
+    assert [len(run.tasks) for run in (order.message for order in rig.all(TellHandlers)) if isinstance(run, Run)] == [2]
+
+    rig.take(rig.worker.on_handlers_said(rig.now, 1, Said((Progress(7 << 32 | 2, b"1"),))))
+    rig.take(rig.worker.on_handlers_said(rig.now, 1, Ran((TaskResult(7 << 32 | 1, "completed", b"1"),))))
+    rig.hear(Which(7))
+    rig.hear(Recall(7, (7 << 32 | 2,)))
+    rig.take(rig.worker.on_handlers_exit(rig.now, 1, ExitFacts("exit", 3)))
+    assert [type(speak.message) for speak in rig.said] == [Underway, Done, Holding, Done]
+    assert [result.outcome for done in rig.all(Done) for result in done.results] == ["completed", "cancelled"]
+    rig.forget()
+    rig.later(SECOND)
+    assert [len(done.results) for done in rig.all(Done)] == [2]
+    rig.hear(Took(7, (7 << 32 | 1, 7 << 32 | 2)))
+    rig.forget()
+
+    rig.later(2 * SECOND)
+    assert rig.all(Done) == []
+
+
+def test_the_epoch_outlives_the_worker() -> None:
+    rig = with_handlers()
+    rig.hear(Which(7))
+
+    again = with_handlers(disk=rig.disk)
+    again.hear(Hand(6, (handed(1),)))
+
+    assert again.worker.handlers.refused == {"epoch": 1}
+
+
+def test_when_the_lease_ends_what_handlers_run_is_killed() -> None:
+    rig = with_handlers()
+    rig.hear(Hand(7, (handed(1),)))
+    rig.forget()
+
+    rig.later(6 * SECOND, renew=False)
+
+    assert EndHandlers(1, hard=True) in rig.news
+    assert not rig.worker.handlers.has_lease
+    rig.take(rig.worker.on_handlers_exit(rig.now, 1, ExitFacts("SIGKILL")))
+    assert [(result.outcome, result.cause) for done in rig.all(Done) for result in done.results] == [
+        ("refused", "lease")
+    ]
+    rig.renew()
+    assert rig.worker.handlers.has_lease
+
+
+def test_without_a_lease_no_task_is_begun() -> None:
+    rig = with_handlers(lease=False)
+
+    rig.hear(Hand(7, (handed(1),)))
+
+    assert [(result.outcome, result.cause) for done in rig.all(Done) for result in done.results] == [
+        ("refused", "lease")
+    ]
+
+
+def test_handlers_have_the_cores_that_load_tasks_leave_them() -> None:
+    rig = with_handlers()
+    assert rig.worker.handlers.limit == 4
+
+    cores = rig.running(1, count=3)
+    assert rig.worker.handlers.limit == 1
+    for core in cores:
+        rig.finish(core)
+        rig.exit(core)
+
+    assert rig.worker.handlers.limit == 4
+    rig.worker.set_facts(WorkerFacts(6))
+    rig.later(SECOND)
+    assert rig.worker.handlers.limit == 6
+
+
+def test_a_worker_has_drained_when_its_handlers_have_and_their_results_were_taken() -> None:
+    rig = with_handlers()
+    rig.hear(Hand(7, (handed(1),)))
+    rig.take(rig.worker.drain(rig.now))
+    assert rig.worker.handlers.is_draining
+    rig.take(rig.worker.on_handlers_said(rig.now, 1, Ran((TaskResult(7 << 32 | 1, "completed"),))))
+    assert rig.all(Drained) == []
+
+    rig.hear(Took(7, (7 << 32 | 1,)))
+
+    assert rig.all(Drained) == [Drained()]

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
+import msgspec
+
 from talka.cluster.effects import Lane
 from talka.cluster.election import SteppedDown
 from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
+from talka.control.durable import Durable
+from talka.control.fleet import WorkerLost
 from talka.control.led_job import LedJob
 from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
@@ -42,13 +46,26 @@ from talka.wire.jobs import (
     View,
     WantBlob,
     Watch,
+    WorkerFacts,
 )
 from talka.wire.records import decode_record
+from talka.wire.tasks import Done, Holding, Underway
 from talka.work.lifecycle import JobState
 
 NEVER: Final = (1 << 63) - 1
 LED_LIMIT: Final = 1024
 KEEP_AGAIN_NS: Final = 1_000_000_000
+
+
+class HeardOf(msgspec.Struct, frozen=True):
+    """A worker that has a lease beat: what the fleet knows of it now."""
+
+    name: str
+    boot: int
+    facts: WorkerFacts
+    free: int
+    """Cores that no load job has."""
+    state: str
 
 
 class Manager:
@@ -75,6 +92,8 @@ class Manager:
         self.clocks = ClockOffsets()
         self.watches = Watches()
         self.audience = Audience()
+        self.durable: Durable | None = None
+        """Dag jobs, once they were read from a store."""
         self.level = Level.HEALTHY
         self.is_draining = False
         self.next_tick_at = NEVER
@@ -105,7 +124,10 @@ class Manager:
             case Beat():
                 if self.registry is None:
                     return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
-                return self.registry.on_beat(now, sender, boot, source, message)
+                return self._on_beat(now, sender, boot, source, message)
+            case Done() | Underway() | Holding():
+                # Also of a worker that this manager has not met again since it started.
+                return [] if self.durable is None else self.durable.on_message(now, sender, message)
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
             case Lead(record=content):
@@ -153,11 +175,32 @@ class Manager:
                 managers=self._managers,
                 safeguards=self._safeguards,
             )
-            return self._out(now, list(self.registry.book.alarms))
+            return self._out(now, [*self.registry.book.alarms, *self._expect(now)])
         if isinstance(news, SteppedDown):
             self.registry = None
+            if self.durable is not None:
+                self.durable.on_stepped_down(now)
             return self._out(now, [])
         return []
+
+    def set_durable(self, now: int, durable: Durable) -> list[object]:
+        """Dag jobs were read from the store: go on with them."""
+        self.durable = durable
+        return self._out(now, self._expect(now))
+
+    def act(self, now: int, effects: list[object]) -> list[object]:
+        """Carry out what `durable` answered to the shell."""
+        return self._out(now, effects)
+
+    def _expect(self, now: int) -> list[object]:
+        """Workers that had tasks when the last life of this manager ended may have them still."""
+        effects: list[object] = []
+        if self.registry is None or self.durable is None:
+            return effects
+        for name, boot, folder in self.durable.expected():
+            if not self.registry.fleet.expect(now, name, boot, folder=folder, sole=True):
+                effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
+        return effects
 
     def on_persisted(self, now: int, ticket: int) -> list[object]:
         return self._out(now, self.vault.on_persisted(now, ticket))
@@ -195,6 +238,8 @@ class Manager:
             effects += self.watches.tick(now, self.calls, self.leader)
         if now >= self.audience.next_tick_at:
             effects += self.audience.tick(now, self.led)
+        if self.durable is not None and now >= self.durable.next_tick_at:
+            effects += self.durable.tick(now)
         return self._out(now, effects)
 
     # -- what this node's own API asks
@@ -260,6 +305,15 @@ class Manager:
         workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
+    def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[object]:
+        assert self.registry is not None
+        effects = self.registry.on_beat(now, sender, boot, source, beat)
+        row = self.registry.fleet.row(sender)
+        if self.durable is None or row is None or row.boot != boot or row.state == "offline":
+            return effects
+        # What became of its earlier lives comes first.
+        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state)]
+
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
             return []  # said again to whoever leads then
@@ -283,6 +337,13 @@ class Manager:
                     effects += self._hear(now, self.name, self._boot, "", effect.message)
                 elif to:
                     out.append(effect if effect.to else Speak(to, effect.message, effect.lane))
+            elif isinstance(effect, WorkerLost):
+                out.append(effect)
+                if self.durable is not None:
+                    effects += self.durable.on_worker_lost(now, effect.name, effect.boot, effect.cause)
+            elif isinstance(effect, HeardOf):
+                assert self.durable is not None
+                effects += self.durable.on_beat(now, effect.name, effect.boot, effect.facts, effect.free, effect.state)
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"
                 effects += self.registry.lead_message(effect.job)
@@ -330,6 +391,8 @@ class Manager:
         )
         if self.registry is not None:
             at = min(at, self.registry.next_tick_at)
+        if self.durable is not None:
+            at = min(at, self.durable.next_tick_at)
         for led in self.led.values():
             at = min(at, led.next_tick_at)
         self.next_tick_at = at

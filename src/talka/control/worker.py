@@ -15,6 +15,8 @@ import msgspec
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.handler_effects import ExitFacts
+from talka.control.handler_pool import HandlerPool
 from talka.control.job_fences import JobFences
 from talka.control.speech import Speak
 from talka.control.worker_bundles import Puts, WorkerBundles
@@ -44,12 +46,14 @@ from talka.wire.jobs import (
     WorkerFacts,
 )
 from talka.wire.shards import FromCore
+from talka.wire.tasks import Feed, FromHandlers, Hand, Recall, Took, Which
 
 BEAT_NS: Final = SECOND
 BEAT_AGAIN_NS: Final = SECOND // 4
 """While a renewal is late: a new leader is to hear of this worker before its lease is over."""
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
+REASON_LIMIT: Final = 4096
 
 Command: TypeAlias = Assign | Start | Halt | Acknowledge | Accepted | Reconcile
 
@@ -71,8 +75,10 @@ class Worker:
         *,
         verify: Callable[[str, bytes], bool],
         bundles: Iterable[str] = (),
+        handlers: tuple[str, ...] = (),
     ) -> None:
-        """`verify` says whether a signature holds for a digest; `bundles` are the digests on disk."""
+        """`verify` says whether a signature holds for a digest; `bundles` are the digests on disk; `handlers` are files
+        with handlers for tasks of dag jobs."""
         self.name = name
         self.boot = boot
         self.facts = facts
@@ -91,6 +97,11 @@ class Worker:
             persist=self._persist,
             manager=self._fences.manager,
         )
+        self.handlers = HandlerPool(
+            name, facts.cores, stored, files=handlers, persist=self._persist, safeguards=safeguards
+        )
+        self._problem = ""
+        """Of the handlers, as the last beat told it."""
         self._tickets = 0
         self._waiting: deque[tuple[int, str, Renew | Command]] = deque()
         """What is carried out once a ticket is on disk."""
@@ -113,6 +124,7 @@ class Worker:
         effects: list[object] = []
         if self._not_taken_up:
             effects.append(self._persist(tuple((key, None) for key in self._not_taken_up)))
+        effects += self.handlers.start(now)
         return effects + self.tick(now)
 
     def tick(self, now: int) -> list[object]:
@@ -123,6 +135,8 @@ class Worker:
             effects += self._sweep(now)
         if now >= self.tasks.next_tick_at:
             effects += self.tasks.tick(now)
+        if now >= self.handlers.next_tick_at:
+            effects += self.handlers.tick(now)
         return self._done(now, effects)
 
     def on_news(self, now: int, news: object) -> list[object]:
@@ -132,6 +146,8 @@ class Worker:
     def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
         effects = self._check_lease(now)
         match message:
+            case Hand() | Took() | Recall() | Feed() | Which():
+                effects += self.handlers.on_message(now, sender, message)
             case Renew():
                 effects += self._on_renew(now, sender, message)
             case Assign() | Start() | Halt() | Acknowledge() | Accepted() | Reconcile():
@@ -156,9 +172,18 @@ class Worker:
         effects = self._check_lease(now)
         return self._done(now, effects + self.tasks.on_core_exit(now, core, cause))
 
+    def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[object]:
+        """Of a core that was started by a `StartHandlers`: its numbers are apart from those of other cores."""
+        effects = self._check_lease(now)
+        return self._done(now, effects + self.handlers.on_handlers_said(now, core, message))
+
+    def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[object]:
+        effects = self._check_lease(now)
+        return self._done(now, effects + self.handlers.on_handlers_exit(now, core, facts))
+
     def on_persisted(self, now: int, ticket: int) -> list[object]:
-        effects = self._check_lease(now) + self.tasks.on_persisted(now, ticket)
-        return self._done(now, effects + self._release(now, ticket))
+        effects = self._check_lease(now) + self.tasks.on_persisted(now, ticket) + self._release(now, ticket)
+        return self._done(now, effects + self.handlers.on_persisted(now, ticket))
 
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
         """The disk would not take a bundle: who waits for it learns why it cannot run here."""
@@ -198,9 +223,17 @@ class Worker:
 
     def _beat(self, now: int) -> list[object]:
         self._beat_at = now + (BEAT_AGAIN_NS if self._lease.is_late(now) else BEAT_NS)
-        facts = msgspec.structs.replace(self.facts, state="draining") if self.is_draining else self.facts
-        beat = Beat(self._lease.beat(now), facts, tuple(held.running() for held in self.tasks))
+        beat = Beat(self._lease.beat(now), self._facts(), tuple(held.running() for held in self.tasks))
         return [Speak(manager, beat, Lane.CONTROL) for manager in self.managers]
+
+    def _facts(self) -> WorkerFacts:
+        facts, problem = self.facts, self.handlers.problem
+        if self.is_draining:
+            return msgspec.structs.replace(facts, state="draining")
+        if not problem:
+            return facts
+        reason = f"{facts.reason}; {problem}" if facts.reason else problem
+        return msgspec.structs.replace(facts, state="degraded", reason=reason[:REASON_LIMIT])
 
     def _on_renew(self, now: int, sender: str, renew: Renew) -> list[object]:
         token = Token(*renew.token)
@@ -219,6 +252,7 @@ class Worker:
         if not self._lease.renew(now, sender, renew.number, renew.lease_ns, sole=renew.sole):
             return self._count("beat")
         effects: list[object] = [] if had_lease else [LeaseGranted(sender)]
+        self.handlers.has_lease = True
         names = tuple(manager.name for manager in renew.managers)
         if names and names != self.managers:
             self.managers = self.tasks.bundles.sources = names
@@ -240,7 +274,7 @@ class Worker:
         for held in self.tasks:
             if held.stage != "ended":
                 effects += self.tasks.kill(now, held, reason)
-        return effects
+        return effects + self.handlers.lease_ended(now)
 
     # Commands.
 
@@ -351,7 +385,17 @@ class Worker:
 
     def _done(self, now: int, effects: list[object]) -> list[object]:
         """What is due to be said is said, and the time of the next tick settled."""
-        at = min(self._beat_at, self._lease.next_check_at, self._fences.next_sweep_at, self.tasks.next_tick_at)
+        handlers = self.handlers
+        if handlers.limit != self.tasks.pool.free:
+            effects += handlers.set_limit(now, self.tasks.pool.free)
+        if self.is_draining and not handlers.is_draining:
+            effects += handlers.drain(now)
+        if handlers.handlers != self.facts.handlers or handlers.problem != self._problem:
+            self.facts = msgspec.structs.replace(self.facts, handlers=handlers.handlers, plain=handlers.plain)
+            self._problem = handlers.problem
+            effects += self._beat(now)  # tasks wait for a worker that has their handler
+        at = min(self._beat_at, self._lease.next_check_at, self._fences.next_sweep_at)
+        at = min(at, self.tasks.next_tick_at, handlers.next_tick_at)
         for held in self.tasks:
             if now >= held.next_at:
                 manager = self._fences.manager(held.job)
@@ -362,7 +406,7 @@ class Worker:
         self.next_tick_at = at
         if not self.is_draining:
             self._has_drained = False
-        elif not self._has_drained and self.tasks.is_idle:
+        elif not self._has_drained and self.tasks.is_idle and handlers.is_idle:
             self._has_drained = True
             effects.append(Drained())
         return effects

@@ -58,5 +58,17 @@ class TaskKilled(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class HandlersLoaded(msgspec.Struct, frozen=True):
+    """A core has loaded the handlers' files, and these are in them; told when it differs from what was told before."""
+
+    handlers: tuple[str, ...]
+
+
+class HandlersBroken(msgspec.Struct, frozen=True):
+    """The handlers' files cannot be used; it is tried again."""
+
+    text: str
+
+
 class Drained(msgspec.Struct, frozen=True):
     """The worker was to take no more tasks, and nothing is left on it that anybody wants."""

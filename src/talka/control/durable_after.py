@@ -1,0 +1,35 @@
+"""What follows once changes are durable."""
+
+import msgspec
+
+from talka.control.dag_job import DagJob
+from talka.control.dag_task import DagTask
+from talka.control.durable_news import CallAnswered
+from talka.work.lifecycle import JobState
+
+
+class Keyed(msgspec.Struct, frozen=True):
+    """A task that is done without being run: another with its idempotency key was."""
+
+    task: DagTask
+    output: bytes
+    blob: str
+
+
+class After(msgspec.Struct):
+    """What follows once a commit holds."""
+
+    answers: list[CallAnswered] = []
+    completed: list[DagTask] = []
+    took: dict[str, list[int]] = {}
+    """By worker, the fences of results that are durable now."""
+    hand: list[tuple[DagTask, int]] = []
+    """With the fence that was claimed: it may have another since."""
+    unkept: dict[int, None] = {}
+    """Jobs of which tasks ended without being completed."""
+    ended: list[tuple[DagJob, JobState, str]] = []
+    """With how it ended: it may run again since."""
+    started: list[tuple[DagJob, list[Keyed]]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.answers or self.completed or self.took or self.hand or self.ended or self.started)

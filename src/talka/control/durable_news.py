@@ -1,0 +1,58 @@
+"""What the keeper of dag jobs asks its shell to do, and what it tells."""
+
+import msgspec
+
+from talka.errors import TalkaError
+from talka.work.lifecycle import JobState
+from talka.work.records import Change, TaskKey
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Make these changes durable, after all that were asked for before, together with those asked for meanwhile. Answer
+    with `on_committed`; one that fails is tried again until it holds."""
+
+    ticket: int
+    changes: tuple[Change, ...]
+
+
+class Fetch(msgspec.Struct, frozen=True):
+    """Read what memory does not hold: specs of tasks that are to be given out, outputs of those they depend on. Answer
+    with `on_fetched`."""
+
+    ticket: int
+    specs: tuple[TaskKey, ...]
+    outputs: tuple[TaskKey, ...]
+
+
+class CallAnswered(msgspec.Struct, frozen=True):
+    """News: what was asked under this number is durable, or cannot be."""
+
+    call: int
+    job: str
+    error: TalkaError | None = None
+
+
+class DagEnded(msgspec.Struct, frozen=True):
+    """News: a job has ended, and that is on record."""
+
+    job: str
+    state: JobState
+    reason: str
+
+
+class AttemptFailed(msgspec.Struct, frozen=True):
+    """News: an attempt did not complete its task."""
+
+    job: str
+    task: str
+    attempt: int
+    worker: str
+    cause: str
+    error: str
+
+
+class WorkerQuarantined(msgspec.Struct, frozen=True):
+    """News: different tasks died on this worker and nowhere else: it gets none for a while."""
+
+    worker: str
+    text: str

@@ -1,0 +1,272 @@
+"""The keeper of dag jobs on a store in memory; the test is its workers, its clients and its shell."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.dag_job import DagJob
+from talka.control.dag_task import DagTask
+from talka.control.durable import Durable, Edit
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.speech import Speak
+from talka.store.sqlite_records import SqliteRecords
+from talka.wire.jobs import WorkerFacts
+from talka.wire.task_views import WhyView
+from talka.wire.tasks import Done, Hand, HandedTask, Outcome, TaskMessage, TaskResult, Took
+from talka.work.dag import DagSettings, DagSpec, TaskSpec
+from talka.work.records import JobRow, TaskKey, TaskRow
+
+SECOND = 1_000_000_000
+WALL_OFFSET_NS = 1_700_000_000 * SECOND
+Kind = TypeVar("Kind")
+
+
+class DagPlay:
+    """Commits and reads are done at once, unless they are held."""
+
+    def __init__(self, epoch: int = 1, seed: int = 7, safeguards: Safeguards = ALL) -> None:
+        self.records = SqliteRecords(":memory:")
+        self.epoch = epoch
+        self.now = self.start = 100 * SECOND
+        self.seed = seed
+        self.safeguards = safeguards
+        self.blobs: dict[str, bytes] = {}
+        self.calls = 0
+        self._forget_all()
+        self.durable = self._new()
+
+    def _forget_all(self) -> None:
+        self.told_all: list[Speak] = []
+        self.hands: list[tuple[str, HandedTask]] = []
+        self.handed: dict[int, HandedTask] = {}
+        self.took: list[int] = []
+        self.answers: list[CallAnswered] = []
+        self.ended: list[DagEnded] = []
+        self.commits: list[Commit] = []
+        self.fetches: list[Fetch] = []
+        self._open_commits: deque[Commit] = deque()
+        self._open_fetches: deque[Fetch] = deque()
+        self._holds_commits = self._holds_reads = False
+
+    def _new(self) -> Durable:
+        return Durable(
+            epoch=self.epoch,
+            next_number=self.records.next_number(),
+            rng=Random(f"{self.seed}/{self.epoch}"),
+            wall_offset_ns=WALL_OFFSET_NS,
+            safeguards=self.safeguards,
+        )
+
+    # The shell.
+
+    def take(self, effects: list[object]) -> None:
+        for effect in effects:
+            match effect:
+                case Commit():
+                    self.commits.append(effect)
+                    self._open_commits.append(effect)
+                case Fetch():
+                    self.fetches.append(effect)
+                    self._open_fetches.append(effect)
+                case Speak(to=to, message=message):
+                    self.told_all.append(effect)
+                    if isinstance(message, Hand):
+                        self.hands += [(to, task) for task in message.tasks]
+                        self.handed.update({task.fence: task for task in message.tasks})
+                    elif isinstance(message, Took):
+                        self.took += message.fences
+                case CallAnswered():
+                    self.answers.append(effect)
+                case DagEnded():
+                    self.ended.append(effect)
+                case _:
+                    raise AssertionError(effect)
+        while self._open_commits and not self._holds_commits:
+            self.commit()
+        while self._open_fetches and not self._holds_reads:
+            self.fetched()
+
+    def hold(self) -> None:
+        self._holds_commits = True
+
+    def hold_reads(self) -> None:
+        self._holds_reads = True
+
+    def release(self) -> None:
+        self._holds_commits = self._holds_reads = False
+        self.take([])
+
+    @property
+    def waits(self) -> tuple[int, int]:
+        """Commits and reads that are held."""
+        return len(self._open_commits), len(self._open_fetches)
+
+    def commit(self) -> None:
+        """The oldest of those that are held."""
+        commit = self._open_commits.popleft()
+        self.records.apply(commit.changes)
+        self.take(self.durable.on_committed(self.now, commit.ticket))
+
+    def fetched(self, outputs: Mapping[TaskKey, bytes] | None = None) -> None:
+        """Answer the oldest read that is held, with these outputs or those of the store."""
+        fetch = self._open_fetches.popleft()
+        specs = {
+            key: (msgspec.json.decode(spec, type=TaskSpec), checkpoint)
+            for key, (spec, checkpoint) in self.records.specs(fetch.specs).items()
+        }
+        if outputs is None:
+            outputs = {
+                key: self.blobs[blob] if blob else output
+                for key, (output, blob) in self.records.outputs(fetch.outputs).items()
+                if not blob or blob in self.blobs
+            }
+        self.take(self.durable.on_fetched(self.now, fetch.ticket, specs, outputs))
+
+    def restart(self, seconds: float = 1.0, page: int = 100) -> None:
+        """The manager dies, and a new life goes on with what was durable."""
+        self._forget_all()
+        self.now += round(seconds * SECOND)
+        self.epoch += 1
+        self.durable = self._new()
+        for row in self.records.live_jobs():
+            self.durable.restore_job(self.now, row)
+            after = -1
+            while live := self.records.live_tasks(row.number, after, page):
+                self.durable.restore_tasks(self.now, row.number, live)
+                after = live[-1].index
+
+    def go_on(self) -> None:
+        self.take(self.durable.restored(self.now))
+
+    # Clients.
+
+    def submit(self, tasks: Mapping[str, Any], *, key: str = "", keyed: Any = None, **settings: Any) -> str:
+        """`tasks`: by id what it depends on, or fields of its spec. The id of the job."""
+        spec = DagSpec(name="n", tasks=specs_of(tasks), settings=DagSettings(**settings))
+        number = self._next_number()
+        self.take(self.durable.submit(self.now, self._call(), spec, key=key, by="me", keyed=keyed or {}))
+        found = [row.id for row in self.records.jobs((), number + 1, 1) if row.number == number]
+        return found[0] if found else self.durable.jobs[number].row.id
+
+    def _next_number(self) -> int:
+        return max([self.records.next_number(), *[number + 1 for number in self.durable.jobs]])
+
+    def begin(self, **more: Any) -> str:
+        return self.durable.begin(self.now, "n", DagSettings(), **more)
+
+    def add(self, draft: str, tasks: Mapping[str, Any]) -> None:
+        self.take(self.durable.add(self.now, self._call(), draft, specs_of(tasks)))
+
+    def end(self, draft: str, keyed: Any = None) -> None:
+        self.take(self.durable.end(self.now, self._call(), draft, keyed=keyed or {}))
+
+    def change(self, id: str, what: str, *arguments: Any) -> None:
+        self.take(self.durable.change(self.now, self._call(), id, lambda job: getattr(job, what)(self.now, *arguments)))
+
+    def rerun(self, id: str, *ids: str, configs: Mapping[str, msgspec.Raw] | None = None) -> None:
+        row = self.records.job(id)
+        assert row is not None
+        live = self.records.live_tasks(row.number, -1, 10_000)
+        edits = []
+        for name, config in (configs or {}).items():
+            task = self.records.task(row.number, name)
+            assert task is not None
+            spec = msgspec.json.decode(task.spec, type=TaskSpec)
+            edits.append(Edit(task.index, spec, task.checkpoint, config))
+        self.take(self.durable.rerun(self.now, self._call(), id, ids, edits, (row, live)))
+
+    def why(self, id: str, task: str) -> WhyView:
+        job = self.job(id)
+        found = job.tasks[job.index_by_id()[task]]
+        return self.durable.why(self.now, id, task, found.index, found.state)
+
+    def _call(self) -> int:
+        self.calls += 1
+        return self.calls
+
+    # Workers.
+
+    def beat(self, name: str, *, boot: int = 1, folder: int = 7, cores: int = 4, **more: Any) -> None:
+        facts = WorkerFacts(cores, folder=folder, handlers=more.pop("handlers", ("h",)), **more)
+        self.take(self.durable.on_beat(self.now, name, boot, facts, cores, facts.state))
+
+    def lose(self, name: str, boot: int = 1) -> None:
+        self.take(self.durable.on_worker_lost(self.now, name, boot, "its lease is over"))
+
+    def hear(self, name: str, message: TaskMessage) -> None:
+        self.take(self.durable.on_message(self.now, name, message))
+
+    def results(self, results: Sequence[TaskResult], worker: str = "w") -> None:
+        self.hear(worker, Done(tuple(results)))
+
+    def result(self, fence: int, outcome: Outcome = "completed", *, worker: str = "w", **fields: Any) -> None:
+        self.results([TaskResult(fence, outcome, **fields)], worker)
+
+    def done(self, id: str, *, worker: str = "", output: bytes | None = None) -> None:
+        output = msgspec.json.encode(id) if output is None else output
+        self.result(self.fence(id), output=output, worker=worker or self.worker_of(id))
+
+    # Time.
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + round(seconds * SECOND)
+        for _ in range(10_000):
+            if self.durable.next_tick_at > end:
+                break
+            self.now = max(self.now, self.durable.next_tick_at)
+            self.take(self.durable.tick(self.now))
+        else:
+            raise AssertionError("it is due again and again")
+        self.now = end
+
+    # What is seen.
+
+    def told(self, kind: type[Kind]) -> list[tuple[str, Kind]]:
+        return [(one.to, one.message) for one in self.told_all if isinstance(one.message, kind)]
+
+    def said(self, kind: type[Kind]) -> list[Kind]:
+        return [message for _, message in self.told(kind)]
+
+    def changes(self, kind: type[Kind]) -> list[Kind]:
+        return [change for commit in self.commits for change in commit.changes if isinstance(change, kind)]
+
+    def names(self) -> set[str]:
+        """Of tasks that were handed to anybody."""
+        return {task.id for _, task in self.hands}
+
+    def fence(self, id: str) -> int:
+        """Of the attempt that was handed last."""
+        return [task.fence for _, task in self.hands if task.id == id][-1]
+
+    def worker_of(self, id: str) -> str:
+        return [to for to, task in self.hands if task.id == id][-1]
+
+    def job(self, id: str) -> DagJob:
+        job = self.durable.job(id)
+        assert job is not None
+        return job
+
+    def task(self, id: str) -> DagTask:
+        """As it is in memory; ids of a test's jobs differ."""
+        (found,) = [task for job in self.durable.jobs.values() for task in job.tasks if task.id == id]
+        return found
+
+    def row(self, index: int, job: int = 1) -> TaskRow:
+        """As it is in the store."""
+        return self.records.tasks(job, (), index - 1, 1)[0]
+
+    def job_row(self, number: int = 1) -> JobRow | None:
+        return next((row for row in self.records.jobs((), number + 1, 1) if row.number == number), None)
+
+
+def specs_of(tasks: Mapping[str, Any]) -> tuple[TaskSpec, ...]:
+    return tuple(
+        [
+            TaskSpec(id=id, handler="h", **(fields if isinstance(fields, dict) else {"depends_on": tuple(fields)}))
+            for id, fields in tasks.items()
+        ]
+    )
