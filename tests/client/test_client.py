@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.client import client as module
+from talka.client import calls as module
 from talka.client.client import Client
 from talka.client.requests import (
     BundleMissing,

@@ -5,14 +5,18 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import talka
 from talka.client.requests import JobUpdate, NoSuchJob
 from talka.errors import Invalid
 from talka.report.document import BadResult
+from talka.wire.task_views import SkipRequest
+from talka.work.dag import BadDag, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 from tests.web.fake_control import Api, Apis
+from tests.web.fake_dags import FakeDags
 
 FILE = """
 from talka import URL, HTTPResponse, Workflow, step
@@ -132,3 +136,71 @@ def test_a_closed_client_says_so() -> None:
 
     with pytest.raises(Invalid, match="was closed"):
         client.cluster()
+
+
+# Dag jobs.
+
+
+@pytest.fixture
+def dag_client(elsewhere: Elsewhere) -> Iterator[tuple[talka.Client, FakeDags]]:
+    dags = elsewhere.do(make_dags())
+    api = elsewhere.do(elsewhere.apis.start(dags=dags))
+    with talka.Client(str(api.address)) as client:
+        yield client, dags
+
+
+async def make_dags() -> FakeDags:
+    return FakeDags()
+
+
+SPEC = DagSpec(name="nightly", tasks=(TaskSpec("a", "etl"), TaskSpec("b", "etl", depends_on=("a",))))
+
+
+def test_dags_are_submitted_in_every_way(dag_client: tuple[talka.Client, FakeDags]) -> None:
+    client, dags = dag_client
+
+    facts = client.submit_dag(SPEC, "k")
+
+    assert client.submit_dag(SPEC, "k") == facts == client.dag(facts.id)
+    assert [type(one) for one in client.submit_dags([SPEC])] == [type(facts)]
+    assert client.stream_dag("streamed", (TaskSpec(f"t{n}", "etl") for n in range(3))).tasks == 3
+    assert [answer.id for answer in client.submit_many([SPEC, TaskSpec("alone", "etl")])] == ["dag4", "dag5"]
+    assert [(job.id, job.kind) for job in client.all_jobs()] == [(f"dag{n}", "dag") for n in range(5, 0, -1)]
+    with pytest.raises(BadDag):
+        client.submit_many([TaskSpec("a", "etl", depends_on=("b",)), SPEC])
+
+
+def test_dags_are_looked_at_and_changed(dag_client: tuple[talka.Client, FakeDags]) -> None:
+    client, dags = dag_client
+    id = client.submit_dag(SPEC).id
+
+    assert [task.id for task in client.dag_tasks(id)] == ["a", "b"]
+    assert client.dag_task(id, "a").handler == "etl"
+    assert client.dag_events(id)[0].kind == "submitted"
+    assert client.dag_graph(id).edges == [("a", "b")]
+    assert client.why(id, "b").task == "b"
+    assert client.task_logs(id, "a").items[0].text == "began"
+    assert client.queues().queues[0].handler == "etl"
+    assert client.dead_letters()[0].id == "dag1/a"
+    assert client.pause_dag(id).state == JobState.PAUSED
+    assert client.resume_dag(id).state == JobState.RUNNING
+    assert client.retry_dag(id).state == JobState.RUNNING
+    assert client.skip_dag(id, SkipRequest(("a",))).id == id
+    assert client.replay(f"{id}/a").id == id
+    assert client.cancel_dag(id, "enough").reason == "enough"
+    view = client.put_schedule(msgspec.structs.replace(SPEC, schedule="@daily"))
+    assert client.schedules() == [view]
+    client.drop_schedule("nightly")
+    assert client.schedules() == []
+
+
+def test_a_dag_is_watched_and_waited_for(dag_client: tuple[talka.Client, FakeDags], elsewhere: Elsewhere) -> None:
+    client, dags = dag_client
+    id = client.submit_dag(SPEC).id
+    updates = client.watch_dag(id)
+    assert next(updates).state == JobState.QUEUED
+
+    elsewhere.loop.call_soon_threadsafe(dags.tell, id, JobState.COMPLETED)
+
+    assert [facts.state for facts in updates] == [JobState.COMPLETED]
+    assert client.wait_dag(id).state == JobState.COMPLETED

@@ -5,6 +5,7 @@ import pytest
 from talka.client.requests import JobOrder
 from talka.web.auth import Tokens
 from tests.web.fake_control import KEY, Api, Apis, FakeControl, make_order
+from tests.web.fake_dags import FakeDags
 
 
 @pytest.fixture
@@ -20,6 +21,17 @@ async def apis() -> AsyncIterator[Apis]:
 async def api(apis: Apis) -> Api:
     """On loopback, without tokens."""
     return await apis.start()
+
+
+@pytest.fixture
+def dags() -> FakeDags:
+    return FakeDags()
+
+
+@pytest.fixture
+async def dag_api(apis: Apis, dags: FakeDags) -> Api:
+    """On loopback, without tokens, of a manager with a store."""
+    return await apis.start(dags=dags)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection, Iterator
 
 import msgspec
 
+from talka.client.dags import DagControl
 from talka.client.http import Address, Answer, call
 from talka.client.requests import (
     BundleMissing,
@@ -23,7 +24,9 @@ from talka.client.requests import (
     NotEnded,
     WorkerView,
 )
-from talka.web.app import Limiter, make_app, no_limit
+from talka.web.answers import Limiter, no_limit
+from talka.web.app import make_app
+from talka.web.audit import Audit
 from talka.web.auth import Tokens
 from talka.web.server import listen, serve
 from talka.wire.jobs import BundleFacts
@@ -200,8 +203,11 @@ class FakeControl:
 class Api:
     """A running API. `ask` is a request to it."""
 
-    def __init__(self, control: FakeControl, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, control: FakeControl, listener: socket.socket, tls: ssl.SSLContext | None, dags: DagControl | None = None
+    ) -> None:
         self.control = control
+        self.dags = dags
         host, port = listener.getsockname()[:2]
         self.address = Address("https" if tls else "http", host, port)
         self.stop = asyncio.Event()
@@ -246,6 +252,8 @@ class Apis:
         self,
         control: FakeControl | None = None,
         *,
+        dags: DagControl | None = None,
+        audit: Audit | None = None,
         auth: Tokens | None = None,
         allowed_hosts: Collection[str] = (),
         limiter: Limiter = no_limit,
@@ -254,9 +262,9 @@ class Apis:
         listener: socket.socket | None = None,
     ) -> Api:
         listener = listener or listen("127.0.0.1", 0, has_tokens=auth is not None)
-        api = Api(control or FakeControl(), listener, tls)
+        api = Api(control or FakeControl(), listener, tls, dags)
         is_up = asyncio.Event()
-        app = make_app(api.control, auth=auth, allowed_hosts=allowed_hosts, limiter=limiter)
+        app = make_app(api.control, dags=dags, auth=auth, allowed_hosts=allowed_hosts, limiter=limiter, audit=audit)
         api.task = asyncio.create_task(
             serve(app, listener, stop=api.stop, tls=tls, on_started=is_up.set, grace_s=grace_s)
         )

@@ -106,6 +106,48 @@ async def test_what_follows_an_early_answer_is_not_kept(apis: Apis, monkeypatch:
     await writer.wait_closed()
 
 
+async def test_after_an_early_answer_the_rest_is_passed_over_and_the_connection_serves_on(api: Api) -> None:
+    reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
+
+    async with asyncio.timeout(LIMIT_S):
+        for _ in range(3):
+            writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 415 ")
+            [length] = [int(line[16:]) for line in head.splitlines() if line.startswith(b"content-length: ")]
+            await reader.readexactly(length)
+            writer.write(b"nothing")
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).endswith(b"alive\n")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_no_part_of_an_answer_waits_for_another(apis: Apis) -> None:
+    listener = module.listen("127.0.0.1", 0, has_tokens=False)
+
+    await apis.start(listener=listener)
+
+    # Connections inherit it. Without, each answer on an open connection takes 40 ms.
+    assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_a_rest_that_does_not_end_is_not_read(apis: Apis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.1)
+    monkeypatch.setattr(module, "REST_LIMIT_BYTES", 10)
+    api = await apis.start()
+    reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
+
+    writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n")
+    assert b" 415 " in await reader.readline()
+    writer.write(b"y" * 20 + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+    async with asyncio.timeout(LIMIT_S):
+        assert b"alive" not in await reader.read()
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_a_connection_serves_one_request_after_the_other(api: Api) -> None:
     reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
     request = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"

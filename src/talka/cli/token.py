@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -10,15 +10,22 @@ from talka.cli.command import Command, Entry, LazyGroup
 from talka.cli.output import say, tell
 from talka.errors import Invalid
 
+if TYPE_CHECKING:
+    from talka.web.auth import Revoked, Tokens
+
 COMMANDS: Final = {
     "key": Entry("Commands", "talka.cli.token:key", "make a key, which every manager gets"),
     "issue": Entry("Commands", "talka.cli.token:issue", "make a token with it, for one person or program"),
+    "revoke": Entry("Commands", "talka.cli.token:revoke", "end a token before its time"),
 }
 KEY_BYTES: Final = 48
 KEY_LEAST: Final = 32
 KEYS_LIMIT: Final = 8
 MOST_KEY_BYTES: Final = 64 * 1024
-ROLES: Final = ("viewer", "submitter", "operator")
+ID_BYTES: Final = 8
+ROLES: Final = ("view", "submit", "operate", "admin", "viewer", "submitter", "operator")
+"""The last three are what the first were called before."""
+REVOKED_SUFFIX: Final = ".revoked"
 
 
 class BadKey(Invalid):
@@ -31,7 +38,7 @@ class BadKey(Invalid):
     entries=COMMANDS,
     examples=[
         ("talka token key -o key", "once; managers get it"),
-        ("talka token issue --key-file key --role viewer --name ci", "for a program"),
+        ("talka token issue --key-file key --role view --for ci", "for a program"),
         ("talka jobs --token-file ada.token", "using one"),
     ],
     help="Tokens that open a cluster's API. Whoever may submit runs code of their own on the workers.",
@@ -54,23 +61,29 @@ def key(output: str) -> int:
     "issue",
     cls=Command,
     examples=[
-        ("talka token issue --key-file key --role viewer --name ci", "printed, for a variable"),
-        ("talka token issue … --role operator --expires 8h -o ada.token", "in a file"),
+        ("talka token issue --key-file key --role view --for ci", "printed, for a variable"),
+        ("talka token issue … --role operate --expires 8h -o ada.token", "in a file"),
     ],
-    help="Make a token: viewers look, submitters also submit and cancel jobs, operators also drain workers.",
+    help=(
+        "Make a token. view: look. submit: also submit, change and cancel jobs. operate: also drain workers, replay dead"
+        " letters and put schedules. admin: also read the audit log."
+    ),
 )
 @click.option("--key-file", required=True, metavar="FILE", help="The cluster's token key. Required.")
 @click.option("--role", required=True, type=click.Choice(ROLES), help="What it allows. Required.")
-@click.option("--name", required=True, metavar="NAME", help="Whose it is, as jobs will show it. Required.")
+@click.option("--for", "--name", "name", required=True, metavar="NAME", help="Whose it is, as jobs show it. Required.")
+@click.option("--id", "token_id", metavar="ID", help="What it is revoked by (drawn).")
 @click.option("--expires", default="30d", metavar="D", help="How long it holds: 30d, 12h (30d).")
 @click.option("--cluster", "cluster_id", default="default", metavar="ID", help="The cluster's id (default).")
 @click.option("-o", "--output", metavar="FILE", help="Write it here, for your eyes only, instead of printing it.")
-def issue(key_file: str, role: str, name: str, expires: str, cluster_id: str, output: str | None) -> int:
-    from typing import cast
+def issue(
+    key_file: str, role: str, name: str, token_id: str | None, expires: str, cluster_id: str, output: str | None
+) -> int:
+    import secrets
 
     from talka.cli.secret import checked_id
     from talka.clock import SECOND, realtime_ns
-    from talka.web.auth import Role, Tokens
+    from talka.web.auth import ROLE_WORDS, Tokens
     from talka.work.durations import parse_duration
 
     checked_id("cluster", cluster_id)
@@ -78,13 +91,50 @@ def issue(key_file: str, role: str, name: str, expires: str, cluster_id: str, ou
     if length_ns < SECOND:
         raise Invalid(f"--expires = {expires!r} means that it would never hold: write a time above 0, such as 30d")
     keys = Tokens(read_keys(key_file, "--key-file"), cluster_id)
-    made = keys.issue(name, cast(Role, role), (realtime_ns() + length_ns) // SECOND)
+    id = token_id or secrets.token_hex(ID_BYTES)
+    made = keys.issue(name, ROLE_WORDS[role], (realtime_ns() + length_ns) // SECOND, id)
     if output is None:
         say(made)
+        tell(f"its id is {id}: talka token revoke {id} --key-file {key_file} ends it")
     else:
         write_secretly(output, made)
-        tell(f"{output}: a token of {name}, {role}; use it with --token-file {output}")
+        tell(f"{output}: a token of {name}, {role}, with the id {id}; use it with --token-file {output}")
     return 0
+
+
+@click.command(
+    "revoke",
+    cls=Command,
+    examples=[("talka token revoke 5f2c0a9b1d3e4f60 --key-file key", "where each manager reads the key")],
+    help=(
+        "End a token before its time, by the id that issue told. It is written beside the key file, from where managers"
+        " read it at once: do this for the key file of every manager."
+    ),
+)
+@click.argument("token_id", metavar="ID")
+@click.option("--key-file", required=True, metavar="FILE", help="The cluster's token key. Required.")
+def revoke(token_id: str, key_file: str) -> int:
+    read_keys(key_file, "--key-file")
+    revoked = revoked_beside(key_file)
+    try:
+        is_new = revoked.add(token_id)
+    except OSError as error:
+        raise BadKey(f"{key_file}{REVOKED_SUFFIX} cannot be written: {error.strerror}") from None
+    tell(f"{token_id} {'holds no longer' if is_new else 'was revoked before'}: {key_file}{REVOKED_SUFFIX}")
+    return 0
+
+
+def revoked_beside(key_file: str) -> "Revoked":
+    from talka.web.auth import Revoked
+
+    return Revoked(f"{key_file}{REVOKED_SUFFIX}")
+
+
+def tokens_from(key_file: str, what: str, cluster: str) -> "Tokens":
+    """What a manager lets people in by: the keys in the file, but not what is revoked beside it."""
+    from talka.web.auth import Tokens
+
+    return Tokens(read_keys(key_file, what), cluster, revoked_beside(key_file))
 
 
 def read_keys(file: str, what: str) -> list[bytes]:

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import httptools
@@ -18,6 +18,10 @@ CONNECT_TIMEOUT_S: Final = 5
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 READ_BYTES: Final = 256 * 1024
 WRITE_BYTES: Final = 256 * 1024
+
+
+Body: TypeAlias = bytes | AsyncIterator[bytes]
+"""Whole, or in chunks none of which is empty."""
 
 
 class NoAnswer(Unavailable):
@@ -86,7 +90,7 @@ async def call(
     path: str,
     *,
     headers: Mapping[str, str],
-    body: bytes = b"",
+    body: Body = b"",
     timeout_s: float,
     limit_bytes: int,
     tls: ssl.SSLContext | None = None,
@@ -126,9 +130,11 @@ async def connect(address: Address, tls: ssl.SSLContext | None) -> tuple[asyncio
         raise NoAnswer(f"{address} cannot be reached: {error.strerror or error}") from None
 
 
-def request_head(address: Address, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+def request_head(address: Address, method: str, path: str, headers: Mapping[str, str], body: Body) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", f"host: {address}", "connection: close"]
-    if body or method in ("PUT", "POST"):
+    if not isinstance(body, bytes):
+        lines.append("transfer-encoding: chunked")
+    elif body or method in ("PUT", "POST"):
         lines.append(f"content-length: {len(body)}")
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
@@ -138,21 +144,42 @@ def request_head(address: Address, method: str, path: str, headers: Mapping[str,
 
 
 async def exchange(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, body: bytes, limit_bytes: int
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, body: Body, limit_bytes: int
 ) -> Answer:
     """A server may answer before it has read everything, so both go on at once."""
     answer = asyncio.ensure_future(read_answer(reader, head.startswith(b"HEAD "), limit_bytes))
     sending = asyncio.ensure_future(send(writer, head, body))
+    # What cannot be sent because nobody reads it is not the trouble: the answer says, or its absence. What the body's own
+    # source raises is.
+    sending.add_done_callback(lambda done: answer.cancel() if has_failed(done) else None)
     try:
         return await answer
+    except asyncio.CancelledError:
+        if sending.done() and has_failed(sending):
+            await sending
+        raise
     finally:
         answer.cancel()
         sending.cancel()
         await asyncio.gather(answer, sending, return_exceptions=True)
 
 
-async def send(writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
+def has_failed(sending: "asyncio.Future[None]") -> bool:
+    return (
+        not sending.cancelled()
+        and isinstance(error := sending.exception(), Exception)
+        and not isinstance(error, OSError)
+    )
+
+
+async def send(writer: asyncio.StreamWriter, head: bytes, body: Body) -> None:
     writer.write(head)
+    if not isinstance(body, bytes):
+        async for chunk in body:
+            writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        return
     for offset in range(0, len(body), WRITE_BYTES):
         writer.write(memoryview(body)[offset : offset + WRITE_BYTES])
         await writer.drain()

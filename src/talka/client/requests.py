@@ -26,6 +26,7 @@ from talka.wire.views import (
     WorkflowUpdate,
     instant_text,
 )
+from talka.work.dag import BadDag
 
 __all__ = [
     "API_PORT",
@@ -44,8 +45,11 @@ __all__ = [
     "LostPart",
     "Malformed",
     "ManagerView",
+    "NoDags",
     "NoResult",
     "NoSuchJob",
+    "NoSuchSchedule",
+    "NoSuchTask",
     "NoSuchWorker",
     "NotAuthorised",
     "NotEnded",
@@ -148,6 +152,26 @@ class NoSuchWorker(Invalid):
         return cls(f"there is no worker {name}: talka workers lists those that are known")
 
 
+class NoSuchTask(Invalid):
+    @classmethod
+    def named(cls, job: str, task: str) -> Self:
+        return cls(f"job {job} has no task {task}: talka jobs show {job} lists those it has")
+
+
+class NoSuchSchedule(Invalid):
+    @classmethod
+    def named(cls, name: str) -> Self:
+        return cls(f"there is no schedule {name}")
+
+
+class NoDags(Invalid):
+    """A dag job is asked for where none can be."""
+
+    @classmethod
+    def here(cls) -> Self:
+        return cls("this manager keeps no dag jobs: start it with --store")
+
+
 class NotEnded(Invalid):
     """The result is asked for while the job is under way."""
 
@@ -234,6 +258,10 @@ class Kind(NamedTuple):
 PROBLEMS: Final = (
     Kind("no-such-job", NoSuchJob, 404, "No such job"),
     Kind("no-such-worker", NoSuchWorker, 404, "No such worker"),
+    Kind("no-such-task", NoSuchTask, 404, "No such task"),
+    Kind("no-such-schedule", NoSuchSchedule, 404, "No such schedule"),
+    Kind("no-dags", NoDags, 501, "No dag jobs here"),
+    Kind("bad-dag", BadDag, 422, "The dag cannot be"),
     Kind("no-result", NoResult, 404, "No result"),
     Kind("not-ended", NotEnded, 409, "The job has not ended"),
     Kind("conflict", Conflict, 409, "Conflict"),

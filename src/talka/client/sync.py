@@ -3,20 +3,45 @@
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
+
+import msgspec
 
 from talka.client.client import Client as AsyncClient
+from talka.client.dags import AnyJob, SubmitAnswer
 from talka.client.ordering import OrderOptions, file_of, submission_of
 from talka.client.requests import PAGE_LIMIT, ClusterView, JobFacts, JobUpdate, WorkerView
 from talka.control.planning_load import Overrides
-from talka.errors import Invalid
+from talka.errors import Invalid, TalkaError
 from talka.report.document import ResultDocument, read
+from talka.wire.task_views import (
+    DagFacts,
+    DeadLetter,
+    EventView,
+    GraphView,
+    LogPage,
+    QueuesView,
+    RetryRequest,
+    ScheduleView,
+    SkipRequest,
+    TaskView,
+    WhyView,
+)
+from talka.work.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.dsl import Workflow
 
 JOBS_LIMIT: Final = 10_000
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+
+
+class Page(Protocol[Item]):
+    @property
+    def items(self) -> list[Item]: ...
+    @property
+    def next(self) -> str: ...
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -121,15 +146,107 @@ class Client:
 
     def jobs(self, state: str = "") -> list[JobFacts]:
         """Newest first."""
-        found: list[JobFacts] = []
-        cursor = ""
-        while len(found) < JOBS_LIMIT:
-            page = self._wait(self._client.jobs(state, cursor, PAGE_LIMIT))
-            found += page.items
-            cursor = page.next
-            if not cursor:
-                break
-        return found
+        return self._all(lambda cursor: self._client.jobs(state, cursor, PAGE_LIMIT))
+
+    # Dag jobs.
+
+    def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
+        """Submit a job once, however often it must be said."""
+        return self._wait(self._client.submit_dag(spec, key))
+
+    def submit_dags(self, specs: Sequence[DagSpec], key: str = "") -> list[DagFacts | TalkaError]:
+        """Many at once, each taken or refused for itself."""
+        return self._wait(self._client.submit_dags(specs, key))
+
+    def stream_dag(
+        self, name: str, tasks: Iterable[TaskSpec], settings: DagSettings | None = None, key: str = ""
+    ) -> DagFacts:
+        """Submit a job of any size. Tasks depend on those before them."""
+        return self._wait(self._client.stream_dag(name, tasks, settings, key))
+
+    def submit_many(self, jobs: Iterable[DagSpec | TaskSpec]) -> list[SubmitAnswer]:
+        """Many on one connection, none of which waits for the one before. Raises what the first was refused with that
+        was refused, when all were sent."""
+
+        async def send() -> list[SubmitAnswer]:
+            async with self._client.open_submit() as submits:
+                answers = [await submits.submit(job) for job in jobs]
+            return [await answer for answer in answers]
+
+        return self._wait(send())
+
+    def all_jobs(self, state: str = "") -> list[AnyJob]:
+        """Jobs of both kinds, newest first as far as they were told together."""
+        return self._all(lambda cursor: self._client.all_jobs(state, cursor, PAGE_LIMIT))
+
+    def dag(self, id: str) -> DagFacts:
+        return self._wait(self._client.dag(id))
+
+    def wait_dag(self, id: str) -> DagFacts:
+        """The job, once it has ended."""
+        return self._wait(self._client.wait_dag(id))
+
+    def watch_dag(self, id: str) -> Iterator[DagFacts]:
+        """How the job stands whenever that changed, up to its end."""
+        updates = self._client.watch_dag(id)
+        try:
+            while (facts := self._wait(anext(updates, None))) is not None:
+                yield facts
+        finally:
+            self._wait(updates.aclose())
+
+    def dag_tasks(self, id: str, state: str = "") -> list[TaskView]:
+        return self._all(lambda cursor: self._client.dag_tasks(id, state, cursor, PAGE_LIMIT))
+
+    def dag_task(self, id: str, task: str) -> TaskView:
+        return self._wait(self._client.dag_task(id, task))
+
+    def dag_events(self, id: str) -> list[EventView]:
+        return self._all(lambda cursor: self._client.dag_events(id, cursor, PAGE_LIMIT))
+
+    def dag_graph(self, id: str) -> GraphView:
+        return self._wait(self._client.dag_graph(id))
+
+    def why(self, id: str, task: str) -> WhyView:
+        return self._wait(self._client.why(id, task))
+
+    def task_logs(self, id: str, task: str, cursor: str = "", limit: int = PAGE_LIMIT) -> LogPage:
+        return self._wait(self._client.task_logs(id, task, cursor, limit))
+
+    def cancel_dag(self, id: str, reason: str = "") -> DagFacts:
+        return self._wait(self._client.cancel_dag(id, reason))
+
+    def pause_dag(self, id: str) -> DagFacts:
+        return self._wait(self._client.pause_dag(id))
+
+    def resume_dag(self, id: str) -> DagFacts:
+        return self._wait(self._client.resume_dag(id))
+
+    def retry_dag(self, id: str, request: RetryRequest | None = None) -> DagFacts:
+        return self._wait(self._client.retry_dag(id, request))
+
+    def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
+        return self._wait(self._client.skip_dag(id, request))
+
+    def queues(self) -> QueuesView:
+        return self._wait(self._client.queues())
+
+    def dead_letters(self) -> list[DeadLetter]:
+        return self._all(lambda cursor: self._client.dead_letters(cursor, PAGE_LIMIT))
+
+    def replay(self, id: str, config: msgspec.Raw | None = None) -> DagFacts:
+        return self._wait(self._client.replay(id, config))
+
+    def schedules(self) -> list[ScheduleView]:
+        return self._wait(self._client.schedules())
+
+    def put_schedule(self, spec: DagSpec) -> ScheduleView:
+        return self._wait(self._client.put_schedule(spec))
+
+    def drop_schedule(self, name: str) -> None:
+        self._wait(self._client.drop_schedule(name))
+
+    # Workers and the cluster.
 
     def workers(self) -> list[WorkerView]:
         return self._wait(self._client.workers())
@@ -139,6 +256,18 @@ class Client:
 
     def cluster(self) -> ClusterView:
         return self._wait(self._client.cluster())
+
+    def _all(self, ask: Callable[[str], Coroutine[Any, Any, Page[Item]]]) -> list[Item]:
+        """Of all pages, up to a limit."""
+        found: list[Item] = []
+        cursor = ""
+        while len(found) < JOBS_LIMIT:
+            page = self._wait(ask(cursor))
+            found += page.items
+            cursor = page.next
+            if not cursor:
+                break
+        return found
 
     def _wait(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         if self._loop.is_closed():

@@ -7,12 +7,22 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from talka.client.requests import Control, NotAuthorised, Problem, TooBusy, problem_of
+from talka.client.dags import DagControl
+from talka.client.requests import Control, NoDags, NotAuthorised, Problem, TooBusy, problem_of
 from talka.errors import TalkaError
+from talka.web.audit import Audit
 from talka.web.auth import Identity
 from talka.web.bodies import WrongType
 
 PROBLEM_JSON = "application/problem+json"
+
+
+Limiter: TypeAlias = Callable[[str, str], float]
+"""(operation, client) to seconds to wait; 0: go on."""
+
+
+def no_limit(operation: str, client: str) -> float:
+    return 0.0
 
 
 class Asked(NamedTuple):
@@ -21,6 +31,22 @@ class Asked(NamedTuple):
     control: Control
     request: Request
     identity: Identity
+    dags: DagControl | None = None
+    """None: this manager keeps none."""
+    audit: Audit | None = None
+    limiter: Limiter = no_limit
+
+    @property
+    def client(self) -> str:
+        """Whose requests are counted: a person's, or an address's."""
+        found = self.request.scope.get("client") or ("", 0)
+        return self.identity.name or str(found[0])
+
+    @property
+    def dag_control(self) -> DagControl:
+        if self.dags is None:
+            raise NoDags.here()
+        return self.dags
 
 
 Handler: TypeAlias = Callable[[Asked], Awaitable[Response]]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection
-from typing import Final, TypeAlias
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,20 +15,23 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from talka.client.dags import DagControl
 from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
-from talka.web import cluster, jobs
-from talka.web.answers import Asked, Handler, answer_to_error, problem_answer
+from talka.web import cluster, dags, jobs
+from talka.web.answers import Asked, Handler, Limiter, answer_to_error, no_limit, problem_answer
+from talka.web.audit import Audit
 from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin
-from talka.web.events import Watches
+from talka.web.bodies import NDJSON, type_of
+from talka.web.events import Watches, choice
 from talka.web.operations import OPERATIONS, PUBLIC, Operation
-
-Limiter: TypeAlias = Callable[[str, str], float]
-"""(operation, client) to seconds to wait; 0: go on."""
+from talka.web.task_stream import SubmitSockets
 
 IDENTITY: Final = "talka.identity"
 CALL_TIMEOUT_S: Final = 30
 UPLOAD_TIMEOUT_S: Final = 180
+STREAM_TIMEOUT_S: Final = 4 * 3600
+REFUSALS: Final = (401, 403, 429)
 HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -40,68 +43,96 @@ HEADERS: Final = (
 logger = logging.getLogger("talka.web")
 
 
-def no_limit(operation: str, client: str) -> float:
-    return 0.0
-
-
 def make_app(
     control: Control,
     *,
+    dags: DagControl | None = None,
     auth: Tokens | None = None,
     allowed_hosts: Collection[str] = (),
     limiter: Limiter = no_limit,
+    audit: Audit | None = None,
 ) -> Starlette:
-    """The API of one node.
+    """The API of one node. Without `dags` it says that it keeps no dag jobs.
 
     Without `auth` whoever reaches it may do everything, so it must listen on loopback (`server.listen` sees to that)
     and answers only to loopback's names and `allowed_hosts`. With `auth` host names are checked when some are given.
+    Who changed something and who was refused is told to `audit`, which stays the caller's to close.
     """
     hosts = {name.lower() for name in allowed_hosts}
     if auth is None:
         hosts.update(LOOPBACK_NAMES)
-    watches = Watches(control)
-    handlers: dict[str, Handler] = {
-        "put_bundle": jobs.Uploads().put_bundle,
-        "has_bundle": jobs.has_bundle,
-        "submit": jobs.submit,
-        "jobs": jobs.list_jobs,
-        "job": jobs.job,
-        "order": jobs.order,
-        "cancel": jobs.cancel,
-        "result": jobs.result,
-        "workers": cluster.workers,
-        "drain": cluster.drain,
-        "cluster": cluster.cluster,
-        "openapi": cluster.openapi,
-        "livez": cluster.livez,
-        "readyz": cluster.readyz,
-        "metrics": cluster.metrics,
-    }
+    audit = audit or Audit()
+    door = Door(control, dags, limiter, audit)
+    watches, sockets = Watches(control, dags), SubmitSockets(dags)
     by_path: dict[str, dict[str, Operation]] = {}
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
-        if operation.method == "WEBSOCKET":
-            routes.append(WebSocketRoute(operation.path, watch_endpoint(watches, operation, limiter)))
+        path = operation.path.replace("{task}", "{task:path}").replace("schedules/{name}", "schedules/{name:path}")
+        if operation.name == "watch":
+            routes.append(WebSocketRoute(path, watch_endpoint(watches, operation, door)))
+        elif operation.name == "submit_frames":
+            routes.append(WebSocketRoute(path, SubmitEndpoint(sockets, operation, door)))
         else:
-            by_path.setdefault(operation.path, {})[operation.method] = operation
+            by_path.setdefault(path, {})[operation.method] = operation
+    handlers = all_handlers()
     for path, by_method in by_path.items():
-        routes.append(Route(path, endpoint(control, by_method, handlers, limiter), methods=list(by_method)))
+        routes.append(Route(path, endpoint(door, by_method, handlers), methods=list(by_method)))
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Gate, auth=auth, hosts=frozenset(hosts))],
+        middleware=[Middleware(Gate, auth=auth, hosts=frozenset(hosts), audit=audit)],
         exception_handlers={HTTPException: no_route},
     )
     app.router.redirect_slashes = False
     return app
 
 
+def all_handlers() -> dict[str, Handler]:
+    return {
+        "put_bundle": jobs.Uploads().put_bundle,
+        "has_bundle": jobs.has_bundle,
+        "submit": jobs.submit,
+        "execute": dags.execute,
+        "bulk": dags.bulk,
+        "jobs": jobs.list_jobs,
+        "job": jobs.job,
+        "order": jobs.order,
+        "cancel": jobs.cancel,
+        "result": jobs.result,
+        "tasks": dags.tasks,
+        "task": dags.task,
+        "why": dags.why,
+        "logs": dags.logs,
+        "events": dags.events,
+        "graph": dags.graph,
+        "pause": dags.pause,
+        "resume": dags.resume,
+        "retry": dags.retry,
+        "skip": dags.skip,
+        "queues": dags.queues,
+        "dead_letters": dags.dead_letters,
+        "replay": dags.replay,
+        "schedules": dags.schedules,
+        "put_schedule": dags.put_schedule,
+        "drop_schedule": dags.drop_schedule,
+        "workers": cluster.workers,
+        "drain": cluster.drain,
+        "cluster": cluster.cluster,
+        "audit": cluster.audit,
+        "openapi": cluster.openapi,
+        "livez": cluster.livez,
+        "readyz": cluster.readyz,
+        "metrics": cluster.metrics,
+    }
+
+
 class Gate:
     """Lets in whoever may come in, before anything else of a request is looked at, and marks every answer."""
 
-    def __init__(self, app: ASGIApp, auth: Tokens | None, hosts: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, auth: Tokens | None, hosts: frozenset[str], audit: Audit | None = None) -> None:
         self._app = app
         self._auth = auth
         self._hosts = hosts
+        self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -116,7 +147,11 @@ class Gate:
         try:
             scope[IDENTITY] = self._identify(scope)
         except TalkaError as error:
-            await refuse(scope, receive, send_marked, answer_to_error(error, scope["path"]))
+            answer = answer_to_error(error, scope["path"])
+            if self._audit is not None:
+                what = f"{scope.get('method', 'WEBSOCKET')} {scope['path']}"
+                self._audit.note(what, answer.status_code, source=source_of(scope), text=str(error))
+            await refuse(scope, receive, send_marked, answer)
             return
         await self._app(scope, receive, send_marked)
 
@@ -145,56 +180,136 @@ async def refuse(scope: Scope, receive: Receive, send: Send, answer: Response) -
         await answer(scope, receive, send)
 
 
-def check_call(scope: Scope, operation: Operation, limiter: Limiter) -> Identity:
-    identity: Identity = scope[IDENTITY]
-    if operation.role is not None:
-        identity.check(operation.role, operation.does)
-        client = scope.get("client") or ("", 0)
-        wait_s = limiter(operation.name, identity.name or client[0])
-        if wait_s > 0:
-            raise TooBusy(f"too many requests to {operation.does}: try again later", wait_s)
-    return identity
+def source_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
-def endpoint(
-    control: Control, by_method: dict[str, Operation], handlers: dict[str, Handler], limiter: Limiter
-) -> Callable[[Request], object]:
+class Door:
+    """What every endpoint needs: who is behind it, and who may pass."""
+
+    def __init__(self, control: Control, dags: DagControl | None, limiter: Limiter, audit: Audit) -> None:
+        self.control = control
+        self.dags = dags
+        self.limiter = limiter
+        self._audit = audit
+        # Submissions of dag jobs cost less than those of load jobs, which are counted once it is known that they are.
+        self._rates = {} if dags is None else {"submit": "submit_dag", "execute": "submit_dag"}
+
+    def check(self, scope: Scope, operation: Operation) -> Identity:
+        identity: Identity = scope[IDENTITY]
+        if operation.role is not None:
+            identity.check(operation.role, operation.does)
+            rate = self._rates.get(operation.name, operation.name)
+            wait_s = self.limiter(rate, identity.name or source_of(scope))
+            if wait_s > 0:
+                raise TooBusy(f"too many requests to {operation.does}: try again later", wait_s)
+        return identity
+
+    def asked(self, request: Request, identity: Identity) -> Asked:
+        return Asked(self.control, request, identity, self.dags, self._audit, self.limiter)
+
+    def put_down(self, scope: Scope, operation: Operation, status: int, *, job: str = "", text: str = "") -> None:
+        """Every change that was asked for, and every refusal."""
+        if not operation.changes and status not in REFUSALS:
+            return
+        identity: Identity = scope[IDENTITY]
+        parts: dict[str, str] = scope.get("path_params", {})
+        self._audit.note(
+            operation.name,
+            status,
+            who=identity.name,
+            role=identity.role,
+            token=identity.token,
+            source=source_of(scope),
+            job=job or "/".join(str(part) for part in parts.values()),
+            text=text,
+        )
+
+
+def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Handler]) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
         operation = by_method.get(request.method) or by_method["GET"]  # a HEAD is a GET whose body is left out
-        timeout_s = UPLOAD_TIMEOUT_S if operation.name == "put_bundle" else CALL_TIMEOUT_S
+        given, text = await answered(request, operation)
+        location = given.headers.get("location", "")
+        door.put_down(request.scope, operation, given.status_code, job=location.rpartition("/")[2], text=text)
+        return given
+
+    async def answered(request: Request, operation: Operation) -> tuple[Response, str]:
+        """And why not, in a sentence."""
+        timeout_s = timeout_of(request, operation)
         try:
-            identity = check_call(request.scope, operation, limiter)
+            identity = door.check(request.scope, operation)
             async with asyncio.timeout(timeout_s):
-                return await handlers[operation.name](Asked(control, request, identity))
+                return await handlers[operation.name](door.asked(request, identity)), ""
         except TalkaError as error:
-            return answer_to_error(error, request.url.path)
+            return answer_to_error(error, request.url.path), str(error)
         except TimeoutError:
             late = Unavailable(f"nobody who could {operation.does} answered within {timeout_s} s: try again")
-            return answer_to_error(late, request.url.path)
+            return answer_to_error(late, request.url.path), str(late)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody is there to read it
+            return Response(status_code=400), "it went away"  # nobody is there to read it
         except Exception:
             logger.exception("%s %s failed", request.method, request.url.path)
-            return internal_error(request.url.path)
+            return internal_error(request.url.path), "internal error"
 
     return answer
 
 
-def watch_endpoint(watches: Watches, operation: Operation, limiter: Limiter) -> Callable[[WebSocket], object]:
+def timeout_of(request: Request, operation: Operation) -> float:
+    if operation.name == "put_bundle":
+        return UPLOAD_TIMEOUT_S
+    if operation.name == "submit" and type_of(request) == NDJSON:
+        return STREAM_TIMEOUT_S  # whoever sends nothing for a while is cut off before
+    return CALL_TIMEOUT_S
+
+
+def watch_endpoint(watches: Watches, operation: Operation, door: Door) -> Callable[[WebSocket], object]:
     async def watch(websocket: WebSocket) -> None:
         try:
-            check_call(websocket.scope, operation, limiter)
+            door.check(websocket.scope, operation)
             await watches.watch(websocket)
         except TalkaError as error:
             # Only before the first update; afterwards the close frame has told it.
-            with contextlib.suppress(WebSocketDisconnect):
-                await websocket.send_denial_response(answer_to_error(error, websocket.url.path))
+            await deny(websocket, operation, door, error)
         except Exception:
             logger.exception("watching %s failed", websocket.url.path)
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
                 await websocket.send_denial_response(internal_error(websocket.url.path))
 
     return watch
+
+
+class SubmitEndpoint:
+    """Below Starlette's WebSocket: this one has thousands of frames a second."""
+
+    def __init__(self, sockets: SubmitSockets, operation: Operation, door: Door) -> None:
+        self._sockets = sockets
+        self._operation = operation
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        websocket = WebSocket(scope, receive, send)
+        try:
+            identity = self._door.check(scope, self._operation)
+            is_batched = choice(websocket, "batch", ("0", "1")) == "1"
+            socket = await self._sockets.serve(receive, send, identity.name, is_batched=is_batched)
+        except TalkaError as error:
+            await deny(websocket, self._operation, self._door, error)
+        except Exception:
+            logger.exception("submissions over a WebSocket failed")
+            with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+                await websocket.send_denial_response(internal_error(scope["path"]))
+        else:
+            text = f"{socket.accepted} jobs accepted, {socket.refused} refused"
+            self._door.put_down(scope, self._operation, 101, text=text)
+
+
+async def deny(websocket: WebSocket, operation: Operation, door: Door, error: TalkaError) -> None:
+    answer = answer_to_error(error, websocket.url.path)
+    door.put_down(websocket.scope, operation, answer.status_code, text=str(error))
+    with contextlib.suppress(WebSocketDisconnect):
+        await websocket.send_denial_response(answer)
 
 
 async def no_route(request: Request, error: Exception) -> Response:

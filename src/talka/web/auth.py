@@ -1,6 +1,10 @@
 """Who may ask what: tokens and roles, and on loopback without tokens the checks that keep browsers' pages out."""
 
+import logging
+import os
+import re
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
@@ -9,49 +13,66 @@ import jwt
 from talka.client.requests import Forbidden, NotAuthorised
 from talka.errors import Invalid
 
-Role = Literal["viewer", "submitter", "operator"]
+Role = Literal["viewer", "submitter", "operator", "admin"]
 """Each may do what those before it may. Whoever may submit runs code of their own on the workers."""
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
+ROLE_WORDS: Final[dict[str, Role]] = {
+    **{role: role for role in ROLES},
+    "view": "viewer",
+    "submit": "submitter",
+    "operate": "operator",
+}
+"""What a role may be called, in tokens and on the command line."""
 
 KEY_LEAST_BYTES: Final = 32
 TOKEN_MOST: Final = 4096
 NAME_MOST: Final = 200
+ID_MOST: Final = 64
 LEEWAY_S: Final = 30
 """Clocks of two machines differ."""
 ALGORITHM: Final = "HS256"
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+TOKEN_ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_MOST}}}")
+REVOKED_MOST: Final = 10_000
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+logger = logging.getLogger("talka.web")
 
 
 class Identity(NamedTuple):
     name: str
     """Empty where no tokens are used."""
     role: Role
+    token: str = ""
+    """The id of the token that was shown."""
 
     def check(self, least: Role, what: str) -> None:
         if ROLES.index(self.role) < ROLES.index(least):
             raise Forbidden(f"a {self.role} may not {what}: that takes the role {least}")
 
 
-LOCAL: Final = Identity("", "operator")
+LOCAL: Final = Identity("", "admin")
 """Who is on this machine may do everything, as long as no token is configured."""
 
 
 class Tokens:
     """Bearer tokens of one cluster: JWT, signed with a key that managers share."""
 
-    def __init__(self, keys: Sequence[bytes], cluster: str) -> None:
+    def __init__(self, keys: Sequence[bytes], cluster: str, revoked: "Revoked | None" = None) -> None:
         """The first key signs, all are accepted: so a key can be changed without a moment at which no token holds."""
         if not keys or any(len(key) < KEY_LEAST_BYTES for key in keys):
             raise Invalid(f"a token key has at least {KEY_LEAST_BYTES} bytes")
         self._keys = tuple(keys)
         self._cluster = cluster
+        self._revoked = revoked
 
-    def issue(self, name: str, role: Role, expires_at_s: int) -> str:
-        """A token that holds until `expires_at_s`, in seconds since 1970."""
+    def issue(self, name: str, role: Role, expires_at_s: int, id: str = "") -> str:
+        """A token that holds until `expires_at_s`, in seconds since 1970. By its id it can be revoked."""
         if not 0 < len(name) <= NAME_MOST:
             raise Invalid(f"a token is for somebody: give a name of at most {NAME_MOST} characters")
-        claims = {"sub": name, "role": role, "exp": expires_at_s, "aud": self._cluster}
+        claims: dict[str, str | int] = {"sub": name, "role": role, "exp": expires_at_s, "aud": self._cluster}
+        if id:
+            claims["jti"] = checked_token_id(id)
         return jwt.encode(claims, self._keys[0], ALGORITHM)
 
     def identify(self, authorization: str) -> Identity:
@@ -62,10 +83,13 @@ class Tokens:
         if scheme.lower() != "bearer" or not 0 < len(token) <= TOKEN_MOST:
             raise NotAuthorised("the Authorization header holds no bearer token")
         claims = self._claims(token.strip())
-        name, role = claims["sub"], claims.get("role")
-        if role not in ROLES or not 0 < len(name) <= NAME_MOST:
+        name, word, id = claims["sub"], claims.get("role"), claims.get("jti", "")
+        role = ROLE_WORDS.get(word) if isinstance(word, str) else None
+        if role is None or not 0 < len(name) <= NAME_MOST:
             raise NotAuthorised("the token names nobody, or no role that there is")
-        return Identity(name, role)
+        if id and self._revoked is not None and id in self._revoked:
+            raise NotAuthorised("the token was revoked: ask for a new one")
+        return Identity(name, role, id)
 
     def _claims(self, token: str) -> dict[str, str]:
         for key in self._keys:
@@ -88,6 +112,72 @@ class Tokens:
             except jwt.InvalidTokenError:
                 break
         raise NotAuthorised("the token does not hold")
+
+
+class Revoked:
+    """The ids of tokens that hold no longer: a file with one a line, read anew whenever it has changed.
+
+    A file that cannot be read revokes what it revoked when it was read last.
+    """
+
+    def __init__(self, file: str | os.PathLike[str]) -> None:
+        self._path = Path(file)
+        self._stamp: tuple[int, int, int] | None = None
+        self._ids: frozenset[str] = frozenset()
+
+    def __contains__(self, id: str) -> bool:
+        self._refresh()
+        return id in self._ids
+
+    def _refresh(self) -> None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._stamp, self._ids = None, frozenset()
+            return
+        except OSError:
+            return
+        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if stamp == self._stamp:
+            return
+        try:
+            self._ids = frozenset(read_revoked(self._path))
+        except (OSError, Invalid) as error:
+            logger.error("revoked tokens could not be read: %s", error)
+        self._stamp = stamp
+
+    def add(self, id: str) -> bool:
+        """Whether it was not there before. Safe beside managers that read: the file is replaced, never half written."""
+        checked_token_id(id)
+        ids = read_revoked(self._path) if self._path.exists() else []
+        if id in ids:
+            return False
+        if len(ids) >= REVOKED_MOST:
+            raise Invalid(
+                f"{self._path} names {REVOKED_MOST} tokens already: change the key instead, which ends them all"
+            )
+        fresh = self._path.with_name(f"{self._path.name}.new")
+        with fresh.open("w", encoding="ascii") as file:
+            file.write("\n".join([*ids, id]) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        return True
+
+
+def read_revoked(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        content = file.read(REVOKED_MOST * (ID_MOST + 2) + 1)
+    ids = [line.strip() for line in content.decode("ascii", "replace").splitlines() if line.strip()]
+    if len(ids) > REVOKED_MOST:
+        raise Invalid(f"{path} names more than {REVOKED_MOST} tokens")
+    return ids
+
+
+def checked_token_id(id: str) -> str:
+    if not TOKEN_ID.fullmatch(id):
+        raise Invalid(f"{id[:80]!r} is no id of a token: it has at most {ID_MOST} letters, digits, dots, - and _")
+    return id
 
 
 def check_host(host: str, allowed: Collection[str]) -> None:

@@ -2,17 +2,31 @@
 
 import asyncio
 import hashlib
+import re
 from typing import Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
-from talka.client.requests import BUNDLE_LIMIT_BYTES, Malformed, TooLarge, TooSlow, WrongDigest
+from talka.client.requests import (
+    BUNDLE_LIMIT_BYTES,
+    KEY_LIMIT,
+    PAGE_DEFAULT,
+    PAGE_LIMIT,
+    Malformed,
+    NoSuchJob,
+    TooLarge,
+    TooSlow,
+    WrongDigest,
+)
 from talka.errors import Invalid
 
 CHUNK_TIMEOUT_S: Final = 10
 BODY_TIMEOUT_S: Final = 120
 JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+CURSOR_LIMIT: Final = 200
+JOB_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Body = TypeVar("Body")
 
@@ -41,12 +55,24 @@ async def read_body(request: Request, limit_bytes: int) -> bytearray:
         raise TooSlow("the body of the request did not arrive in time") from None
 
 
-async def read_json(request: Request, kind: type[Body], limit_bytes: int) -> Body:
-    said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if said != JSON:
+def type_of(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def check_json(request: Request) -> None:
+    if (said := type_of(request)) != JSON:
         raise WrongType(f"the body must be {JSON}, not {said[:100] or 'of no type'}")
-    content = await read_body(request, limit_bytes)
+
+
+async def read_json(request: Request, kind: type[Body], limit_bytes: int) -> Body:
+    check_json(request)
+    return decoded(await read_body(request, limit_bytes), kind)
+
+
+def decoded(content: bytes | bytearray, kind: type[Body]) -> Body:
     try:
+        if not content.isascii():
+            content.decode()  # inside what is passed on as it is nobody else looks at the bytes
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         raise Invalid(f"the body does not fit: {error}") from None
@@ -60,3 +86,30 @@ async def read_bundle(request: Request, digest: str) -> bytes:
     if found != digest:
         raise WrongDigest(f"the bundle's sha256 is {found}, not {digest}: it was changed on the way, or is another one")
     return bytes(content)
+
+
+# Beside the body.
+
+
+def key_in(request: Request) -> str:
+    key = request.headers.get("idempotency-key", "")
+    if len(key) > KEY_LIMIT or not (key.isascii() and key.isprintable()):
+        raise Invalid(f"an idempotency key has at most {KEY_LIMIT} printable ASCII characters")
+    return key
+
+
+def page_in(request: Request, cursor_limit: int = CURSOR_LIMIT) -> tuple[str, int]:
+    """Cursor and limit."""
+    query = request.query_params
+    cursor, limit = query.get("cursor", ""), query.get("limit", str(PAGE_DEFAULT))
+    if len(cursor) > cursor_limit:
+        raise Invalid("the cursor is not one of ours: it is `next` of the page before")
+    if not (limit.isdecimal() and limit.isascii() and len(limit) < 10 and 1 <= int(limit) <= PAGE_LIMIT):
+        raise Invalid(f"limit is a whole number from 1 to {PAGE_LIMIT}, not {limit[:50]!r}")
+    return cursor, int(limit)
+
+
+def checked_job_id(text: str) -> str:
+    if not JOB_ID.fullmatch(text):
+        raise NoSuchJob.named(repr(text[:64]))
+    return text

@@ -8,7 +8,8 @@ from starlette.responses import PlainTextResponse, Response
 from talka.client.requests import NoSuchWorker
 from talka.errors import Unavailable
 from talka.web.answers import Asked, json_answer
-from talka.web.bodies import read_body
+from talka.web.audit import AuditPage
+from talka.web.bodies import page_in, read_body
 from talka.web.openapi import document
 
 WORKER_NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,256}")
@@ -29,6 +30,11 @@ async def drain(asked: Asked) -> Response:
 
 async def cluster(asked: Asked) -> Response:
     return json_answer(await asked.control.cluster())
+
+
+async def audit(asked: Asked) -> Response:
+    _, limit = page_in(asked.request)
+    return json_answer(AuditPage([] if asked.audit is None else await asked.audit.tail(limit)))
 
 
 async def openapi(asked: Asked) -> Response:

@@ -3,14 +3,19 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from talka.client.requests import Control, JobUpdate, TooBusy
+from talka.client.dags import DagControl
+from talka.client.requests import Control, JobUpdate, NoSuchJob, TooBusy
 from talka.errors import Invalid, TalkaError, Unavailable
-from talka.web.jobs import checked_job_id
+from talka.web.bodies import checked_job_id
+from talka.wire.task_views import DagFacts
+from talka.work.lifecycle import is_final
+
+Updates: TypeAlias = AsyncIterator[JobUpdate] | AsyncIterator[DagFacts]
 
 WATCHERS_LIMIT: Final = 256
 FIRST_TIMEOUT_S: Final = 15
@@ -27,8 +32,9 @@ TRY_LATER: Final = 1013
 
 
 class Watches:
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, dags: DagControl | None = None) -> None:
         self._control = control
+        self._dags = dags
         self._open = 0
 
     async def watch(self, websocket: WebSocket) -> None:
@@ -39,20 +45,32 @@ class Watches:
         if self._open >= WATCHERS_LIMIT:
             raise TooBusy(f"{WATCHERS_LIMIT} watchers are here already: ask another manager", 5)
         self._open += 1
-        updates = self._control.watch(job_id, steps == "1")
         try:
-            await serve_updates(websocket, updates, is_text=kind == "json")
+            if self._dags is not None:
+                with contextlib.suppress(NoSuchJob):
+                    await self._serve(websocket, self._dags.watch_dag(job_id), is_text=kind == "json")
+                    return
+            await self._serve(websocket, self._control.watch(job_id, steps == "1"), is_text=kind == "json")
         finally:
             self._open -= 1
+
+    async def _serve(self, websocket: WebSocket, updates: Updates, *, is_text: bool) -> None:
+        try:
+            await serve_updates(websocket, updates, is_text=is_text)
+        finally:
             close = getattr(updates, "aclose", None)
             if close is not None:
                 await close()
 
 
-async def serve_updates(websocket: WebSocket, updates: AsyncIterator[JobUpdate], *, is_text: bool) -> None:
+def is_last(update: JobUpdate | DagFacts) -> bool:
+    return is_final(update.state) if isinstance(update, DagFacts) else update.final
+
+
+async def serve_updates(websocket: WebSocket, updates: Updates, *, is_text: bool) -> None:
     try:
         async with asyncio.timeout(FIRST_TIMEOUT_S):
-            first = await anext(updates, None)
+            first: JobUpdate | DagFacts | None = await anext(updates, None)
     except TimeoutError:
         raise Unavailable(f"nothing was heard of the job within {FIRST_TIMEOUT_S} s") from None
     if first is None:
@@ -81,18 +99,16 @@ async def serve_updates(websocket: WebSocket, updates: AsyncIterator[JobUpdate],
         raise outcome
 
 
-async def send_updates(
-    websocket: WebSocket, first: JobUpdate, updates: AsyncIterator[JobUpdate], *, is_text: bool
-) -> bool:
+async def send_updates(websocket: WebSocket, first: JobUpdate | DagFacts, updates: Updates, *, is_text: bool) -> bool:
     """Whether the final update was sent."""
-    update: JobUpdate | None = first
+    update: JobUpdate | DagFacts | None = first
     while update is not None:
         async with asyncio.timeout(SEND_TIMEOUT_S):
             if is_text:
                 await websocket.send_text(msgspec.json.encode(update).decode())
             else:
                 await websocket.send_bytes(msgspec.msgpack.encode(update))
-        if update.final:
+        if is_last(update):
             return True
         update = await anext(updates, None)
     return False

@@ -9,10 +9,12 @@ from functools import cache
 from typing import Any, Final
 
 import msgspec
+from msgspec import _json_schema
 
 from talka.client.requests import PROBLEMS, Problem
 from talka.version import VERSION
-from talka.web.operations import OPERATIONS, Operation
+from talka.web.bodies import NDJSON
+from talka.web.operations import OPERATIONS, Either, Operation
 
 TITLES: Final = {
     **{kind.status: kind.title for kind in reversed(PROBLEMS)},
@@ -29,8 +31,9 @@ REF: Final = "#/components/schemas/{name}"
 @cache
 def document() -> bytes:
     types = [operation.answer for operation in OPERATIONS] + [operation.body for operation in OPERATIONS]
-    named = [kind for kind in types if kind not in (None, str, bytes, dict)] + [Problem]
-    schemas, components = msgspec.json.schema_components(named, ref_template=REF)
+    flat = [kind for found in types for kind in (found.kinds if isinstance(found, Either) else (found,))]
+    named = [kind for kind in flat if kind not in (None, str, bytes, dict)] + [Problem]
+    schemas, components = schemas_of(named)
     by_type = {str(kind): schema for kind, schema in zip(named, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
@@ -41,7 +44,7 @@ def document() -> bytes:
         "info": {
             "title": "Talka",
             "version": VERSION,
-            "summary": "Load tests on a cluster.",
+            "summary": "Load tests and dag jobs on a cluster.",
             "description": "Every manager answers. Errors are problem documents (RFC 9457).",
         },
         "servers": [{"url": "/"}],
@@ -56,6 +59,33 @@ def document() -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
+def schemas_of(kinds: list[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """msgspec cannot write a default that is JSON already (as of msgspec 0.22): here it is read first."""
+
+    def plain(value: Any, **options: Any) -> Any:
+        return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else msgspec.to_builtins(value, **options)
+
+    names = vars(_json_schema)
+    usual, names["to_builtins"] = names["to_builtins"], plain
+    try:
+        schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
+    finally:
+        names["to_builtins"] = usual
+    return tuple(map(portable, schemas)), portable(components)
+
+
+def portable(schema: Any) -> Any:
+    """Python's words for the ends of a text are not those of JSON Schema."""
+    if isinstance(schema, list | tuple):
+        return [portable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: portable(part) for name, part in schema.items()}
+    if isinstance(pattern := found.get("pattern"), str):
+        found["pattern"] = pattern.replace(r"\A", "^").replace(r"\Z", "$")
+    return found
+
+
 def described(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
     does = operation.does[0].upper() + operation.does[1:]
     found: dict[str, Any] = {"operationId": operation.name, "summary": does}
@@ -63,11 +93,8 @@ def described(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
         found["security"] = []
     else:
         found["description"] = f"Takes the role {operation.role}."
-    if operation.method == "WEBSOCKET":
-        found["description"] += (
-            " A WebSocket: each frame is one update. It closes with 1000 after the final one, and with 1012 or 1013 when"
-            " the watch is to be opened anew, at this or another manager."
-        )
+        if operation.about:
+            found["description"] += f" {operation.about}"
     names = re.findall(r"{(\w+)}", operation.path)
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     parameters += [
@@ -79,20 +106,30 @@ def described(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
     if operation.body is bytes:
         found["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
     elif operation.body is not None:
-        content = {"application/json": {"schema": by_type[str(operation.body)]}}
-        found["requestBody"] = {"required": operation.name == "submit", "content": content}
+        content = {"application/json": {"schema": schema_of(operation.body, by_type)}}
+        if operation.name == "submit":
+            content[NDJSON] = {"schema": {"type": "string"}}
+        found["requestBody"] = {"required": operation.needs_body, "content": content}
     found["responses"] = responses(operation, by_type)
     return found
+
+
+def schema_of(kind: Any, by_type: dict[str, Any]) -> dict[str, Any]:
+    if kind is dict:
+        return {"type": "object"}
+    if not isinstance(kind, Either):
+        found: dict[str, Any] = by_type[str(kind)]
+        return found
+    any_of = {"anyOf": [by_type[str(one)] for one in kind.kinds]}
+    return {"type": "array", "items": any_of} if kind.is_list else any_of
 
 
 def responses(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "Done"}
     if operation.answer is str:
         good["content"] = {"text/plain": {"schema": {"type": "string"}}}
-    elif operation.answer is dict:
-        good["content"] = {"application/json": {"schema": {"type": "object"}}}
     elif operation.answer is not None:
-        good["content"] = {"application/json": {"schema": by_type[str(operation.answer)]}}
+        good["content"] = {"application/json": {"schema": schema_of(operation.answer, by_type)}}
     status = 101 if operation.method == "WEBSOCKET" else operation.status
     statuses = sorted({*operation.problems, *(ALWAYS if operation.role else ()), *([503] if status == 200 else [])})
     problem = {"application/problem+json": {"schema": by_type[str(Problem)]}}

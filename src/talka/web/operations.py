@@ -2,6 +2,7 @@
 
 from typing import Any, Final, Literal, NamedTuple
 
+from talka.client.dags import BULK_LIMIT, AnyJobsPage, ReplayRequest
 from talka.client.requests import (
     PAGE_DEFAULT,
     PAGE_LIMIT,
@@ -9,13 +10,29 @@ from talka.client.requests import (
     ClusterView,
     JobFacts,
     JobOrder,
-    JobsPage,
     JobUpdate,
+    Problem,
     WorkerView,
 )
 from talka.report.document import ResultDocument
+from talka.web.audit import AuditPage
 from talka.web.auth import Role
-from talka.work.lifecycle import JobState
+from talka.wire.task_views import (
+    DagFacts,
+    DeadLettersPage,
+    EventsPage,
+    GraphView,
+    LogPage,
+    QueuesView,
+    RetryRequest,
+    ScheduleView,
+    SkipRequest,
+    TasksPage,
+    TaskView,
+    WhyView,
+)
+from talka.work.dag import DagSpec
+from talka.work.lifecycle import JobState, TaskState
 
 
 class Parameter(NamedTuple):
@@ -25,10 +42,18 @@ class Parameter(NamedTuple):
     schema: dict[str, Any]
 
 
+class Either(NamedTuple):
+    """What is one of these."""
+
+    kinds: tuple[Any, ...]
+    is_list: bool = False
+    """A list, each of whose entries is one of these."""
+
+
 class Operation(NamedTuple):
     name: str
     """Also what rates are limited by."""
-    method: Literal["GET", "HEAD", "PUT", "POST", "WEBSOCKET"]
+    method: Literal["GET", "HEAD", "PUT", "POST", "DELETE", "WEBSOCKET"]
     path: str
     role: Role | None
     """The least role that may do it; None: everybody, without a token and under any host name."""
@@ -42,6 +67,32 @@ class Operation(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
     problems: tuple[int, ...] = ()
     """Statuses of errors beside those that every operation may have."""
+    needs_body: bool = False
+    about: str = ""
+    """More than its heading says."""
+
+    @property
+    def changes(self) -> bool:
+        """Something, so that it is put down who did it."""
+        return self.method in ("PUT", "POST", "DELETE") or self.name == "submit_frames"
+
+
+KEY: Final = Parameter(
+    "Idempotency-Key",
+    "header",
+    "The same job with the same key is the same job: a retry is safe.",
+    {"type": "string", "maxLength": 200},
+)
+CURSOR: Final = Parameter("cursor", "query", "`next` of the page before.", {"type": "string"})
+LIMIT: Final = Parameter(
+    "limit",
+    "query",
+    "The most entries of the page.",
+    {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT, "default": PAGE_DEFAULT},
+)
+BODY: Final = (400, 408, 413, 415, 422)
+"""Problems of whatever reads a body."""
+NO_DAGS: Final = 501
 
 
 OPERATIONS: Final = (
@@ -54,6 +105,7 @@ OPERATIONS: Final = (
         status=204,
         body=bytes,
         problems=(408, 413, 422),
+        needs_body=True,
     ),
     Operation("has_bundle", "HEAD", "/v1/bundles/{digest}", "submitter", "ask for a bundle", problems=(404, 422)),
     Operation(
@@ -62,18 +114,65 @@ OPERATIONS: Final = (
         "/v1/jobs",
         "submitter",
         "submit a job",
-        JobFacts,
+        Either((JobFacts, DagFacts)),
         201,
-        JobOrder,
-        (
+        Either((JobOrder, DagSpec)),
+        (KEY,),
+        (*BODY, 409, NO_DAGS),
+        needs_body=True,
+        about=(
+            'A dag job says "kind": "dag". As application/x-ndjson its tasks follow one a line, after a first line that'
+            " is the job without them, and may depend on tasks before them."
+        ),
+    ),
+    Operation(
+        "execute",
+        "POST",
+        "/v1/execute",
+        "submitter",
+        "submit a dag job in other words",
+        DagFacts,
+        201,
+        dict,
+        (KEY,),
+        (*BODY, 409, NO_DAGS),
+        needs_body=True,
+        about="Takes jobs for tasks, type for handler and dependsOn for depends_on, and needs no kind and no name.",
+    ),
+    Operation(
+        "bulk",
+        "POST",
+        "/v1/jobs/bulk",
+        "submitter",
+        "submit many dag jobs",
+        Either((DagFacts, Problem), is_list=True),
+        200,
+        list[DagSpec],
+        (KEY,),
+        (*BODY, NO_DAGS),
+        needs_body=True,
+        about=f"At most {BULK_LIMIT}. Each is taken or refused for itself; answers are in the order of the jobs.",
+    ),
+    Operation(
+        "submit_frames",
+        "WEBSOCKET",
+        "/v1/jobs/submit",
+        "submitter",
+        "submit dag jobs one a frame",
+        parameters=(
             Parameter(
-                "Idempotency-Key",
-                "header",
-                "The same order with the same key is the same job: a retry is safe.",
-                {"type": "string", "maxLength": 200},
+                "batch",
+                "query",
+                "1: answers that are ready together come as one array.",
+                {"type": "string", "enum": ["0", "1"]},
             ),
         ),
-        (400, 408, 409, 413, 415, 422),
+        problems=(422, NO_DAGS),
+        about=(
+            'A WebSocket: each frame is a dag, or {"task": {…}} for a job of one task, with "key" beside it for an'
+            ' idempotency key. Answers are {"n", "id", "state"} or {"n", "problem"}, n counting frames from 0, in the'
+            " order in which they are done."
+        ),
     ),
     Operation(
         "jobs",
@@ -81,7 +180,7 @@ OPERATIONS: Final = (
         "/v1/jobs",
         "viewer",
         "list jobs",
-        JobsPage,
+        AnyJobsPage,
         parameters=(
             Parameter(
                 "state",
@@ -89,17 +188,160 @@ OPERATIONS: Final = (
                 "Only jobs in this state.",
                 {"type": "string", "enum": [str(state) for state in JobState]},
             ),
-            Parameter("cursor", "query", "`next` of the page before.", {"type": "string"}),
-            Parameter(
-                "limit",
-                "query",
-                "The most jobs of the page.",
-                {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT, "default": PAGE_DEFAULT},
-            ),
+            CURSOR,
+            LIMIT,
         ),
         problems=(422,),
     ),
-    Operation("job", "GET", "/v1/jobs/{id}", "viewer", "look at a job", JobFacts, problems=(404,)),
+    Operation("job", "GET", "/v1/jobs/{id}", "viewer", "look at a job", Either((JobFacts, DagFacts)), problems=(404,)),
+    Operation(
+        "tasks",
+        "GET",
+        "/v1/jobs/{id}/tasks",
+        "viewer",
+        "list the tasks of a job",
+        TasksPage,
+        parameters=(
+            Parameter(
+                "state",
+                "query",
+                "Only tasks in this state.",
+                {"type": "string", "enum": [str(state) for state in TaskState]},
+            ),
+            CURSOR,
+            LIMIT,
+        ),
+        problems=(404, 422, NO_DAGS),
+    ),
+    Operation(
+        "why",
+        "GET",
+        "/v1/jobs/{id}/tasks/{task}/why",
+        "viewer",
+        "ask what a task waits for",
+        WhyView,
+        problems=(404, NO_DAGS),
+    ),
+    Operation(
+        "logs",
+        "GET",
+        "/v1/jobs/{id}/tasks/{task}/logs",
+        "viewer",
+        "read what a task logged",
+        LogPage,
+        parameters=(CURSOR, LIMIT),
+        problems=(404, 422, NO_DAGS),
+    ),
+    Operation(
+        "task",
+        "GET",
+        "/v1/jobs/{id}/tasks/{task}",
+        "viewer",
+        "look at a task",
+        TaskView,
+        problems=(404, NO_DAGS),
+    ),
+    Operation(
+        "events",
+        "GET",
+        "/v1/jobs/{id}/events",
+        "viewer",
+        "read what happened to a job",
+        EventsPage,
+        parameters=(CURSOR, LIMIT),
+        problems=(404, 422, NO_DAGS),
+    ),
+    Operation(
+        "graph",
+        "GET",
+        "/v1/jobs/{id}/graph",
+        "viewer",
+        "look at the graph of a job",
+        GraphView,
+        problems=(404, NO_DAGS),
+    ),
+    Operation(
+        "pause",
+        "POST",
+        "/v1/jobs/{id}/pause",
+        "submitter",
+        "pause a job",
+        DagFacts,
+        problems=(404, 408, 409, 413, 422, NO_DAGS),
+    ),
+    Operation(
+        "resume",
+        "POST",
+        "/v1/jobs/{id}/resume",
+        "submitter",
+        "resume a job",
+        DagFacts,
+        problems=(404, 408, 409, 413, 422, NO_DAGS),
+    ),
+    Operation(
+        "retry",
+        "POST",
+        "/v1/jobs/{id}/retry",
+        "submitter",
+        "run tasks again",
+        DagFacts,
+        body=RetryRequest,
+        problems=(*BODY, 404, 409, NO_DAGS),
+    ),
+    Operation(
+        "skip",
+        "POST",
+        "/v1/jobs/{id}/skip",
+        "submitter",
+        "skip tasks",
+        DagFacts,
+        body=SkipRequest,
+        problems=(*BODY, 404, 409, NO_DAGS),
+        needs_body=True,
+    ),
+    Operation("queues", "GET", "/v1/queues", "viewer", "look at the queues", QueuesView, problems=(NO_DAGS,)),
+    Operation(
+        "dead_letters",
+        "GET",
+        "/v1/dead-letters",
+        "viewer",
+        "list dead letters",
+        DeadLettersPage,
+        parameters=(CURSOR, LIMIT),
+        problems=(422, NO_DAGS),
+    ),
+    Operation(
+        "replay",
+        "POST",
+        "/v1/dead-letters/{id}/{task}/replay",
+        "operator",
+        "replay a dead letter",
+        DagFacts,
+        body=ReplayRequest,
+        problems=(*BODY, 404, 409, NO_DAGS),
+    ),
+    Operation("schedules", "GET", "/v1/schedules", "viewer", "list schedules", list[ScheduleView], problems=(NO_DAGS,)),
+    Operation(
+        "put_schedule",
+        "PUT",
+        "/v1/schedules",
+        "operator",
+        "put a schedule",
+        ScheduleView,
+        body=DagSpec,
+        problems=(*BODY, NO_DAGS),
+        needs_body=True,
+        about="One of the same name is replaced.",
+    ),
+    Operation(
+        "drop_schedule",
+        "DELETE",
+        "/v1/schedules/{name}",
+        "operator",
+        "drop a schedule",
+        status=204,
+        problems=(404, 408, 413, NO_DAGS),
+    ),
     Operation("order", "GET", "/v1/jobs/{id}/order", "viewer", "read what was submitted", JobOrder, problems=(404,)),
     Operation(
         "cancel",
@@ -107,7 +349,7 @@ OPERATIONS: Final = (
         "/v1/jobs/{id}/cancel",
         "submitter",
         "cancel a job",
-        JobFacts,
+        Either((JobFacts, DagFacts)),
         body=CancelRequest,
         problems=(400, 404, 408, 413, 415, 422),
     ),
@@ -126,7 +368,7 @@ OPERATIONS: Final = (
         "/v1/jobs/{id}/watch",
         "viewer",
         "watch a job",
-        JobUpdate,
+        Either((JobUpdate, DagFacts)),
         parameters=(
             Parameter(
                 "steps", "query", "1: with what was counted for each step.", {"type": "string", "enum": ["0", "1"]}
@@ -139,10 +381,25 @@ OPERATIONS: Final = (
             ),
         ),
         problems=(404, 422),
+        about=(
+            "A WebSocket: each frame is one update. It closes with 1000 after the final one, and with 1012 or 1013 when"
+            " the watch is to be opened anew, at this or another manager."
+        ),
     ),
     Operation("workers", "GET", "/v1/workers", "viewer", "list workers", list[WorkerView]),
     Operation("drain", "POST", "/v1/workers/{name}/drain", "operator", "drain a worker", WorkerView, problems=(404,)),
     Operation("cluster", "GET", "/v1/cluster", "viewer", "look at the cluster", ClusterView),
+    Operation(
+        "audit",
+        "GET",
+        "/v1/audit",
+        "admin",
+        "read the audit log",
+        AuditPage,
+        parameters=(LIMIT,),
+        problems=(422,),
+        about="Its last lines.",
+    ),
     Operation("openapi", "GET", "/v1/openapi.json", "viewer", "read this document", dict),
     Operation("livez", "GET", "/livez", None, "ask whether the process lives", str),
     Operation("readyz", "GET", "/readyz", None, "ask whether the node takes requests", str),

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES
 from talka.client.requests import API_PORT
 from talka.errors import Invalid
 
@@ -20,11 +21,14 @@ CONNECTIONS_LIMIT: Final = 1024
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 HEAD_TIMEOUT_S: Final = 10
 LINGER_S: Final = 5
+REST_LIMIT_BYTES: Final = 1024 * 1024
+"""Of a request that was answered already."""
 KEEP_ALIVE_S: Final = 30
 SILENT_PEER_MS: Final = 60_000
 GRACE_S: Final = 5
 WATCHER_FRAME_LIMIT_BYTES: Final = 4096
 """Of what a watcher says, which means nothing."""
+SUBMIT_PATH: Final = "/v1/jobs/submit"
 PING_S: Final = 10
 
 
@@ -76,6 +80,9 @@ async def serve(
 
     Cancelled, it drops everything at once.
     """
+    # Inherited by connections. asyncio does it only for sockets that say that they are TCP; without, the second part of
+    # an answer waits 40 ms for the first to be acknowledged.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app,
         http=BoundedHttp,
@@ -137,14 +144,16 @@ class QuietServer(uvicorn.Server):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """uvicorn's protocol with limits: the head of a request is short and comes soon, and nothing is parsed of what
-    follows an answer that did not wait for the whole request."""
+    """uvicorn's protocol with limits: the head of a request is short and comes soon, and so does what is left of a
+    request that was answered before it was whole."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._is_in_head = True
         self._is_whole = True
         self._head_bytes = 0
+        self._is_lingering = False
+        self._rest_bytes = 0
         self._is_deaf = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -157,6 +166,9 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_lingering:
+            self._rest_bytes += len(data)
+            self._is_deaf = self._rest_bytes > REST_LIMIT_BYTES
         if self._is_deaf:
             return
         super().data_received(data)
@@ -181,13 +193,17 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._is_whole = True
+        if self._is_lingering:
+            # The rest was short: the connection serves on.
+            self._is_lingering = False
+            self._set_timer(KEEP_ALIVE_S)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._is_whole and not self.pipeline:
             # The answer was given early. Closed at once, it might not reach whoever is still sending.
-            self._is_deaf = True
+            self._is_lingering, self._rest_bytes = True, 0
             self._set_timer(LINGER_S)
 
     def _set_timer(self, seconds: float) -> None:
@@ -212,6 +228,9 @@ class QuietWebSocket(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     async def send(self, message: Any) -> None:
+        if message["type"] == "websocket.accept" and self.scope["path"] == SUBMIT_PATH:
+            # Only who was let in may say so much, and only there.
+            self.conn.max_message_size = SUBMIT_FRAME_LIMIT_BYTES
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
             self.handshake_complete = True

@@ -1,0 +1,266 @@
+"""The calls of `DagControl` over HTTP."""
+
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+import websockets
+
+from talka.client.calls import Calls, Patience, error_in, job_part, not_ours
+from talka.client.dags import PART_BYTES, AnyJob, AnyJobsPage, ReplayRequest
+from talka.client.http import call
+from talka.client.requests import PAGE_DEFAULT, CancelRequest, NoSuchTask, NotAuthorised, Problem, error_of
+from talka.client.submitting import Submitting
+from talka.errors import Invalid, Superseded, TalkaError, Unavailable
+from talka.wire.task_views import (
+    DagFacts,
+    DeadLettersPage,
+    EventsPage,
+    GraphView,
+    LogPage,
+    QueuesView,
+    RetryRequest,
+    ScheduleView,
+    SkipRequest,
+    TasksPage,
+    TaskView,
+    WhyView,
+)
+from talka.work.dag import DagHead, DagSettings, DagSpec, TaskSpec
+from talka.work.lifecycle import is_final
+
+SUBMIT_S: Final = 60.0
+"""For which a submission is tried: a large one is checked and written to disk before it is answered."""
+STREAM_S: Final = 4 * 3600.0
+CHUNK_BYTES: Final = PART_BYTES // 4
+ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""Outputs of tasks are large."""
+
+_encoder = msgspec.json.Encoder()
+
+
+class DagCalls(Calls):
+    # Submitting.
+
+    async def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
+        """Submit a job once, however often it must be said. One with a schedule is put with `put_schedule` instead."""
+        await self._learn()
+        return await self._ask("POST", "/v1/jobs", DagFacts, value=spec, headers=key_header(key), patience_s=SUBMIT_S)
+
+    async def submit_dags(self, specs: Sequence[DagSpec], key: str = "") -> list[DagFacts | TalkaError]:
+        """Many at once, each taken or refused for itself."""
+        await self._learn()
+        found = await self._ask(
+            "POST", "/v1/jobs/bulk", list[msgspec.Raw], value=specs, headers=key_header(key), patience_s=SUBMIT_S
+        )
+        return [self._answer_in(one) for one in found]
+
+    def _answer_in(self, content: msgspec.Raw) -> DagFacts | TalkaError:
+        try:
+            is_problem = "status" in msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+            if is_problem:
+                return error_of(msgspec.json.decode(content, type=Problem))
+            return msgspec.json.decode(content, type=DagFacts)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise not_ours(self._addresses[0], f"answered with what does not fit: {error}") from None
+
+    async def stream_dag(
+        self,
+        name: str,
+        tasks: Iterable[TaskSpec] | AsyncIterable[TaskSpec],
+        settings: DagSettings | None = None,
+        key: str = "",
+    ) -> DagFacts:
+        """Submit a job of any size. Tasks depend on those before them, and are read as fast as they are taken.
+
+        It is sent once: whoever wants to try again has the tasks. With the same key it is the same job.
+        """
+        await self._learn()
+        address = self._addresses[0]
+        head = DagHead(name=name, settings=settings or DagSettings())
+        answer = await call(
+            address,
+            "POST",
+            "/v1/jobs",
+            headers={**self._headers, **key_header(key), "content-type": "application/x-ndjson"},
+            body=lines_of(head, tasks),
+            timeout_s=STREAM_S,
+            limit_bytes=ANSWER_LIMIT_BYTES,
+            tls=self._tls,
+        )
+        if answer.status >= 300:
+            raise error_in(address, answer)
+        try:
+            return msgspec.json.decode(answer.body, type=DagFacts)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise not_ours(address, f"answered a stream with what does not fit: {error}") from None
+
+    def open_submit(self) -> Submitting:
+        """A connection for many submissions, none of which waits for the one before.
+
+        async with client.open_submit() as submits:
+            answers = [await submits.submit(spec) for spec in specs]
+            ids = [(await answer).id for answer in answers]
+        """
+        return Submitting(self)
+
+    # Looking.
+
+    async def all_jobs(self, state: str = "", cursor: str = "", limit: int = PAGE_DEFAULT) -> AnyJobsPage:
+        """Jobs of both kinds."""
+        return await self._ask("GET", paged("/v1/jobs", cursor, limit, state), AnyJobsPage)
+
+    async def any_job(self, id: str) -> AnyJob:
+        return await self._ask("GET", f"/v1/jobs/{job_part(id)}", AnyJob)
+
+    async def dag(self, id: str) -> DagFacts:
+        content = await self._ask("GET", f"/v1/jobs/{job_part(id)}", msgspec.Raw)
+        return self._dag_in(id, bytes(content))
+
+    def _dag_in(self, id: str, content: bytes) -> DagFacts:
+        try:
+            if msgspec.json.decode(content, type=AnyJob).kind != "dag":
+                raise Invalid(f"job {id} is a load job, not a dag job")
+            return msgspec.json.decode(content, type=DagFacts)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise not_ours(self._addresses[0], f"told of job {id} what does not fit: {error}") from None
+
+    async def watch_dag(self, id: str) -> AsyncGenerator[DagFacts, None]:
+        """How the job stands whenever that changed, up to its end, whichever managers die in the meantime."""
+        await self._learn()
+        patience = Patience(self._result_s)
+        path = f"/v1/jobs/{job_part(id)}/watch"
+        while True:
+            address = self._addresses[0]
+            try:
+                async with self._open(address, path) as websocket:
+                    async for frame in websocket:
+                        facts = self._dag_in(id, frame.encode() if isinstance(frame, str) else frame)
+                        patience = Patience(self._result_s)
+                        yield facts
+                        if is_final(facts.state):
+                            return
+                patience.problems[str(address)] = f"{address} ended the watch"
+            except NotAuthorised:
+                raise
+            except (Unavailable, Superseded) as error:
+                patience.problems[str(address)] = str(error)
+            except (OSError, TimeoutError, websockets.WebSocketException) as error:
+                patience.problems[str(address)] = f"{address}: {error or type(error).__name__}"
+            self._try_next(address)
+            await self._pause_or_give_up(patience)
+
+    async def wait_dag(self, id: str) -> DagFacts:
+        """The job, once it has ended."""
+        async with contextlib.aclosing(self.watch_dag(id)) as updates:
+            async for facts in updates:
+                if is_final(facts.state):
+                    return facts
+        raise AssertionError("a watch ends with the end of its job or an error")
+
+    async def dag_tasks(self, id: str, state: str = "", cursor: str = "", limit: int = PAGE_DEFAULT) -> TasksPage:
+        return await self._ask(
+            "GET",
+            paged(f"/v1/jobs/{job_part(id)}/tasks", cursor, limit, state),
+            TasksPage,
+            limit_bytes=ANSWER_LIMIT_BYTES,
+        )
+
+    async def dag_task(self, id: str, task: str) -> TaskView:
+        return await self._ask("GET", task_path(id, task), TaskView)
+
+    async def dag_events(self, id: str, cursor: str = "", limit: int = PAGE_DEFAULT) -> EventsPage:
+        return await self._ask("GET", paged(f"/v1/jobs/{job_part(id)}/events", cursor, limit), EventsPage)
+
+    async def dag_graph(self, id: str) -> GraphView:
+        path = f"/v1/jobs/{job_part(id)}/graph"
+        return await self._ask("GET", path, GraphView, limit_bytes=ANSWER_LIMIT_BYTES)
+
+    async def why(self, id: str, task: str) -> WhyView:
+        return await self._ask("GET", f"{task_path(id, task)}/why", WhyView)
+
+    async def task_logs(self, id: str, task: str, cursor: str = "", limit: int = PAGE_DEFAULT) -> LogPage:
+        return await self._ask("GET", paged(f"{task_path(id, task)}/logs", cursor, limit), LogPage)
+
+    async def queues(self) -> QueuesView:
+        return await self._ask("GET", "/v1/queues", QueuesView)
+
+    async def dead_letters(self, cursor: str = "", limit: int = PAGE_DEFAULT) -> DeadLettersPage:
+        path = paged("/v1/dead-letters", cursor, limit)
+        return await self._ask("GET", path, DeadLettersPage, limit_bytes=ANSWER_LIMIT_BYTES)
+
+    # Changing.
+
+    async def cancel_dag(self, id: str, reason: str = "") -> DagFacts:
+        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/cancel", DagFacts, value=CancelRequest(reason))
+
+    async def pause_dag(self, id: str) -> DagFacts:
+        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/pause", DagFacts)
+
+    async def resume_dag(self, id: str) -> DagFacts:
+        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/resume", DagFacts)
+
+    async def retry_dag(self, id: str, request: RetryRequest | None = None) -> DagFacts:
+        """None: everything that did not complete."""
+        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/retry", DagFacts, value=request or RetryRequest())
+
+    async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
+        return await self._ask("POST", f"/v1/jobs/{job_part(id)}/skip", DagFacts, value=request)
+
+    async def replay(self, id: str, config: msgspec.Raw | None = None) -> DagFacts:
+        """`id` is of the dead letter: `JOB/TASK`."""
+        job, _, task = id.partition("/")
+        path = f"/v1/dead-letters/{job_part(job)}/{task_part(job, task)}/replay"
+        return await self._ask("POST", path, DagFacts, value=ReplayRequest(msgspec.UNSET if config is None else config))
+
+    async def schedules(self) -> list[ScheduleView]:
+        return await self._ask("GET", "/v1/schedules", list[ScheduleView])
+
+    async def put_schedule(self, spec: DagSpec) -> ScheduleView:
+        return await self._ask("PUT", "/v1/schedules", ScheduleView, value=spec, patience_s=SUBMIT_S)
+
+    async def drop_schedule(self, name: str) -> None:
+        await self._call("DELETE", f"/v1/schedules/{quote(name, safe='')}")
+
+
+async def lines_of(head: DagHead, tasks: Iterable[TaskSpec] | AsyncIterable[TaskSpec]) -> AsyncIterator[bytes]:
+    """In chunks that are worth a write."""
+    lines = bytearray(_encoder.encode(head) + b"\n")
+    if isinstance(tasks, AsyncIterable):
+        async for task in tasks:
+            lines += _encoder.encode(task) + b"\n"
+            if len(lines) >= CHUNK_BYTES:
+                yield bytes(lines)
+                lines.clear()
+    else:
+        for task in tasks:
+            lines += _encoder.encode(task) + b"\n"
+            if len(lines) >= CHUNK_BYTES:
+                yield bytes(lines)
+                lines.clear()
+    if lines:
+        yield bytes(lines)
+
+
+def key_header(key: str) -> dict[str, str]:
+    """Always one: what is asked again must be known again."""
+    return {"idempotency-key": key or secrets.token_hex(16)}
+
+
+def paged(path: str, cursor: str, limit: int, state: str = "") -> str:
+    query = {"state": state, "cursor": cursor, "limit": str(limit)}
+    return f"{path}?" + urlencode({name: value for name, value in query.items() if value})
+
+
+def task_part(job: str, task: str) -> str:
+    """Names of tasks may have slashes; those that could be another path are none."""
+    if not task or task in (".", ".."):
+        raise NoSuchTask.named(job, repr(task))
+    return quote(task, safe="")
+
+
+def task_path(id: str, task: str) -> str:
+    return f"/v1/jobs/{job_part(id)}/tasks/{task_part(id, task)}"

@@ -1,0 +1,166 @@
+"""Dag jobs: the port through which they are asked for, and what is said there beside `wire.task_views`.
+
+`DagControl` is implemented by a manager that has a store. `web` turns HTTP into calls of it, and `DagCalls` gives the
+same calls to programs elsewhere.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from talka.client.requests import KEY_LIMIT, JobFacts, Problem
+from talka.errors import TalkaError
+from talka.wire.task_views import (
+    DagFacts,
+    DeadLettersPage,
+    EventsPage,
+    GraphView,
+    LogPage,
+    QueuesView,
+    RetryRequest,
+    ScheduleView,
+    SkipRequest,
+    TasksPage,
+    TaskView,
+    WhyView,
+)
+from talka.work.dag import DagSettings, DagSpec, TaskSpec
+
+DAG_LIMIT_BYTES: Final = 16 * 1024 * 1024
+"""Of a body that holds whole dags. Larger ones are streamed."""
+BULK_LIMIT: Final = 1000
+"""Dags of one request."""
+PART_TASKS: Final = 1000
+PART_BYTES: Final = 1024 * 1024
+"""A streamed job is added to in parts of at most these."""
+SUBMITS_LIMIT: Final = 4096
+"""Submissions of one WebSocket that wait for their answer."""
+SUBMIT_FRAME_LIMIT_BYTES: Final = 1024 * 1024
+"""Of one of these. Larger jobs are posted."""
+NO_SETTINGS: Final = DagSpec(name="any", tasks=()).settings
+
+Submitted: TypeAlias = Callable[[DagFacts | TalkaError], None]
+
+
+class DagsPage(msgspec.Struct, frozen=True):
+    """Dag jobs, newest first."""
+
+    items: list[DagFacts]
+    next: str = ""
+
+
+class AnyJob(JobFacts, frozen=True):
+    """A job of either kind, as lists show it."""
+
+    kind: str = "load"
+    """load or dag."""
+    started_at: str = ""
+    tasks: int = 0
+    counts: dict[str, int] = {}
+    """Tasks by state, of a dag job."""
+
+
+class AnyJobsPage(msgspec.Struct, frozen=True):
+    """Jobs of both kinds, newest first within a page."""
+
+    items: list[AnyJob]
+    next: str = ""
+
+
+class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    config: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Instead of what the task was given."""
+
+
+class SubmitFrame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One frame of a WebSocket of submissions: a dag, or one task that is a job of its own."""
+
+    kind: Literal["dag"] = "dag"
+    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """Empty: what the task is called."""
+    task: TaskSpec | None = None
+    tasks: tuple[TaskSpec, ...] = ()
+    settings: DagSettings = NO_SETTINGS
+    key: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)] = ""
+    """Idempotency key of the submission."""
+
+
+class SubmitAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """To the n-th frame of the connection, from 0 on; in the order in which they were done."""
+
+    n: int
+    id: str = ""
+    state: str = ""
+    problem: Problem | None = None
+
+
+class DagControl(Protocol):
+    """The dag jobs of a manager. Every call may raise the errors of `requests`; each may be made again.
+
+    `by` is who asks, empty where no tokens are used. Cursors are `next` of the page before, or empty. A job that is not
+    there is NoSuchJob, a task NoSuchTask, a schedule NoSuchSchedule; what cannot be taken now TooBusy.
+    """
+
+    async def submit_dag(self, spec: DagSpec, key: str, by: str) -> DagFacts:
+        """Accept a job: from the answer on it is on disk. Raises BadDag.
+
+        `key` is the submitter's idempotency key, empty for none: the same spec with the same key is the same job,
+        another spec a Conflict. `spec.schedule` is empty: see `put_schedule`.
+        """
+
+    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
+        """The same for callers that wait for many. `done` is called once, in this thread, possibly at once."""
+
+    async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
+        """A job whose tasks follow in parts: the name of its draft. It is not listed and runs nothing before its end.
+
+        Drafts that nobody adds to for some minutes are dropped. With a key that is known `end_dag` answers the job of
+        that key if the tasks are the same, and raises Conflict otherwise.
+        """
+
+    async def add_tasks(self, draft: str, tasks: Sequence[TaskSpec]) -> int:
+        """How many there are now. They are on disk then. Takes as long as the store is behind. Raises BadDag.
+
+        Tasks may depend on those that came before them.
+        """
+
+    async def end_dag(self, draft: str) -> DagFacts: ...
+    async def drop_dag(self, draft: str) -> None:
+        """Of one that is gone already it does nothing."""
+
+    async def dags(self, state: str, cursor: str, limit: int) -> DagsPage:
+        """`state` is a JobState, or empty for all."""
+
+    async def dag(self, id: str) -> DagFacts: ...
+    def watch_dag(self, id: str) -> AsyncIterator[DagFacts]:
+        """How it stands whenever that changed, at most 20 times a second; the first at once, the last when it has ended."""
+
+    async def dag_tasks(self, id: str, state: str, cursor: str, limit: int) -> TasksPage:
+        """`state` is a TaskState, or empty for all."""
+
+    async def dag_task(self, id: str, task: str) -> TaskView: ...
+    async def dag_events(self, id: str, cursor: str, limit: int) -> EventsPage: ...
+    async def dag_graph(self, id: str) -> GraphView: ...
+    async def why(self, id: str, task: str) -> WhyView: ...
+    async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
+        """`next` is never empty while the job is under way: more may come."""
+
+    async def cancel_dag(self, id: str, reason: str) -> DagFacts:
+        """Of one that has ended it changes nothing."""
+
+    async def pause_dag(self, id: str) -> DagFacts: ...
+    async def resume_dag(self, id: str) -> DagFacts: ...
+    async def retry_dag(self, id: str, request: RetryRequest) -> DagFacts: ...
+    async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts: ...
+
+    async def queues(self) -> QueuesView: ...
+    async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage: ...
+    async def replay(self, id: str, config: msgspec.Raw | None) -> DagFacts:
+        """Run a dead letter again; `id` is its `JOB/TASK`. `config` replaces what its task was given."""
+
+    async def schedules(self) -> list[ScheduleView]: ...
+    async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
+        """`spec.schedule` is a cron line. A schedule of the same name is replaced."""
+
+    async def drop_schedule(self, name: str) -> None: ...

@@ -1,0 +1,229 @@
+"""Dag jobs over HTTP: whole ones, many at once, and everything that can be asked of one."""
+
+import asyncio
+import re
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+
+from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, ReplayRequest
+from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, problem_of
+from talka.errors import Invalid, TalkaError
+from talka.web.answers import Asked, json_answer
+from talka.web.bodies import check_json, checked_job_id, key_in, page_in, read_body, read_json
+from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
+from talka.work.dag import CONFIG_LIMIT_BYTES, DagSpec, decode_dag
+from talka.work.lifecycle import TaskState
+
+CHANGE_LIMIT_BYTES: Final = DAG_LIMIT_BYTES
+REPLAY_LIMIT_BYTES: Final = CONFIG_LIMIT_BYTES + 1024
+SCHEDULE_NAME_LIMIT: Final = 200
+ID_LIMIT: Final = 128
+TASK_ID: Final = re.compile(r"[A-Za-z0-9._:@/\[\]-]{1,128}")
+EXECUTE_WORDS: Final = {"jobs": "tasks"}
+TASK_WORDS: Final = {"type": "handler", "dependsOn": "depends_on"}
+"""What `/v1/execute` takes beside our own words."""
+
+
+# Submitting.
+
+
+def submitted(facts: DagFacts) -> Response:
+    return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
+
+
+async def submit_dag(asked: Asked, content: bytes) -> Response:
+    dags, spec = asked.dag_control, decode_dag(content)
+    check_not_scheduled(spec)
+    return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
+
+
+async def execute(asked: Asked) -> Response:
+    dags = asked.dag_control
+    check_json(asked.request)
+    spec = decode_dag(translated(bytes(await read_body(asked.request, DAG_LIMIT_BYTES))))
+    check_not_scheduled(spec)
+    return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
+
+
+async def bulk(asked: Asked) -> Response:
+    """Each is taken or refused for itself. With an idempotency key the n-th has that key, a slash and n."""
+    dags, key, by = asked.dag_control, key_in(asked.request), asked.identity.name
+    if len(key) > KEY_LIMIT - len(f"/{BULK_LIMIT}"):
+        raise Invalid(f"an idempotency key for many has at most {KEY_LIMIT - len(f'/{BULK_LIMIT}')} characters")
+    contents = await read_json(asked.request, list[msgspec.Raw], DAG_LIMIT_BYTES)
+    if len(contents) > BULK_LIMIT:
+        raise Invalid(f"{len(contents)} dags are too many at once: send at most {BULK_LIMIT}, or use a WebSocket")
+    loop = asyncio.get_running_loop()
+    waiting: list[asyncio.Future[DagFacts | TalkaError]] = []
+    for n, content in enumerate(contents):
+        future: asyncio.Future[DagFacts | TalkaError] = loop.create_future()
+        waiting.append(future)
+
+        def done(answer: DagFacts | TalkaError, future: asyncio.Future[DagFacts | TalkaError] = future) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        try:
+            spec = decode_dag(bytes(content))
+            check_not_scheduled(spec)
+            dags.submit_soon(spec, f"{key}/{n}" if key else "", by, done)
+        except TalkaError as error:
+            done(error)
+    path = asked.request.url.path
+    answers = [answer if isinstance(answer, DagFacts) else problem_of(answer, path) for answer in await gather(waiting)]
+    return json_answer(answers)
+
+
+async def gather(waiting: list["asyncio.Future[DagFacts | TalkaError]"]) -> list[DagFacts | TalkaError]:
+    return [await future for future in waiting]
+
+
+def translated(content: bytes) -> bytes:
+    """A body of `/v1/execute` in our own words. Configs are passed on as they are."""
+    try:
+        body = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        body = {EXECUTE_WORDS.get(name, name): value for name, value in body.items()}
+        tasks = msgspec.json.decode(body.get("tasks", msgspec.Raw(b"[]")), type=list[dict[str, msgspec.Raw]])
+    except msgspec.ValidationError as error:
+        raise Invalid(f"the body does not fit: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"the body is no JSON: {error}") from None
+    renamed = [{TASK_WORDS.get(name, name): value for name, value in task.items()} for task in tasks]
+    return msgspec.json.encode({"kind": "dag", "name": "execute", **body, "tasks": renamed})
+
+
+def check_not_scheduled(spec: DagSpec) -> None:
+    if spec.schedule:
+        raise Invalid(f"{spec.name} has a schedule, so it is not submitted now: put it at /v1/schedules")
+
+
+# Looking.
+
+
+async def tasks(asked: Asked) -> Response:
+    state = asked.request.query_params.get("state", "")
+    if state and state not in list(TaskState):
+        raise Invalid(f"no task is ever {state[:50]!r}: states are {', '.join(TaskState)}")
+    cursor, limit = page_in(asked.request)
+    return json_answer(await asked.dag_control.dag_tasks(job_of(asked), state, cursor, limit))
+
+
+async def task(asked: Asked) -> Response:
+    return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked)))
+
+
+async def why(asked: Asked) -> Response:
+    if is_named(asked, "why"):
+        return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked, "/why")))
+    return json_answer(await asked.dag_control.why(job_of(asked), task_of(asked)))
+
+
+async def logs(asked: Asked) -> Response:
+    if is_named(asked, "logs"):
+        return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked, "/logs")))
+    cursor, limit = page_in(asked.request)
+    return json_answer(await asked.dag_control.task_logs(job_of(asked), task_of(asked), cursor, limit))
+
+
+async def events(asked: Asked) -> Response:
+    cursor, limit = page_in(asked.request)
+    return json_answer(await asked.dag_control.dag_events(job_of(asked), cursor, limit))
+
+
+async def graph(asked: Asked) -> Response:
+    return json_answer(await asked.dag_control.dag_graph(job_of(asked)))
+
+
+async def queues(asked: Asked) -> Response:
+    return json_answer(await asked.dag_control.queues())
+
+
+async def dead_letters(asked: Asked) -> Response:
+    cursor, limit = page_in(asked.request)
+    return json_answer(await asked.dag_control.dead_letters(cursor, limit))
+
+
+async def schedules(asked: Asked) -> Response:
+    return json_answer(await asked.dag_control.schedules())
+
+
+def job_of(asked: Asked) -> str:
+    return checked_job_id(asked.request.path_params["id"])
+
+
+def task_of(asked: Asked, end: str = "") -> str:
+    name: str = asked.request.path_params["task"] + end
+    if not TASK_ID.fullmatch(name):
+        raise NoSuchTask.named(asked.request.path_params["id"], repr(name[:64]))
+    return name
+
+
+def is_named(asked: Asked, word: str) -> bool:
+    """Names of tasks may have slashes, which are then written %2F: `a%2Fwhy` is a task, `a/why` a question about one."""
+    raw: bytes = asked.request.scope.get("raw_path", b"")
+    return raw.lower().endswith(f"%2f{word}".encode())
+
+
+# Changing.
+
+
+async def pause(asked: Asked) -> Response:
+    await read_body(asked.request, 0)
+    return json_answer(await asked.dag_control.pause_dag(job_of(asked)))
+
+
+async def resume(asked: Asked) -> Response:
+    await read_body(asked.request, 0)
+    return json_answer(await asked.dag_control.resume_dag(job_of(asked)))
+
+
+async def retry(asked: Asked) -> Response:
+    dags, job = asked.dag_control, job_of(asked)
+    request = RetryRequest()
+    if asked.request.headers.get("content-type"):
+        request = await read_json(asked.request, RetryRequest, CHANGE_LIMIT_BYTES)
+    else:
+        await read_body(asked.request, 0)
+    for id, config in request.config.items():
+        if len(bytes(config)) > CONFIG_LIMIT_BYTES:
+            raise Invalid(f"the config of task {id[:ID_LIMIT]} has more than {CONFIG_LIMIT_BYTES} bytes")
+    return json_answer(await dags.retry_dag(job, request))
+
+
+async def skip(asked: Asked) -> Response:
+    dags, job = asked.dag_control, job_of(asked)
+    return json_answer(await dags.skip_dag(job, await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES)))
+
+
+async def replay(asked: Asked) -> Response:
+    dags, job, name = asked.dag_control, job_of(asked), task_of(asked)
+    config: msgspec.Raw | None = None
+    if asked.request.headers.get("content-type"):
+        request = await read_json(asked.request, ReplayRequest, REPLAY_LIMIT_BYTES)
+        config = None if isinstance(request.config, msgspec.UnsetType) else request.config
+    else:
+        await read_body(asked.request, 0)
+    return json_answer(await dags.replay(f"{job}/{name}", config))
+
+
+async def put_schedule(asked: Asked) -> Response:
+    dags = asked.dag_control
+    check_json(asked.request)
+    spec = decode_dag(bytes(await read_body(asked.request, DAG_LIMIT_BYTES)))
+    if not spec.schedule:
+        raise Invalid('a schedule needs a cron line: "schedule": "0 3 * * *" is every night at three, UTC')
+    view = await dags.put_schedule(spec, asked.identity.name)
+    return json_answer(view, headers={"location": f"/v1/schedules/{quote(view.name, safe='')}"})
+
+
+async def drop_schedule(asked: Asked) -> Response:
+    dags = asked.dag_control
+    await read_body(asked.request, 0)
+    name: str = asked.request.path_params["name"]
+    if not 0 < len(name) <= SCHEDULE_NAME_LIMIT:
+        raise NoSuchSchedule.named(repr(name[:64]))
+    await dags.drop_schedule(name)
+    return Response(status_code=204)

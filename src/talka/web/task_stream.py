@@ -1,0 +1,287 @@
+"""Dag jobs that arrive in pieces: one job as a task a line, or many jobs as a frame each on a WebSocket."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Send
+
+from talka.client.dags import NO_SETTINGS, PART_BYTES, PART_TASKS, SUBMITS_LIMIT, DagControl, SubmitAnswer, SubmitFrame
+from talka.client.requests import NoDags, TooBusy, TooLarge, TooSlow, problem_of
+from talka.errors import TalkaError, Unavailable
+from talka.web import bodies
+from talka.web.answers import Asked, json_answer
+from talka.web.bodies import key_in
+from talka.wire.task_views import DagFacts
+from talka.work.dag import (
+    TASKS_LIMIT,
+    BadDag,
+    DagSettings,
+    DagSpec,
+    TaskSpec,
+    check_settings,
+    decode_head,
+    decode_task,
+    explained,
+)
+
+LINE_LIMIT_BYTES: Final = 2 * 1024 * 1024
+LINES_LIMIT: Final = TASKS_LIMIT + 1_000_000
+"""With those that are empty."""
+ADD_TIMEOUT_S: Final = 60
+SOCKETS_LIMIT: Final = 256
+SEND_TIMEOUT_S: Final = 20
+"""Who has taken no answer for so long is gone, or as good as gone."""
+
+Found = TypeVar("Found")
+_tasks: msgspec.json.Decoder[TaskSpec] = msgspec.json.Decoder(TaskSpec)
+_frames: msgspec.json.Decoder[SubmitFrame] = msgspec.json.Decoder(SubmitFrame)
+_encoder = msgspec.json.Encoder()
+
+
+# One job, a task a line.
+
+
+class Part(NamedTuple):
+    number: int
+    """Of its first line, from 1."""
+    lines: list[bytes]
+
+    def number_of(self, index: int) -> int:
+        """Of the line of a task of this part. Empty lines hold none."""
+        filled = [number for number, line in enumerate(self.lines, self.number) if line.strip()]
+        return filled[index] if 0 <= index < len(filled) else self.number
+
+
+async def submit_stream(asked: Asked) -> Response:
+    """The first line is the job without its tasks. Nothing of it is kept unless everything is right."""
+    dags, key = asked.dag_control, key_in(asked.request)
+    draft = ""
+    is_ended = False
+    try:
+        async for part in parts_of(asked.request):
+            if not draft:
+                head_at = next((at for at, line in enumerate(part.lines) if line.strip()), None)
+                if head_at is None:
+                    continue
+                head = at_line(part.number + head_at, decode_head, part.lines[head_at])
+                draft = await dags.begin_dag(head.name, head.settings, key, asked.identity.name)
+                part = Part(part.number + head_at + 1, part.lines[head_at + 1 :])
+            if tasks := tasks_in(part):
+                await add(dags, draft, part, tasks)
+        if not draft:
+            raise BadDag('the body is empty: the first line is the job, such as {"kind": "dag", "name": "nightly"}')
+        facts = await dags.end_dag(draft)
+        is_ended = True
+    finally:
+        if draft and not is_ended:
+            with contextlib.suppress(TalkaError):
+                await dags.drop_dag(draft)
+    return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
+
+
+async def add(dags: DagControl, draft: str, part: Part, tasks: Sequence[TaskSpec]) -> None:
+    """Waits as long as the store is behind: nothing more is read of the body meanwhile."""
+    try:
+        async with asyncio.timeout(ADD_TIMEOUT_S):
+            await dags.add_tasks(draft, tasks)
+    except TimeoutError:
+        raise Unavailable(f"the store took no tasks for {ADD_TIMEOUT_S} s: try again later") from None
+    except BadDag as error:
+        number = part.number_of(error.index)
+        raise BadDag(f"line {number}: {error}", error.task, index=error.index, field=error.field) from None
+
+
+async def parts_of(request: Request) -> AsyncIterator[Part]:
+    chunks = request.stream()
+    rest, number, waiting, waiting_bytes = b"", 1, list[bytes](), 0
+    while True:
+        try:
+            async with asyncio.timeout(bodies.CHUNK_TIMEOUT_S):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise TooSlow("the body of the request did not arrive in time: nothing of it is kept") from None
+        if chunk is None:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_LIMIT_BYTES:
+            raise TooLarge(f"line {number + len(waiting) + len(lines)} has more than {LINE_LIMIT_BYTES} bytes")
+        waiting += lines
+        waiting_bytes += len(chunk)
+        while len(waiting) >= PART_TASKS or (waiting and waiting_bytes >= PART_BYTES):
+            part, waiting = Part(number, waiting[:PART_TASKS]), waiting[PART_TASKS:]
+            number += len(part.lines)
+            waiting_bytes = 0
+            if number > LINES_LIMIT:
+                raise TooLarge(f"the body has more than {LINES_LIMIT} lines: a job has at most {TASKS_LIMIT} tasks")
+            yield part
+    yield Part(number, [*waiting, rest])
+
+
+def tasks_in(part: Part) -> list[TaskSpec]:
+    decode = _tasks.decode
+    try:
+        if all(map(bytes.isascii, part.lines)):
+            return [decode(line) for line in part.lines if line.strip()]
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    # Slower, and knows what is wrong and where.
+    return [at_line(n, decode_task, line) for n, line in enumerate(part.lines, part.number) if line.strip()]
+
+
+def at_line(number: int, decode: Callable[[bytes], Found], line: bytes) -> Found:
+    try:
+        return decode(line)
+    except TalkaError as error:
+        field = error.field if isinstance(error, BadDag) else ""
+        raise BadDag(f"line {number}: {error}", field=field) from None
+
+
+# Many jobs, a frame each.
+
+
+class SubmitSockets:
+    """WebSockets on which jobs are submitted. Frames are not answered in turn but as they are done."""
+
+    def __init__(self, dags: DagControl | None) -> None:
+        self._dags = dags
+        self._open = 0
+
+    async def serve(self, receive: Receive, send: Send, by: str, *, is_batched: bool) -> "SubmitSocket":
+        if self._dags is None:
+            raise NoDags.here()
+        if self._open >= SOCKETS_LIMIT:
+            raise TooBusy(f"{SOCKETS_LIMIT} submit here already: try again later", 5)
+        self._open += 1
+        try:
+            socket = SubmitSocket(self._dags, receive, send, by, is_batched=is_batched)
+            await socket.serve()
+            return socket
+        finally:
+            self._open -= 1
+
+
+class SubmitSocket:
+    """One of them. It reads no further while too many wait for their answer, or to be told it."""
+
+    __slots__ = (
+        "_answers",
+        "_by",
+        "_dags",
+        "_has_answers",
+        "_has_room",
+        "_is_batched",
+        "_open",
+        "_receive",
+        "_send",
+        "accepted",
+        "frames",
+        "refused",
+    )
+
+    def __init__(self, dags: DagControl, receive: Receive, send: Send, by: str, *, is_batched: bool) -> None:
+        self.frames = 0
+        self.accepted = 0
+        self.refused = 0
+        self._dags = dags
+        self._receive = receive
+        self._send = send
+        self._by = by
+        self._is_batched = is_batched
+        self._open = 0
+        self._answers: list[bytes] = []
+        self._has_answers = asyncio.Event()
+        self._has_room = asyncio.Event()
+
+    async def serve(self) -> None:
+        await self._receive()  # websocket.connect
+        await self._send({"type": "websocket.accept"})
+        sender = asyncio.create_task(self._send_answers())
+        reader = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait({sender, reader}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sender.cancel()
+            reader.cancel()
+            ends = await asyncio.gather(sender, reader, return_exceptions=True)
+        for end in ends:
+            # Whoever is gone hears nothing any more: what was taken is on disk.
+            if isinstance(end, Exception) and not isinstance(end, OSError | TimeoutError):
+                raise end
+
+    async def _read(self) -> None:
+        receive, submit, by, done = self._receive, self._dags.submit_soon, self._by, self._done
+        while True:
+            message = await receive()
+            if message["type"] != "websocket.receive":
+                return
+            n = self.frames
+            self.frames = n + 1
+            self._open += 1
+            try:
+                key, spec = submission_in(message.get("text") or message.get("bytes") or b"")
+                submit(spec, key, by, partial(done, n))
+            except TalkaError as error:
+                done(n, error)
+            while self._open >= SUBMITS_LIMIT:
+                self._has_room.clear()
+                await self._has_room.wait()
+
+    def _done(self, n: int, answer: DagFacts | TalkaError) -> None:
+        if isinstance(answer, DagFacts):
+            self.accepted += 1
+            told = SubmitAnswer(n, answer.id, answer.state)
+        else:
+            self.refused += 1
+            told = SubmitAnswer(n, problem=problem_of(answer))
+        self._answers.append(_encoder.encode(told))
+        if len(self._answers) == 1:
+            self._has_answers.set()
+
+    async def _send_answers(self) -> None:
+        """What is done within one turn of the loop goes out together."""
+        while True:
+            await self._has_answers.wait()
+            self._has_answers.clear()
+            answers, self._answers = self._answers, []
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                if self._is_batched:
+                    await self._send({"type": "websocket.send", "text": f"[{b','.join(answers).decode()}]"})
+                else:
+                    for answer in answers:
+                        await self._send({"type": "websocket.send", "text": answer.decode()})
+            self._open -= len(answers)
+            self._has_room.set()
+
+
+def submission_in(content: str | bytes) -> tuple[str, DagSpec]:
+    """Idempotency key and job of a frame."""
+    try:
+        if isinstance(content, bytes) and not content.isascii():
+            content.decode()
+        frame = _frames.decode(content)
+    except UnicodeDecodeError as error:
+        raise BadDag(f"this is not UTF-8: a wrong byte at position {error.start:,}") from None
+    except RecursionError:
+        raise BadDag("this is nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        path, text = explained(error, SubmitFrame)
+        raise BadDag(f"{path}: {text}" if path else text, field=path) from None
+    settings: DagSettings = frame.settings
+    if settings is not NO_SETTINGS:
+        check_settings(settings)
+    task, tasks = frame.task, frame.tasks
+    if task is not None:
+        if tasks:
+            raise BadDag("the frame has a task and tasks: send one or the other")
+        return frame.key, DagSpec(name=frame.name or task.id, tasks=(task,), settings=settings)
+    if not tasks:
+        raise BadDag("the frame has neither a task nor tasks")
+    if not frame.name:
+        raise BadDag("name is missing")
+    return frame.key, DagSpec(name=frame.name, tasks=tasks, settings=settings)

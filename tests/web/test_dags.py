@@ -1,0 +1,478 @@
+"""Dag jobs over HTTP: what is passed on, what comes back, and what becomes of bad input."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+
+from talka.client.requests import Conflict, Problem, TooBusy
+from talka.web import jobs as jobs_module
+from talka.web.auth import Tokens
+from talka.work.dag import TaskSpec
+from talka.work.lifecycle import JobState
+from tests.web.fake_control import Api, Apis
+from tests.web.fake_dags import FakeDags
+
+JSON = {"content-type": "application/json"}
+DAG = {
+    "kind": "dag",
+    "name": "nightly",
+    "tasks": [{"id": "a", "handler": "etl", "config": {"rows": 3}}, {"id": "b", "handler": "etl", "depends_on": ["a"]}],
+}
+LATER_S = 2**33
+
+
+def problem_in(answer) -> Problem:
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = msgspec.json.decode(answer.body, type=Problem)
+    assert problem.status == answer.status
+    return problem
+
+
+async def post(api: Api, path: str, value: object, key: str = ""):
+    headers = JSON | ({"idempotency-key": key} if key else {})
+    return await api.ask("POST", path, json.dumps(value).encode(), headers)
+
+
+# Submitting.
+
+
+async def test_a_dag_is_submitted_and_can_be_found(dag_api: Api, dags: FakeDags) -> None:
+    answer = await post(dag_api, "/v1/jobs", DAG, key="k1")
+
+    told = json.loads(answer.body)
+    assert (answer.status, answer.headers["location"]) == (201, "/v1/jobs/dag1")
+    assert (told["id"], told["state"], told["kind"], told["tasks"]) == ("dag1", "queued", "dag", 2)
+    assert dags.asked == [("submit_dag", "nightly", "k1", "")]
+    assert bytes(dags.jobs["dag1"].tasks[0].config) == b'{"rows": 3}'
+    assert json.loads((await dag_api.ask("GET", "/v1/jobs/dag1")).body) == told
+
+
+async def test_the_same_key_is_the_same_job_and_another_dag_a_conflict(dag_api: Api) -> None:
+    first = await post(dag_api, "/v1/jobs", DAG, key="k1")
+    again = await post(dag_api, "/v1/jobs", DAG, key="k1")
+    other = await post(dag_api, "/v1/jobs", DAG | {"name": "other"}, key="k1")
+
+    assert again.body == first.body
+    assert (other.status, problem_in(other).type) == (409, "urn:talka:problem:conflict")
+
+
+async def test_the_submitter_is_whose_token_it_is(apis: Apis, dags: FakeDags, tokens: Tokens) -> None:
+    api = await apis.start(dags=dags, auth=tokens)
+
+    await api.ask("POST", "/v1/jobs", json.dumps(DAG).encode(), JSON, tokens.issue("ann", "submitter", LATER_S))
+
+    assert dags.jobs["dag1"].facts.submitted_by == "ann"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"name": ""}, "name: must have at least 1 "),
+        ({"tasks": []}, "tasks: must have at least 1 "),
+        ({"tasks": [{"id": "a"}]}, "handler is missing"),
+        ({"tasks": [{"id": "a", "handler": "x", "priority": 11}]}, ".priority: must be at most 10"),
+        ({"tasks": [{"id": "a", "handler": "x", "depends_on": ["b"]}]}, "b"),
+        ({"tasks": [{"id": "a", "handler": "x", "depends_on": ["a"]}]}, "a"),
+        ({"colour": "red"}, "unknown field"),
+        ({"settings": {"on_failure": "panic"}}, "is not one of fail_fast, continue, skip_dependents"),
+    ],
+    ids=range(8),
+)
+async def test_a_dag_that_cannot_be_is_refused_with_a_sentence(
+    dag_api: Api, dags: FakeDags, change: dict[str, object], sentence: str
+) -> None:
+    answer = await post(dag_api, "/v1/jobs", DAG | change)
+
+    problem = problem_in(answer)
+    assert (answer.status, problem.type) == (422, "urn:talka:problem:bad-dag")
+    assert sentence in problem.detail
+    assert dags.jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{", JSON, 400),
+        (b'{"kind": "dag", "name": "\xff"}', JSON, 400),
+        (b'{"x": ' + b"[" * 100_000, JSON, 400),
+        (b'{"kind": "tree"}', JSON, 422),
+        (json.dumps(DAG).encode(), {"content-type": "text/plain"}, 415),
+        (json.dumps(DAG).encode(), JSON | {"idempotency-key": "k" * 201}, 422),
+    ],
+    ids=range(6),
+)
+async def test_what_is_no_job_at_all_is_refused(
+    dag_api: Api, dags: FakeDags, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    assert (await dag_api.ask("POST", "/v1/jobs", body, headers)).status == status
+    assert dags.jobs == {}
+
+
+async def test_a_body_of_100_mb_is_refused_before_it_is_read(dag_api: Api) -> None:
+    head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+    told = await dag_api.send(f"{head}Content-Length: 100000000\r\nConnection: close\r\n\r\n".encode())
+
+    assert told.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_body_without_a_length_is_refused_at_the_limit(dag_api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "DAG_LIMIT_BYTES", 1000)
+    head = (
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+    )
+
+    told = await dag_api.send(head + b"Connection: close\r\n\r\n3e9\r\n" + b" " * 1001 + b"\r\n")
+
+    assert told.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_load_job_goes_where_load_jobs_go(dag_api: Api, dags: FakeDags, order_of) -> None:
+    control, order = dag_api.control, order_of()
+    control.bundles[order.bundle.digest] = b"a bundle"
+    said = json.loads(msgspec.json.encode(order))
+
+    unsaid_kind = await post(dag_api, "/v1/jobs", said)
+    said_kind = await post(dag_api, "/v1/jobs", said | {"kind": "load"})
+
+    assert (unsaid_kind.status, said_kind.status) == (201, 201)
+    assert [asked[0] for asked in control.asked] == ["submit", "submit"]
+    assert dags.jobs == {}
+
+
+async def test_a_load_job_is_no_larger_for_the_dags_beside_it(
+    dag_api: Api, monkeypatch: pytest.MonkeyPatch, order_of
+) -> None:
+    monkeypatch.setattr(jobs_module, "ORDER_JSON_LIMIT_BYTES", 100)
+
+    answer = await dag_api.ask("POST", "/v1/jobs", msgspec.json.encode(order_of()), JSON)
+
+    assert answer.status == 413
+
+
+async def test_dag_and_load_jobs_are_counted_apart(apis: Apis, dags: FakeDags, order_of) -> None:
+    seen: list[str] = []
+
+    def limiter(operation: str, client: str) -> float:
+        seen.append(operation)
+        return 3.0 if operation == "submit" else 0.0
+
+    api = await apis.start(dags=dags, limiter=limiter)
+
+    load = await api.ask("POST", "/v1/jobs", msgspec.json.encode(order_of()), JSON)
+    dag = await post(api, "/v1/jobs", DAG)
+
+    assert (load.status, load.headers["retry-after"], dag.status) == (429, "3", 201)
+    assert seen == ["submit_dag", "submit", "submit_dag"]
+
+
+async def test_execute_takes_other_words_for_the_same(dag_api: Api, dags: FakeDags) -> None:
+    body = {"jobs": [{"id": "a", "type": "etl", "config": {"n": 1e300}}, {"id": "b", "type": "x", "dependsOn": ["a"]}]}
+
+    answer = await post(dag_api, "/v1/execute", body, key="k")
+
+    [job] = dags.jobs.values()
+    assert answer.status == 201
+    assert (job.facts.name, [task.handler for task in job.tasks]) == ("execute", ["etl", "x"])
+    assert (job.tasks[1].depends_on, bytes(job.tasks[0].config)) == (("a",), b'{"n": 1e+300}')
+
+
+async def test_execute_takes_our_own_words_too(dag_api: Api, dags: FakeDags) -> None:
+    assert (await post(dag_api, "/v1/execute", DAG)).status == 201
+    assert [job.facts.name for job in dags.jobs.values()] == ["nightly"]
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"[]", 422), (b'{"tasks": 3}', 422), (b"{}", 422)])
+async def test_execute_refuses_what_is_no_dag(dag_api: Api, body: bytes, status: int) -> None:
+    assert (await dag_api.ask("POST", "/v1/execute", body, JSON)).status == status
+
+
+async def test_many_are_taken_or_refused_each_for_itself(dag_api: Api, dags: FakeDags) -> None:
+    bad = DAG | {"tasks": []}
+
+    answer = await post(dag_api, "/v1/jobs/bulk", [DAG, bad, DAG | {"name": "other"}], key="k")
+
+    first, second, third = json.loads(answer.body)
+    assert answer.status == 200
+    assert (first["id"], third["name"]) == ("dag1", "other")
+    assert (second["status"], second["type"]) == (422, "urn:talka:problem:bad-dag")
+    assert list(dags.keys) == ["k/0", "k/2"]
+
+
+async def test_many_are_answered_when_all_are_done(dag_api: Api, dags: FakeDags) -> None:
+    dags.holds_submits = True
+
+    asking = asyncio.create_task(post(dag_api, "/v1/jobs/bulk", [DAG, DAG | {"name": "other"}]))
+    await dags.are_held(2)
+    dags.let_go(2, last_first=True)
+
+    assert [one["name"] for one in json.loads((await asking).body)] == ["nightly", "other"]
+
+
+async def test_too_many_at_once_are_refused(dag_api: Api, dags: FakeDags) -> None:
+    answer = await post(dag_api, "/v1/jobs/bulk", [DAG] * 1001)
+
+    assert (answer.status, dags.jobs) == (422, {})
+    assert "1001 dags are too many" in problem_in(answer).detail
+    assert (await post(dag_api, "/v1/jobs/bulk", [DAG], key="k" * 198)).status == 422
+
+
+async def test_a_full_store_says_when_to_come_back(dag_api: Api, dags: FakeDags) -> None:
+    dags.errors["submit_dag"] = TooBusy("2,000,000 tasks wait already", 7)
+
+    answer = await post(dag_api, "/v1/jobs", DAG)
+
+    assert (answer.status, answer.headers["retry-after"]) == (429, "7")
+
+
+# Without a store.
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/jobs", DAG),
+        ("POST", "/v1/execute", DAG),
+        ("POST", "/v1/jobs/bulk", [DAG]),
+        ("GET", "/v1/jobs/job1/tasks", None),
+        ("GET", "/v1/queues", None),
+        ("GET", "/v1/dead-letters", None),
+        ("POST", "/v1/dead-letters/job1/a/replay", None),
+        ("PUT", "/v1/schedules", DAG),
+    ],
+    ids=range(8),
+)
+async def test_a_manager_without_a_store_says_so(api: Api, method: str, path: str, body: object) -> None:
+    content, headers = (json.dumps(body).encode(), JSON) if body is not None else (b"", {})
+
+    answer = await api.ask(method, path, content, headers)
+
+    assert (answer.status, problem_in(answer).type) == (501, "urn:talka:problem:no-dags")
+    assert problem_in(answer).detail == "this manager keeps no dag jobs: start it with --store"
+
+
+# Looking.
+
+
+async def test_jobs_of_both_kinds_are_listed_newest_first(dag_api: Api, dags: FakeDags) -> None:
+    for n in range(3):
+        await post(dag_api, "/v1/jobs", DAG | {"name": f"dag{n}"})
+        dag_api.control.add_job(f"load{n}")
+
+    page = json.loads((await dag_api.ask("GET", "/v1/jobs")).body)
+
+    assert page["next"] == ""
+    assert [job["id"] for job in page["items"]] == ["dag3", "dag2", "dag1", "load0", "load1", "load2"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 7, 500])
+async def test_pages_of_both_kinds_lose_and_repeat_nothing(dag_api: Api, dags: FakeDags, limit: int) -> None:
+    for n in range(5):
+        dags.add(f"dag{n}")
+    for n in range(7):
+        dag_api.control.add_job(f"load{n}")
+
+    found, cursor = list[str](), ""
+    for _ in range(20):
+        page = json.loads((await dag_api.ask("GET", f"/v1/jobs?limit={limit}&cursor={cursor}")).body)
+        assert 0 < len(page["items"]) <= limit
+        found += [job["id"] for job in page["items"]]
+        cursor = page["next"]
+        if not cursor:
+            break
+
+    assert sorted(found) == sorted([f"dag{n}" for n in range(5)] + [f"load{n}" for n in range(7)])
+
+
+@pytest.mark.parametrize("cursor", ["7", "c1", "c1~q2", "~", "c1~c2~c3"])
+async def test_a_cursor_that_is_not_ours_is_refused(dag_api: Api, cursor: str) -> None:
+    assert (await dag_api.ask("GET", f"/v1/jobs?cursor={cursor}")).status == 422
+
+
+async def test_a_job_is_found_whichever_kind_it_is(dag_api: Api, dags: FakeDags) -> None:
+    dags.add("dag1")
+    dag_api.control.add_job("load1")
+
+    assert json.loads((await dag_api.ask("GET", "/v1/jobs/dag1")).body)["kind"] == "dag"
+    assert json.loads((await dag_api.ask("GET", "/v1/jobs/load1")).body)["name"] == "shop.py"
+    assert (await dag_api.ask("GET", "/v1/jobs/nojob")).status == 404
+
+
+@pytest.mark.parametrize("what", ["order", "result"])
+async def test_what_only_load_jobs_have_is_told_of_dag_jobs(dag_api: Api, dags: FakeDags, what: str) -> None:
+    dags.add("dag1")
+    dag_api.control.add_job("load1").result = b"{}"
+
+    answer = await dag_api.ask("GET", f"/v1/jobs/dag1/{what}")
+
+    assert (answer.status, problem_in(answer).type) == (404, "urn:talka:problem:no-result")
+    assert "/v1/jobs/dag1/tasks" in problem_in(answer).detail
+    assert (await dag_api.ask("GET", f"/v1/jobs/load1/{what}")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/jobs/dag1/tasks", ("dag_tasks", "dag1", "", "", "50")),
+        ("/v1/jobs/dag1/tasks?state=dead&cursor=7&limit=3", ("dag_tasks", "dag1", "dead", "7", "3")),
+        ("/v1/jobs/dag1/tasks/a", ("dag_task", "dag1", "a")),
+        ("/v1/jobs/dag1/tasks/a/why", ("why", "dag1", "a")),
+        ("/v1/jobs/dag1/tasks/a/logs?cursor=5", ("task_logs", "dag1", "a", "5", "50")),
+        ("/v1/jobs/dag1/tasks/x%2Fy[1]", ("dag_task", "dag1", "x/y[1]")),
+        ("/v1/jobs/dag1/tasks/x/y[1]/why", ("why", "dag1", "x/y[1]")),
+        ("/v1/jobs/dag1/tasks/x%2fwhy", ("dag_task", "dag1", "x/why")),
+        ("/v1/jobs/dag1/tasks/x%2Fwhy/why", ("why", "dag1", "x/why")),
+        ("/v1/jobs/dag1/tasks/x%2Flogs", ("dag_task", "dag1", "x/logs")),
+        ("/v1/jobs/dag1/events?limit=9", ("dag_events", "dag1", "", "9")),
+        ("/v1/jobs/dag1/graph", ("dag_graph", "dag1")),
+        ("/v1/queues", ("queues",)),
+        ("/v1/dead-letters?cursor=c", ("dead_letters", "c", "50")),
+        ("/v1/schedules", ("schedules",)),
+    ],
+    ids=range(15),
+)
+async def test_a_question_is_passed_on(dag_api: Api, dags: FakeDags, path: str, asked: tuple[str, ...]) -> None:
+    dags.add("dag1", [TaskSpec(id, "etl") for id in ("a", "x/y[1]", "x/why", "x/logs")])
+
+    answer = await dag_api.ask("GET", path)
+
+    assert (answer.status, dags.asked) == (200, [asked])
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kind"),
+    [
+        ("/v1/jobs/nojob/tasks", 404, "no-such-job"),
+        ("/v1/jobs/no.job/tasks", 404, "no-such-job"),
+        ("/v1/jobs/dag1/tasks/b", 404, "no-such-task"),
+        ("/v1/jobs/dag1/tasks/b/why", 404, "no-such-task"),
+        ("/v1/jobs/dag1/tasks/", 404, "no-such-task"),
+        ("/v1/jobs/dag1/tasks/%00", 404, "no-such-task"),
+        ("/v1/jobs/dag1/tasks/" + "a" * 129, 404, "no-such-task"),
+        ("/v1/jobs/dag1/tasks?state=merry", 422, "invalid"),
+        ("/v1/jobs/dag1/tasks?limit=0", 422, "invalid"),
+        ("/v1/jobs/dag1/tasks?limit=%C2%B2", 422, "invalid"),
+        ("/v1/jobs/dag1/events?cursor=" + "c" * 201, 422, "invalid"),
+    ],
+    ids=range(11),
+)
+async def test_a_question_about_what_is_not_there_is_refused(
+    dag_api: Api, dags: FakeDags, path: str, status: int, kind: str
+) -> None:
+    dags.add("dag1", [TaskSpec("a", "etl")])
+
+    answer = await dag_api.ask("GET", path)
+
+    assert (answer.status, problem_in(answer).type) == (status, f"urn:talka:problem:{kind}")
+
+
+async def test_outputs_are_given_as_they_are(dag_api: Api, dags: FakeDags) -> None:
+    dags.add("dag1", [TaskSpec("a", "etl")])
+
+    assert json.loads((await dag_api.ask("GET", "/v1/jobs/dag1/tasks/a")).body)["output"] == {"rows": 3}
+
+
+# Changing.
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "asked"),
+    [
+        ("/v1/jobs/dag1/cancel", {"reason": "enough"}, ("cancel_dag", "dag1", "enough")),
+        ("/v1/jobs/dag1/cancel", None, ("cancel_dag", "dag1", "cancelled by a user")),
+        ("/v1/jobs/dag1/pause", None, ("pause_dag", "dag1")),
+        ("/v1/jobs/dag1/resume", None, ("resume_dag", "dag1")),
+        ("/v1/jobs/dag1/retry", None, ("retry_dag", "dag1")),
+        ("/v1/jobs/dag1/retry", {"tasks": ["a"], "config": {"a": [1]}}, ("retry_dag", "dag1", "a", "a=[1]")),
+        ("/v1/jobs/dag1/skip", {"tasks": ["a"]}, ("skip_dag", "dag1", "a")),
+        ("/v1/dead-letters/dag1/a/replay", None, ("replay", "dag1/a", "")),
+        ("/v1/dead-letters/dag1/x%2Fy/replay", {"config": {"n": 1}}, ("replay", "dag1/x/y", '{"n": 1}')),
+        ("/v1/dead-letters/dag1/a/replay", {}, ("replay", "dag1/a", "")),
+        ("/v1/dead-letters/dag1/a/replay", {"config": None}, ("replay", "dag1/a", "null")),
+    ],
+    ids=range(11),
+)
+async def test_a_change_is_passed_on(
+    dag_api: Api, dags: FakeDags, path: str, body: object, asked: tuple[str, ...]
+) -> None:
+    dags.add("dag1", [TaskSpec("a", "etl"), TaskSpec("x/y", "etl")])
+
+    answer = await (dag_api.ask("POST", path) if body is None else post(dag_api, path, body))
+
+    assert (answer.status, dags.asked) == (200, [asked])
+    assert json.loads(answer.body)["id"] == "dag1"
+
+
+async def test_a_load_job_is_cancelled_where_it_is(dag_api: Api) -> None:
+    dag_api.control.add_job("load1")
+
+    answer = await post(dag_api, "/v1/jobs/load1/cancel", {"reason": "enough"})
+
+    assert (answer.status, json.loads(answer.body)["cancel"]) == (200, "enough")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/jobs/nojob/pause", None, 404),
+        ("/v1/jobs/dag1/skip", None, 415),
+        ("/v1/jobs/dag1/skip", {}, 422),
+        ("/v1/jobs/dag1/retry", {"task": "a"}, 422),
+        ("/v1/jobs/dag1/retry", {"config": {"a": "x" * 300_000}}, 422),
+        ("/v1/jobs/dag1/pause", {}, 413),
+        ("/v1/dead-letters/dag1/b/replay", None, 404),
+        ("/v1/dead-letters/dag1/a/replay", {"config": "x" * 300_000}, 413),
+    ],
+    ids=range(8),
+)
+async def test_a_change_that_cannot_be_is_refused(
+    dag_api: Api, dags: FakeDags, path: str, body: object, status: int
+) -> None:
+    dags.add("dag1", [TaskSpec("a", "etl")])
+
+    answer = await (dag_api.ask("POST", path) if body is None else post(dag_api, path, body))
+
+    assert problem_in(answer).status == status
+    assert dags.jobs["dag1"].facts.state == JobState.RUNNING
+
+
+async def test_what_contradicts_is_a_conflict(dag_api: Api, dags: FakeDags) -> None:
+    dags.add("dag1")
+    dags.errors["resume_dag"] = Conflict("job dag1 is not paused")
+
+    assert (await dag_api.ask("POST", "/v1/jobs/dag1/resume")).status == 409
+
+
+# Schedules.
+
+
+async def test_a_schedule_is_put_listed_and_dropped(dag_api: Api, dags: FakeDags) -> None:
+    body = json.dumps(DAG | {"name": "every night/1", "schedule": "0 3 * * *"}).encode()
+
+    put = await dag_api.ask("PUT", "/v1/schedules", body, JSON)
+    listed = json.loads((await dag_api.ask("GET", "/v1/schedules")).body)
+    path = put.headers["location"]
+    dropped = await dag_api.ask("DELETE", path)
+    again = await dag_api.ask("DELETE", path)
+
+    assert (put.status, path) == (200, "/v1/schedules/every%20night%2F1")
+    assert [(one["name"], one["cron"]) for one in listed] == [("every night/1", "0 3 * * *")]
+    assert (dropped.status, dropped.body) == (204, b"")
+    assert (again.status, problem_in(again).type) == (404, "urn:talka:problem:no-such-schedule")
+
+
+async def test_a_schedule_needs_a_cron_line_and_a_submission_has_none(dag_api: Api, dags: FakeDags) -> None:
+    scheduled = DAG | {"schedule": "0 3 * * *"}
+
+    without = await dag_api.ask("PUT", "/v1/schedules", json.dumps(DAG).encode(), JSON)
+    bad = await dag_api.ask("PUT", "/v1/schedules", json.dumps(DAG | {"schedule": "at three"}).encode(), JSON)
+    answers = [await post(dag_api, path, scheduled) for path in ("/v1/jobs", "/v1/execute")]
+    [one] = json.loads((await post(dag_api, "/v1/jobs/bulk", [scheduled])).body)
+
+    assert (without.status, bad.status, one["status"]) == (422, 422, 422)
+    assert [answer.status for answer in answers] == [422, 422]
+    assert "put it at /v1/schedules" in problem_in(answers[0]).detail
+    assert (dags.jobs, dags.plans) == ({}, {})
+    assert (await dag_api.ask("DELETE", "/v1/schedules/" + "n" * 201)).status == 404
