@@ -199,6 +199,8 @@ class Part:
         self.failure: TalkaError | None = None
         self.is_registered = asyncio.Event()
         self.control = self
+        self.dags = None
+        self.folder = Path.cwd()
         self.limiter = lambda operation, client: 0.0
         self.running = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -245,7 +247,7 @@ class Lived:
         return [event["event"] for event in self.events]
 
 
-async def test_worker_ends_before_the_manager_that_must_hear_of_its_results() -> None:
+async def test_worker_ends_before_the_manager_that_must_hear_of_its_results(folder: Path) -> None:
     lived = Lived()
     parts = [lived.manager(), lived.worker()]
     ending = asyncio.create_task(lived.life.run())
@@ -269,7 +271,7 @@ async def test_second_signal_ends_everything_at_once() -> None:
     assert lived.log[-1] == "worker was cut off" and lived.words() == ["stopping"]
 
 
-async def test_part_that_ends_by_itself_takes_the_others_along() -> None:
+async def test_part_that_ends_by_itself_takes_the_others_along(folder: Path) -> None:
     lived = Lived()
     manager, worker = lived.manager(), lived.worker()
     ending = asyncio.create_task(lived.life.run())
@@ -280,7 +282,7 @@ async def test_part_that_ends_by_itself_takes_the_others_along() -> None:
     assert "manager ended" in lived.log
 
 
-async def test_error_of_a_part_is_raised_once_the_others_have_ended() -> None:
+async def test_error_of_a_part_is_raised_once_the_others_have_ended(folder: Path) -> None:
     lived = Lived()
     lived.manager()
     lived.worker(error=ZeroDivisionError("a slip"))

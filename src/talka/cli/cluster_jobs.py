@@ -15,21 +15,31 @@ from talka.cli.output import ResultFile, columns_of, harmless, say, tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
+    import msgspec
+
     from talka.client.client import Client
+    from talka.client.dags import AnyJob
     from talka.client.requests import JobFacts, WorkerView
+    from talka.wire.task_views import DagFacts, TaskView
 
 JOBS: Final = {
     "list": Entry("Commands", "talka.cli.cluster_jobs:list_jobs", "the newest jobs, and how they stand"),
-    "show": Entry("Commands", "talka.cli.cluster_jobs:show", "everything about one"),
+    "show": Entry("Commands", "talka.cli.cluster_jobs:show", "everything about one: its tasks, graph, logs, and why"),
     "watch": Entry("Commands", "talka.cli.cluster_jobs:watch", "follow one to its end"),
     "cancel": Entry("Commands", "talka.cli.cluster_jobs:cancel", "end one early"),
     "result": Entry("Commands", "talka.cli.cluster_jobs:result", "what came of one: summary, JSON, HTML page"),
+    "pause": Entry("Of pipelines", "talka.cli.cluster_jobs:pause", "start nothing new of one"),
+    "resume": Entry("Of pipelines", "talka.cli.cluster_jobs:resume", "go on with one that is paused"),
+    "retry": Entry("Of pipelines", "talka.cli.cluster_jobs:retry", "run tasks again, and what depends on them"),
+    "skip": Entry("Of pipelines", "talka.cli.cluster_jobs:skip", "go on without some tasks"),
+    "schedules": Entry("Of pipelines", "talka.cli.cluster_jobs:schedules", "which are submitted by the clock"),
 }
 WORKERS: Final = {
     "list": Entry("Commands", "talka.cli.cluster_jobs:list_workers", "who is there, and how many cores are free"),
     "drain": Entry("Commands", "talka.cli.cluster_jobs:drain", "give one nothing new and let it finish"),
 }
 MOST_LISTED: Final = 10_000
+TASKS_SHOWN: Final = 50
 GIBIBYTE: Final = 1024**3
 
 
@@ -49,6 +59,7 @@ class ListingGroup(LazyGroup):
         ("talka jobs --to 10.0.0.5:8470", "the newest"),
         ("talka jobs watch k7fw2xq9bd", "follow one; its exit code is the command's"),
         ("talka jobs result k7fw2xq9bd --html report.html", "what came of it"),
+        ("talka jobs show k7fw2xq9bd --why load", "of a pipeline: why a task does not run"),
     ],
     help="Jobs of a cluster: list, show, watch and cancel them, and get their results.",
 )
@@ -93,13 +104,13 @@ def check_state(state: str) -> None:
         raise Invalid(f"--state: no job is ever {state!r}; states are {', '.join(JobState)}")
 
 
-async def newest(client: "Client", state: str, limit: int) -> "list[JobFacts]":
+async def newest(client: "Client", state: str, limit: int) -> "list[AnyJob]":
     from talka.client.requests import PAGE_LIMIT
 
-    found: list[JobFacts] = []
+    found: list[AnyJob] = []
     cursor = ""
     while len(found) < limit:
-        page = await client.jobs(state, cursor, min(PAGE_LIMIT, limit - len(found)))
+        page = await client.all_jobs(state, cursor, min(PAGE_LIMIT, limit - len(found)))
         found += page.items
         cursor = page.next
         if not cursor:
@@ -107,17 +118,19 @@ async def newest(client: "Client", state: str, limit: int) -> "list[JobFacts]":
     return found
 
 
-def jobs_table(found: "Sequence[JobFacts]") -> str:
+def jobs_table(found: "Sequence[AnyJob]") -> str:
     from talka.cli.cluster import table
+    from talka.cli.dag_text import ended_count
 
     return table(
-        ("JOB", "NAME", "STATE", "CORES", "SUBMITTED", "EXIT", "NOTE"),
+        ("JOB", "NAME", "STATE", "CORES", "TASKS", "SUBMITTED", "EXIT", "NOTE"),
         [
             (
                 job.id,
                 job.name,
                 job.state,
                 str(job.cores or ""),
+                f"{ended_count(job.counts):,}/{job.tasks:,}" if job.tasks else "",
                 instant(job.submitted_at),
                 "" if job.exit_code is None else str(job.exit_code),
                 note_of(job),
@@ -148,19 +161,90 @@ def instant(text: str) -> str:
     return text[:19].replace("T", " ")
 
 
-@click.command("show", cls=Command, help="Show everything about a job.")
+@click.command(
+    "show",
+    cls=Command,
+    examples=[
+        ("talka jobs show k7fw2xq9bd", "how it stands; of a pipeline, its tasks too"),
+        ("talka jobs show k7fw2xq9bd --graph", "a pipeline, layer by layer"),
+        ("talka jobs show k7fw2xq9bd --why load", "why a task does not run, worker by worker"),
+        ("talka jobs show k7fw2xq9bd --logs load --follow", "what its handler says, as it says it"),
+    ],
+    help="Show everything about a job. Of a pipeline also its graph, and one task at a time.",
+)
 @click.argument("id", metavar="ID")
+@click.option("--graph", is_flag=True, help="Which task waits for which.")
+@click.option("--task", metavar="TASK", help="Everything about a task: state, output, error.")
+@click.option("--why", metavar="TASK", help="What a task waits for, and what keeps each worker from running it.")
+@click.option("--logs", metavar="TASK", help="What the handler of a task logged.")
+@click.option("--follow", is_flag=True, help="With --logs: go on until the job has ended.")
 @json_option
 @api_options
-def show(id: str, as_json: bool, **where: Any) -> int:
+def show(
+    id: str,
+    graph: bool,
+    task: str | None,
+    why: str | None,
+    logs: str | None,
+    follow: bool,
+    as_json: bool,
+    **where: Any,
+) -> int:
     from talka.cli.cluster import print_json
+    from talka.wire.task_views import DagFacts
 
-    facts = asked(where, lambda client: client.job(id))
+    asks = {"--graph": graph or None, "--task": task, "--why": why, "--logs": logs}
+    wanted = [flag for flag, value in asks.items() if value is not None]
+    if len(wanted) > 1:
+        raise Invalid(f"{' and '.join(wanted)} are two questions: ask one at a time")
+    if follow and logs is None:
+        raise Invalid("--follow goes with --logs TASK")
+    if wanted:
+        from talka.cli.pipelines import show_graph, show_logs, show_task, show_why
+
+        if task is not None:
+            show_task(where, id, task, as_json=as_json)
+        elif why is not None:
+            show_why(where, id, why, as_json=as_json)
+        elif logs is not None:
+            return show_logs(where, id, logs, follow=follow, as_json=as_json)
+        else:
+            show_graph(where, id, as_json=as_json)
+        return 0
+    facts, tasks = asked(where, lambda client: with_tasks(client, id))
     if as_json:
         print_json(facts)
+    elif isinstance(facts, DagFacts):
+        show_dag(facts, tasks)
     else:
         say(facts_text(facts))
     return 0
+
+
+async def found(client: "Client", id: str) -> "JobFacts | DagFacts":
+    """A job of either kind."""
+    facts = await client.any_job(id)
+    return await client.dag(id) if facts.kind == "dag" else facts
+
+
+async def with_tasks(client: "Client", id: str) -> "tuple[JobFacts | DagFacts, list[TaskView]]":
+    from talka.wire.task_views import DagFacts
+
+    facts = await found(client, id)
+    is_dag = isinstance(facts, DagFacts)
+    return facts, (await client.dag_tasks(id, "", "", TASKS_SHOWN)).items if is_dag else []
+
+
+def show_dag(facts: "DagFacts", tasks: "Sequence[TaskView]") -> None:
+    from talka.cli.dag_text import dag_text, tasks_table
+
+    say(dag_text(facts))
+    if tasks:
+        say(f"\n{tasks_table(tasks)}")
+    if len(tasks) < facts.tasks:
+        tell(
+            f"these are the first {len(tasks)} of {facts.tasks:,} tasks: talka jobs result {facts.id} --json lists more"
+        )
 
 
 def facts_text(facts: "JobFacts") -> str:
@@ -193,22 +277,29 @@ def facts_text(facts: "JobFacts") -> str:
 @api_options
 def watch(id: str, as_json: bool, **flags: Any) -> int:
     from talka.cli.config import Settings, read_settings
+    from talka.wire.task_views import DagFacts
 
     given = read_settings(flags)
     client = client_of(given)
     import asyncio
 
-    if as_json:
-        with token_hint(given):
-            return asyncio.run(print_updates(client, id))
+    with token_hint(given):
+        facts = asyncio.run(found(client, id))
+        if as_json:
+            return asyncio.run(
+                print_dag_updates(client, id) if isinstance(facts, DagFacts) else print_updates(client, id)
+            )
+    if isinstance(facts, DagFacts):
+        from talka.cli.pipelines import followed as followed_dag
+
+        if given.ui != "none":
+            tell(f"watching job {id}: Ctrl-C leaves, and the job goes on")
+        return followed_dag(client, facts, Settings(ui=given.ui))
     from talka.cli.jobs import Reporting
     from talka.cli.remote import RemoteJob, followed
 
-    async def find() -> "tuple[Any, JobFacts]":
-        return await client.order(id), await client.job(id)
-
     with token_hint(given):
-        order, facts = asyncio.run(find())
+        order = asyncio.run(client.order(id))
     job = RemoteJob(client, order, order.workflows, cancels=False)
     job.submitted(facts)
     # Results are written where the job was submitted, or by `talka jobs result`.
@@ -223,6 +314,18 @@ async def print_updates(client: "Client", id: str) -> int:
     async for update in client.watch(id):
         say(msgspec.json.encode(update))
         code = update.job.exit_code or 0
+    return code
+
+
+async def print_dag_updates(client: "Client", id: str) -> int:
+    import msgspec
+
+    from talka.cli.dag_text import exit_code_of
+
+    code = 0
+    async for facts in client.watch_dag(id):
+        say(msgspec.json.encode(facts))
+        code = exit_code_of(facts)
     return code
 
 
@@ -275,7 +378,11 @@ def result(id: str, json_file: str | None, html_file: str | None, **where: Any) 
     from talka.report.document import read
     from talka.report.html import html_report
     from talka.report.summary import summary
+    from talka.wire.task_views import DagFacts
 
+    facts = asked(where, lambda client: found(client, id))
+    if isinstance(facts, DagFacts):
+        return dag_result(where, facts, file, page)
     content = asked(where, lambda client: client.result(id))
     document = read(content)
     if file is not None:
@@ -284,6 +391,127 @@ def result(id: str, json_file: str | None, html_file: str | None, **where: Any) 
         page.write(html_report(document).encode())
     if not any(written is not None and written.is_stdout for written in (file, page)):
         say(summary(document, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
+    return 0
+
+
+def dag_result(where: dict[str, Any], facts: "DagFacts", file: ResultFile | None, page: ResultFile | None) -> int:
+    from talka.cli.pipelines import reported, result_of
+    from talka.client.requests import NotEnded
+    from talka.work.lifecycle import is_final
+
+    if page is not None:
+        raise Invalid(f"--html: job {facts.id} is a pipeline, and pages are made of load tests: leave it out")
+    if not is_final(facts.state):
+        raise NotEnded.named(facts.id, facts.state)
+    reported(*asked(where, lambda client: result_of(client, facts, wants_outputs=file is not None)), file)
+    return 0
+
+
+# Pipelines.
+
+
+@click.command("pause", cls=Command, help="Start nothing new of a pipeline. What runs goes on to its end.")
+@click.argument("id", metavar="ID")
+@json_option
+@api_options
+def pause(id: str, as_json: bool, **where: Any) -> int:
+    facts = asked(where, lambda client: client.pause_dag(id))
+    return ordered(facts, as_json, f"nothing new starts until talka jobs resume {id}")
+
+
+@click.command("resume", cls=Command, help="Go on with a pipeline that is paused.")
+@click.argument("id", metavar="ID")
+@json_option
+@api_options
+def resume(id: str, as_json: bool, **where: Any) -> int:
+    return ordered(asked(where, lambda client: client.resume_dag(id)), as_json)
+
+
+@click.command(
+    "retry",
+    cls=Command,
+    examples=[
+        ("talka jobs retry k7fw2xq9bd", "every task that did not complete"),
+        ("talka jobs retry k7fw2xq9bd clean[3]", "one, and all that depends on it"),
+        ("talka jobs retry k7fw2xq9bd load --config load='{\"rows\": 10}'", "with another config"),
+    ],
+    help="Run tasks of a pipeline again, and all that depends on them. Without TASK, all that did not complete.",
+)
+@click.argument("id", metavar="ID")
+@click.argument("tasks", metavar="[TASK]...", nargs=-1)
+@click.option(
+    "--config", "configs", multiple=True, metavar="TASK=JSON", help="What a task is given this time. Repeatable."
+)
+@json_option
+@api_options
+def retry(id: str, tasks: tuple[str, ...], configs: tuple[str, ...], as_json: bool, **where: Any) -> int:
+    import msgspec
+
+    from talka.wire.task_views import RetryRequest
+
+    changed: dict[str, msgspec.Raw] = {}
+    for text in configs:
+        task, equals, value = text.partition("=")
+        if not equals or not task:
+            raise Invalid(f"--config {text!r} names no task: write TASK=JSON")
+        changed[task] = checked_json(f"--config {task}", value)
+    facts = asked(where, lambda client: client.retry_dag(id, RetryRequest(tasks, changed)))
+    return ordered(facts, as_json, f"talka jobs watch {id} shows it")
+
+
+@click.command("skip", cls=Command, help="Do not run these tasks: what waits for them goes on without their output.")
+@click.argument("id", metavar="ID")
+@click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
+@json_option
+@api_options
+def skip(id: str, tasks: tuple[str, ...], as_json: bool, **where: Any) -> int:
+    from talka.wire.task_views import SkipRequest
+
+    facts = asked(where, lambda client: client.skip_dag(id, SkipRequest(tasks)))
+    return ordered(facts, as_json, f"it goes on without {', '.join(tasks)}")
+
+
+@click.command("schedules", cls=Command, help="List the pipelines that are submitted by the clock, or end one of them.")
+@click.option("--drop", metavar="NAME", help="Submit this one no more. Jobs that it made stay.")
+@json_option
+@api_options
+def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
+    from talka.cli.cluster import print_json
+    from talka.cli.dag_text import schedules_table
+
+    if drop is not None:
+        asked(where, lambda client: client.drop_schedule(drop))
+        if not as_json:
+            say(f"{drop} is scheduled no more")
+            return 0
+    found = asked(where, lambda client: client.schedules())
+    if as_json:
+        print_json({"schedules": found})
+    elif found:
+        say(schedules_table(found))
+    else:
+        tell("nothing is scheduled: a pipeline with schedule: in its file is, once talka submit has sent it")
+    return 0
+
+
+def checked_json(what: str, text: str) -> "msgspec.Raw":
+    import msgspec
+
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise Invalid(f"{what}: {text!r} is not JSON: {error}") from None
+    return msgspec.Raw(text.encode())
+
+
+def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
+    """What is said of a pipeline that was told something."""
+    from talka.cli.cluster import print_json
+
+    if as_json:
+        print_json(facts)
+    else:
+        say(f"job {facts.id} is {facts.state}{f': {rest}' if rest else ''}")
     return 0
 
 

@@ -27,12 +27,16 @@ COMMANDS = {
     "submit": Entry("Cluster", "talka.cli.submit:submit", "run a load test on a cluster"),
     "jobs": Entry("Cluster", "talka.cli.cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
     "workers": Entry("Cluster", "talka.cli.cluster_jobs:workers", "who works, and how many cores are free; drain one"),
+    "dead-letters": Entry(
+        "Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them"
+    ),
     "manager": Entry("Cluster", "talka.cli.node:manager", "be a manager: keep jobs, lead them, answer clients"),
     "worker": Entry("Cluster", "talka.cli.node:worker", "be a worker: run what managers give it"),
     "member": Entry("Cluster", "talka.cli.member:member", "be a member of a cluster, and tell who else is"),
     "cluster": Entry("Cluster", "talka.cli.cluster:cluster", "how it stands: who is there, who leads, which keys"),
     "certs": Entry("Cluster", "talka.cli.certs:certs", "make the certificates of a cluster: init, issue, show"),
     "token": Entry("Cluster", "talka.cli.token:token", "make tokens that open a cluster's API: key, issue"),
+    "store": Entry("Cluster", "talka.cli.store:store", "the store of dag jobs: migrate, check and back it up"),
     "init": Entry("Set up", "talka.cli.init:init", "write a load test that runs, with settings and a CI job"),
     "demo-server": Entry("Set up", "talka.cli.demo:demo_server", "a small HTTP server to aim a test at"),
     "completion": Entry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),

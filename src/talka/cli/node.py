@@ -65,6 +65,10 @@ TRUSTED = (
     given(TRUST, "--certs", metavar="FOLDER", help="Certificates (talka certs): connections are TLS, roles checked."),
 )
 CORES = given(WORK, "--cores", metavar="N", help="Core processes at the same time (one for each physical core).")
+STORE = given(WORK, "--store", metavar="URL", help="Keep pipelines in this file: sqlite:///FILE (none are taken).")
+HANDLERS = given(
+    WORK, "--handlers", multiple=True, metavar="FILE.py", help="Handlers of pipelines' tasks are in it. Repeatable."
+)
 json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="One JSON object for each line.")
 
 
@@ -77,6 +81,7 @@ json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="
     examples=[
         ("talka up", f"a cluster of one machine, its API at 127.0.0.1:{API_PORT}"),
         ("talka submit shop.py", "in another terminal: runs there, and is shown here"),
+        ("talka up --store sqlite:///jobs.sqlite --handlers etl.py", "for pipelines too, which it keeps in that file"),
     ],
     help=(
         "A manager, a worker and their API in one process, for this machine alone: no token is needed."
@@ -88,14 +93,17 @@ json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="
     given(WHO, "--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
     given(REACHED, "--port", metavar="N", help=f"The port of its API ({API_PORT}); 0: any free one."),
     CORES,
+    STORE,
+    HANDLERS,
 )
 @json_option
-def up(as_json: bool, **flags: Any) -> int:
+def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
 
     settings = NodeSettings("up", flags)
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
+    place, files = checked_store(store), checked_handlers(handlers)
     import asyncio
 
     from talka.cli.node_life import Api, live_up
@@ -114,10 +122,15 @@ def up(as_json: bool, **flags: Any) -> int:
 
     def worker_at(manager: str) -> WorkerOptions:
         return WorkerOptions(
-            name=f"{name}-worker", seeds=(manager,), secrets=secrets, data_dir=folder / "worker", cores=cores
+            name=f"{name}-worker",
+            seeds=(manager,),
+            secrets=secrets,
+            data_dir=folder / "worker",
+            cores=cores,
+            handlers=files,
         )
 
-    options = ManagerOptions(member=member, api=address)
+    options = ManagerOptions(member=member, api=address, store=place)
     with listener:
         return asyncio.run(live_up(options, Api(listener, address, None, None), worker_at, as_json))
 
@@ -169,9 +182,10 @@ def own_secret(folder: "Path") -> str:
     *TRUSTED,
     given(TRUST, "--token-key-file", metavar="FILE", help="The key of clients' tokens (talka token key)."),
     given(WORK, "--preset", metavar=f"[{'|'.join(PRESETS)}]", help="How fast it notices things (default)."),
+    STORE,
 )
 @json_option
-def manager(as_json: bool, **flags: Any) -> int:
+def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
 
     settings = NodeSettings("manager", flags)
@@ -180,6 +194,7 @@ def manager(as_json: bool, **flags: Any) -> int:
     preset = settings.text("preset", "default")
     if preset not in PRESETS:
         raise Invalid(f"{settings.label('preset')} {preset!r} is not known: write one of {', '.join(PRESETS)}")
+    place = checked_store(store)
     import asyncio
 
     from talka.cli.node_life import live_manager
@@ -209,8 +224,9 @@ def manager(as_json: bool, **flags: Any) -> int:
         certs=as_path(certs),
     )
     api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
+    options = ManagerOptions(member=member, api=api.advertised, store=place)
     with api.listener:
-        return asyncio.run(live_manager(ManagerOptions(member=member, api=api.advertised), api, as_json))
+        return asyncio.run(live_manager(options, api, as_json))
 
 
 def voter_names(settings: "NodeSettings", name: str) -> tuple[str, ...]:
@@ -262,10 +278,9 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
     file = settings.path("token_key_file")
     if file is None:
         return None
-    from talka.cli.token import read_keys
-    from talka.web.auth import Tokens
+    from talka.cli.token import tokens_from
 
-    return Tokens(read_keys(file, settings.label("token_key_file")), cluster)
+    return tokens_from(file, settings.label("token_key_file"), cluster)
 
 
 @click.command(
@@ -298,9 +313,10 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
         help="Something it has that others may lack. Repeatable.",
     ),
     given(WORK, "--grace", metavar="D", help="Time for what runs once it was told to stop (30s)."),
+    HANDLERS,
 )
 @json_option
-def worker(as_json: bool, **flags: Any) -> int:
+def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
     from talka.cli.secret import checked_id
 
@@ -311,6 +327,7 @@ def worker(as_json: bool, **flags: Any) -> int:
         raise Invalid("a worker must know a manager: name one with --seed HOST:PORT")
     for word in settings.texts("capabilities"):
         checked_id(settings.label("capabilities"), word)
+    files = checked_handlers(handlers)
     import asyncio
 
     from talka.cli.node_life import live_worker
@@ -331,6 +348,7 @@ def worker(as_json: bool, **flags: Any) -> int:
         cores=settings.cores(),
         capabilities=settings.texts("capabilities"),
         drain_s=settings.seconds("grace", "30s"),
+        handlers=files,
     )
     api = open_probes(settings, options.cluster)
     with contextlib.nullcontext() if api is None else api.listener:
@@ -359,6 +377,29 @@ def data_dir(settings: "NodeSettings", name: str) -> "Path":
     from pathlib import Path
 
     return Path(settings.path("data_dir") or f"{STATE_FOLDER}/{name}").expanduser()
+
+
+def checked_store(url: str | None) -> str:
+    """Empty for none. What is wrong with it is said before anything is started."""
+    if url is None:
+        return ""
+    from talka.store.sqlite_records import place_of
+
+    place_of(url)
+    return url
+
+
+def checked_handlers(files: tuple[str, ...]) -> "tuple[Path, ...]":
+    """Files that are there. What is in them is for the processes that run it to say."""
+    from pathlib import Path
+
+    for file in files:
+        if not file.endswith(".py"):
+            raise Invalid(f"--handlers: {file} is not a Python file: its name must end in .py")
+        if not Path(file).is_file():
+            raise Invalid(f"--handlers: there is no file {file}")
+    # Processes that import them may be started elsewhere.
+    return tuple(Path(file).resolve() for file in files)
 
 
 def as_path(text: str | None) -> "Path | None":

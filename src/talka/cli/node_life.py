@@ -16,6 +16,7 @@ from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member_events import WORDS, Event, sentence_of
 from talka.nodes.worker import WorkerNode, WorkerOptions
 from talka.web.app import make_app
+from talka.web.audit import Audit
 from talka.web.auth import Tokens
 from talka.web.health import make_health_app
 from talka.web.server import serve
@@ -73,6 +74,7 @@ class Life:
         self._workers: dict[asyncio.Task[None], WorkerNode] = {}
         self._managers: dict[asyncio.Task[None], ManagerNode] = {}
         self._others: list[asyncio.Task[None]] = []
+        self._audits: list[Audit] = []
         self._stop_api = asyncio.Event()
         self._first, self._second = asyncio.Event(), asyncio.Event()
 
@@ -80,7 +82,9 @@ class Life:
         control: Control = node.control
         if worker is not None:
             control = cast(Control, ReadyWithWorker(node.control, worker))
-        app = make_app(control, auth=api.auth, limiter=node.control.limiter)
+        audit = Audit(node.folder / "audit.log")
+        self._audits.append(audit)
+        app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
 
         def started() -> None:
             self.event("api", url=api.url, address=api.advertised)
@@ -122,6 +126,8 @@ class Life:
             for task in (first, second, *parts, *([gently] if gently is not None else [])):
                 task.cancel()
             ends = await asyncio.gather(*parts, return_exceptions=True)
+            for audit in self._audits:
+                audit.close()
         for end in ends:
             if isinstance(end, Exception):
                 raise end

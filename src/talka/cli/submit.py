@@ -1,4 +1,4 @@
-"""The command `talka submit`: a test on a cluster. What it needs is imported when it is called, for a quick help."""
+"""The command `talka submit`: a test or a pipeline on a cluster. What it needs is imported when it is called, for a quick help."""
 
 import contextlib
 import sys
@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import Command, Option
 from talka.cli.connection import CLUSTER, api_options
 from talka.cli.output import say, tell
-from talka.cli.run import RUNNING, env, load_options, option, result_options, running_options, target
+from talka.cli.run import RESULT, RUNNING, env, load_options, option, result_options, running_options, target
 
 if TYPE_CHECKING:
     from talka.cli.config import Settings
     from talka.client.ordering import Submission
+    from talka.work.dag import DagSpec
 
 WATCHED: Final = ("json", "html", "junit", "outputs", "keep", "store")
 """Settings that are about a result, which whoever detaches does not wait for."""
@@ -26,8 +27,12 @@ WATCHED: Final = ("json", "html", "junit", "outputs", "keep", "store")
         ("talka submit shop.py --to 10.0.0.5:8470", "on that cluster, shown here like talka run"),
         ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
         ("talka submit shop.py --detach", "prints the job's id and leaves"),
+        ("talka submit etl.yaml", "a pipeline: its tasks run where their handlers are"),
     ],
-    help="Run a load test on a cluster. TARGET is FILE, FILE:Class,Class or a URL. Ctrl-C cancels the job.",
+    help=(
+        "Run a load test or a pipeline on a cluster. TARGET is FILE, FILE:Class,Class or a URL; of a pipeline, a file"
+        " of YAML or JSON, or FILE.py:NAME. Ctrl-C cancels a load test; a pipeline goes on without you."
+    ),
 )
 @target
 @load_options
@@ -50,9 +55,14 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **f
     from talka.cli.config import pass_variables, read_settings
 
     settings = read_settings(flags)
+    variables = pass_variables(env)
+    pipeline = pipeline_in(target, settings, env)
+    if pipeline is not None:
+        from talka.cli.pipelines import submit_pipeline
+
+        return submit_pipeline(pipeline, settings, key or "", detach=detach)
     if detach:
         check_detached(settings)
-    variables = pass_variables(env)
     from talka.cli.connection import client_of, token_hint
     from talka.cli.jobs import Reporting
     from talka.cli.remote import RemoteJob, followed
@@ -79,6 +89,36 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **f
     if settings.ui != "none":
         tell(f"submitted {job.name} as job {facts.id}")
     return followed(job, reporting, "Ctrl-C cancels it and still reports, a second one leaves it at once")
+
+
+# The document may follow or not, as in `talka jobs result`: shared options know it with a file only.
+submit.params = [
+    Option(
+        ["--json"],
+        section=RESULT,
+        is_flag=False,
+        flag_value="-",
+        metavar="[FILE]",
+        help="Write the result; without FILE, print it without a summary.",
+    )
+    if option.name == "json"
+    else option
+    for option in submit.params
+]
+
+
+def pipeline_in(target: str, settings: "Settings", env: tuple[str, ...]) -> "DagSpec | None":
+    """The pipeline that the target is, or None: then it is a load test."""
+    if target.startswith(("http://", "https://")):
+        return None
+    from talka.cli.pipelines import check_settings, pipeline_of
+
+    # What the user's file prints when it is imported must not mix with the result.
+    with contextlib.redirect_stdout(sys.stderr):
+        found = pipeline_of(target)
+    if found is not None:
+        check_settings(target, settings, env)
+    return found
 
 
 def check_detached(settings: "Settings") -> None:

@@ -39,6 +39,9 @@ UPDATES_LIMIT: Final = 256
 SHED_S: Final = 2.0
 REQUESTS: Final = {
     "submit": Request.SUBMISSION,
+    "submit_dag": Request.SUBMISSION,
+    "bulk": Request.SUBMISSION,
+    "submit_frames": Request.SUBMISSION,
     "put_bundle": Request.SUBMISSION,
     "jobs": Request.LIST,
     "workers": Request.LIST,

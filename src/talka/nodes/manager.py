@@ -5,6 +5,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.control.answers import STATES
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
@@ -23,11 +25,13 @@ from talka.control.vault import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.nodes.control import ManagerControl
+from talka.nodes.durable import DurableJobs
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
 from talka.report.document import Meta, build
 from talka.store.blobs import Blobs
+from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION
 from talka.wire.bundles import sign
 from talka.wire.jobs import ManagerAt
@@ -45,6 +49,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     member: MemberOptions
     api: str = ""
     """Where clients reach its API, for others to pass on."""
+    store: str = ""
+    """Where dag jobs are kept; empty: this manager takes none."""
 
 
 class ManagerNode(MemberNode):
@@ -53,12 +59,35 @@ class ManagerNode(MemberNode):
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
         self.evictions = 0
         self._api = options.api
+        if options.store and len(options.member.voters) > 1:
+            raise Invalid(
+                "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
+            )
         super().__init__(options.member, on_event)
+        self.dags = self._open_store(options.store) if options.store else None
         self.control = ManagerControl(self)
         self._overload = Overload()
         self._chores: list[asyncio.Task[None]] = []
         if self.member.herald is not None:
             self.member.herald.api = options.api
+
+    def _open_store(self, url: str) -> DurableJobs:
+        try:
+            records = store_of(url)
+            try:
+                blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
+                return DurableJobs(self, records, blobs, str(self._folder.path), self._tell, self._on_store_broken)
+            except BaseException:
+                records.close()
+                raise
+        except BaseException:
+            self._folder.release()
+            raise
+
+    def _on_store_broken(self, error: TalkaError) -> None:
+        """What is in memory may be ahead of what can ever be kept: start again from the store."""
+        self.failure = self.failure or error
+        self.stop()
 
     def sheds(self, request: Request) -> bool:
         return self._overload.sheds(request)
@@ -98,12 +127,24 @@ class ManagerNode(MemberNode):
 
     async def run(self) -> None:
         self._chores = [asyncio.create_task(self._sample()), asyncio.create_task(self._sweep())]
+        if self.dags is not None:
+            self._chores.append(asyncio.create_task(self._go_on_with_dags(self.dags)))
         try:
             await super().run()
         finally:
             for chore in self._chores:
                 chore.cancel()
             await asyncio.gather(*self._chores, return_exceptions=True)
+            if self.dags is not None:
+                await self.dags.close()
+
+    async def _go_on_with_dags(self, dags: DurableJobs) -> None:
+        try:
+            await dags.start()
+        except TalkaError as error:
+            self._on_store_broken(error)
+            return
+        self.perform(self.manager.set_durable(boottime_ns(), dags.durable))
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""
@@ -187,6 +228,8 @@ class ManagerNode(MemberNode):
                 self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
             case DocumentWanted(job=job):
                 self._make_document(job)
+            case Commit() | Fetch() | CallAnswered() | DagEnded() if self.dags is not None:
+                self.dags.carry_out(news)
             case _:
                 self.control.on_news(news)
                 event = job_event_of(news)
@@ -232,6 +275,8 @@ class ManagerNode(MemberNode):
             return "this manager is still learning what others know"
         if not self.manager.leader:
             return "no manager leads: a majority of managers must be there"
+        if self.dags is not None and not self.dags.is_loaded:
+            return "this manager is still reading its dag jobs from the store"
         return "this manager leaves" if self.manager.is_draining else ""
 
     @property
@@ -239,6 +284,15 @@ class ManagerNode(MemberNode):
         if self.manager.is_draining:
             return "draining"
         return "syncing" if self.why_not_ready() else "active"
+
+    @property
+    def name(self) -> str:
+        return self._options.name
+
+    @property
+    def folder(self) -> Path:
+        """Where this manager's files are."""
+        return self._folder.path
 
     @property
     def cluster(self) -> str:
@@ -265,6 +319,8 @@ class ManagerNode(MemberNode):
             "calls_total": self.control.calls,
             "calls_refused_total": dict(self.control.refused),
         }
+        if self.dags is not None:
+            counts |= self.dags.metrics()
         if registry is not None:
             fleet = registry.fleet
             counts |= {

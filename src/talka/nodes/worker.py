@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import psutil
@@ -18,6 +18,7 @@ from talka.clock import SECOND, boottime_ns, cpu_ns, monotonic_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.control.answers import metrics_text
 from talka.control.door import Door
+from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.load_job import KillCore, Send, StartCore
 from talka.control.member import ClusterMember
 from talka.control.porter import Declined, Porter, RingChanged, Welcomed
@@ -28,6 +29,7 @@ from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
 from talka.net.streams import Security, Streams
+from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short_of_disk
 from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
@@ -45,6 +47,7 @@ from talka.wire.keys import Keyring, decode_ring, encode_ring
 from talka.wire.roles import Role
 from talka.wire.sealing import Seal
 from talka.wire.shards import BundleSource, FromCore, Go, Totals
+from talka.wire.tasks import FromHandlers
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
 GREET_EVERY_S: Final = 1.0
@@ -75,6 +78,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     certs: Path | None = None
     cores: int | None = None
     capabilities: tuple[str, ...] = ()
+    handlers: tuple[Path, ...] = ()
+    """Python files whose functions run tasks of dag jobs."""
     drain_s: float = DRAIN_S
     """How long what runs may go on after it was told to stop."""
 
@@ -176,6 +181,7 @@ class WorkerNode:
             boottime_ns(),
             verify=self._verify,
             bundles=self._blobs.digests(),
+            handlers=files_of(options.handlers),
         )
         self.member = ClusterMember(
             group=group, name=options.name, boot=self.boot, part=self.worker, door=door, porter=self._porter
@@ -189,6 +195,7 @@ class WorkerNode:
         )
         self._candidates = Candidates(options.seeds, remembered=list, own=[])
         self._supervisor = Supervisor(self._on_core_message, self._on_core_exit)
+        self._handlers = HandlerCores(self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit)
 
     def _security(self) -> Security | None:
         options = self._options
@@ -254,7 +261,7 @@ class WorkerNode:
     async def _close(self) -> None:
         self._is_closed = True
         self._timer.close()
-        await self._supervisor.close()
+        await asyncio.gather(self._supervisor.close(), self._handlers.close())
         self._do(self.member.act(boottime_ns(), self.worker.leave(boottime_ns())))
         await self._streams.close()
         await self._disk.close(CLOSE_S)
@@ -281,6 +288,8 @@ class WorkerNode:
             "worker_tasks_total": dict(self._happened),
             "worker_messages_refused_total": dict(self.worker.refused),
             "worker_tasks_declined_total": self.worker.tasks.declined,
+            "worker_attempts_total": dict(self.worker.handlers.outcomes),
+            "worker_task_messages_refused_total": dict(self.worker.handlers.refused),
             "stream_frames_received_total": streams.frames_in,
             "stream_frames_sent_total": streams.frames_out,
             "stream_bytes_sent_total": streams.bytes_out,
@@ -289,6 +298,7 @@ class WorkerNode:
             "process_cpu_seconds_total": cpu_ns() / SECOND,
         }
         counts |= {f"worker_tasks_{state}": number for state, number in states.items()}
+        counts |= {f"worker_{name}": number for name, number in self.worker.handlers.counts().items()}
         return metrics_text(self.member, boottime_ns(), counts)
 
     # -- managers
@@ -365,6 +375,8 @@ class WorkerNode:
                         self._streams.send(to, frame, CLASSES[lane])
                 case Persist(ticket=ticket, puts=puts):
                     self._persist(ticket, puts)
+                case TellHandlers() | StartHandlers() | EndHandlers():
+                    self._handlers.do(effect)
                 case StartCore() | Send() | KillCore():
                     self._orders.put_nowait(effect)
                 case Welcomed(address=address, name=name):
@@ -382,7 +394,7 @@ class WorkerNode:
             self._on_managers(news)
         elif isinstance(news, Drained):
             self._drained.set()
-        event = job_event_of(news)
+        event = handler_event_of(news) or job_event_of(news)
         if event is not None:
             self._happened[event["event"]] = self._happened.get(event["event"], 0) + 1
             if event["event"] == "lease":
@@ -458,11 +470,14 @@ class WorkerNode:
         pid = self._supervisor.pids().get(core)
         if pid is None:
             return
-        limit = int(self._memory_bytes * MEMORY_SHARE) // self.worker.facts.cores
+        limit = self._share_bytes(self.worker.facts.cores)
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended already, or this is not Linux
             resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
         with contextlib.suppress(OSError):
             Path(f"/proc/{pid}/oom_score_adj").write_text(OUT_OF_MEMORY_FIRST)
+
+    def _share_bytes(self, cores: int) -> int:
+        return int(self._memory_bytes * MEMORY_SHARE) // cores
 
     def _on_core_message(self, core: int, message: FromCore) -> None:
         shift = self._shift_ns.get(core, 0)
@@ -485,14 +500,36 @@ class WorkerNode:
         now = boottime_ns()
         self._do(self.member.act(now, self.worker.on_core_exit(now, core, cause)))
 
+    # -- handler cores
+
+    def _on_handlers_said(self, core: int, message: FromHandlers) -> None:
+        if not self._is_closed:
+            now = boottime_ns()
+            self._do(self.member.act(now, self.worker.on_handlers_said(now, core, message)))
+
+    def _on_handlers_exit(self, core: int, facts: ExitFacts) -> None:
+        if not self._is_closed:
+            now = boottime_ns()
+            self._do(self.member.act(now, self.worker.on_handlers_exit(now, core, facts)))
+
     async def _measure(self) -> None:
-        """What readiness goes by, and whether the guard of the cores lives."""
+        """What readiness goes by, and whether the guards of the cores live."""
         psutil.cpu_percent()
         while True:
+            self._look_at_disk()
             await asyncio.sleep(FACTS_EVERY_S)
             self._supervisor.check_guard()
+            self._handlers.look()
             load = min(100, round(psutil.cpu_percent()))
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
+
+    def _look_at_disk(self) -> None:
+        reason, facts = short_of_disk(self._folder.path), self.worker.facts
+        if reason and not facts.reason:
+            self._tell({"event": "alarm", "kind": "disk", "text": reason})
+        if reason != facts.reason:
+            state: Literal["healthy", "degraded"] = "degraded" if reason else "healthy"
+            self.worker.set_facts(msgspec.structs.replace(facts, state=state, reason=reason))
 
 
 def _is_stream(effect: object) -> bool:

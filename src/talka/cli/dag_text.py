@@ -1,0 +1,465 @@
+"""Dag jobs in words, tables and pictures for terminals. Nothing here asks anybody."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from talka.cli.cluster import table
+from talka.cli.live_layout import Line, Part, Size, Style, View, bar, clock_text, pulse, styled
+from talka.cli.output import harmless
+from talka.report.text import Page, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
+from talka.wire.task_views import (
+    AttemptView,
+    DagFacts,
+    DeadLetter,
+    GraphView,
+    LogLineView,
+    ScheduleView,
+    TaskView,
+    WhyView,
+)
+from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.outcome import ExitCode
+
+SECOND: Final = 1_000_000_000
+RATE_OVER_NS: Final = 30 * SECOND
+LOOKS_LIMIT: Final = 64
+"""Instants kept for the rate."""
+SLOWEST_SHOWN: Final = 5
+FAILED_SHOWN: Final = 10
+LINES_DRAWN: Final = 100
+"""Of a graph. One that has more is told of in a sentence."""
+NAMES_SHOWN: Final = 3
+NOTE_COLUMNS: Final = 60
+ERROR_COLUMNS: Final = 300
+GIVEN_UP: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
+UNDER_WAY: Final = (TaskState.RUNNING, TaskState.ASSIGNED)
+NULL: Final = b"null"
+
+
+class DagResult(msgspec.Struct, frozen=True):
+    """What came of a dag job, for programs."""
+
+    job: DagFacts
+    tasks: list[TaskView]
+    left_out: int = 0
+    """Tasks that are not listed here."""
+
+
+# Facts.
+
+
+def exit_code_of(facts: DagFacts) -> int:
+    """0 completed, 6 partial, 8 any other end."""
+    if facts.exit_code is not None:
+        return facts.exit_code
+    match facts.state:
+        case JobState.COMPLETED:
+            return int(ExitCode.HELD)
+        case JobState.PARTIAL:
+            return int(ExitCode.INCOMPLETE)
+        case _:
+            return int(ExitCode.JOB_FAILED)
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """In the order of a task's life."""
+    return ", ".join(f"{counts[state]:,} {state}" for state in TaskState if counts.get(state))
+
+
+def ended_count(counts: Mapping[str, int]) -> int:
+    return sum(count for state, count in counts.items() if state in list(TaskState) and is_final(TaskState(state)))
+
+
+def dag_text(facts: DagFacts) -> str:
+    rows = [
+        ("job", facts.id),
+        ("name", facts.name),
+        ("state", f"{facts.state}{f': {facts.reason}' if facts.reason else ''}"),
+        ("tasks", f"{facts.tasks:,}{f': {counts_text(facts.counts)}' if facts.counts else ''}"),
+        ("queue", "" if facts.position is None else position_text(facts.position)),
+        ("submitted", instant(facts.submitted_at)),
+        ("by", facts.submitted_by),
+        ("started", instant(facts.started_at)),
+        ("ended", instant(facts.ended_at)),
+        ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
+    ]
+    return facts_rows(rows)
+
+
+def position_text(position: int) -> str:
+    return f"{counted_text(position, 'ready task')} of other jobs {'comes' if position == 1 else 'come'} first"
+
+
+def task_text(task: TaskView) -> str:
+    rows = [
+        ("task", task.id),
+        ("state", f"{task.state}{f' ({task.cause})' if task.cause else ''}"),
+        ("handler", task.handler),
+        ("after", names_text(task.depends_on)),
+        ("priority", str(task.priority)),
+        ("attempts", str(task.attempts)),
+        ("worker", task.worker),
+        ("not before", instant(task.ready_at)),
+        ("started", instant(task.started_at)),
+        ("ended", instant(task.ended_at)),
+        ("progress", json_text(task.progress)),
+        ("error", task.error),
+        ("output", json_text(task.output)),
+    ]
+    return facts_rows(rows)
+
+
+def facts_rows(rows: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{word:<10} {harmless(text)}" for word, text in rows if text)
+
+
+def json_text(value: msgspec.Raw) -> str:
+    return "" if bytes(value) in (b"", NULL) else bytes(value).decode(errors="replace")
+
+
+def instant(text: str) -> str:
+    """Of RFC 3339, to the second."""
+    return f"{text[:19].replace('T', ' ')} UTC" if text else ""
+
+
+def took_s(started_at: str, ended_at: str) -> float | None:
+    """None where one of them has not come."""
+    try:
+        return (datetime.fromisoformat(ended_at) - datetime.fromisoformat(started_at)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def took_text(started_at: str, ended_at: str) -> str:
+    seconds = took_s(started_at, ended_at)
+    if seconds is None:
+        return ""
+    return seconds_text(seconds) if seconds >= 1 else time_text(max(seconds, 0.0) * 1000)
+
+
+def one_line(text: str, room: int = NOTE_COLUMNS) -> str:
+    return cut(" ".join(text.split()), room)
+
+
+def tasks_table(tasks: Sequence[TaskView]) -> str:
+    return table(
+        ("TASK", "STATE", "HANDLER", "TRIES", "WORKER", "TOOK", "NOTE"),
+        [
+            (
+                task.id,
+                task.state,
+                task.handler,
+                str(task.attempts or ""),
+                task.worker.partition("#")[0],
+                took_text(task.started_at, task.ended_at),
+                one_line(": ".join(part for part in (task.cause, task.error) if part)),
+            )
+            for task in tasks
+        ],
+    )
+
+
+def why_text(task: str, why: WhyView) -> str:
+    sentence = harmless(f"{task} is {why.state}: {why.text}" if why.text else f"{task} is {why.state}")
+    if not why.workers:
+        return sentence
+    rows = [(reason.worker, reason.constraint or "none", reason.text) for reason in why.workers]
+    return f"{sentence}\n\n{table(('WORKER', 'CONSTRAINT', 'WHY'), rows)}"
+
+
+def log_text(line: LogLineView) -> str:
+    return harmless(f"{line.at[:23].replace('T', ' ')} [{line.attempt}] {line.text}")
+
+
+def schedules_table(schedules: Sequence[ScheduleView]) -> str:
+    return table(
+        ("NAME", "CRON", "NEXT", "LAST JOB"),
+        [(schedule.name, schedule.cron, instant(schedule.next_at), schedule.last_job) for schedule in schedules],
+    )
+
+
+# Dead letters.
+
+
+def letters_table(letters: Sequence[DeadLetter]) -> str:
+    return table(
+        ("DEAD LETTER", "HANDLER", "CAUSE", "TRIES", "ENDED", "ERROR"),
+        [
+            (
+                letter.id,
+                letter.handler,
+                letter.cause,
+                str(len(letter.attempts) or ""),
+                instant(letter.ended_at),
+                one_line(letter.error),
+            )
+            for letter in letters
+        ],
+    )
+
+
+def letter_text(letter: DeadLetter) -> str:
+    rows = [
+        ("task", letter.task),
+        ("job", letter.job),
+        ("handler", letter.handler),
+        ("cause", letter.cause),
+        ("ended", instant(letter.ended_at)),
+        ("error", letter.error),
+    ]
+    text = facts_rows(rows)
+    return f"{text}\n\n{attempts_table(letter.attempts)}" if letter.attempts else text
+
+
+def attempts_table(attempts: Sequence[AttemptView]) -> str:
+    return table(
+        ("ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "EXIT", "SIGNAL", "MEMORY", "ERROR"),
+        [
+            (
+                str(attempt.attempt),
+                attempt.worker.partition("#")[0],
+                instant(attempt.started_at),
+                took_text(attempt.started_at, attempt.ended_at),
+                attempt.cause,
+                "" if attempt.exit_code is None else str(attempt.exit_code),
+                attempt.signal,
+                bytes_text(attempt.memory_bytes) if attempt.memory_bytes else "",
+                one_line(attempt.error),
+            )
+            for attempt in attempts
+        ],
+    )
+
+
+# Progress.
+
+
+class Pace:
+    """How fast tasks have ended of late, and how long the rest takes at that rate."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[int, int]] = deque(maxlen=LOOKS_LIMIT)
+
+    def look(self, now: int, facts: DagFacts) -> None:
+        ended = ended_count(facts.counts)
+        if self._looks and ended < self._looks[-1][1]:
+            self._looks.clear()  # some are run again
+        # Looks are spread over the whole stretch, however often somebody looks.
+        if not self._looks or now - self._looks[-1][0] >= RATE_OVER_NS // (LOOKS_LIMIT // 2):
+            self._looks.append((now, ended))
+        while len(self._looks) > 2 and self._looks[1][0] <= now - RATE_OVER_NS:
+            self._looks.popleft()
+
+    def per_s(self, now: int, facts: DagFacts) -> float:
+        if not self._looks or now <= self._looks[0][0]:
+            return 0.0
+        at, before = self._looks[0]
+        return max(0, ended_count(facts.counts) - before) * SECOND / (now - at)
+
+    def left_ns(self, now: int, facts: DagFacts) -> int | None:
+        """None while nothing has ended of late."""
+        rate = self.per_s(now, facts)
+        return round((facts.tasks - ended_count(facts.counts)) / rate * SECOND) if rate else None
+
+
+def progress_text(facts: DagFacts, now: int, pace: Pace) -> str:
+    """One line of progress."""
+    if facts.position is not None and facts.state in (JobState.SUBMITTED, JobState.QUEUED, JobState.RUNNING):
+        return f"{facts.state}: {position_text(facts.position)}"
+    ended = ended_count(facts.counts)
+    parts = [f"{facts.state}: {ended:,} of {counted_text(facts.tasks, 'task')} ended"]
+    running = sum(facts.counts.get(state, 0) for state in UNDER_WAY)
+    given_up = sum(facts.counts.get(state, 0) for state in GIVEN_UP)
+    ready = facts.counts.get(TaskState.READY, 0)
+    parts += [f"{running:,} running"] if running else []
+    parts += [f"{ready:,} ready and waiting for a worker"] if ready and not running else []
+    parts += [f"{given_up:,} given up"] if given_up else []
+    left_ns = pace.left_ns(now, facts)
+    if left_ns and facts.state is JobState.RUNNING:
+        parts.append(f"about {clock_text(left_ns, up=True)} left")
+    return ", ".join(parts)
+
+
+def live_view(facts: DagFacts, running: Sequence[TaskView], now: int, began: int, pace: Pace, size: Size) -> View:
+    """A frame: the job, a bar, tasks by state, and some of those that run."""
+    width = max(size.columns, 20)
+    ended = ended_count(facts.counts)
+    lines = [styled(width, (facts.name, "bold"), f"  {facts.id}  {facts.state}")]
+    if facts.reason:
+        lines.append(styled(width, f"  {facts.reason}"))
+    lines.append(bar_line(facts, ended, now, began, pace, width))
+    parts: list[Part] = ["  "]
+    for state in TaskState:
+        if count := facts.counts.get(state):
+            style: Style = "red" if state in GIVEN_UP else "green" if state is TaskState.COMPLETED else ""
+            parts += ["   "] if len(parts) > 1 else []
+            parts += [(f"{count:,}", style), f" {state}"]
+    if len(parts) > 1:
+        lines.append(styled(width, *parts))
+    if facts.position is not None:
+        lines.append(styled(width, f"  {position_text(facts.position)}"))
+    for task in running:
+        lines.append(running_line(task, width))
+    hidden = sum(facts.counts.get(state, 0) for state in UNDER_WAY) - len(running)
+    if running and hidden > 0:
+        lines.append(styled(width, (f"  … and {hidden:,} more run", "dim")))
+    return View(tuple(lines[: max(1, size.rows - 1)]))
+
+
+def bar_line(facts: DagFacts, ended: int, now: int, began: int, pace: Pace, width: int) -> Line:
+    left_ns = pace.left_ns(now, facts)
+    rate = pace.per_s(now, facts)
+    tail = f" {ended:,} of {facts.tasks:,}  {clock_text(now - began)}"
+    tail += f"  {rate_text(rate)}" if rate else ""
+    tail += f"  about {clock_text(left_ns, up=True)} left" if left_ns else ""
+    room = max(8, min(40, width - len(tail) - 2))
+    is_known = facts.tasks > 0 and facts.state is not JobState.PAUSED
+    figure = bar(ended / facts.tasks, room) if is_known else pulse(now, room)
+    return styled(width, "  ", *figure, tail)
+
+
+def running_line(task: TaskView, width: int) -> Line:
+    where = f" on {task.worker.partition('#')[0]}" if task.worker else ""
+    again = f", try {task.attempts}" if task.attempts > 1 else ""
+    told = json_text(task.progress)
+    return styled(width, "  ▶ ", task.id, (f"  {task.handler}{where}{again}{f'  {told}' if told else ''}", "dim"))
+
+
+# The end.
+
+
+def dag_summary(
+    facts: DagFacts, slowest: Sequence[TaskView], failed: Sequence[TaskView], *, width: int = 100, color: bool = False
+) -> str:
+    """What came of a job, the verdict first, and what to do about what failed. The last line has no end of line."""
+    page = Page(width, color=color)
+    code = exit_code_of(facts)
+    verdict = f"{sign(code == 0)} {facts.state.upper()}"
+    tail = f"  (exit code {code})" if code else ""
+    page.line((verdict, "red" if code else "green"), "  ", (facts.name, "bold"), f"  job {facts.id}{tail}")
+    ran = took_text(facts.started_at or facts.submitted_at, facts.ended_at)
+    page.facts([counted_text(facts.tasks, "task"), *([f"ran {ran}"] if ran else [])])
+    if facts.reason:
+        page.sentence(facts.reason)
+    page.row("tasks", counts_text(facts.counts) or "none")
+    if slowest:
+        page.section("SLOWEST")
+        for task in slowest[:SLOWEST_SHOWN]:
+            page.row(took_text(task.started_at, task.ended_at), f"{task.id} ({task.handler})")
+    show_failed(page, facts, failed)
+    return page.text()
+
+
+def show_failed(page: Page, facts: DagFacts, failed: Sequence[TaskView]) -> None:
+    if not failed:
+        return
+    page.section("GIVEN UP")
+    for task in failed[:FAILED_SHOWN]:
+        tries = counted_text(task.attempts, "attempt") if task.attempts else "never run"
+        page.line("  ", (f"✗ {task.id}", "red"), f"  {task.state}, {tries}{f', {task.cause}' if task.cause else ''}")
+        if task.error:
+            page.sentence(one_line(task.error, ERROR_COLUMNS), indent=4)
+    count = sum(facts.counts.get(state, 0) for state in GIVEN_UP)
+    if count > FAILED_SHOWN:
+        page.sentence(f"… and {count - FAILED_SHOWN:,} more")
+    first = failed[0].id
+    page.gap()
+    page.sentence(f"talka jobs show {facts.id} --why {first}     why it ended so", indent=0)
+    page.sentence(f"talka jobs show {facts.id} --logs {first}    what it logged", indent=0)
+    if facts.counts.get(TaskState.DEAD):
+        page.sentence(
+            "talka dead-letters     every attempt; talka dead-letters replay JOB/TASK runs one again", indent=0
+        )
+
+
+def slowest_of(tasks: Iterable[TaskView], count: int = SLOWEST_SHOWN) -> list[TaskView]:
+    """Those whose last attempt took longest, longest first."""
+    timed = [(took_s(task.started_at, task.ended_at), task) for task in tasks]
+    known = [(seconds, task) for seconds, task in timed if seconds is not None]
+    return [task for _, task in sorted(known, key=lambda pair: (-pair[0], pair[1].id))[:count]]
+
+
+# The graph.
+
+
+class Group(NamedTuple):
+    """Tasks that stand alike: same layer, state, handler, and the same before and after them."""
+
+    layer: int
+    names: list[str]
+    state: str
+    after: tuple[str, ...]
+
+
+def graph_text(facts: DagFacts, graph: GraphView) -> str:
+    """Layer by layer, with an arrow to what waits for each."""
+    layers = layers_of(graph)
+    groups = groups_of(graph, layers)
+    depth = 1 + max(layers.values(), default=-1)
+    if graph.left_out or len(groups) > LINES_DRAWN:
+        return (
+            f"job {facts.id} has {counted_text(len(graph.tasks) + graph.left_out, 'task')} in"
+            f" {'at least ' if graph.left_out else ''}{counted_text(depth, 'layer')}, too many to draw:"
+            f" {counts_text(facts.counts) or 'nothing has begun'};"
+            f" talka jobs show {facts.id} --graph --json lists {'some' if graph.left_out else 'them'}"
+        )
+    rows = []
+    seen = -1
+    for group in groups:
+        number = "" if group.layer == seen else str(group.layer + 1)
+        seen = group.layer
+        then = f"──▶ {names_text(group.after)}" if group.after else ""
+        rows.append((number, names_text(group.names), group.state, then))
+    return table(("LAYER", "TASK", "STATE", "THEN"), rows) if rows else f"job {facts.id} has no tasks"
+
+
+def layers_of(graph: GraphView) -> dict[str, int]:
+    """Each task one below the lowest that it waits for."""
+    layers = {task.id: 0 for task in graph.tasks}
+    after, waits = edges_of(graph, layers)
+    ready = deque(name for name in layers if not waits[name])
+    while ready:
+        name = ready.popleft()
+        for dependent in after[name]:
+            layers[dependent] = max(layers[dependent], layers[name] + 1)
+            waits[dependent] -= 1
+            if not waits[dependent]:
+                ready.append(dependent)
+    return layers
+
+
+def edges_of(graph: GraphView, known: Mapping[str, int]) -> tuple[dict[str, list[str]], dict[str, int]]:
+    """What waits for each task, and for how many each waits; only of tasks that are here."""
+    after: dict[str, list[str]] = {name: [] for name in known}
+    waits = dict.fromkeys(known, 0)
+    for before, dependent in dict.fromkeys((before, dependent) for before, dependent in graph.edges):
+        if before in known and dependent in known:
+            after[before].append(dependent)
+            waits[dependent] += 1
+    return after, waits
+
+
+def groups_of(graph: GraphView, layers: Mapping[str, int]) -> list[Group]:
+    after, _ = edges_of(graph, layers)
+    before: dict[str, list[str]] = {name: [] for name in layers}
+    for name, dependents in after.items():
+        for dependent in dependents:
+            before[dependent].append(name)
+    found: dict[tuple[object, ...], Group] = {}
+    for task in graph.tasks:
+        same = (layers[task.id], task.state, task.handler, tuple(before[task.id]), tuple(after[task.id]))
+        if same in found:
+            found[same].names.append(task.id)
+        else:
+            found[same] = Group(layers[task.id], [task.id], task.state, tuple(after[task.id]))
+    return sorted(found.values(), key=lambda group: group.layer)
+
+
+def names_text(names: Sequence[str]) -> str:
+    if len(names) <= NAMES_SHOWN:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(names):,})"

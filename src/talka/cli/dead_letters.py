@@ -1,0 +1,147 @@
+"""The commands `talka dead-letters …`: tasks of pipelines that were given up, and another try for them.
+
+What they need is imported when they are called, for a quick help.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from talka.cli.cluster_jobs import MOST_LISTED, ListingGroup, checked_json
+from talka.cli.command import Command, Entry
+from talka.cli.connection import api_options, asked, json_option
+from talka.cli.output import say, tell
+from talka.errors import Invalid
+
+if TYPE_CHECKING:
+    from talka.client.client import Client
+    from talka.wire.task_views import DeadLetter
+
+LETTERS: Final = {
+    "list": Entry("Commands", "talka.cli.dead_letters:list_letters", "tasks that were given up, and why"),
+    "show": Entry("Commands", "talka.cli.dead_letters:show", "one of them, with every attempt"),
+    "replay": Entry("Commands", "talka.cli.dead_letters:replay", "run one again, as it was or with another config"),
+}
+
+
+@click.group(
+    "dead-letters",
+    cls=ListingGroup,
+    entries=LETTERS,
+    examples=[
+        ("talka dead-letters --to 10.0.0.5:8470", "what was given up"),
+        ("talka dead-letters show k7fw2xq9bd/load", "every attempt of one"),
+        ("talka dead-letters replay k7fw2xq9bd/load", "another try, and then all that waits for it"),
+    ],
+    help="Tasks of pipelines that were given up after their last attempt: list, show and replay them.",
+)
+def dead_letters() -> None:
+    pass
+
+
+@click.command(
+    "list",
+    cls=Command,
+    examples=[
+        ("talka dead-letters list", "the first 50"),
+        ("talka dead-letters list --job k7fw2xq9bd", "of one job"),
+        ("talka dead-letters list --json", "for programs, with every attempt"),
+    ],
+    help="List the tasks that were given up, those of the oldest job first.",
+)
+@click.option("--job", default="", metavar="ID", help="Only those of this job.")
+@click.option("--limit", type=click.IntRange(1, MOST_LISTED), default=50, metavar="N", help="At most so many (50).")
+@json_option
+@api_options
+def list_letters(job: str, limit: int, as_json: bool, **where: Any) -> int:
+    from talka.cli.cluster import print_json
+    from talka.cli.dag_text import letters_table
+
+    found = asked(where, lambda client: letters_of(client, limit, job=job))
+    if as_json:
+        print_json({"dead_letters": found})
+    elif found:
+        say(letters_table(found))
+        if len(found) == limit:
+            tell(f"these are the first {limit}; --limit N shows more")
+    else:
+        tell(f"nothing of job {job} was given up" if job else "nothing was given up")
+    return 0
+
+
+async def letters_of(client: "Client", limit: int, *, job: str = "", task: str = "") -> "list[DeadLetter]":
+    """Those of the job and the task, where one is named."""
+    from talka.client.requests import PAGE_LIMIT
+
+    found: list[DeadLetter] = []
+    cursor, looked_at = "", 0
+    while len(found) < limit and looked_at < MOST_LISTED:
+        page = await client.dead_letters(cursor, PAGE_LIMIT)
+        looked_at += len(page.items)
+        found += [letter for letter in page.items if job in ("", letter.job) and task in ("", letter.task)]
+        cursor = page.next
+        if not cursor or not page.items:
+            break
+    return found[:limit]
+
+
+@click.command(
+    "show",
+    cls=Command,
+    examples=[("talka dead-letters show k7fw2xq9bd/load", "cause, error, and every attempt")],
+    help="Show a task that was given up, and everything that was tried.",
+)
+@click.argument("letter", metavar="JOB/TASK")
+@json_option
+@api_options
+def show(letter: str, as_json: bool, **where: Any) -> int:
+    from talka.cli.cluster import print_json
+    from talka.cli.dag_text import letter_text
+
+    job, task = job_and_task(letter)
+    found = asked(where, lambda client: letters_of(client, 1, job=job, task=task))
+    if not found:
+        raise Invalid(
+            f"{letter} is no dead letter: talka dead-letters lists them, talka jobs show {job} --task {task} shows the"
+            " task as it is"
+        )
+    if as_json:
+        print_json(found[0])
+    else:
+        say(letter_text(found[0]))
+        tell(f"talka dead-letters replay {letter} runs it again; --config JSON gives it another config")
+    return 0
+
+
+@click.command(
+    "replay",
+    cls=Command,
+    examples=[
+        ("talka dead-letters replay k7fw2xq9bd/load", "as it was, once its cause is mended"),
+        ("talka dead-letters replay k7fw2xq9bd/load --config '{\"rows\": 10}'", "with another config"),
+    ],
+    help="Run a task that was given up again, and then all that waits for it.",
+)
+@click.argument("letter", metavar="JOB/TASK")
+@click.option("--config", metavar="JSON", help="What its handler is given this time (what it was given before).")
+@json_option
+@api_options
+def replay(letter: str, config: str | None, as_json: bool, **where: Any) -> int:
+    from talka.cli.cluster import print_json
+
+    job, task = job_and_task(letter)
+    changed = None if config is None else checked_json("--config", config)
+    facts = asked(where, lambda client: client.replay(f"{job}/{task}", changed))
+    if as_json:
+        print_json(facts)
+    else:
+        say(f"{task} runs again: job {facts.id} is {facts.state}; talka jobs watch {facts.id} shows it")
+    return 0
+
+
+def job_and_task(letter: str) -> tuple[str, str]:
+    """A task's own name may have slashes too."""
+    job, slash, task = letter.partition("/")
+    if not (job and slash and task):
+        raise Invalid(f"{letter!r} names no dead letter: write JOB/TASK, as talka dead-letters lists them")
+    return job, task

@@ -1,0 +1,380 @@
+"""Pipelines: found in a file, submitted, followed to their end and summed up. Imported only by commands that need it."""
+
+import ast
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from talka.cli.config import BadSetting, Settings, wants_color, wants_live_view
+from talka.cli.connection import asked, client_of, token_hint
+from talka.cli.dag_text import (
+    FAILED_SHOWN,
+    GIVEN_UP,
+    UNDER_WAY,
+    DagResult,
+    Pace,
+    dag_summary,
+    exit_code_of,
+    graph_text,
+    instant,
+    live_view,
+    log_text,
+    progress_text,
+    slowest_of,
+    task_text,
+    why_text,
+)
+from talka.cli.jobs import file_and_names, is_url
+from talka.cli.live import LiveView
+from talka.cli.live_layout import Size, View
+from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
+from talka.cli.remote import Left, Signal
+from talka.client.client import Client
+from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
+from talka.clock import SECOND, monotonic_ns
+from talka.engine.loader import NoSuchFile, import_file, workflows_of
+from talka.engine.pipeline_file import dags_of, read_pipeline
+from talka.errors import Invalid, TalkaError
+from talka.nodes.local import signals_to
+from talka.wire.task_views import DagFacts, GraphView, TaskView
+from talka.work.dag import NULL, DagSpec
+from talka.work.lifecycle import TaskState
+from talka.work.outcome import ExitCode
+from talka.work.specs import BadWorkflows
+
+if TYPE_CHECKING:
+    from talka.cli.live_view import Composer
+    from talka.control.load_job import LoadJob
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+FOR_LOAD: Final = (
+    *("vus", "rate", "duration", "iterations", "thresholds", "html", "junit", "outputs", "keep", "store"),
+    *("allow_partial", "seed", "grace", "engine", "cores", "workers_have", "priority"),
+)
+"""Settings of load tests. Of the command line they are refused; elsewhere they may stand for other jobs."""
+DRAW_EVERY_S: Final = 0.25
+LOOK_EVERY_S: Final = 1.0
+LINE_EVERY_NS: Final = 3 * SECOND
+UNCHANGED_EVERY_NS: Final = 30 * SECOND
+RUNNING_SHOWN: Final = 8
+RUNNING_EVERY_S: Final = 2.0
+LOGS_EVERY_S: Final = 1.0
+TASKS_LISTED: Final = 10_000
+OUTPUTS_LISTED_BYTES: Final = 64 * 1024 * 1024
+"""Of a result for programs. What is beyond is left out, and the result says how many tasks that is."""
+
+
+class TwoKinds(Invalid):
+    """A file holds a load test and a pipeline, and the command does not say which is meant."""
+
+
+# What a target is.
+
+
+def pipeline_of(target: str) -> DagSpec | None:
+    """The pipeline that the target is, checked; None where it is a load test."""
+    if is_url(target):
+        return None
+    if target.lower().endswith(SUFFIXES):
+        return read_pipeline(Path(target))
+    file, names = file_and_names(target)
+    if not Path(file).is_file() or not holds_pipeline(Path(file), names):
+        return None
+    if len(names) > 1:
+        raise NoSuchFile(f"{target}: a job is one pipeline: name one of {', '.join(names)}")
+    return read_pipeline(Path(target))
+
+
+def holds_pipeline(file: Path, names: Sequence[str]) -> bool:
+    """Whether a Python file's pipeline is meant, and not its load test. It is imported only where its text is not enough."""
+    mentioned = words_of(file)
+    if "Dag" not in mentioned and "Workflow" in mentioned:
+        return False
+    if "Dag" in mentioned and "Workflow" not in mentioned:
+        return True
+    module = import_file(file)
+    dags = list(dags_of(module))
+    if names or not dags:
+        return bool(names) and names[0] in dags
+    with contextlib.suppress(BadWorkflows):  # it has none
+        first = workflows_of(module, file)[0].__name__
+        raise TwoKinds(
+            f"{file} holds a load test ({first}) and a pipeline ({dags[0]}): name the one that is meant,"
+            f" {file}:{first} or {file}:{dags[0]}"
+        )
+    return True
+
+
+def words_of(file: Path) -> frozenset[str]:
+    """Every name that the file's code mentions; none where it cannot be read."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return frozenset(("Workflow",))  # a load test's reader says what is wrong with it
+    return frozenset(names_in(tree))
+
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name
+
+
+def check_settings(target: str, settings: Settings, env: Sequence[str]) -> None:
+    given = [settings.named(name) for name in FOR_LOAD if settings.origins.get(name, "").startswith("--")]
+    if given:
+        raise BadSetting(f"{given[0]} is for load tests, and {target} is a pipeline: leave it out")
+    if env:
+        raise BadSetting(f"--env: a pipeline has no variables: write what {target} needs into the config of its tasks")
+
+
+# Submitting.
+
+
+def submit_pipeline(spec: DagSpec, settings: Settings, key: str, *, detach: bool) -> int:
+    client = client_of(settings)
+    # Before anything is sent: it finds what cannot be written.
+    file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
+    if spec.schedule:
+        return put_schedule(client, spec, settings, file)
+    try:
+        with token_hint(settings):
+            facts = asyncio.run(client.submit_dag(spec, key))
+    except KeyboardInterrupt:
+        tell("interrupted while the job was being submitted: talka jobs list tells whether it was")
+        raise
+    if detach:
+        if file is not None:
+            file.write(json_of(facts))
+        if file is None or not file.is_stdout:
+            say(facts.id)
+        return 0
+    if settings.ui != "none":
+        tell(f"submitted {spec.name} as job {facts.id}: Ctrl-C leaves, and the job goes on")
+    return followed(client, facts, settings, file)
+
+
+def put_schedule(client: Client, spec: DagSpec, settings: Settings, file: ResultFile | None) -> int:
+    with token_hint(settings):
+        schedule = asyncio.run(client.put_schedule(spec))
+    if file is not None:
+        file.write(json_of(schedule))
+    if file is None or not file.is_stdout:
+        say(
+            f"{schedule.name} is scheduled ({schedule.cron}), next at {instant(schedule.next_at)}:"
+            " talka jobs schedules lists it"
+        )
+    return 0
+
+
+def json_of(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+# Following.
+
+
+def followed(client: Client, facts: DagFacts, settings: Settings, file: ResultFile | None = None) -> int:
+    """Show the job to its end and sum it up. The exit code of the whole command."""
+    following = Following(client, facts, wants_outputs=file is not None)
+    try:
+        result = following.run(settings.ui)
+    except Left as left:
+        tell(str(left))
+        return left.exit_code
+    except ClusterUnreachable as error:
+        tell(f"{error}\nJob {facts.id} goes on without us: talka jobs watch {facts.id} shows it again.")
+        return int(ExitCode.UNREACHABLE)
+    return reported(result, following.failed, file)
+
+
+def reported(result: DagResult, failed: Sequence[TaskView], file: ResultFile | None) -> int:
+    code = exit_code_of(result.job)
+    if file is not None:
+        try:
+            file.write(json_of(result))
+        except CannotWrite as error:
+            tell(str(error))
+            code = code or int(ExitCode.INTERNAL_ERROR)
+    if file is None or not file.is_stdout:
+        width, color = columns_of(sys.stdout), wants_color(sys.stdout)
+        say(dag_summary(result.job, slowest_of(result.tasks), failed, width=width, color=color))
+    return code
+
+
+class Following:
+    """A job, from now to its end. A signal leaves it, and the job goes on."""
+
+    def __init__(self, client: Client, facts: DagFacts, *, wants_outputs: bool) -> None:
+        self.facts = facts
+        self.running: list[TaskView] = []
+        self.failed: list[TaskView] = []
+        """Those that were given up, some of them, once it has ended."""
+        self.pace = Pace()
+        self.began_ns = monotonic_ns()
+        self._client = client
+        self._wants_outputs = wants_outputs
+        self._signal: Signal | None = None
+        self._working: asyncio.Task[DagResult] | None = None
+        self._told = ""
+        self._tell_at_ns = self._repeat_at_ns = 0
+
+    def run(self, ui: str) -> DagResult:
+        if not wants_live_view(ui, sys.stderr):
+            return asyncio.run(self._run(None, tells=ui != "none"))
+        # A view hands the job on to its composer and looks at nothing of it.
+        composer = cast("Composer", LiveDag(self))
+        # Without a terminal for the result, the last frame is all that people see.
+        keep = not sys.stdout.isatty()
+        with LiveView(composer, sys.stderr, color=wants_color(sys.stderr), keep=keep) as view:
+            return asyncio.run(self._run(view, tells=False))
+
+    async def _run(self, view: LiveView | None, *, tells: bool) -> DagResult:
+        with signals_to(self._leave):
+            self._working = asyncio.create_task(self._work())
+            looking = asyncio.create_task(self._look()) if view is not None else None
+            try:
+                while not self._working.done():
+                    await asyncio.wait([self._working], timeout=DRAW_EVERY_S if view is not None else LOOK_EVERY_S)
+                    now = monotonic_ns()
+                    self.pace.look(now, self.facts)
+                    if view is not None:
+                        view(cast("LoadJob", self), now)
+                    if tells and not self._working.done():
+                        self._tell(now)
+            finally:
+                for task in (self._working, looking):
+                    if task is not None:
+                        task.cancel()
+                        await asyncio.gather(task, return_exceptions=True)
+        if self._working.cancelled():
+            assert self._signal is not None  # nothing else cancels it
+            raise Left(farewell(self.facts.id), self._signal)
+        return self._working.result()
+
+    async def _work(self) -> DagResult:
+        self.pace.look(monotonic_ns(), self.facts)
+        async with contextlib.aclosing(self._client.watch_dag(self.facts.id)) as updates:
+            async for facts in updates:
+                self.facts = facts
+        # Kept for good, with the instant of its end: the watch may have been ahead of it.
+        self.facts = await self._client.dag(self.facts.id)
+        result, self.failed = await result_of(self._client, self.facts, wants_outputs=self._wants_outputs)
+        return result
+
+    async def _look(self) -> None:
+        """Which tasks run now, every other second: only the view wants to know."""
+        while True:
+            with contextlib.suppress(TalkaError):  # the watch says what is wrong
+                self.running = await some_of(self._client, self.facts, UNDER_WAY, RUNNING_SHOWN)
+            await asyncio.sleep(RUNNING_EVERY_S)
+
+    def _tell(self, now: int) -> None:
+        text = progress_text(self.facts, now, self.pace)
+        if now >= self._tell_at_ns and (text != self._told or now >= self._repeat_at_ns):
+            self._told, self._tell_at_ns, self._repeat_at_ns = text, now + LINE_EVERY_NS, now + UNCHANGED_EVERY_NS
+            tell(text)
+
+    def _leave(self, name: Signal) -> None:
+        assert self._working is not None
+        self._signal = self._signal or name
+        self._working.cancel()
+
+
+class LiveDag:
+    """Makes the frames of a live view."""
+
+    def __init__(self, following: Following) -> None:
+        self._following = following
+
+    def opening(self, size: Size) -> View:
+        return self.view(None, monotonic_ns(), size)
+
+    def view(self, job: object, now: int, size: Size) -> View:
+        at = self._following
+        return live_view(at.facts, at.running, now, at.began_ns, at.pace, size)
+
+
+def farewell(id: str) -> str:
+    return f"job {id} goes on: talka jobs watch {id} shows it again, talka jobs cancel {id} ends it"
+
+
+# Results.
+
+
+async def result_of(client: Client, facts: DagFacts, *, wants_outputs: bool) -> tuple[DagResult, list[TaskView]]:
+    """The job with its tasks, as many as may be listed, and some of those that were given up."""
+    tasks: list[TaskView] = []
+    cursor, room = "", OUTPUTS_LISTED_BYTES
+    while len(tasks) < TASKS_LISTED and room > 0:
+        page = await client.dag_tasks(facts.id, "", cursor, min(PAGE_LIMIT, TASKS_LISTED - len(tasks)))
+        if not wants_outputs:
+            tasks += [msgspec.structs.replace(task, output=NULL, progress=NULL) for task in page.items]
+        else:
+            room -= sum(len(bytes(task.output)) for task in page.items)
+            tasks += page.items
+        cursor = page.next
+        if not cursor or not page.items:
+            break
+    failed = await some_of(client, facts, GIVEN_UP, FAILED_SHOWN)
+    return DagResult(facts, tasks, max(0, facts.tasks - len(tasks))), failed
+
+
+async def some_of(client: Client, facts: DagFacts, states: Sequence[TaskState], limit: int) -> list[TaskView]:
+    """Tasks in these states, of the first state first."""
+    found: list[TaskView] = []
+    for state in states:
+        if facts.counts.get(state) and len(found) < limit:
+            found += (await client.dag_tasks(facts.id, state, "", limit - len(found))).items
+    return found
+
+
+# One task at a time, and the graph.
+
+
+def show_task(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
+    view = asked(where, lambda client: client.dag_task(id, task))
+    say(json_of(view) if as_json else task_text(view))
+
+
+def show_why(where: dict[str, Any], id: str, task: str, *, as_json: bool) -> None:
+    view = asked(where, lambda client: client.why(id, task))
+    say(json_of(view) if as_json else why_text(task, view))
+
+
+def show_graph(where: dict[str, Any], id: str, *, as_json: bool) -> None:
+    async def ask(client: Client) -> tuple[DagFacts, GraphView]:
+        return await client.dag(id), await client.dag_graph(id)
+
+    facts, graph = asked(where, ask)
+    say(json_of(graph) if as_json else graph_text(facts, graph))
+
+
+def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_json: bool) -> int:
+    """All that there is; or, when followed, all that will be until the job has ended."""
+
+    async def ask(client: Client) -> int:
+        cursor, count = "", 0
+        while True:
+            page = await client.task_logs(id, task, cursor, PAGE_LIMIT)
+            for line in page.items:
+                say(msgspec.json.encode(line) if as_json else log_text(line))
+            count += len(page.items)
+            if not page.next or not (page.items or follow):
+                return count
+            cursor = page.next
+            if not page.items:
+                await asyncio.sleep(LOGS_EVERY_S)
+
+    if not asked(where, ask) and not as_json:
+        tell(f"{task} of job {id} has logged nothing")
+    return 0

@@ -1,0 +1,225 @@
+"""What people ask about dag jobs: what has ended is read from the store, what is under way is looked up in memory too.
+
+Memory is ahead of the store by what is on its way there; an end is not shown before it is kept.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import msgspec
+
+from talka.client.dags import DagsPage
+from talka.client.requests import NoSuchJob, NoSuchTask
+from talka.clock import boottime_ns
+from talka.control.durable import Durable
+from talka.errors import Invalid, Unavailable
+from talka.nodes.dag_views import (
+    dead_letter,
+    event_view,
+    facts_of,
+    line_view,
+    live_facts,
+    schedule_view,
+    spec_of,
+    task_view,
+)
+from talka.nodes.store_thread import StoreThread
+from talka.store.blobs import Blobs
+from talka.store.sqlite_records import SqliteRecords
+from talka.wire.task_views import (
+    DagFacts,
+    DeadLetter,
+    DeadLettersPage,
+    EventsPage,
+    GraphView,
+    LogPage,
+    QueuesView,
+    ScheduleView,
+    TasksPage,
+    TaskView,
+    WhyView,
+)
+from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.records import JobRow, TaskKey, TaskRow
+
+GRAPH_LIMIT: Final = 10_000
+WATCH_S: Final = 0.05
+NEWEST: Final = 1 << 62
+
+
+class DagReading:
+    """The half of `client.dags.DagControl` that changes nothing."""
+
+    def __init__(self, durable: Durable, records: SqliteRecords, blobs: Blobs) -> None:
+        self.durable = durable
+        self.is_loaded = False
+        """What the store had was read."""
+        self._records = records
+        self._blobs = blobs
+        self._thread: StoreThread | None = None
+
+    @property
+    def _store(self) -> StoreThread:
+        if self._thread is None or not self.is_loaded:
+            raise Unavailable("this manager is still reading its dag jobs from the store: try again in a moment")
+        return self._thread
+
+    # One job.
+
+    def _live_facts(self, id: str) -> DagFacts | None:
+        job = self.durable.job(id)
+        return None if job is None else live_facts(job, self.durable.dispatcher.position(job))
+
+    async def _row(self, id: str) -> JobRow:
+        row = await self._store.read(self._records.job, id)
+        if row is None or row.state is JobState.SUBMITTED:  # a draft
+            raise NoSuchJob.named(id)
+        return row
+
+    async def dag(self, id: str) -> DagFacts:
+        if self.durable.is_draft(id):
+            raise NoSuchJob.named(id)
+        live = self._live_facts(id)
+        if live is not None:
+            return live
+        row = await self._row(id)
+        return facts_of(row, row.counts)
+
+    async def dags(self, state: str, cursor: str, limit: int) -> DagsPage:
+        before = _number(cursor) if cursor else NEWEST
+        rows = await self._store.read(self._records.jobs, (state,) if state else (), before, limit + 1)
+        items = []
+        for row in rows[:limit]:
+            if row.state is not JobState.SUBMITTED:
+                items.append(self._live_facts(row.id) or facts_of(row, row.counts))
+        return DagsPage(items, str(rows[limit - 1].number) if len(rows) > limit else "")
+
+    async def watch_dag(self, id: str) -> AsyncIterator[DagFacts]:
+        told: DagFacts | None = None
+        while True:
+            facts = await self.dag(id)
+            if facts != told:
+                told = facts
+                yield facts
+            if is_final(facts.state):
+                return
+            await asyncio.sleep(WATCH_S)
+
+    async def dag_events(self, id: str, cursor: str, limit: int) -> EventsPage:
+        row = await self._row(id)
+        after = _number(cursor) if cursor else 0
+        events = await self._store.read(self._records.events, row.number, after, limit + 1)
+        names = await self._store.read(self._names, row.number, [event.index for event in events])
+        items = [event_view(event, names.get(event.index, "")) for event in events[:limit]]
+        return EventsPage(items, str(events[limit - 1].number) if len(events) > limit else "")
+
+    def _names(self, job: int, indexes: list[int]) -> dict[int, str]:
+        return {row.index: row.id for row in self._read_rows(job, sorted({index for index in indexes if index >= 0}))}
+
+    async def dag_graph(self, id: str) -> GraphView:
+        row = await self._row(id)
+        rows = await self._store.read(self._records.tasks, row.number, (), -1, GRAPH_LIMIT)
+        tasks = await self._views(id, rows)
+        edges = [(before, task.id) for task in tasks for before in task.depends_on]
+        return GraphView(tasks, edges, max(0, row.tasks - len(tasks)))
+
+    # Tasks.
+
+    async def dag_tasks(self, id: str, state: str, cursor: str, limit: int) -> TasksPage:
+        row = await self._row(id)
+        after = _number(cursor) if cursor else -1
+        job = self.durable.job(id)
+        if job is not None and state in (TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING):
+            # The store does not tell those apart.
+            indexes = [task.index for task in job.tasks[after + 1 :] if task.state == state][: limit + 1]
+            rows = await self._store.read(self._read_rows, row.number, indexes)
+        else:
+            states = (state,) if state else ()
+            rows = await self._store.read(self._records.tasks, row.number, states, after, limit + 1)
+        views = await self._views(id, rows[:limit])
+        return TasksPage(views, str(rows[limit - 1].index) if len(rows) > limit else "")
+
+    async def dag_task(self, id: str, task: str) -> TaskView:
+        _, found = await self._task(id, task)
+        (view,) = await self._views(id, [found])
+        return view
+
+    async def _task(self, id: str, task: str) -> tuple[JobRow, TaskRow]:
+        row = await self._row(id)
+        found = await self._store.read(self._records.task, row.number, task)
+        if found is None:
+            raise NoSuchTask.named(id, task)
+        return row, found
+
+    def _read_rows(self, job: int, indexes: Sequence[int]) -> list[TaskRow]:
+        return [row for index in indexes for row in self._records.tasks(job, (), index - 1, 1) if row.index == index]
+
+    async def _views(self, id: str, rows: Sequence[TaskRow]) -> list[TaskView]:
+        views = await self._store.read(self._read_views, rows)
+        job = self.durable.job(id)
+        if job is None:
+            return views
+        shown: list[TaskView] = []
+        for row, view in zip(rows, views, strict=True):
+            live = job.tasks[row.index].state
+            if not is_final(row.state) and not is_final(live):
+                view = msgspec.structs.replace(view, state=live)
+            shown.append(view)
+        return shown
+
+    def _read_views(self, rows: Sequence[TaskRow]) -> list[TaskView]:
+        views: list[TaskView] = []
+        for row in rows:
+            output = (self._blobs.get(row.blob) or b"") if row.blob else row.output
+            views.append(task_view(row, list(spec_of(row.spec).depends_on), output))
+        return views
+
+    async def why(self, id: str, task: str) -> WhyView:
+        _, found = await self._task(id, task)
+        return self.durable.why(boottime_ns(), id, task, found.index, found.state)
+
+    async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
+        row, found = await self._task(id, task)
+        after = _number(cursor) if cursor else 0
+        lines = await self._store.read(self._records.logs, row.number, found.index, after, limit)
+        is_over = is_final(row.state) and self.durable.job(id) is None
+        last = str(lines[-1].number) if lines else cursor or "0"
+        return LogPage([line_view(line) for line in lines], "" if is_over and len(lines) < limit else last)
+
+    # All jobs together.
+
+    async def queues(self) -> QueuesView:
+        return self.durable.dispatcher.queues(boottime_ns())
+
+    async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage:
+        after = (0, -1)
+        if cursor:
+            job, _, index = cursor.partition(".")
+            after = (_number(job), _number(index))
+        rows, letters = await self._store.read(self._read_dead, after, limit + 1)
+        following = f"{rows[limit - 1].job}.{rows[limit - 1].index}" if len(rows) > limit else ""
+        return DeadLettersPage(letters[:limit], following)
+
+    def _read_dead(self, after: TaskKey, limit: int) -> tuple[list[TaskRow], list[DeadLetter]]:
+        rows = self._records.dead_letters(after, limit)
+        attempts = self._records.attempts([(row.job, row.index) for row in rows])
+        names: dict[int, str] = {}
+        for number in dict.fromkeys([row.job for row in rows]):
+            names |= {job.number: job.id for job in self._records.jobs((), number + 1, 1)}
+        letters = [
+            dead_letter(
+                names.get(row.job, ""), row, [one for one in attempts if (one.job, one.index) == (row.job, row.index)]
+            )
+            for row in rows
+        ]
+        return rows, letters
+
+    async def schedules(self) -> list[ScheduleView]:
+        return [schedule_view(row) for row in await self._store.read(self._records.schedules)]
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise Invalid("the cursor is not one of ours: it is `next` of the page before")
+    return int(text)

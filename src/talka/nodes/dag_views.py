@@ -1,0 +1,140 @@
+"""Rows and tasks in memory as people are shown them."""
+
+from typing import Final
+
+import msgspec
+
+from talka.control.dag_job import DagJob
+from talka.wire.task_views import (
+    AttemptView,
+    DagFacts,
+    DeadLetter,
+    EventView,
+    LogLineView,
+    ScheduleView,
+    TaskView,
+)
+from talka.wire.views import instant_text
+from talka.work.dag import TaskSpec
+from talka.work.lifecycle import JobState, is_final
+from talka.work.outcome import ExitCode
+from talka.work.records import AttemptRow, EventRow, JobRow, LogRow, ScheduleRow, TaskRow
+
+NULL: Final = msgspec.Raw(b"null")
+_spec_decoder = msgspec.json.Decoder(TaskSpec)
+
+
+def instant(ms: int) -> str:
+    return instant_text(ms) if ms else ""
+
+
+def exit_code_of(state: JobState) -> int | None:
+    if not is_final(state):
+        return None
+    if state is JobState.COMPLETED:
+        return ExitCode.HELD
+    return ExitCode.INCOMPLETE if state is JobState.PARTIAL else ExitCode.JOB_FAILED
+
+
+def facts_of(row: JobRow, counts: dict[str, int]) -> DagFacts:
+    """Of a job as the store has it."""
+    return DagFacts(
+        id=row.id,
+        name=row.name,
+        state=row.state,
+        reason=row.reason,
+        submitted_at=instant(row.submitted_ms),
+        started_at=instant(row.started_ms or row.submitted_ms),
+        ended_at=instant(row.ended_ms),
+        submitted_by=row.submitted_by,
+        tasks=row.tasks,
+        counts=counts,
+        exit_code=exit_code_of(row.state),
+    )
+
+
+def live_facts(job: DagJob, position: int | None) -> DagFacts:
+    """Of a job in memory: it may be a moment ahead of the store, but its end is not shown before it is kept."""
+    row = job.row
+    return DagFacts(
+        id=row.id,
+        name=row.name,
+        state=JobState.COMPLETING if job.has_ended else job.state,
+        reason=job.reason,
+        submitted_at=instant(row.submitted_ms),
+        started_at=instant(row.submitted_ms),
+        ended_at="",
+        submitted_by=row.submitted_by,
+        tasks=len(job.tasks),
+        counts=job.counts(),
+        position=position,
+        exit_code=None,
+    )
+
+
+def spec_of(content: bytes) -> TaskSpec:
+    return _spec_decoder.decode(content)
+
+
+def task_view(row: TaskRow, depends_on: list[str], output: bytes) -> TaskView:
+    spec = spec_of(row.spec)
+    return TaskView(
+        id=row.id,
+        state=row.state,
+        handler=spec.handler,
+        attempts=row.attempts,
+        output=msgspec.Raw(output) if output else NULL,
+        error=row.error,
+        cause=row.cause,
+        worker=_name_of(row.worker),
+        depends_on=depends_on,
+        priority=spec.priority,
+        ready_at=instant(row.ready_ms) if not row.ended_ms else "",
+        started_at=instant(row.started_ms),
+        ended_at=instant(row.ended_ms),
+        progress=msgspec.Raw(row.checkpoint) if row.checkpoint else NULL,
+    )
+
+
+def _name_of(worker: str) -> str:
+    """Without which life of it."""
+    return worker.rsplit("#", 2)[0]
+
+
+def attempt_view(row: AttemptRow) -> AttemptView:
+    return AttemptView(
+        attempt=row.attempt,
+        worker=_name_of(row.worker),
+        started_at=instant(row.started_ms),
+        ended_at=instant(row.ended_ms),
+        cause=row.cause,
+        error=row.error,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        memory_bytes=row.memory_bytes,
+    )
+
+
+def event_view(row: EventRow, task: str) -> EventView:
+    return EventView(instant(row.at_ms), row.kind, task, row.text, row.number)
+
+
+def line_view(row: LogRow) -> LogLineView:
+    return LogLineView(instant(row.at_ms), row.attempt, row.text)
+
+
+def dead_letter(job: str, row: TaskRow, attempts: list[AttemptRow]) -> DeadLetter:
+    return DeadLetter(
+        id=f"{job}/{row.id}",
+        job=job,
+        task=row.id,
+        handler=spec_of(row.spec).handler,
+        cause=row.cause,
+        error=row.error,
+        ended_at=instant(row.ended_ms),
+        attempts=[attempt_view(one) for one in attempts],
+    )
+
+
+def schedule_view(row: ScheduleRow) -> ScheduleView:
+    return ScheduleView(row.name, row.cron, instant(row.next_ms), row.last_job)

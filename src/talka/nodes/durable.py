@@ -1,0 +1,496 @@
+"""Dag jobs of a manager on its store: connects the pure keeper to the thread that has the store, and answers clients.
+
+Implements `client.dags.DagControl`, its reading half in `dag_reading`.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from talka.client.dags import Submitted
+from talka.client.requests import Conflict, NoSuchSchedule, TooBusy
+from talka.clock import boottime_ns, realtime_ns
+from talka.control.dag_job import DagJob, Step
+from talka.control.dag_shelf import Full, KeyTaken
+from talka.control.durable import Durable, Edit
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.errors import Invalid, TalkaError, Unavailable
+from talka.nodes.dag_reading import DagReading
+from talka.nodes.dag_views import schedule_view, spec_of
+from talka.nodes.member_events import Event
+from talka.nodes.store_thread import StoreThread
+from talka.nodes.store_upkeep import StoreLease, StoreTaken, sweep
+from talka.store.blobs import Blobs
+from talka.store.sqlite_records import SqliteRecords
+from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
+from talka.work.cron import Cron
+from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked, encode_task
+from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.records import DropSchedule, JobRow, PutSchedule, ScheduleRow, TaskKey
+
+if TYPE_CHECKING:
+    from talka.nodes.manager import ManagerNode
+
+PAGE: Final = 20_000
+SWEEP_S: Final = 60.0
+SCHEDULE_S: Final = 1.0
+AGAIN_S: Final = 1.0
+"""Before something is read again that could not be."""
+DRAFT_S: Final = 300.0
+DRAFTS_LIMIT: Final = 64
+LEASE_EVERY_S: Final = 2.0
+BUSY_S: Final = 2.0
+STREAMED: Final = "streamed"
+"""Instead of a digest: it is found in the store when a stream with the same key comes."""
+
+Answer = TypeVar("Answer")
+
+
+class _Draft:
+    """A job whose tasks come in parts."""
+
+    def __init__(self, known: JobRow | None) -> None:
+        self.known = known
+        """The job that has its key already, which it has to be the same as."""
+        self.touched_at = 0.0
+        self.tasks = 0
+        self.keys: dict[str, None] = {}
+        """Idempotency keys of its tasks."""
+        self.digest = hashlib.sha256()
+        """Of its tasks, where there is something to compare it with."""
+
+
+class DurableJobs(DagReading):
+    """Made with the store open; `start` within the loop, `close` at the end."""
+
+    def __init__(
+        self,
+        node: "ManagerNode",
+        records: SqliteRecords,
+        blobs: Blobs,
+        owner: str,
+        tell: Callable[[Event], None],
+        on_broken: Callable[[TalkaError], None],
+    ) -> None:
+        self._node = node
+        self._tell = tell
+        self._on_broken = on_broken
+        self._lease = StoreLease(records, owner)
+        durable = Durable(
+            epoch=self._lease.epoch,
+            next_number=records.next_number(),
+            rng=random.Random(random.SystemRandom().getrandbits(128)),
+            wall_offset_ns=realtime_ns() - boottime_ns(),
+        )
+        super().__init__(durable, records, blobs)
+        self._is_closed = False
+        self._calls = 0
+        self._waiting: dict[int, Submitted | asyncio.Future[str]] = {}
+        self._drafts: dict[str, _Draft] = {}
+        self._reviving = asyncio.Lock()
+        self._chores: list[asyncio.Task[None]] = []
+        self.counts: dict[str, int] = {}
+        """Of jobs that ended, by state."""
+
+    # -- life
+
+    async def start(self) -> None:
+        """Go on where the last life of this manager left off."""
+        self._thread = StoreThread(self._records, self._blobs, self._committed, self._has_problem, self._broken)
+        now = boottime_ns()
+        thread = self._thread
+        for row in await thread.read(self._records.live_jobs):
+            self.durable.restore_job(now, row)
+            after = -1
+            while page := await thread.read(self._records.live_tasks, row.number, after, PAGE):
+                self.durable.restore_tasks(now, row.number, page)
+                after = page[-1].index
+        self.is_loaded = True
+        self._do(self.durable.restored(boottime_ns()))
+        self._chores = [
+            asyncio.create_task(self._every(LEASE_EVERY_S, self.keep_lease)),
+            asyncio.create_task(self._every(SWEEP_S, self.sweep)),
+            asyncio.create_task(self._every(SCHEDULE_S, self.follow_schedules)),
+        ]
+
+    async def close(self) -> None:
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        self._is_closed = True
+        for call in list(self._waiting):
+            self._answered(CallAnswered(call, "", Unavailable("this manager stops: ask again when it is back")))
+        if self._thread is not None:
+            await self._thread.close()
+        with contextlib.suppress(TalkaError):
+            self._lease.release()
+        self._records.close()
+
+    def _do(self, effects: list[object]) -> None:
+        """Let the manager have what the keeper answered: some of it is for others, the rest comes back."""
+        if self._is_closed:
+            return
+        self._node.perform(self._node.manager.act(boottime_ns(), effects))
+
+    def carry_out(self, effect: Commit | Fetch | CallAnswered | DagEnded) -> None:
+        match effect:
+            case Commit(ticket=ticket, changes=changes):
+                self._store.commit(ticket, changes)
+            case Fetch():
+                self._fetch(effect)
+            case CallAnswered():
+                self._answered(effect)
+            case DagEnded(job=job, state=state, reason=reason):
+                self.counts[state] = self.counts.get(state, 0) + 1
+                self._tell({"event": "dag-ended", "job": job, "state": state, "reason": reason})
+
+    def metrics(self) -> dict[str, dict[str, int] | float]:
+        durable = self.durable
+        return {
+            "dag_jobs_live": len(durable.jobs),
+            "dag_jobs_ended_total": dict(self.counts),
+            "dag_tasks_under_way": durable.under_way,
+            "dag_results_stale_total": durable.stale_results,
+            "dag_workers_quarantined": len(durable.dispatcher.quarantined(boottime_ns())),
+            "dag_store_has_problem": int(self._thread is not None and bool(self._thread.problem)),
+        }
+
+    def _committed(self, tickets: list[int]) -> None:
+        for ticket in tickets:
+            self._do(self.durable.on_committed(boottime_ns(), ticket))
+
+    def _fetch(self, fetch: Fetch) -> None:
+        if self._is_closed:
+            return
+        self._store.read(self._read_for, fetch).add_done_callback(lambda found: self._fetched(fetch, found))
+
+    def _read_for(self, fetch: Fetch) -> tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]:
+        specs = {
+            key: (spec_of(content), checkpoint)
+            for key, (content, checkpoint) in self._records.specs(fetch.specs).items()
+        }
+        outputs: dict[TaskKey, bytes] = {}
+        for key, (output, blob) in self._records.outputs(fetch.outputs).items():
+            content = self._blobs.get(blob) if blob else output
+            if content is not None:
+                outputs[key] = content
+        return specs, outputs
+
+    def _fetched(
+        self,
+        fetch: Fetch,
+        found: "asyncio.Future[tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]]",
+    ) -> None:
+        if found.cancelled():
+            return
+        error = found.exception()
+        if error is not None:
+            if not isinstance(error, Unavailable):
+                self._broken(error)
+                return
+            asyncio.get_running_loop().call_later(AGAIN_S, self._fetch, fetch)
+            return
+        specs, outputs = found.result()
+        self._do(self.durable.on_fetched(boottime_ns(), fetch.ticket, specs, outputs))
+
+    def _has_problem(self, text: str) -> None:
+        if text:
+            self._tell({"event": "alarm", "kind": "store", "text": f"{text}: dag jobs wait until it can be written"})
+        else:
+            self._tell({"event": "store-back"})
+
+    def _broken(self, error: BaseException) -> None:
+        self._on_broken(error if isinstance(error, TalkaError) else Unavailable(f"the store failed: {error!r}"))
+
+    # -- chores
+
+    async def _every(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await work()
+            except Unavailable:
+                continue  # the next time comes soon
+            except Exception as error:  # noqa: BLE001 - nobody else would see it
+                self._broken(error)
+
+    async def keep_lease(self) -> None:
+        try:
+            await self._store.read(self._lease.keep)
+        except StoreTaken as error:
+            self._on_broken(error)
+
+    async def sweep(self) -> None:
+        for name in [name for name, draft in self._drafts.items() if self._loop_time() - draft.touched_at > DRAFT_S]:
+            await self.drop_dag(name)
+        await self._store.read(sweep, self._records, self._blobs)
+
+    async def follow_schedules(self) -> None:
+        """Submit what is due."""
+        now_ms = realtime_ns() // 1_000_000
+        for row in await self._store.read(self._records.schedules):
+            if row.next_ms <= now_ms:
+                await self._run_schedule(row, now_ms)
+
+    async def _run_schedule(self, row: ScheduleRow, now_ms: int) -> None:
+        """The key makes it one job for each instant, also when this manager dies in between."""
+        last = row.last_job
+        try:
+            spec = msgspec.json.decode(row.spec, type=DagSpec)
+            last = (await self.submit_dag(spec, f"schedule/{row.name}/{row.next_ms}", row.submitted_by)).id
+        except (Invalid, msgspec.MsgspecError) as error:  # the next one may do better; this one never will
+            text = f"the schedule {row.name} could not be followed: {error}"
+            self._tell({"event": "alarm", "kind": "schedule", "text": text})
+        following = Cron.parse(row.cron).next_after(now_ms)
+        await self._apply(PutSchedule(msgspec.structs.replace(row, next_ms=following, last_job=last)))
+
+    def _loop_time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _apply(self, change: PutSchedule | DropSchedule) -> int:
+        return sum(await self._store.read(self._records.apply, [change]))
+
+    # -- asking the keeper
+
+    def _answered(self, answer: CallAnswered) -> None:
+        waiting = self._waiting.pop(answer.call, None)
+        if waiting is None:
+            return
+        if isinstance(waiting, asyncio.Future):
+            if not waiting.done():
+                if answer.error is None:
+                    waiting.set_result(answer.job)
+                else:
+                    waiting.set_exception(answer.error)
+            return
+        waiting(answer.error or self._live_facts(answer.job) or Unavailable("the job is gone already"))
+
+    async def _call(self, ask: Callable[[int], list[object]]) -> str:
+        """The id of the job that was asked about, once that is durable."""
+        self._calls += 1
+        call = self._calls
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._check_store()
+        effects = self._asked(ask, call)
+        self._waiting[call] = answer
+        try:
+            self._do(effects)
+            return await answer
+        finally:
+            self._waiting.pop(call, None)
+
+    def _asked(self, ask: Callable[[int], Answer], call: int) -> Answer:
+        try:
+            return ask(call)
+        except Full as error:
+            raise TooBusy(str(error), BUSY_S) from None
+        except KeyTaken as error:
+            raise Conflict(f"{error}, which was submitted at the same moment: ask again") from None
+
+    def _check_store(self) -> None:
+        if self._store.problem:
+            raise Unavailable(f"{self._store.problem}: try again later")
+
+    # -- the port: submitting
+
+    async def submit_dag(self, spec: DagSpec, key: str, by: str) -> DagFacts:
+        digest = ""
+        if key:
+            digest = hashlib.sha256(msgspec.json.encode(spec)).hexdigest()
+            known = await self._row_of(key)
+            if known is not None:
+                if known.digest != digest:
+                    raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
+                return await self._known(known)
+        keyed = await self._keyed([task.key for task in spec.tasks if task.key])
+        id = await self._call(
+            lambda call: self.durable.submit(boottime_ns(), call, spec, key=key, by=by, digest=digest, keyed=keyed)
+        )
+        return await self.dag(id)
+
+    async def _row_of(self, key: str) -> JobRow | None:
+        """Of the job that was submitted with this key."""
+        job = self.durable.job_of_key(key)
+        if job is not None:
+            return job.row
+        row = await self._store.read(self._records.job_by_key, key)
+        return None if row is None or row.state is JobState.SUBMITTED else row  # a draft that is being dropped
+
+    async def _known(self, row: JobRow) -> DagFacts:
+        """Of a job that may be about to be kept: it is not told before."""
+        await self._call(lambda call: self.durable.confirm(boottime_ns(), call, row.id))
+        return await self.dag(row.id)
+
+    async def _keyed(self, keys: Sequence[str]) -> dict[str, tuple[bytes, str]]:
+        """Outputs of tasks that completed under these idempotency keys before."""
+        if not keys:
+            return {}
+        found = await self._store.read(self._records.keyed, keys)
+        return {key: (one.output, one.blob) for key, one in found.items()}
+
+    def submit_soon(self, spec: DagSpec, key: str, by: str, done: Submitted) -> None:
+        if key or any([task.key for task in spec.tasks]):
+            task = asyncio.ensure_future(self.submit_dag(spec, key, by))
+            task.add_done_callback(lambda ended: done(_result_of(ended)))
+            return
+        self._calls += 1
+        call = self._calls
+        try:
+            self._check_store()
+            effects = self._asked(lambda call: self.durable.submit(boottime_ns(), call, spec, by=by), call)
+        except TalkaError as error:
+            done(error)
+            return
+        self._waiting[call] = done
+        self._do(effects)
+
+    async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
+        if len(self._drafts) >= DRAFTS_LIMIT:
+            raise TooBusy(f"{DRAFTS_LIMIT} jobs are being streamed already: try again later", BUSY_S)
+        self._check_store()
+        known = await self._row_of(key) if key else None
+        if known is None:
+            id = self._asked(
+                lambda _: self.durable.begin(boottime_ns(), name, settings, key=key, by=by, digest=STREAMED), 0
+            )
+        elif self.durable.is_draft(known.id):
+            raise Conflict(f"a job with the key {key!r} is being streamed just now: wait for it, or use another key")
+        elif (known.name, known.settings) != (name, msgspec.json.encode(settings)):
+            raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
+        else:
+            self._calls += 1
+            id = f"{known.id}-{self._calls}"  # nothing is written of it
+        self._drafts[id] = _Draft(known)
+        self._drafts[id].touched_at = self._loop_time()
+        return id
+
+    async def add_tasks(self, draft: str, tasks: Sequence[TaskSpec]) -> int:
+        found = self._draft(draft)
+        if found.known is None:
+            await self._call(lambda call: self.durable.add(boottime_ns(), call, draft, tasks))
+        else:
+            for task in tasks:
+                found.digest.update(encode_task(task) + b"\n")
+        found.keys.update(dict.fromkeys([task.key for task in tasks if task.key]))
+        found.tasks += len(tasks)
+        return found.tasks
+
+    async def end_dag(self, draft: str) -> DagFacts:
+        found = self._draft(draft)
+        del self._drafts[draft]
+        if found.known is not None:
+            facts = await self._known(found.known)
+            if await self._store.read(self._digest_of, found.known.number) != found.digest.digest():
+                raise Conflict(f"a key was used for another job, {facts.id}: use a key of its own")
+            return facts
+        try:
+            keyed = await self._keyed(list(found.keys))
+            await self._call(lambda call: self.durable.end(boottime_ns(), call, draft, keyed=keyed))
+        except BaseException:
+            self._do(self.durable.drop(boottime_ns(), draft))  # unless it was ended, and only nobody waits any more
+            raise
+        return await self.dag(draft)
+
+    def _digest_of(self, job: int) -> bytes:
+        digest = hashlib.sha256()
+        after = -1
+        while rows := self._records.tasks(job, (), after, PAGE):
+            for row in rows:
+                digest.update(row.spec + b"\n")
+            after = rows[-1].index
+        return digest.digest()
+
+    def _draft(self, name: str) -> _Draft:
+        found = self._drafts.get(name)
+        if found is None:
+            raise Invalid("this job is not being submitted, or was broken off: submit it again")
+        found.touched_at = self._loop_time()
+        return found
+
+    async def drop_dag(self, draft: str) -> None:
+        if self._drafts.pop(draft, None) is not None:
+            self._do(self.durable.drop(boottime_ns(), draft))
+
+    # -- the port: changing
+
+    async def cancel_dag(self, id: str, reason: str) -> DagFacts:
+        facts = await self.dag(id)
+        if is_final(facts.state) or facts.state is JobState.CANCELLING:
+            return facts
+        return await self._change(id, lambda job: job.cancel(boottime_ns(), reason or "cancelled"))
+
+    async def pause_dag(self, id: str) -> DagFacts:
+        await self._check_under_way(id)
+        return await self._change(id, lambda job: job.pause(boottime_ns()))
+
+    async def resume_dag(self, id: str) -> DagFacts:
+        await self._check_under_way(id)
+        return await self._change(id, lambda job: job.resume(boottime_ns()))
+
+    async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
+        await self._check_under_way(id)
+        return await self._change(id, lambda job: job.skip(boottime_ns(), request.tasks))
+
+    async def retry_dag(self, id: str, request: RetryRequest) -> DagFacts:
+        # One at a time: what the store has of a job that has ended must not change before it is in memory again.
+        async with self._reviving:
+            ended = None
+            if self.durable.job(id) is None:
+                row = await self._row(id)
+                ended = (row, await self._store.read(self._records.live_tasks, row.number, -1, row.tasks + 1))
+            edits: list[Edit] = []
+            for task, config in request.config.items():
+                _, found = await self._task(id, task)
+                edits.append(Edit(found.index, spec_of(found.spec), found.checkpoint, config))
+            if ended is None and self.durable.job(id) is None:
+                raise Unavailable(f"job {id} has ended just now: ask again")
+            await self._call(lambda call: self.durable.rerun(boottime_ns(), call, id, request.tasks, edits, ended))
+        return await self.dag(id)
+
+    async def _check_under_way(self, id: str) -> None:
+        facts = await self.dag(id)
+        if is_final(facts.state):
+            raise Conflict(f"job {id} is {facts.state}: it has ended")
+
+    async def _change(self, id: str, what: Callable[[DagJob], Step]) -> DagFacts:
+        await self._call(lambda call: self.durable.change(boottime_ns(), call, id, what))
+        return await self.dag(id)
+
+    # -- the port: all jobs together
+
+    async def replay(self, id: str, config: msgspec.Raw | None) -> DagFacts:
+        job, _, task = id.partition("/")
+        _, found = await self._task(job, task)
+        if found.state is not TaskState.DEAD:
+            raise Conflict(f"task {task} of job {job} is {found.state}: only dead letters are replayed")
+        return await self.retry_dag(job, RetryRequest((task,), {} if config is None else {task: config}))
+
+    async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
+        cron = Cron.parse(spec.schedule)
+        checked(spec.tasks)
+        content = msgspec.json.encode(msgspec.structs.replace(spec, schedule=""))
+        row = ScheduleRow(
+            name=spec.name,
+            cron=spec.schedule,
+            spec=content,
+            next_ms=cron.next_after(realtime_ns() // 1_000_000),
+            submitted_by=by,
+        )
+        await self._apply(PutSchedule(row))
+        return schedule_view(row)
+
+    async def drop_schedule(self, name: str) -> None:
+        if not await self._apply(DropSchedule(name)):
+            raise NoSuchSchedule.named(name)
+
+
+def _result_of(ended: "asyncio.Future[DagFacts]") -> DagFacts | TalkaError:
+    error = ended.exception()
+    if error is None:
+        return ended.result()
+    return error if isinstance(error, TalkaError) else Unavailable(str(error))

@@ -1,0 +1,343 @@
+"""Dag jobs in words, tables and pictures."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talka.cli.dag_text import (
+    FAILED_SHOWN,
+    LINES_DRAWN,
+    Pace,
+    attempts_table,
+    counts_text,
+    dag_summary,
+    dag_text,
+    ended_count,
+    exit_code_of,
+    graph_text,
+    layers_of,
+    letter_text,
+    letters_table,
+    live_view,
+    log_text,
+    names_text,
+    progress_text,
+    schedules_table,
+    slowest_of,
+    task_text,
+    tasks_table,
+    took_s,
+    took_text,
+    why_text,
+)
+from talka.cli.live_layout import Size
+from talka.report.text import columns
+from talka.wire.task_views import (
+    AttemptView,
+    DagFacts,
+    DeadLetter,
+    GraphView,
+    LogLineView,
+    Reason,
+    ScheduleView,
+    TaskView,
+    WhyView,
+)
+from talka.work.lifecycle import JobState, TaskState
+
+SECOND = 1_000_000_000
+EVIL = "\x1b[2Jboo"
+
+
+def facts(state: JobState = JobState.RUNNING, **more: Any) -> DagFacts:
+    return DagFacts("job1", "etl", state, **{"tasks": 10, **more})
+
+
+def task(id: str, state: TaskState = TaskState.COMPLETED, *, seconds: int | None = None, **more: Any) -> TaskView:
+    if seconds is not None:
+        more |= {"started_at": "2026-01-02T03:00:00.000Z", "ended_at": f"2026-01-02T03:00:{seconds:02}.000Z"}
+    return TaskView(id, state, **{"handler": "work", **more})
+
+
+def graph(edges: list[tuple[str, str]], **states: TaskState) -> GraphView:
+    names = dict.fromkeys(name for edge in edges for name in edge)
+    return GraphView([task(name, states.get(name, TaskState.PENDING)) for name in names], edges)
+
+
+# Facts.
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "code"),
+    [
+        (JobState.COMPLETED, None, 0),
+        (JobState.PARTIAL, None, 6),
+        (JobState.FAILED, None, 8),
+        (JobState.CANCELLED, None, 8),
+        (JobState.TIMEOUT, None, 8),
+        (JobState.FAILED, 3, 3),
+    ],
+)
+def test_exit_code_is_what_the_job_says_or_follows_from_its_end(state: JobState, told: int | None, code: int) -> None:
+    assert exit_code_of(facts(state, exit_code=told)) == code
+
+
+def test_counts_are_told_in_the_order_of_a_tasks_life() -> None:
+    counts = {"completed": 1200, "pending": 3, "dead": 1, "skipped": 0, "of another version": 5}
+    assert counts_text(counts) == "3 pending, 1,200 completed, 1 dead"
+    assert ended_count(counts) == 1201
+
+
+def test_facts_of_a_job_leave_out_what_has_not_happened() -> None:
+    text = dag_text(facts(position=1, counts={"ready": 10}, submitted_at="2026-01-02T03:04:05.678Z"))
+    assert text.splitlines() == [
+        "job        job1",
+        "name       etl",
+        "state      running",
+        "tasks      10: 10 ready",
+        "queue      1 ready task of other jobs comes first",
+        "submitted  2026-01-02 03:04:05 UTC",
+    ]
+    ended = dag_text(facts(JobState.FAILED, reason=EVIL, exit_code=8))
+    assert "exit code  8" in ended and "\x1b" not in ended
+
+
+def test_facts_of_a_task_have_its_output_and_its_error() -> None:
+    done = task("load", seconds=5, attempts=2, output=msgspec.Raw(b'{"rows": 3}'), depends_on=list("abcd"))
+    assert 'output     {"rows": 3}' in task_text(done) and "after      a … d (4)" in task_text(done)
+    dead = task_text(task("load", TaskState.DEAD, cause="exception", error=EVIL, progress=msgspec.Raw(b"7")))
+    assert "state      dead (exception)" in dead and "progress   7" in dead
+    assert "output" not in dead and "\x1b" not in dead
+
+
+def test_table_of_tasks_says_who_ran_them_and_what_went_wrong() -> None:
+    text = tasks_table([task("a", seconds=3, worker="w1#9f"), task("b", TaskState.DEAD, cause="oom", error="x\ny")])
+    heading, first, second = text.splitlines()
+    assert heading.split() == ["TASK", "STATE", "HANDLER", "WORKER", "TOOK", "NOTE"]
+    assert first.split() == ["a", "completed", "work", "w1", "3.0", "s"] and second.endswith("oom: x y")
+
+
+def test_short_times_are_told_in_milliseconds() -> None:
+    start = "2026-01-02T03:00:00.000Z"
+    ends = ("2026-01-02T03:00:00.025Z", "2026-01-02T03:01:05Z", "2026-01-02T02:00:00Z", "")
+    assert [took_text(start, end) for end in ends] == ["25.0 ms", "1m5s", "0.00 ms", ""]
+
+
+def test_time_taken_is_known_only_between_two_instants() -> None:
+    assert took_s("2026-01-02T03:00:00.000Z", "2026-01-02T03:00:01.500Z") == 1.5
+    assert took_s("", "2026-01-02T03:00:01.500Z") is None and took_s("soon", "later") is None
+    assert took_s("2026-01-02T03:00:00", "2026-01-02T03:00:01.500Z") is None
+
+
+def test_why_is_a_sentence_and_a_row_for_each_worker() -> None:
+    why = WhyView(
+        "load", TaskState.READY, "no worker has room", [Reason("w1", "slots", "8 of 8"), Reason("w2", "", EVIL)]
+    )
+    sentence, empty, heading, first, second = why_text("load", why).splitlines()
+    assert (sentence, empty) == ("load is ready: no worker has room", "")
+    assert heading.split() == ["WORKER", "CONSTRAINT", "WHY"] and first.split() == ["w1", "slots", "8", "of", "8"]
+    assert second.split()[:2] == ["w2", "none"] and "\x1b" not in second
+    assert why_text("load", WhyView("load", TaskState.COMPLETED, "")) == "load is completed"
+
+
+def test_log_line_has_its_instant_and_attempt() -> None:
+    assert log_text(LogLineView("2026-01-02T03:04:05.678Z", 2, "half\x1b")) == "2026-01-02 03:04:05.678 [2] half�"
+
+
+def test_schedules_are_a_table() -> None:
+    text = schedules_table([ScheduleView("etl", "0 3 * * *", "2026-01-02T03:00:00.000Z", "job1")])
+    assert text.splitlines()[1] == "etl   0 3 * * *  2026-01-02 03:00:00 UTC  job1"
+
+
+# Dead letters.
+
+
+def letter(attempts: list[AttemptView]) -> DeadLetter:
+    return DeadLetter("job1/load", "job1", "load", "work", "SIGSEGV", EVIL, "2026-01-02T03:04:05.678Z", attempts)
+
+
+def test_dead_letter_is_told_with_every_attempt() -> None:
+    one = AttemptView(1, "w1#1", "2026-01-02T03:00:00Z", "2026-01-02T03:00:02Z", "exception", "ValueError: no")
+    two = AttemptView(
+        *(2, "w2#1", "2026-01-02T03:00:04Z", "2026-01-02T03:00:05Z", "SIGSEGV"),
+        signal="SIGSEGV",
+        memory_bytes=5_000_000,
+    )
+    text = letter_text(letter([one, two]))
+    assert "cause      SIGSEGV" in text and "\x1b" not in text
+    assert text.splitlines()[-3:] == attempts_table([one, two]).splitlines()
+    assert "ValueError: no" in text.splitlines()[-2] and "5.00 MB" in text.splitlines()[-1]
+    assert "ATTEMPT" not in letter_text(letter([]))
+    row = letters_table([letter([one, two])]).splitlines()[1]
+    assert row.split()[:4] == ["job1/load", "work", "SIGSEGV", "2"] and "\x1b" not in row
+
+
+# Progress.
+
+
+def test_time_left_follows_from_what_ended_of_late() -> None:
+    pace = Pace()
+    pace.look(0, facts(counts={"pending": 10}))
+    now = facts(counts={"pending": 6, "completed": 4})
+    assert pace.left_ns(0, now) is None
+    assert pace.per_s(2 * SECOND, now) == 2 and pace.left_ns(2 * SECOND, now) == 3 * SECOND
+
+
+def test_time_left_is_unknown_before_anything_ended_and_after_tasks_are_run_again() -> None:
+    pace = Pace()
+    assert pace.left_ns(SECOND, facts()) is None
+    pace.look(0, facts(counts={"completed": 8}))
+    pace.look(SECOND, facts(counts={"completed": 3}))
+    assert pace.left_ns(2 * SECOND, facts(counts={"completed": 3})) is None
+
+
+def test_rate_forgets_what_was_long_ago_however_often_it_is_looked_at() -> None:
+    pace = Pace()
+    for tenth in range(0, 2000):  # 200 s: nothing for the first 150
+        pace.look(tenth * SECOND // 10, facts(tasks=1000, counts={"completed": max(0, tenth - 1500)}))
+    last = facts(tasks=1000, counts={"completed": 499})
+    assert pace.per_s(200 * SECOND, last) == pytest.approx(10, rel=0.1)
+
+
+def test_line_of_progress_says_what_runs_what_was_given_up_and_how_long_it_takes() -> None:
+    pace = Pace()
+    pace.look(0, facts())
+    now = facts(counts={"running": 2, "assigned": 1, "completed": 4, "dead": 1, "pending": 2})
+    assert progress_text(now, 5 * SECOND, pace) == (
+        "running: 5 of 10 tasks ended, 3 running, 1 given up, about 0:05 left"
+    )
+    assert progress_text(facts(), SECOND, Pace()) == "running: 0 of 10 tasks ended"
+    idle = facts(counts={"ready": 2, "pending": 8})
+    assert progress_text(idle, SECOND, Pace()) == "running: 0 of 10 tasks ended, 2 ready and waiting for a worker"
+    waits = facts(JobState.QUEUED, position=3)
+    assert progress_text(waits, SECOND, pace) == "queued: 3 ready tasks of other jobs come first"
+
+
+@pytest.mark.parametrize("size", [Size(20, 2), Size(60, 8), Size(120, 40)], ids=str)
+def test_live_view_fits_its_terminal(size: Size) -> None:
+    running = [task(f"clean[{number}]", TaskState.RUNNING, worker="w1#1", attempts=2) for number in range(8)]
+    counts = {"running": 12, "completed": 4, "dead": 1}
+    now = facts(JobState.RUNNING, tasks=100, counts=counts, reason="a reason" * 9, position=4)
+    view = live_view(now, running, 10 * SECOND, 0, Pace(), size)
+    assert len(view.lines) <= size.rows
+    assert all(columns(line) <= max(size.columns, 20) for line in view.text.splitlines())
+
+
+def test_live_view_shows_counts_running_tasks_and_the_time() -> None:
+    pace = Pace()
+    pace.look(0, facts())
+    running = [
+        task("load", TaskState.RUNNING, worker="w1#1", attempts=2, progress=msgspec.Raw(b'"half"')),
+        task("scan", TaskState.RUNNING),
+    ]
+    now = facts(counts={"running": 5, "completed": 5})
+    text = live_view(now, running, 5 * SECOND, 0, pace, Size(100, 20)).text
+    assert "etl  job1  running" in text and "5 of 10  0:05  1.00/s  about 0:05 left" in text
+    assert "5 running   5 completed" in text and "… and 3 more run" in text
+    assert '▶ load  work on w1, try 2  "half"' in text and "▶ scan  work" in text
+
+
+def test_live_view_of_a_job_without_known_progress_moves_to_and_fro() -> None:
+    frames = [live_view(facts(JobState.PAUSED), [], at * SECOND, 0, Pace(), Size(80, 20)).text for at in (1, 2)]
+    assert frames[0] != frames[1] and "paused" in frames[0]
+
+
+# The end.
+
+
+def test_summary_begins_with_the_verdict() -> None:
+    done = facts(
+        JobState.COMPLETED,
+        counts={"completed": 10},
+        started_at="2026-01-02T03:00:00Z",
+        ended_at="2026-01-02T03:00:09Z",
+        exit_code=0,
+    )
+    slow = [task("load", seconds=7), task("scan", seconds=2)]
+    lines = dag_summary(done, slow, []).splitlines()
+    assert lines[0] == "✓ COMPLETED  etl  job job1" and lines[1].strip() == "10 tasks · ran 9.0 s"
+    assert "10 completed" in lines[2] and lines[4] == "SLOWEST"
+    assert lines[5].split() == ["7.0", "s", "load", "(work)"] and len(lines) == 7
+
+
+def test_summary_says_what_failed_why_and_what_to_do() -> None:
+    bad = facts(JobState.PARTIAL, counts={"completed": 8, "dead": 1, "timeout": 1}, reason="2 tasks were given up")
+    failed = [
+        task("load", TaskState.DEAD, attempts=4, cause="exception", error=f"ValueError: {EVIL}"),
+        task("scan", TaskState.TIMEOUT),
+    ]
+    text = dag_summary(bad, [], failed)
+    assert text.startswith("✗ PARTIAL  etl  job job1  (exit code 6)") and "2 tasks were given up" in text
+    assert "✗ load  dead, 4 attempts, exception" in text and "ValueError: " in text and "\x1b" not in text
+    assert "✗ scan  timeout, never run" in text
+    assert "talka jobs show job1 --why load" in text and "talka dead-letters" in text
+    assert "more" not in text
+
+
+def test_summary_names_some_of_many_failures_and_counts_the_rest() -> None:
+    failed = [task(f"t{number}", TaskState.FAILED) for number in range(FAILED_SHOWN)]
+    text = dag_summary(facts(JobState.FAILED, counts={"failed": FAILED_SHOWN + 7}), [], failed)
+    assert "… and 7 more" in text and "talka dead-letters" not in text
+
+
+def test_slowest_tasks_come_first_and_those_without_times_not_at_all() -> None:
+    tasks = [task("a", seconds=1), task("b"), task("c", seconds=5), task("d", seconds=5)]
+    assert [found.id for found in slowest_of(tasks, 2)] == ["c", "d"]
+
+
+# The graph.
+
+
+def test_graph_is_drawn_layer_by_layer_with_arrows_to_what_waits() -> None:
+    edges = [("extract", "clean"), ("extract", "count"), ("clean", "load"), ("count", "load")]
+    text = graph_text(facts(), graph(edges, extract=TaskState.COMPLETED, clean=TaskState.RUNNING))
+    assert [line.rstrip() for line in text.splitlines()] == [
+        "LAYER  TASK     STATE      THEN",
+        "1      extract  completed  ──▶ clean, count",
+        "2      clean    running    ──▶ load",
+        "       count    pending    ──▶ load",
+        "3      load     pending",
+    ]
+
+
+def test_tasks_that_stand_alike_are_one_line_and_those_that_do_not_are_their_own() -> None:
+    parts = [f"clean[{number}]" for number in range(50)]
+    edges = [("extract", part) for part in parts] + [(part, "load") for part in parts]
+    drawn = graph_text(facts(), graph(edges, **{"clean[7]": TaskState.DEAD}))
+    assert len(drawn.splitlines()) == 5
+    assert "──▶ clean[0] … clean[49] (50)" in drawn and "clean[0] … clean[49] (49)" in drawn
+    [dead] = [line for line in drawn.splitlines() if "dead" in line]
+    assert dead.split() == ["clean[7]", "dead", "──▶", "load"]
+
+
+def test_graph_that_is_too_large_is_a_sentence() -> None:
+    chain = [(f"t{number}", f"t{number + 1}") for number in range(LINES_DRAWN)]
+    assert len(graph_text(facts(), graph(chain[1:])).splitlines()) == LINES_DRAWN + 1
+    told = graph_text(facts(counts={"completed": 3}), graph(chain))
+    assert "101 tasks in 101 layers, too many to draw: 3 completed; talka jobs show job1 --graph --json" in told
+    cut_off = msgspec.structs.replace(graph([("a", "b")]), left_out=20_000)
+    assert "20,002 tasks in at least 2 layers" in graph_text(facts(), cut_off)
+    assert graph_text(facts(), GraphView([], [])) == "job job1 has no tasks"
+
+
+def test_edges_to_tasks_that_were_left_out_are_not_drawn() -> None:
+    view = GraphView([task("b"), task("c")], [("a", "b"), ("b", "c"), ("b", "c"), ("c", "d")])
+    assert layers_of(view) == {"b": 0, "c": 1}
+    assert "──▶ c" in graph_text(facts(), view) and "d" not in graph_text(facts(), view).split()
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=40))
+def test_every_task_stands_below_all_that_it_waits_for(pairs: list[tuple[int, int]]) -> None:
+    edges = [(f"t{min(pair)}", f"t{max(pair)}") for pair in pairs if pair[0] != pair[1]]
+    layers = layers_of(graph(edges))
+    assert all(layers[before] < layers[after] for before, after in edges)
+    waiting = {after for _, after in edges}
+    assert all((layers[name] == 0) == (name not in waiting) for name in layers)
+
+
+def test_few_names_are_all_told_and_many_by_their_ends() -> None:
+    assert names_text(["a", "b", "c"]) == "a, b, c" and names_text(list("abcd")) == "a … d (4)"

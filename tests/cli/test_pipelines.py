@@ -1,0 +1,709 @@
+"""Pipelines: found in files, submitted, followed to their end, shown and steered."""
+
+import asyncio
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.cli import pipelines
+from talka.client.dags import AnyJob, AnyJobsPage
+from talka.client.requests import ClusterUnreachable, NoSuchJob, NotAuthorised
+from talka.engine.inline import run_dag_inline
+from talka.engine.loader import import_file
+from talka.engine.pipeline_file import read_pipeline
+from talka.wire.task_views import (
+    DagFacts,
+    GraphView,
+    LogLineView,
+    LogPage,
+    Reason,
+    RetryRequest,
+    ScheduleView,
+    SkipRequest,
+    TasksPage,
+    TaskView,
+    WhyView,
+)
+from talka.work.dag import DagSpec
+from talka.work.handlers import handlers_of
+from talka.work.lifecycle import JobState, TaskState
+
+ROOT = Path(__file__).parents[2]
+LOAD_TEST = """
+from talka import URL, HTTPResponse, Workflow, step
+
+print("the load test was imported")
+
+
+class Browse(Workflow):
+    vus = 2
+
+    @step()
+    async def home(self, url: URL = "http://127.0.0.1:9/") -> HTTPResponse:
+        return await self.client.http.get(url)
+"""
+PIPELINE = """
+from talka import Dag
+
+print("the pipeline was imported")
+
+etl = Dag("etl")
+etl.task("load", "work", after=[etl.task("extract", "work")])
+"""
+YAML = """
+name: etl
+tasks:
+  - {id: extract, handler: work}
+  - {id: load, handler: work, depends_on: [extract]}
+"""
+DONE = {"started_at": "2026-01-02T03:00:00.000Z", "ended_at": "2026-01-02T03:00:04.000Z"}
+
+
+class FakeClient:
+    """A cluster with one dag job, which ends as soon as it is watched, as the test says."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.tasks = [TaskView("extract", TaskState.COMPLETED, "work", 1, msgspec.Raw(b'{"rows": 3}'), **DONE)]
+        self.facts = DagFacts("job1", "etl", JobState.RUNNING, tasks=1, counts={"running": 1})
+        self.end = JobState.COMPLETED
+        self.final_counts = {"completed": 1}
+        self.error: Exception | None = None
+        self.on_watch: Callable[[], None] | None = None
+        """Called instead of an end: the job goes on."""
+        self.log_pages = [LogPage([])]
+        self.graph = GraphView(self.tasks, [])
+        self.found_schedules: list[ScheduleView] = []
+
+    def __call__(self, addresses: list[str], token: str | None, ca: str | None) -> "FakeClient":
+        return self
+
+    def note(self, *asked: Any) -> None:
+        self.asked.append(asked)
+        if self.error is not None:
+            raise self.error
+
+    async def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:
+        self.note("submit_dag", spec, key)
+        return self.facts
+
+    async def dag(self, id: str) -> DagFacts:
+        self.note("dag", id)
+        if id != "job1":
+            raise NoSuchJob.named(id)
+        return self.facts
+
+    async def any_job(self, id: str) -> AnyJob:
+        if id == "load1":
+            return AnyJob(id, "shop.py", JobState.RUNNING, cores=4)
+        return AnyJob(id, "etl", (await self.dag(id)).state, kind="dag")
+
+    async def all_jobs(self, state: str = "", cursor: str = "", limit: int = 50) -> AnyJobsPage:
+        load = AnyJob("load1", "shop.py", JobState.RUNNING, cores=4)
+        return AnyJobsPage([AnyJob("job1", "etl", JobState.RUNNING, kind="dag", tasks=9, counts={"dead": 2}), load])
+
+    async def watch_dag(self, id: str) -> AsyncIterator[DagFacts]:
+        self.note("watch_dag", id)
+        yield self.facts
+        if self.on_watch is not None:
+            self.on_watch()
+            await asyncio.Event().wait()
+        self.facts = msgspec.structs.replace(self.facts, state=self.end, counts=self.final_counts, **DONE)
+        yield self.facts
+
+    async def dag_tasks(self, id: str, state: str = "", cursor: str = "", limit: int = 50) -> TasksPage:
+        self.note("dag_tasks", id, state, cursor, limit)
+        found = [task for task in self.tasks if state in ("", task.state)]
+        start = int(cursor or 0)
+        return TasksPage(found[start : start + limit], str(start + limit) if start + limit < len(found) else "")
+
+    async def dag_task(self, id: str, task: str) -> TaskView:
+        self.note("dag_task", id, task)
+        return self.tasks[0]
+
+    async def why(self, id: str, task: str) -> WhyView:
+        self.note("why", id, task)
+        return WhyView(task, TaskState.READY, "no worker is free", [Reason("w1", "slots", "8 of 8 are taken")])
+
+    async def dag_graph(self, id: str) -> GraphView:
+        self.note("dag_graph", id)
+        return self.graph
+
+    async def task_logs(self, id: str, task: str, cursor: str = "", limit: int = 50) -> LogPage:
+        self.note("task_logs", id, task, cursor, limit)
+        return self.log_pages.pop(0)
+
+    async def pause_dag(self, id: str) -> DagFacts:
+        self.note("pause_dag", id)
+        return msgspec.structs.replace(self.facts, state=JobState.PAUSED)
+
+    async def resume_dag(self, id: str) -> DagFacts:
+        self.note("resume_dag", id)
+        return self.facts
+
+    async def retry_dag(self, id: str, request: RetryRequest) -> DagFacts:
+        self.note("retry_dag", id, request)
+        return self.facts
+
+    async def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
+        self.note("skip_dag", id, request)
+        return self.facts
+
+    async def put_schedule(self, spec: DagSpec) -> ScheduleView:
+        self.note("put_schedule", spec)
+        return ScheduleView(spec.name, spec.schedule, "2026-01-02T03:00:00.000Z")
+
+    async def schedules(self) -> list[ScheduleView]:
+        self.note("schedules")
+        return self.found_schedules
+
+    async def drop_schedule(self, name: str) -> None:
+        self.note("drop_schedule", name)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    client = FakeClient()
+    monkeypatch.setattr("talka.client.client.Client", client)
+    return client
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    path = folder / "etl.yaml"
+    path.write_text(YAML)
+    return path
+
+
+# What a target is.
+
+
+def test_files_of_yaml_and_json_are_pipelines(folder: Path, file: Path) -> None:
+    (folder / "etl.json").write_text('{"name": "etl", "tasks": [{"id": "a", "handler": "work"}]}')
+    found = [pipelines.pipeline_of(name) for name in ("etl.yaml", "etl.json")]
+    assert [len(spec.tasks) for spec in found if spec is not None] == [2, 1]
+
+
+@pytest.mark.parametrize("target", ["http://127.0.0.1:9/", "shop.py", "shop.py:Browse"])
+def test_load_tests_are_no_pipelines_and_not_imported_to_find_out(
+    target: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "shop.py").write_text(LOAD_TEST)
+    assert pipelines.pipeline_of(target) is None and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("target", ["etl.py", "etl.py:etl"])
+def test_python_file_that_holds_a_dag_is_a_pipeline(target: str, folder: Path) -> None:
+    (folder / "etl.py").write_text(PIPELINE)
+    found = pipelines.pipeline_of(target)
+    assert found is not None and [task.id for task in found.tasks] == ["extract", "load"]
+
+
+def test_file_of_both_kinds_asks_which_is_meant(folder: Path) -> None:
+    (folder / "both.py").write_text(LOAD_TEST + PIPELINE)
+    with pytest.raises(pipelines.TwoKinds, match=r"both.py:Browse or both.py:etl"):
+        pipelines.pipeline_of("both.py")
+    assert pipelines.pipeline_of("both.py:Browse") is None
+    assert pipelines.pipeline_of("both.py:etl") is not None
+
+
+def test_kind_is_found_by_import_where_the_text_does_not_tell(folder: Path) -> None:
+    (folder / "made.py").write_text(PIPELINE)
+    (folder / "indirect.py").write_text("from made import etl as nightly\n")
+    (folder / "annotated.py").write_text(f"from talka import Workflow\n{PIPELINE}")
+    (folder / "empty.py").write_text("x = 1\n")
+    assert pipelines.pipeline_of("indirect.py") is not None and pipelines.pipeline_of("annotated.py") is not None
+    assert pipelines.pipeline_of("empty.py") is None  # whoever reads load tests says what is wrong with it
+
+
+@pytest.mark.parametrize("text", ["def (", "\0"], ids=["syntax", "null"])
+def test_file_that_cannot_be_parsed_is_left_to_who_says_so(text: str, folder: Path) -> None:
+    (folder / "broken.py").write_text(text)
+    assert pipelines.pipeline_of("broken.py") is None
+
+
+@pytest.mark.parametrize("target", ["none.yaml", "etl.py:etl,other"])
+def test_target_that_is_none_is_a_sentence(target: str, folder: Path, command: Any, cluster: FakeClient) -> None:
+    (folder / "etl.py").write_text(PIPELINE)
+    code, out, err = command("submit", target)
+    assert (code, out) == (2, "") and target.partition(":")[0] in err and cluster.asked == []
+
+
+def test_what_is_wrong_with_a_file_is_told_with_its_line_and_nothing_is_sent(
+    folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    (folder / "bad.yaml").write_text("name: etl\ntasks:\n  - {id: a, handler: work, depends_on: [b]}\n")
+    code, out, err = command("submit", "bad.yaml")
+    assert (code, out) == (3, "") and "bad.yaml:3" in err and cluster.asked == []
+
+
+def test_settings_of_load_tests_are_refused_as_flags_and_ignored_elsewhere(
+    file: Path, folder: Path, command: Any, cluster: FakeClient
+) -> None:
+    for flags in (["--vus", "3"], ["--cores", "2"], ["--html", "x.html"], ["--priority", "3"]):
+        code, _, err = command("submit", "etl.yaml", *flags)
+        assert code == 2 and f"{flags[0]} is for load tests" in err
+    code, _, err = command("submit", "etl.yaml", "--env", "DAY=1")
+    assert code == 2 and "--env" in err and cluster.asked == []
+    (folder / "talka.toml").write_text("vus = 3\npriority = 7")
+    assert command("submit", "etl.yaml").code == 0
+
+
+# Submitted and followed.
+
+
+def test_pipeline_is_submitted_followed_and_summed_up(file: Path, command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("submit", "etl.yaml", "--key", "k")
+    assert code == 0, err
+    assert out.startswith("✓ COMPLETED  etl  job job1\n") and "4.0 s" in out and "extract (work)" in out
+    assert "submitted etl as job job1: Ctrl-C leaves, and the job goes on" in err
+    kind, spec, key = cluster.asked[0]
+    assert (kind, key, len(spec.tasks)) == ("submit_dag", "k", 2)
+
+
+def test_detached_pipeline_prints_its_id_or_its_facts(file: Path, command: Any, cluster: FakeClient) -> None:
+    assert command("submit", "etl.yaml", "--detach") == (0, "job1\n", "")
+    code, out, err = command("submit", "etl.yaml", "--detach", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["state"] == "running"
+    assert command("submit", "etl.yaml", "--detach", "--json", "facts.json") == (0, "job1\n", "")
+    assert json.loads(Path("facts.json").read_text())["id"] == "job1"
+    assert {asked[0] for asked in cluster.asked} == {"submit_dag"}
+
+
+def test_result_for_programs_has_the_outputs_of_tasks(file: Path, command: Any, cluster: FakeClient) -> None:
+    code, out, _ = command("submit", "etl.yaml", "--ui", "none", "--json")
+    document = json.loads(out)
+    assert code == 0 and document["job"]["state"] == "completed" and document["left_out"] == 0
+    assert document["tasks"][0]["output"] == {"rows": 3}
+    code, out, err = command("submit", "etl.yaml", "--ui", "none", "--json", "result.json")
+    assert (code, err) == (0, "") and out.startswith("✓ COMPLETED")
+    assert json.loads(Path("result.json").read_text())["tasks"][0]["id"] == "extract"
+
+
+def test_result_that_cannot_be_written_any_more_still_ends_with_a_summary(
+    file: Path, command: Any, cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: object, content: bytes) -> None:
+        raise pipelines.CannotWrite("--json", "r.json", "No space left on device")
+
+    monkeypatch.setattr("talka.cli.output.ResultFile.write", fails)
+    code, out, err = command("submit", "etl.yaml", "--ui", "none", "--json", "r.json")
+    assert code == 1 and out.startswith("✓ COMPLETED") and "No space left" in err
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [(JobState.PARTIAL, 6), (JobState.FAILED, 8), (JobState.CANCELLED, 8), (JobState.TIMEOUT, 8)]
+)
+def test_exit_code_tells_how_the_job_ended(
+    state: JobState, code: int, file: Path, command: Any, cluster: FakeClient
+) -> None:
+    cluster.end, cluster.final_counts = state, {"dead": 1}
+    cluster.tasks = [TaskView("load", TaskState.DEAD, "work", 4, error="ValueError: no", cause="exception")]
+    done = command("submit", "etl.yaml", "--ui", "none")
+    assert done.code == code and "ValueError: no" in done.out and "talka jobs show job1 --why load" in done.out
+
+
+def test_whoever_interrupts_is_told_that_the_job_goes_on(file: Path, command: Any, cluster: FakeClient) -> None:
+    cluster.on_watch = lambda: os.kill(os.getpid(), signal.SIGINT)
+    code, out, err = command("submit", "etl.yaml")
+    assert (code, out) == (130, "")
+    assert "talka jobs watch job1 shows it again, talka jobs cancel job1 ends it" in err
+
+
+def test_interrupted_while_submitting_nobody_knows_whether_it_was(
+    file: Path, command: Any, cluster: FakeClient
+) -> None:
+    cluster.error = KeyboardInterrupt()  # type: ignore[assignment]
+    code, out, err = command("submit", "etl.yaml")
+    assert (code, out) == (130, "") and "talka jobs list tells" in err
+
+
+def test_cluster_that_is_gone_in_the_middle_is_exit_code_seven(file: Path, command: Any, cluster: FakeClient) -> None:
+    def die() -> None:
+        raise ClusterUnreachable("no manager answered within 60 s")
+
+    cluster.on_watch = die
+    code, out, err = command("submit", "etl.yaml")
+    assert (code, out) == (7, "") and "no manager answered" in err and "Job job1 goes on without us" in err
+
+
+@pytest.mark.parametrize("error", [ClusterUnreachable("nobody is there"), NotAuthorised("a token is wanted")])
+def test_cluster_that_takes_no_pipeline_is_exit_code_seven(
+    error: Exception, file: Path, command: Any, cluster: FakeClient
+) -> None:
+    cluster.error = error
+    code, out, err = command("submit", "etl.yaml")
+    assert (code, out) == (7, "") and str(error) in err
+
+
+def test_pipeline_with_a_schedule_is_scheduled_and_not_run(file: Path, command: Any, cluster: FakeClient) -> None:
+    file.write_text(YAML + 'schedule: "0 3 * * *"\n')
+    code, out, err = command("submit", "etl.yaml")
+    assert (code, err) == (0, "") and "etl is scheduled (0 3 * * *), next at 2026-01-02 03:00:00 UTC" in out
+    assert [asked[0] for asked in cluster.asked] == ["put_schedule"]
+    assert json.loads(command("submit", "etl.yaml", "--json").out)["cron"] == "0 3 * * *"
+
+
+# While it runs.
+
+
+def test_progress_is_told_when_it_changes_and_now_and_then_when_it_does_not(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = pipelines.SECOND
+    following = pipelines.Following(cluster, cluster.facts, wants_outputs=False)  # type: ignore[arg-type]
+    for at in range(1, 41):
+        following._tell(at * second)
+    following.facts = msgspec.structs.replace(cluster.facts, tasks=2)
+    following._tell(41 * second)
+    following._tell(42 * second)
+    assert capsys.readouterr().err.splitlines() == [
+        "running: 0 of 1 task ended, 1 running",
+        "running: 0 of 1 task ended, 1 running",
+        "running: 0 of 2 tasks ended, 1 running",
+    ]
+
+
+def test_job_that_takes_long_is_told_of_in_plain_lines_where_there_is_no_terminal(
+    file: Path, command: Any, cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(id: str) -> AsyncIterator[DagFacts]:
+        yield cluster.facts
+        for _ in range(10):
+            await asyncio.sleep(0)
+        yield msgspec.structs.replace(cluster.facts, state=JobState.COMPLETED)
+
+    monkeypatch.setattr(cluster, "watch_dag", watch)
+    monkeypatch.setattr(pipelines, "LOOK_EVERY_S", 0)
+    assert "\nrunning: 0 of 1 task ended, 1 running\n" in command("submit", "etl.yaml").err
+    assert command("submit", "etl.yaml", "--ui", "none").err == ""
+
+
+def test_on_a_terminal_states_and_running_tasks_are_drawn(cluster: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, follower = pty.openpty()
+    cluster.tasks = [TaskView("extract", TaskState.RUNNING, "work", 1, worker="w1#1")]
+    asked = asyncio.Event()
+
+    async def watch(id: str) -> AsyncIterator[DagFacts]:
+        yield cluster.facts
+        await asked.wait()
+        await asyncio.sleep(0)
+        yield msgspec.structs.replace(cluster.facts, state=JobState.COMPLETED)
+
+    async def tasks(id: str, state: str, cursor: str, limit: int) -> TasksPage:
+        asked.set()
+        return TasksPage(cluster.tasks)
+
+    monkeypatch.setattr(cluster, "watch_dag", watch)
+    monkeypatch.setattr(cluster, "dag_tasks", tasks)
+    for name, value in {"TERM": "xterm", "CI": "", "NO_COLOR": ""}.items():
+        monkeypatch.setenv(name, value)
+    with open(follower, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        following = pipelines.Following(cluster, cluster.facts, wants_outputs=False)  # type: ignore[arg-type]
+        following.run("full")
+        monkeypatch.undo()
+    drawn = b""
+    with contextlib.suppress(OSError), open(leader, "rb", buffering=0) as screen:  # an error is its end
+        while part := screen.read(1 << 16):
+            drawn += part
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())
+    assert "etl  job1  running" in plain and "▶ extract  work on w1" in plain and "1 running" in plain
+
+
+def test_trouble_with_the_list_of_running_tasks_does_not_end_the_watch(
+    cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = 0
+
+    async def tasks(id: str, state: str, cursor: str, limit: int) -> TasksPage:
+        nonlocal asks
+        asks += 1
+        if asks == 1:
+            raise ClusterUnreachable("not now")
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(cluster, "dag_tasks", tasks)
+    monkeypatch.setattr(pipelines, "RUNNING_EVERY_S", 0)
+    following = pipelines.Following(cluster, cluster.facts, wants_outputs=False)  # type: ignore[arg-type]
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(following._look())
+    assert asks == 2 and following.running == []
+
+
+# Results.
+
+
+def results(cluster: FakeClient, *, wants_outputs: bool) -> Any:
+    return asyncio.run(pipelines.result_of(cluster, cluster.facts, wants_outputs=wants_outputs))  # type: ignore[arg-type]
+
+
+def test_tasks_of_a_result_are_fetched_page_by_page_up_to_a_limit(
+    cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "PAGE_LIMIT", 2)
+    monkeypatch.setattr(pipelines, "TASKS_LISTED", 5)
+    cluster.tasks = [TaskView(f"t{number}", TaskState.COMPLETED) for number in range(9)]
+    cluster.facts = msgspec.structs.replace(cluster.facts, tasks=9)
+    result, failed = results(cluster, wants_outputs=False)
+    assert [task.id for task in result.tasks] == ["t0", "t1", "t2", "t3", "t4"]
+    assert (result.left_out, failed) == (4, [])
+
+
+def test_outputs_beyond_what_a_result_may_hold_are_left_out(
+    cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "PAGE_LIMIT", 1)
+    monkeypatch.setattr(pipelines, "OUTPUTS_LISTED_BYTES", 10)
+    cluster.tasks = [TaskView(f"t{number}", TaskState.COMPLETED, output=msgspec.Raw(b'"12345"')) for number in range(4)]
+    cluster.facts = msgspec.structs.replace(cluster.facts, tasks=4)
+    result, _ = results(cluster, wants_outputs=True)
+    assert (len(result.tasks), result.left_out) == (2, 2)
+    result, _ = results(cluster, wants_outputs=False)
+    assert len(result.tasks) == 4 and {bytes(task.output) for task in result.tasks} == {b"null"}
+
+
+# Commands about one.
+
+
+def test_pipeline_is_watched_like_it_was_submitted(command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("jobs", "watch", "job1")
+    assert code == 0 and out.startswith("✓ COMPLETED") and "watching job job1" in err
+    cluster.end = JobState.PARTIAL
+    code, out, _ = command("jobs", "watch", "job1", "--json")
+    assert code == 6 and [json.loads(line)["state"] for line in out.splitlines()] == ["completed", "partial"]
+    assert command("jobs", "watch", "job1", "--ui", "none").err == ""
+
+
+def test_pipeline_is_shown_with_its_tasks(command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("jobs", "show", "job1")
+    assert (code, err) == (0, "") and "tasks      1: 1 running" in out and "extract  completed  work" in out
+    assert json.loads(command("jobs", "show", "job1", "--json").out)["counts"] == {"running": 1}
+    cluster.facts = msgspec.structs.replace(cluster.facts, tasks=7000)
+    assert "first 1 of 7,000 tasks" in command("jobs", "show", "job1").err
+
+
+def test_load_job_is_still_shown_as_one(command: Any, cluster: FakeClient) -> None:
+    code, out, _ = command("jobs", "show", "load1")
+    assert code == 0 and "cores      4" in out and "tasks" not in out
+
+
+def test_jobs_of_both_kinds_are_listed(command: Any, cluster: FakeClient) -> None:
+    heading, dag, load = command("jobs").out.splitlines()
+    assert heading.split() == ["JOB", "NAME", "STATE", "CORES", "TASKS"]
+    assert (dag.split()[3:], load.split()[3:]) == (["2/9"], ["4"])
+
+
+def test_one_question_at_a_time_is_asked_of_a_pipeline(command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("jobs", "show", "job1", "--graph", "--why", "load")
+    assert (code, out) == (2, "") and "--graph and --why" in err
+    code, out, err = command("jobs", "show", "job1", "--follow")
+    assert (code, out) == (2, "") and "--logs TASK" in err and cluster.asked == []
+
+
+def test_why_a_task_waits_is_a_sentence_and_a_table(command: Any, cluster: FakeClient) -> None:
+    code, out, _ = command("jobs", "show", "job1", "--why", "load")
+    assert code == 0 and out.startswith("load is ready: no worker is free\n") and "w1      slots" in out
+    assert json.loads(command("jobs", "show", "job1", "--why", "load", "--json").out)["workers"][0]["worker"] == "w1"
+    assert cluster.asked == [("why", "job1", "load")] * 2
+
+
+def test_one_task_is_shown_with_its_output(command: Any, cluster: FakeClient) -> None:
+    assert 'output     {"rows": 3}' in command("jobs", "show", "job1", "--task", "extract").out
+    assert json.loads(command("jobs", "show", "job1", "--task", "extract", "--json").out)["output"] == {"rows": 3}
+
+
+def test_graph_is_drawn_or_printed_for_programs(command: Any, cluster: FakeClient) -> None:
+    cluster.graph = GraphView([*cluster.tasks, TaskView("load", TaskState.PENDING)], [("extract", "load")])
+    assert "extract  completed  ──▶ load" in command("jobs", "show", "job1", "--graph").out
+    assert json.loads(command("jobs", "show", "job1", "--graph", "--json").out)["edges"] == [["extract", "load"]]
+
+
+def log_page(*texts: str, following: str = "") -> LogPage:
+    return LogPage([LogLineView("2026-01-02T03:04:05.678Z", 1, text) for text in texts], following)
+
+
+def test_logs_are_printed_up_to_what_there_is(command: Any, cluster: FakeClient) -> None:
+    cluster.log_pages = [log_page("a", "b", following="2"), log_page(following="2")]
+    code, out, err = command("jobs", "show", "job1", "--logs", "load")
+    assert (code, err) == (0, "") and [line.rpartition(" ")[2] for line in out.splitlines()] == ["a", "b"]
+    assert [asked[3] for asked in cluster.asked] == ["", "2"]
+    cluster.log_pages = [log_page("a")]
+    out = command("jobs", "show", "job1", "--logs", "load", "--json").out
+    assert json.loads(out)["text"] == "a"
+    cluster.log_pages = [log_page()]
+    assert "load of job job1 has logged nothing" in command("jobs", "show", "job1", "--logs", "load").err
+
+
+def test_followed_logs_go_on_until_no_more_can_come(
+    command: Any, cluster: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "LOGS_EVERY_S", 0)
+    cluster.log_pages = [log_page(following="0"), log_page(following="0"), log_page("a", following="1"), log_page("b")]
+    code, out, _ = command("jobs", "show", "job1", "--logs", "load", "--follow")
+    assert code == 0 and [line.rpartition(" ")[2] for line in out.splitlines()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("flags", [["show"], ["watch"], ["result"]], ids=str)
+def test_job_that_nobody_knows_is_a_sentence(flags: list[str], command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("jobs", *flags, "nowhere")
+    assert (code, out) == (2, "") and "there is no job nowhere" in err
+
+
+def test_result_of_a_pipeline_is_its_summary_once_it_has_ended(command: Any, cluster: FakeClient, folder: Path) -> None:
+    code, out, err = command("jobs", "result", "job1")
+    assert (code, out) == (2, "") and "job1 is running" in err
+    cluster.facts = msgspec.structs.replace(cluster.facts, state=JobState.PARTIAL)
+    code, out, _ = command("jobs", "result", "job1")
+    assert code == 0 and out.startswith("✗ PARTIAL")
+    assert json.loads(command("jobs", "result", "job1", "--json").out)["job"]["state"] == "partial"
+    code, _, err = command("jobs", "result", "job1", "--html", "x.html")
+    assert code == 2 and "is a pipeline" in err
+
+
+# Steering.
+
+
+def test_pipeline_is_paused_and_resumed(command: Any, cluster: FakeClient) -> None:
+    assert command("jobs", "pause", "job1").out == (
+        "job job1 is paused: nothing new starts until talka jobs resume job1\n"
+    )
+    assert command("jobs", "resume", "job1").out == "job job1 is running\n"
+    assert json.loads(command("jobs", "pause", "job1", "--json").out)["state"] == "paused"
+    assert [asked[0] for asked in cluster.asked] == ["pause_dag", "resume_dag", "pause_dag"]
+
+
+def test_tasks_are_run_again_with_another_config(command: Any, cluster: FakeClient) -> None:
+    code, out, _ = command("jobs", "retry", "job1", "load", "scan", "--config", 'load={"rows": [1]}')
+    assert code == 0 and "talka jobs watch job1" in out
+    [(_, id, request)] = cluster.asked
+    assert (id, request.tasks) == ("job1", ("load", "scan"))
+    assert {name: json.loads(bytes(value)) for name, value in request.config.items()} == {"load": {"rows": [1]}}
+    command("jobs", "retry", "job1")
+    assert cluster.asked[-1] == ("retry_dag", "job1", RetryRequest())
+
+
+@pytest.mark.parametrize(
+    "config", ["load", "=1", "load={", "load=\ud800"], ids=["none", "nameless", "cut", "surrogate"]
+)
+def test_config_that_is_not_json_is_a_sentence(config: str, command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("jobs", "retry", "job1", "--config", config)
+    assert (code, out, cluster.asked) == (2, "", []) and "--config" in err
+
+
+def test_tasks_are_skipped(command: Any, cluster: FakeClient) -> None:
+    assert "it goes on without load, scan" in command("jobs", "skip", "job1", "load", "scan").out
+    assert cluster.asked == [("skip_dag", "job1", SkipRequest(("load", "scan")))]
+    assert command("jobs", "skip", "job1").code == 2
+
+
+def test_schedules_are_listed_and_dropped(command: Any, cluster: FakeClient) -> None:
+    code, out, err = command("jobs", "schedules")
+    assert (code, out) == (0, "") and "nothing is scheduled" in err
+    cluster.found_schedules = [ScheduleView("etl", "0 3 * * *", "2026-01-02T03:00:00.000Z")]
+    assert "0 3 * * *" in command("jobs", "schedules").out
+    assert json.loads(command("jobs", "schedules", "--json").out)["schedules"][0]["name"] == "etl"
+    assert command("jobs", "schedules", "--drop", "etl").out == "etl is scheduled no more\n"
+    assert cluster.asked[-1] == ("drop_schedule", "etl")
+    assert "schedules" in json.loads(command("jobs", "schedules", "--drop", "etl", "--json").out)
+
+
+# Nodes that keep and run pipelines.
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["up", "--store", "redis://here"], "sqlite:///FILE"),
+        (["manager", "--store", "sqlite://here"], "sqlite:///FILE"),
+        (["up", "--handlers", "etl.txt"], "--handlers: etl.txt is not a Python file"),
+        (["up", "--handlers", "nowhere.py"], "--handlers: there is no file nowhere.py"),
+        (["worker", "--seed", "127.0.0.1:9", "--handlers", "nowhere.py"], "--handlers: there is no file nowhere.py"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_store_or_handlers_that_cannot_be_are_told_before_anything_starts(
+    flags: list[str], words: str, command: Any
+) -> None:
+    code, out, err = command(*flags)
+    assert (code, out) == (2, "") and words in err
+
+
+def test_store_and_handlers_reach_the_nodes(command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    async def live_up(options: Any, api: Any, worker_at: Any, as_json: bool) -> int:
+        seen.extend([options.store, worker_at("127.0.0.1:1").handlers])
+        return 0
+
+    async def live_manager(options: Any, api: Any, as_json: bool) -> int:
+        seen.append(options.store)
+        return 0
+
+    async def live_worker(options: Any, api: Any, as_json: bool) -> int:
+        seen.append(options.handlers)
+        return 0
+
+    for live in (live_up, live_manager, live_worker):
+        monkeypatch.setattr(f"talka.cli.node_life.{live.__name__}", live)
+    for name in ("a.py", "b.py"):
+        (folder / name).write_text("")
+    (folder / "secret").write_text("a secret of the tests, long and varied enough")
+    (folder / "secret").chmod(0o600)
+    place, files = "sqlite:///jobs.sqlite", (folder / "a.py", folder / "b.py")
+    handlers = ["--handlers", "a.py", "--handlers", "b.py"]
+    nodes = ["--data-dir", "d", "--secret-file", "secret"]
+    assert command("up", "--port", "0", "--data-dir", "d", "--store", place, *handlers).code == 0
+    assert command("manager", "--store", place, "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0", *nodes).code == 0
+    assert command("worker", "--seed", "127.0.0.1:9", *nodes, *handlers).code == 0
+    assert seen == [place, files, place, files]
+
+
+# The example and the documents.
+
+
+def test_example_is_a_pipeline_whose_handlers_are_in_its_file() -> None:
+    spec = read_pipeline(ROOT / "examples/etl/pipeline.yaml")
+    handlers = handlers_of(import_file(ROOT / "examples/etl/handlers.py"))
+    assert {task.handler for task in spec.tasks} == set(handlers)
+    assert len([task for task in spec.tasks if task.depends_on == ("extract",)]) == 4
+    assert len(next(task for task in spec.tasks if task.id == "merge").depends_on) == 4
+
+
+def test_example_adds_up_every_order_once_though_a_part_of_it_fails_twice() -> None:
+    handlers = import_file(ROOT / "examples/etl/handlers.py")
+    run = run_dag_inline(read_pipeline(ROOT / "examples/etl/pipeline.yaml"), handlers)
+    attempts = {name: task.attempts for name, task in run.tasks.items()}
+    assert run.state is JobState.COMPLETED
+    assert attempts == dict.fromkeys(attempts, 1) | {"clean-3": 3} and len(attempts) == 7
+    orders = [order.split(",") for part in run.outputs["extract"]["parts"] for order in part]
+    merged = run.outputs["merge"]
+    assert sum(merged["amounts"].values()) == sum(int(amount) for _, amount in orders if amount)
+    assert merged["dropped"] == 100 and "100 orders had no amount" in run.outputs["report"]
+
+
+def shown(language: str) -> list[str]:
+    page = (ROOT / "docs/pipelines.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def test_files_in_the_document_are_what_they_say(folder: Path) -> None:
+    [yaml] = shown("yaml")
+    (folder / "nightly.yaml").write_text(yaml)
+    assert len(read_pipeline(folder / "nightly.yaml").tasks) == 3
+    dag, handlers = shown("py")
+    (folder / "nightly.py").write_text(dag)
+    found = pipelines.pipeline_of("nightly.py")
+    assert found is not None and len(found.tasks) == 52
+    (folder / "shown_handlers.py").write_text(handlers)
+    assert set(handlers_of(import_file(folder / "shown_handlers.py"))) == {"extract", "clean", "load"}

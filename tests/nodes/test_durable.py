@@ -1,0 +1,773 @@
+"""The port of dag jobs on a real store: what is asked there, what is answered, and what a restart finds."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy
+from talka.clock import boottime_ns
+from talka.control import dag_shelf, handout
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.speech import Speak
+from talka.errors import Invalid, Unavailable
+from talka.nodes import dag_reading, durable, store_upkeep
+from talka.nodes.durable import DurableJobs
+from talka.nodes.store_upkeep import StoreTaken
+from talka.store.blobs import Blobs
+from talka.store.records import RecordsUnavailable
+from talka.store.sqlite_records import SqliteRecords
+from talka.wire.jobs import WorkerFacts
+from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
+from talka.wire.tasks import Done, Hand, HandedTask, LogLine, TaskMessage, TaskResult, Took, Underway
+from talka.work.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
+from talka.work.lifecycle import JobState, TaskState
+from talka.work.records import MoveJob, PutSchedule, ScheduleRow
+
+ONCE = DagSettings(retry=Retry(max=0))
+
+
+class Node:
+    """A manager around the port; the test is its worker."""
+
+    def __init__(self, folder: Path, owner: str = "owner") -> None:
+        self.manager = self
+        self.hands: list[HandedTask] = []
+        self.took: list[int] = []
+        self.events: list[dict[str, Any]] = []
+        self.broken: list[Exception] = []
+        self.told: list[Any] = []
+        self.moved = asyncio.Event()
+        self.records = SqliteRecords(str(folder / "store.db"), "NORMAL")
+        self.blobs = Blobs(folder / "store.blobs")
+        try:
+            self.jobs = DurableJobs(
+                self,  # type: ignore[arg-type]
+                self.records,
+                self.blobs,
+                owner,
+                lambda event: self.note(self.events, event),
+                lambda error: self.note(self.broken, error),
+            )
+        except BaseException:
+            self.records.close()
+            raise
+
+    def note(self, where: list[Any], what: Any) -> None:
+        where.append(what)
+        self.moved.set()
+
+    def done(self, answer: Any) -> None:
+        """Of a submission that is not awaited."""
+        self.note(self.told, answer)
+
+    # As the node does.
+
+    def act(self, now: int, effects: list[object]) -> list[object]:
+        return effects
+
+    def perform(self, effects: list[object]) -> None:
+        for effect in effects:
+            match effect:
+                case Speak(message=Hand(tasks=tasks)):
+                    self.hands += tasks
+                case Speak(message=Took(fences=fences)):
+                    self.took += fences
+                case Commit() | Fetch() | CallAnswered() | DagEnded():
+                    self.jobs.carry_out(effect)
+                case _:
+                    pass
+        self.moved.set()
+
+    # The worker.
+
+    def beat(self, *handlers: str) -> None:
+        facts = WorkerFacts(4, folder=7, handlers=handlers or ("h",))
+        self.perform(self.jobs.durable.on_beat(boottime_ns(), "w", 1, facts, 4, "healthy"))
+
+    def hear(self, message: TaskMessage) -> None:
+        self.perform(self.jobs.durable.on_message(boottime_ns(), "w", message))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not holds():
+                self.moved.clear()
+                await self.moved.wait()
+
+    async def handed(self, id: str, count: int = 1) -> HandedTask:
+        """The n-th attempt of a task of that id."""
+        await self.until(lambda: len([task for task in self.hands if task.id == id]) >= count)
+        return [task for task in self.hands if task.id == id][count - 1]
+
+    async def finish(self, id: str, outcome: Any = "completed", count: int = 1, **fields: Any) -> None:
+        task = await self.handed(id, count)
+        if outcome == "completed":
+            fields = {"output": msgspec.json.encode(id), **fields}
+        self.hear(Done((TaskResult(task.fence, outcome, **fields),)))
+        await self.until(lambda: task.fence in self.took)
+
+    async def ended(self, id: str) -> DagFacts:
+        await self.until(lambda: self.jobs.durable.job(id) is None)
+        return await self.jobs.dag(id)
+
+    async def tick(self) -> None:
+        self.perform(self.jobs.durable.tick(boottime_ns()))
+
+
+NodeOf = Callable[..., Any]
+
+
+@pytest.fixture
+async def node_of(tmp_path: Path) -> AsyncIterator[NodeOf]:
+    nodes: list[Node] = []
+
+    async def make(**more: Any) -> Node:
+        nodes.append(Node(tmp_path, **more))
+        await nodes[-1].jobs.start()
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        await node.jobs.close()
+
+
+@pytest.fixture
+async def node(node_of: NodeOf) -> Node:
+    made: Node = await node_of()
+    return made
+
+
+def dag(tasks: dict[str, Any], settings: DagSettings = DagSettings(), **more: Any) -> DagSpec:  # noqa: B008 - a value
+    return DagSpec(name=more.pop("name", "n"), tasks=specs(tasks), settings=settings, **more)
+
+
+def specs(tasks: dict[str, Any]) -> tuple[TaskSpec, ...]:
+    return tuple(
+        [
+            TaskSpec(id=id, handler="h", **(fields if isinstance(fields, dict) else {"depends_on": tuple(fields)}))
+            for id, fields in tasks.items()
+        ]
+    )
+
+
+# Submitting.
+
+
+async def test_a_job_runs_from_submission_to_its_end(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "", "me")
+    assert (facts.state, facts.tasks, facts.submitted_by, facts.exit_code) == (JobState.RUNNING, 2, "me", None)
+    assert node.records.job(facts.id) is not None, "from the answer on it is on disk"
+    await node.finish("a")
+    assert (await node.handed("b")).inputs == {"a": b'"a"'}
+    await node.finish("b")
+    end = await node.ended(facts.id)
+    assert (end.state, end.exit_code, end.counts) == (JobState.COMPLETED, 0, {"completed": 2})
+    assert end.ended_at and node.jobs.counts == {"completed": 1}
+    assert node.events[-1] == {"event": "dag-ended", "job": facts.id, "state": "completed", "reason": ""}
+    assert node.jobs.metrics()["dag_jobs_ended_total"] == {"completed": 1}
+
+
+async def test_a_bad_job_is_refused(node: Node) -> None:
+    with pytest.raises(BadDag, match="there is no such task"):
+        await node.jobs.submit_dag(dag({"a": "z"}), "", "")
+    node.jobs.submit_soon(dag({"a": "z"}), "", "", node.done)
+    assert [type(one) for one in node.told] == [BadDag]
+
+
+async def test_the_same_key_is_the_same_job_and_it_is_told_once_it_is_durable(node: Node) -> None:
+    spec = dag({"a": ""})
+    first, second = await asyncio.gather(
+        *[node.jobs.submit_dag(spec, "k", "") for _ in range(2)], return_exceptions=True
+    )
+    assert isinstance(first, DagFacts)
+    if isinstance(second, Conflict):  # at the very same moment
+        second = await node.jobs.submit_dag(spec, "k", "")
+    assert isinstance(second, DagFacts)
+    assert first.id == second.id
+    with pytest.raises(Conflict, match="was used for another job"):
+        await node.jobs.submit_dag(dag({"b": ""}), "k", "")
+    node.beat()
+    await node.finish("a")
+    await node.ended(first.id)
+    assert (await node.jobs.submit_dag(spec, "k", "")).id == first.id, "also after its end"
+
+
+async def test_a_key_that_is_about_to_be_kept_is_not_told_before(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = dag({"a": ""})
+    committed: list[Any] = []
+    carry_out = node.jobs.carry_out
+
+    def hold(effect: Any) -> None:
+        committed.append(effect) if isinstance(effect, Commit) else carry_out(effect)
+
+    monkeypatch.setattr(node.jobs, "carry_out", hold)
+    first = asyncio.ensure_future(node.jobs.submit_dag(spec, "k", ""))
+    await node.until(lambda: len(committed) == 1)
+    second = asyncio.ensure_future(node.jobs.submit_dag(spec, "k", ""))
+    await node.until(lambda: len(committed) == 2)
+    assert not first.done() and not second.done()
+    monkeypatch.undo()
+    for effect in committed:
+        carry_out(effect)
+    assert (await first).id == (await second).id
+
+
+async def test_submissions_that_nobody_awaits_are_answered_each(node: Node) -> None:
+    for number in range(20):
+        node.jobs.submit_soon(dag({f"t{number}": ""}), "", "me", node.done)
+    assert node.told == []
+    node.jobs.submit_soon(dag({"k": ""}), "key", "me", node.done)
+    await node.until(lambda: len(node.told) == 21)
+    assert len({one.id for one in node.told}) == 21
+    node.jobs.submit_soon(dag({"z": ""}), "key", "me", node.done)
+    await node.until(lambda: len(node.told) == 22)
+    assert isinstance(node.told[-1], Conflict)
+
+
+async def test_what_there_is_no_room_for_is_too_busy(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dag_shelf, "MOST_JOBS", 1)
+    await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    with pytest.raises(TooBusy) as caught:
+        await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    assert caught.value.retry_after_s == durable.BUSY_S
+    with pytest.raises(TooBusy):
+        await node.jobs.begin_dag("n", DagSettings(), "", "")
+
+
+async def test_while_the_store_takes_nothing_nothing_is_accepted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = node.records.apply
+
+    def fail(changes: Any) -> list[int]:
+        raise RecordsUnavailable("the disk is full")
+
+    monkeypatch.setattr(node.records, "apply", fail)
+    first = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
+    await node.until(lambda: bool(node.events))
+    assert node.events[0]["text"] == "the disk is full: dag jobs wait until it can be written"
+    assert node.jobs.metrics()["dag_store_has_problem"] == 1
+    with pytest.raises(Unavailable, match="the disk is full: try again later"):
+        await node.jobs.submit_dag(dag({"b": ""}), "", "")
+    monkeypatch.setattr(node.records, "apply", apply)
+    assert (await first).state is JobState.RUNNING
+    assert node.events[-1] == {"event": "store-back"}
+
+
+async def test_a_store_that_answers_nonsense_breaks_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.records, "apply", lambda changes: 1 // 0)
+    asking = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
+    await node.until(lambda: bool(node.broken))
+    assert "the store failed: ZeroDivisionError" in str(node.broken[0])
+    await node.jobs.close()
+    with pytest.raises(Unavailable, match="this manager stops"):
+        await asking
+
+
+# Idempotency keys of tasks.
+
+
+async def test_a_task_whose_key_was_done_before_has_that_output(node: Node) -> None:
+    node.beat()
+    large = b'"' + b"x" * 100_000 + b'"'
+    first = await node.jobs.submit_dag(dag({"a": {"key": "ka"}, "b": {"key": "kb"}}), "", "")
+    await node.finish("a", output=b"[1]")
+    await node.finish("b", output=large)
+    await node.ended(first.id)
+    again = dag({"x": {"key": "ka"}, "y": {"key": "kb"}, "z": "xy", "new": {"key": "kc"}})
+    facts = await node.jobs.submit_dag(again, "", "")
+    task = await node.handed("z")
+    assert {task.id for task in node.hands} == {"a", "b", "z", "new"}
+    assert task.inputs == {"x": b"[1]", "y": large}
+    view = await node.jobs.dag_task(facts.id, "y")
+    assert (view.state, view.attempts, bytes(view.output)) == (TaskState.COMPLETED, 0, large)
+    node.jobs.submit_soon(dag({"soon": {"key": "ka"}}), "", "", node.done)
+    await node.until(lambda: bool(node.told))
+    assert (await node.ended(node.told[0].id)).state is JobState.COMPLETED
+    draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
+    await node.jobs.add_tasks(draft, specs({"part": {"key": "ka"}}))
+    await node.jobs.end_dag(draft)
+    assert (await node.ended(draft)).state is JobState.COMPLETED
+
+
+# Drafts.
+
+
+async def test_a_job_comes_in_parts(node: Node) -> None:
+    draft = await node.jobs.begin_dag("n", DagSettings(), "", "me")
+    assert await node.jobs.add_tasks(draft, specs({"a": "", "b": ""})) == 2
+    assert await node.jobs.add_tasks(draft, specs({"c": "ab"})) == 3
+    for asking in (node.jobs.dag(draft), node.jobs.dag_tasks(draft, "", "", 5), node.jobs.cancel_dag(draft, "")):
+        with pytest.raises(NoSuchJob):
+            await asking
+    assert (await node.jobs.dags("", "", 5)).items == []
+    facts = await node.jobs.end_dag(draft)
+    assert (facts.id, facts.tasks) == (draft, 3)
+    assert [one.id for one in (await node.jobs.dags("", "", 5)).items] == [draft]
+    with pytest.raises(Invalid, match="broken off"):
+        await node.jobs.add_tasks(draft, specs({"d": ""}))
+
+
+async def test_a_draft_that_is_dropped_or_cannot_be_ended_is_gone(node: Node) -> None:
+    draft = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    await node.jobs.add_tasks(draft, specs({"a": ""}))
+    await node.jobs.drop_dag(draft)
+    await node.jobs.drop_dag(draft)
+    with pytest.raises(Invalid):
+        await node.jobs.end_dag(draft)
+    empty = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    with pytest.raises(Invalid, match="has no tasks"):
+        await node.jobs.end_dag(empty)
+    assert not node.jobs.durable.jobs
+
+
+async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
+    await node.jobs.add_tasks(draft, specs({"a": {"key": "k"}}))
+
+    def fail(keys: Any) -> Any:
+        raise RecordsUnavailable("locked")
+
+    monkeypatch.setattr(node.records, "keyed", fail)
+    with pytest.raises(RecordsUnavailable):
+        await node.jobs.end_dag(draft)
+    assert not node.jobs.durable.jobs
+
+
+async def test_so_many_are_streamed_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "DRAFTS_LIMIT", 1)
+    draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
+    with pytest.raises(TooBusy, match="are being streamed already"):
+        await node.jobs.begin_dag("n", DagSettings(), "", "")
+    await node.jobs.drop_dag(draft)
+    await node.jobs.begin_dag("n", DagSettings(), "", "")
+
+
+async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "PAGE", 1)
+
+    async def stream(*parts: dict[str, Any], name: str = "n") -> DagFacts:
+        draft = await node.jobs.begin_dag(name, DagSettings(), "k", "")
+        for part in parts:
+            await node.jobs.add_tasks(draft, specs(part))
+        return await node.jobs.end_dag(draft)
+
+    draft = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    with pytest.raises(Conflict, match="is being streamed just now"):
+        await stream()
+    await node.jobs.add_tasks(draft, specs({"a": "", "b": "a"}))
+    first = await node.jobs.end_dag(draft)
+    assert (await stream({"a": ""}, {"b": "a"})).id == first.id
+    with pytest.raises(Conflict, match="was used for another job"):
+        await stream({"a": ""}, {"b": ""})
+    with pytest.raises(Conflict, match="was used for another job"):
+        await stream({"a": ""})
+    with pytest.raises(Conflict, match="was used for another job"):
+        await stream({"a": "", "b": "a"}, name="other")
+    with pytest.raises(Conflict):
+        await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "k", "")
+    shadow = await node.jobs.begin_dag("n", DagSettings(), "k", "")
+    await node.jobs.drop_dag(shadow)
+    assert len(node.jobs.durable.jobs) == 1
+
+
+async def test_a_draft_that_nobody_adds_to_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "DRAFT_S", -1.0)
+    await node.jobs.begin_dag("n", DagSettings(), "", "")
+    await node.jobs.sweep()
+    assert not node.jobs.durable.jobs
+
+
+# Looking.
+
+
+async def test_pages_of_jobs(node: Node) -> None:
+    node.beat()
+    ids = [(await node.jobs.submit_dag(dag({f"t{number}": ""}), "", "")).id for number in range(3)]
+    await node.finish("t0")
+    await node.ended(ids[0])
+    page = await node.jobs.dags("", "", 2)
+    assert [one.id for one in page.items] == [ids[2], ids[1]]
+    rest = await node.jobs.dags("", page.next, 2)
+    assert [one.id for one in rest.items] == [ids[0]] and rest.next == ""
+    assert [one.id for one in (await node.jobs.dags("completed", "", 9)).items] == [ids[0]]
+    with pytest.raises(Invalid, match="the cursor is not one of ours"):
+        await node.jobs.dags("", "x", 2)
+    with pytest.raises(NoSuchJob):
+        await node.jobs.dag("nothing")
+
+
+async def test_tasks_are_shown_as_memory_has_them(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "", "c": "a"}), "", "")
+    task = await node.handed("a")
+    node.hear(Underway((task.fence,)))
+    page = await node.jobs.dag_tasks(facts.id, "", "", 2)
+    assert [(one.id, one.state, one.worker) for one in page.items] == [("a", "running", "w"), ("b", "assigned", "w")]
+    assert page.next == "1"
+    rest = await node.jobs.dag_tasks(facts.id, "", page.next, 2)
+    assert [(one.id, one.state, one.depends_on) for one in rest.items] == [("c", "pending", ["a"])] and rest.next == ""
+    for state, names in (("running", ["a"]), ("assigned", ["b"]), ("pending", ["c"]), ("ready", []), ("dead", [])):
+        assert [one.id for one in (await node.jobs.dag_tasks(facts.id, state, "", 9)).items] == names
+    assert (await node.jobs.dag_task(facts.id, "a")).state is TaskState.RUNNING
+    with pytest.raises(NoSuchTask):
+        await node.jobs.dag_task(facts.id, "z")
+    await node.finish("a")
+    assert (await node.jobs.dag_task(facts.id, "a")).output == msgspec.Raw(b'"a"')
+
+
+async def test_an_end_that_is_not_kept_yet_is_not_shown(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": ""}, ONCE), "", "")
+    task = await node.handed("a")
+    held: list[Any] = []
+    carry_out = node.jobs.carry_out
+    monkeypatch.setattr(node.jobs, "carry_out", held.append)
+    node.hear(Done((TaskResult(task.fence, "failed", error="E: no"),)))
+    shown = await node.jobs.dag(facts.id)
+    assert (shown.state, shown.exit_code) == (JobState.COMPLETING, None)
+    assert (await node.jobs.dag_task(facts.id, "a")).state is TaskState.ASSIGNED
+    monkeypatch.undo()
+    for effect in held:
+        carry_out(effect)
+    assert (await node.ended(facts.id)).state is JobState.FAILED
+
+
+async def test_a_watch_tells_what_changed_and_ends_with_the_job(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dag_reading, "WATCH_S", 0.001)
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "", "")
+    seen: list[DagFacts] = []
+    async for one in node.jobs.watch_dag(facts.id):
+        seen.append(one)
+        if len(seen) == 1:
+            await node.finish("a")
+            await node.finish("b")
+    assert (seen[0].state, seen[-1].state, seen[-1].exit_code) == (JobState.RUNNING, JobState.COMPLETED, 0)
+    assert all([one != other for one, other in zip(seen, seen[1:], strict=False)])
+
+
+async def test_events_lines_and_the_graph(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}, DagSettings(retry=Retry(max=1, backoff=0.0))), "", "")
+    task = await node.handed("a")
+    node.hear(Underway((), (), (LogLine(task.fence, 5, "one"), LogLine(task.fence, 6, "two"))))
+    await node.finish("a", "failed", error="E: no")
+    page = await node.jobs.dag_events(facts.id, "", 1)
+    assert [one.kind for one in page.items] == ["started"]
+    rest = await node.jobs.dag_events(facts.id, page.next, 9)
+    assert [(one.kind, one.task) for one in rest.items] == [("retry", "a")] and rest.next == ""
+    lines = await node.jobs.task_logs(facts.id, "a", "", 1)
+    assert [line.text for line in lines.items] == ["one"]
+    lines = await node.jobs.task_logs(facts.id, "a", lines.next, 9)
+    assert [line.text for line in lines.items] == ["two"] and lines.next != "", "more may come"
+    graph = await node.jobs.dag_graph(facts.id)
+    assert (graph.edges, graph.left_out) == ([("a", "b")], 0)
+    await node.finish("a", count=2)
+    await node.finish("b")
+    await node.ended(facts.id)
+    assert (await node.jobs.task_logs(facts.id, "a", lines.next, 9)).next == ""
+    assert (await node.jobs.task_logs(facts.id, "b", "", 9)).next == ""
+    assert (await node.jobs.why(facts.id, "a")).text == "its job has ended, and it is completed"
+
+
+async def test_a_large_graph_is_cut(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dag_reading, "GRAPH_LIMIT", 2)
+    facts = await node.jobs.submit_dag(dag(dict.fromkeys("abcde", "")), "", "")
+    graph = await node.jobs.dag_graph(facts.id)
+    assert ([task.id for task in graph.tasks], graph.left_out) == (["a", "b"], 3)
+
+
+async def test_why_and_queues(node: Node) -> None:
+    facts = await node.jobs.submit_dag(dag({"a": {"limits": (Limit(key="db", concurrency=1),)}}), "", "")
+    why = await node.jobs.why(facts.id, "a")
+    assert (why.text, [reason.constraint for reason in why.workers]) == ("it is ready to run", ["offline"])
+    queues = await node.jobs.queues()
+    assert [(queue.handler, queue.ready) for queue in queues.queues] == [("h", 1)]
+    assert [(limit.key, limit.waiting) for limit in queues.limits] == [("db", 1)]
+
+
+# Changing.
+
+
+async def test_pause_resume_skip_and_cancel(node: Node) -> None:
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "", "c": "b"}), "", "")
+    assert (await node.jobs.pause_dag(facts.id)).state is JobState.PAUSED
+    assert (await node.jobs.skip_dag(facts.id, SkipRequest(("a",)))).counts["skipped"] == 1
+    assert (await node.jobs.resume_dag(facts.id)).state is JobState.RUNNING
+    node.beat()
+    await node.handed("b")
+    assert (await node.jobs.cancel_dag(facts.id, "enough")).state is JobState.CANCELLING
+    assert (await node.jobs.cancel_dag(facts.id, "again")).reason == "enough"
+    await node.finish("b", "cancelled")
+    end = await node.ended(facts.id)
+    assert (end.state, end.reason, end.exit_code) == (JobState.CANCELLED, "enough", 8)
+    assert (await node.jobs.cancel_dag(facts.id, "")).state is JobState.CANCELLED
+    for asking in (
+        node.jobs.pause_dag(facts.id),
+        node.jobs.resume_dag(facts.id),
+        node.jobs.skip_dag(facts.id, SkipRequest(("a",))),
+    ):
+        with pytest.raises(Conflict, match="it has ended"):
+            await asking
+    waiting = await node.jobs.submit_dag(dag({"x": ""}), "", "")
+    await node.handed("x")
+    assert (await node.jobs.cancel_dag(waiting.id, "")).reason == "cancelled"
+
+
+async def test_dead_letters_are_listed_and_replayed(node: Node) -> None:
+    node.beat()
+    ids = []
+    for name in ("a", "b"):
+        facts = await node.jobs.submit_dag(dag({name: {"config": msgspec.Raw(b"1")}}, ONCE), "", "")
+        await node.finish(name, "failed", error="E: no", cause="E", classes=("E",))
+        await node.ended(facts.id)
+        ids.append(facts.id)
+    page = await node.jobs.dead_letters("", 1)
+    (letter,) = page.items
+    assert (letter.id, letter.cause, letter.error) == (f"{ids[0]}/a", "E", "E: no")
+    assert [(one.attempt, one.worker) for one in letter.attempts] == [(1, "w")]
+    rest = await node.jobs.dead_letters(page.next, 1)
+    assert [one.task for one in rest.items] == ["b"] and rest.next == ""
+    with pytest.raises(Invalid, match="cursor"):
+        await node.jobs.dead_letters("1", 1)
+    assert (await node.jobs.replay(letter.id, msgspec.Raw(b"2"))).state is JobState.RUNNING
+    assert (await node.handed("a", 2)).config == b"2"
+    with pytest.raises(Conflict, match="only dead letters are replayed"):
+        await node.jobs.replay(letter.id, None)
+    await node.finish("a", count=2)
+    await node.ended(ids[0])
+    await node.jobs.replay(f"{ids[1]}/b", None)
+    assert (await node.handed("b", 2)).config == b"1"
+
+
+async def test_a_job_that_has_ended_is_run_again(node: Node) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}, ONCE), "", "")
+    await node.finish("a")
+    await node.finish("b", "failed")
+    await node.ended(facts.id)
+    with pytest.raises(NoSuchTask):
+        await node.jobs.retry_dag(facts.id, RetryRequest((), {"z": msgspec.Raw(b"1")}))
+    with pytest.raises(Invalid, match="has no task z"):
+        await node.jobs.retry_dag(facts.id, RetryRequest(("z",)))
+    assert not node.jobs.durable.jobs
+    first, second = await asyncio.gather(
+        *[node.jobs.retry_dag(facts.id, RetryRequest()) for _ in range(2)], return_exceptions=True
+    )
+    assert isinstance(first, DagFacts) and isinstance(second, Invalid)
+    assert (await node.handed("b", 2)).inputs == {"a": b'"a"'}
+    await node.finish("b", count=2)
+    assert (await node.ended(facts.id)).state is JobState.COMPLETED
+    with pytest.raises(NoSuchJob):
+        await node.jobs.retry_dag("nothing", RetryRequest())
+
+
+async def test_a_job_that_ends_while_it_is_asked_to_run_again_is_to_be_asked_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": ""}, ONCE), "", "")
+    await node.finish("a")
+    task = node.jobs._task
+
+    async def end_meanwhile(id: str, name: str) -> Any:
+        found = await task(id, name)
+        await node.finish("b")
+        await node.until(lambda: node.jobs.durable.job(id) is None)
+        return found
+
+    monkeypatch.setattr(node.jobs, "_task", end_meanwhile)
+    with pytest.raises(Unavailable, match="has ended just now: ask again"):
+        await node.jobs.retry_dag(facts.id, RetryRequest((), {"a": msgspec.Raw(b"1")}))
+
+
+# Schedules.
+
+
+async def test_a_schedule_submits_its_job_once_for_each_instant(node: Node) -> None:
+    view = await node.jobs.put_schedule(dag({"a": ""}, schedule="* * * * *", name="nightly"), "me")
+    assert (view.name, view.cron, view.last_job) == ("nightly", "* * * * *", "")
+    with pytest.raises(BadDag):
+        await node.jobs.put_schedule(dag({"a": "z"}, schedule="* * * * *"), "")
+    await node.jobs.follow_schedules()
+    assert not node.jobs.durable.jobs, "it is not due"
+    (row,) = node.records.schedules()
+    due = msgspec.structs.replace(row, next_ms=1000)
+    for _ in range(2):  # also when the manager died before it had noted that
+        node.records.apply([PutSchedule(due)])
+        await node.jobs.follow_schedules()
+    assert len(node.jobs.durable.jobs) == 1
+    (view,) = await node.jobs.schedules()
+    (job,) = node.jobs.durable.jobs.values()
+    assert view.last_job == job.row.id and job.row.submitted_by == "me"
+    assert view.next_at > "2020"
+    await node.jobs.drop_schedule("nightly")
+    assert await node.jobs.schedules() == []
+    with pytest.raises(NoSuchSchedule):
+        await node.jobs.drop_schedule("nightly")
+
+
+async def test_a_schedule_that_cannot_be_followed_does_not_hold_up_the_others(node: Node) -> None:
+    good = dag({"a": ""}, name="good")
+    rows = [
+        ScheduleRow(name="bad", cron="* * * * *", spec=msgspec.json.encode(dag({"a": "z"})), next_ms=1),
+        ScheduleRow(name="good", cron="* * * * *", spec=msgspec.json.encode(good), next_ms=1),
+        ScheduleRow(name="ugly", cron="* * * * *", spec=b"{}", next_ms=1),
+    ]
+    node.records.apply([PutSchedule(row) for row in rows])
+    await node.jobs.follow_schedules()
+    assert [job.row.name for job in node.jobs.durable.jobs.values()] == ["good"]
+    alarms = [event["text"] for event in node.events if event["event"] == "alarm"]
+    assert [text.split(" could")[0] for text in alarms] == ["the schedule bad", "the schedule ugly"]
+    await node.jobs.follow_schedules()
+    assert len(node.events) == 2, "they wait for their next instant"
+
+
+# Life.
+
+
+async def test_nothing_is_answered_before_the_store_was_read(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    with pytest.raises(Unavailable, match="is still reading its dag jobs"):
+        await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    await node.jobs.close()
+
+
+async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "PAGE", 1)
+    first = await node_of()
+    first.beat()
+    facts = await first.jobs.submit_dag(dag({"a": "", "b": "a", "c": "b"}), "", "")
+    await first.finish("a", output=b'"' + b"x" * 50_000 + b'"')
+    old = await first.handed("b")
+    await first.jobs.close()
+    second = await node_of()
+    assert second.jobs.durable.epoch > first.jobs.durable.epoch
+    assert second.jobs.durable.expected() == [("w", 1, 7)]
+    await second.until(lambda: second.jobs.durable.jobs[1].tasks[1].policy is not None)
+    second.hear(Done((TaskResult(old.fence, "completed", b"7"),)))
+    await second.until(lambda: old.fence in second.took)
+    second.beat()
+    assert (await second.handed("c")).inputs == {"b": b"7"}
+    await second.finish("c")
+    assert (await second.ended(facts.id)).state is JobState.COMPLETED
+
+
+async def test_a_large_output_is_read_from_its_file_and_its_loss_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handout, "CACHE_LIMIT_BYTES", 0)
+    large = b'"' + b"x" * 50_000 + b'"'
+    facts = await node.jobs.submit_dag(dag({"a": "", "b": "a", "c": "b"}), "", "")
+    node.beat()
+    await node.finish("a", output=large)
+    assert (await node.handed("b")).inputs == {"a": large}
+    blobs, lost = node.blobs, hashlib.sha256(large[:-1] + b' "').hexdigest()
+    monkeypatch.setattr(blobs, "get", lambda digest: None)
+    await node.finish("b", output=large[:-1] + b' "')
+    end = await node.ended(facts.id)
+    assert end.reason == "Task c failed: the output of task b is lost: run that one again"
+    assert lost in blobs.digests()
+
+
+async def test_a_store_has_one_manager_at_a_time(node: Node, tmp_path: Path) -> None:
+    with pytest.raises(StoreTaken, match="another manager has the store .*: stop it; if it was killed, wait 10 s"):
+        Node(tmp_path, owner="another")
+
+
+async def test_the_lease_is_kept_and_had_again_if_nobody_took_it(node: Node) -> None:
+    await node.jobs.keep_lease()
+    (lease,) = node.records.leases("manager")
+    assert lease.epoch == node.jobs.durable.epoch
+    node.records.release("owner", [(lease.key, lease.epoch)])  # as if it had been over for long
+    await node.jobs.keep_lease()
+    assert node.broken == []
+    (lease,) = node.records.leases("manager")
+    assert lease.owner == "owner"
+
+
+async def test_a_manager_whose_store_was_taken_stops(node: Node) -> None:
+    (lease,) = node.records.leases("manager")
+    node.records.release("owner", [(lease.key, lease.epoch)])
+    (other,) = node.records.acquire(["manager"], "another", 1000)
+    await node.jobs.keep_lease()
+    assert "another manager has taken the store" in str(node.broken[0])
+    node.records.release("another", [(other.key, other.epoch)])
+    await node.jobs.keep_lease()
+    assert len(node.broken) == 2, "somebody had it meanwhile"
+
+
+async def test_old_jobs_and_their_files_are_swept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.beat()
+    ids = []
+    for name in ("a", "b"):
+        facts = await node.jobs.submit_dag(dag({name: ""}), "", "")
+        await node.finish(name, output=b'"' + name.encode() * 50_000 + b'"')
+        await node.ended(facts.id)
+        ids.append(facts.id)
+    monkeypatch.setattr(store_upkeep, "BLOBS_KEPT_S", -60.0)
+    await node.jobs.sweep()
+    assert len(node.blobs.digests()) == 2
+    node.records.apply([MoveJob(1, JobState.COMPLETED, 1000)])  # long ago
+    await node.jobs.sweep()
+    with pytest.raises(NoSuchJob):
+        await node.jobs.dag(ids[0])
+    assert node.blobs.digests() == [(node.records.tasks(2, (), -1, 1)[0]).blob]
+
+
+async def test_chores_are_done_again_and_again_and_their_slips_are_told(
+    node_of: NodeOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LEASE_EVERY_S", "SWEEP_S", "SCHEDULE_S"):
+        monkeypatch.setattr(durable, name, 0.001)
+    errors: list[Exception] = [RecordsUnavailable("locked"), ZeroDivisionError("a slip")]
+
+    async def sweep(jobs: DurableJobs) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    monkeypatch.setattr(DurableJobs, "sweep", sweep)
+    node = await node_of()
+    await node.until(lambda: bool(node.broken))
+    assert [str(error) for error in node.broken] == ["the store failed: ZeroDivisionError('a slip')"]
+    due = ScheduleRow(name="s", cron="* * * * *", spec=msgspec.json.encode(dag({"a": ""})), next_ms=1)
+    node.records.apply([PutSchedule(due)])
+    await node.until(lambda: bool(node.jobs.durable.jobs))
+
+
+async def test_what_cannot_be_read_now_is_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "AGAIN_S", 0.001)
+    monkeypatch.setattr(handout, "SPECS_LIMIT_BYTES", 1)
+    read, failures = node.records.specs, [RecordsUnavailable("locked")]
+
+    def fail_once(keys: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read(keys)
+
+    monkeypatch.setattr(node.records, "specs", fail_once)
+    await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    node.beat()
+    await node.handed("a")
+
+
+async def test_rows_that_cannot_be_understood_break_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handout, "SPECS_LIMIT_BYTES", 1)
+    monkeypatch.setattr(node.records, "specs", lambda keys: {key: (b"{}", b"") for key in keys})
+    await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    node.beat()
+    await node.until(lambda: bool(node.broken))
+    assert "the store failed: ValidationError" in str(node.broken[0])
+
+
+async def test_what_comes_after_its_end_is_nothing_to_it(node: Node) -> None:
+    await node.jobs.close()
+    node.jobs.carry_out(Fetch(1, (), ()))
+    node.jobs.carry_out(CallAnswered(99, "x"))
+    node.jobs._committed([])

@@ -1,0 +1,225 @@
+"""The threads of the store: commits that wait become one transaction, in order; reading never waits for them."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talka.errors import Invalid
+from talka.nodes import store_thread
+from talka.nodes.store_thread import StoreThread
+from talka.store.blobs import Blobs
+from talka.store.folder import StoreFailed
+from talka.store.records import RecordsUnavailable
+from talka.store.sqlite_file import RecordsBroken
+from talka.work.dag import INLINE_LIMIT_BYTES
+from talka.work.lifecycle import TaskState
+from talka.work.records import Change, Complete, DropSchedule
+
+
+class Slow:
+    """Records whose `apply` waits until it may, and fails as it is told."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.may.set()
+        self.began = threading.Event()
+        self.batches: list[list[Change]] = []
+        self.failures: list[BaseException] = []
+
+    def apply(self, changes: Sequence[Change]) -> list[int]:
+        self.began.set()
+        assert self.may.wait(30)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.batches.append(list(changes))
+        return [1] * len(changes)
+
+
+class Scene:
+    def __init__(self, folder: Path) -> None:
+        self.records = Slow()
+        self.blobs = Blobs(folder / "blobs")
+        self.told: list[Any] = []
+        self.event = asyncio.Event()
+        self.thread = StoreThread(
+            self.records,  # type: ignore[arg-type]
+            self.blobs,
+            self.tell,
+            self.tell,
+            self.tell,
+        )
+
+    def tell(self, what: Any) -> None:
+        self.told.append(what)
+        self.event.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30):
+            while not holds():
+                await self.event.wait()
+                self.event.clear()
+
+    def commit(self, ticket: int, *names: str) -> None:
+        self.thread.commit(ticket, [DropSchedule(name) for name in names])
+
+    def names(self) -> list[list[str]]:
+        return [[getattr(change, "name", "") for change in batch] for batch in self.records.batches]
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.records.may.set()
+    await scene.thread.close()
+
+
+async def busy(scene: Scene) -> None:
+    """The store is at work with ticket 1."""
+    scene.records.may.clear()
+    scene.commit(1, "a")
+    assert await asyncio.to_thread(scene.records.began.wait, 30)
+
+
+async def test_commits_that_came_while_it_was_busy_are_one_transaction(scene: Scene) -> None:
+    await busy(scene)
+    scene.commit(2, "b", "c")
+    scene.commit(3, "d")
+    assert scene.told == []
+    scene.records.may.set()
+    await scene.until(lambda: scene.told == [[1], [2, 3]])
+    assert scene.names() == [["a"], ["b", "c", "d"]]
+    scene.commit(4, "e")  # it sleeps between
+    await scene.until(lambda: scene.told[2:] == [[4]])
+
+
+async def test_a_commit_of_no_changes_is_answered_in_its_turn(scene: Scene) -> None:
+    await busy(scene)
+    scene.commit(2)
+    scene.records.may.set()
+    await scene.until(lambda: scene.told == [[1], [2]])
+    assert scene.names() == [["a"]]
+
+
+async def test_a_transaction_has_an_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_thread, "CHANGES_AT_ONCE", 2)
+    await busy(scene)
+    for ticket in range(2, 6):
+        scene.commit(ticket, "x")
+    scene.records.may.set()
+    await scene.until(lambda: scene.told == [[1], [2, 3], [4, 5]])
+
+
+async def test_reading_does_not_wait_for_writing(scene: Scene) -> None:
+    await busy(scene)
+    assert await scene.thread.read(sum, [1, 2]) == 3
+    assert scene.told == []
+
+
+async def test_an_error_of_a_reader_is_the_readers(scene: Scene) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await scene.thread.read(divmod, 1, 0)
+
+
+async def test_what_the_store_cannot_take_now_is_tried_until_it_can(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_thread, "AGAIN_S", 0.001)
+    scene.records.failures = [RecordsUnavailable("the disk is full"), RecordsUnavailable("the disk is full")]
+    scene.commit(1, "a")
+    await scene.until(lambda: scene.told == ["the disk is full", "", [1]])
+    assert scene.thread.problem == ""
+    assert scene.names() == [["a"]]
+
+
+async def test_the_problem_is_there_as_long_as_it_lasts(scene: Scene) -> None:
+    scene.records.failures = [RecordsUnavailable("the disk is full")]
+    scene.commit(1, "a")
+    await scene.until(lambda: scene.told == ["the disk is full"])
+    assert scene.thread.problem == "the disk is full"
+    await scene.until(lambda: scene.thread.problem == "")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Invalid("a job is kept already"), RecordsBroken("nobody knows"), MemoryError()],
+    ids=["invalid", "broken", "other"],
+)
+async def test_what_it_can_never_take_breaks_it_and_nothing_later_is_written(scene: Scene, error: Exception) -> None:
+    await busy(scene)
+    scene.commit(2, "b")
+    scene.commit(3, "c")
+    scene.records.failures = [error]
+    scene.records.may.set()
+    await scene.until(lambda: scene.told == [error])
+    await scene.thread.close()
+    assert scene.names() == []
+
+
+async def test_large_outputs_go_into_files(scene: Scene) -> None:
+    small, large = b"1" * INLINE_LIMIT_BYTES, b"2" * (INLINE_LIMIT_BYTES + 1)
+    scene.thread.commit(
+        1, [Complete(1, n, 7, TaskState.COMPLETED, 5, output) for n, output in ((0, small), (1, large))]
+    )
+    await scene.until(lambda: scene.told == [[1]])
+    digest = hashlib.sha256(large).hexdigest()
+    ((first, second),) = scene.records.batches
+    assert isinstance(first, Complete) and isinstance(second, Complete)
+    assert (first.output, first.blob) == (small, "")
+    assert (second.output, second.blob, second.fence) == (b"", digest, 7)
+    assert scene.blobs.get(digest) == large
+
+
+async def test_a_file_that_cannot_be_written_now_is_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store_thread, "AGAIN_S", 0.001)
+    failures = [StoreFailed(tmp_path, "the disk is full")]
+    put = scene.blobs.put
+
+    def fail_once(digest: str, content: bytes) -> None:
+        if failures:
+            raise failures.pop()
+        put(digest, content)
+
+    monkeypatch.setattr(scene.blobs, "put", fail_once)
+    scene.thread.commit(1, [Complete(1, 0, 7, TaskState.COMPLETED, 5, b"2" * (INLINE_LIMIT_BYTES + 1))])
+    await scene.until(lambda: scene.told == ["the disk is full", "", [1]])
+
+
+async def test_what_waits_is_written_before_it_ends(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_thread, "CHANGES_AT_ONCE", 2)
+    await busy(scene)
+    for ticket in range(2, 7):
+        scene.commit(ticket, str(ticket))
+    scene.records.may.set()
+    await scene.thread.close()
+    assert [name for batch in scene.names() for name in batch] == ["a", "2", "3", "4", "5", "6"]
+
+
+async def test_it_ends_though_the_store_takes_nothing(scene: Scene) -> None:
+    scene.records.failures = [RecordsUnavailable("the disk is full") for _ in range(9)]
+    scene.commit(1, "a")
+    await scene.until(lambda: scene.told == ["the disk is full"])
+    await scene.thread.close()
+    assert scene.names() == []
+    assert len(scene.records.failures) > 5
+
+
+def test_nobody_is_told_when_the_loop_is_gone(tmp_path: Path) -> None:
+    async def begin() -> Scene:
+        scene = Scene(tmp_path)
+        await busy(scene)
+        return scene
+
+    scene = asyncio.run(begin())
+    scene.records.may.set()
+    scene.thread._orders.put(None)
+    scene.thread._thread.join(30)
+    assert not scene.thread._thread.is_alive()
+    assert scene.names() == [["a"]] and scene.told == []
