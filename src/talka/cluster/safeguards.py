@@ -59,6 +59,15 @@ class Safeguards(msgspec.Struct, frozen=True):
     """The same submission sent twice is one job."""
     correlated_hold: bool = True
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
+    # dag jobs
+    attempt_fence: bool = True
+    """A result counts if it is of the attempt that was given out last; one that was given up brings none any more."""
+    task_result_key: bool = True
+    """The result of an attempt at a task is accepted once, however often it is told."""
+    leased_limits: bool = True
+    """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
+    commit_first: bool = True
+    """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""
 
 
 ALL: Final = Safeguards()
