@@ -58,7 +58,7 @@ fix: $(STAMP) ## format, and mend what the linter can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-sim: $(STAMP) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership or jobs
+sim: $(STAMP) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership, jobs or dags
 	@$(BIN)/python -m tests.sim replay $(SEED) --kind $(KIND)
 
 sim-long: $(STAMP) ## new seeds for SECONDS=600, and a thousand members once

@@ -190,9 +190,9 @@ class DagPlay:
 
     # Workers.
 
-    def beat(self, name: str, *, boot: int = 1, folder: int = 7, cores: int = 4, **more: Any) -> None:
+    def beat(self, name: str, *, boot: int = 1, folder: int = 7, cores: int = 4, number: int = 0, **more: Any) -> None:
         facts = WorkerFacts(cores, folder=folder, handlers=more.pop("handlers", ("h",)), **more)
-        self.take(self.durable.on_beat(self.now, name, boot, facts, cores, facts.state))
+        self.take(self.durable.on_beat(self.now, name, boot, facts, cores, facts.state, number))
 
     def lose(self, name: str, boot: int = 1) -> None:
         self.take(self.durable.on_worker_lost(self.now, name, boot, "its lease is over"))

@@ -133,7 +133,6 @@ def test_what_happens_to_a_task_is_written() -> None:
     story.take(story.job.completed(story.now, story["a"]))
     assert story.job.end(story.now) == [
         MoveJob(3, JobState.COMPLETED, at_ms, counts={"completed": 1}),
-        PutEvent(EventRow(job=3, at_ms=at_ms, kind="ended", text="It is completed.")),
     ]
     assert story.job.end(story.now) == []
     assert story.job.has_ended
@@ -341,7 +340,7 @@ def test_a_paused_job_gives_nothing_out_and_goes_on_when_resumed() -> None:
         (JobState.PAUSED, ""),
         (JobState.RUNNING, ""),
     ]
-    assert [len(story.events(kind)) for kind in ("started", "paused", "resumed")] == [1, 1, 1]
+    assert [len(story.events(kind)) for kind in ("paused", "resumed")] == [1, 1]
 
 
 def test_a_job_may_end_while_it_is_paused() -> None:

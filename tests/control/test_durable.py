@@ -10,8 +10,8 @@ from talka.cluster.safeguards import Safeguards
 from talka.control import dag_shelf, durable, durable_workers, handout
 from talka.control.dag_shelf import Full, KeyTaken
 from talka.control.durable import NEVER
-from talka.control.durable_news import CallAnswered, DagEnded, Fetch
-from talka.errors import Invalid, Unavailable
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.errors import Invalid
 from talka.wire.tasks import (
     Hand,
     Holding,
@@ -25,11 +25,16 @@ from talka.wire.tasks import (
 )
 from talka.work.dag import BadDag, Limit, Retry, Timeouts
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import Claim, Complete, DropJob, Extend, PutJob, PutLogs, PutTasks
+from talka.work.records import Claim, Complete, DropJob, Extend, MoveJob, PutEvent, PutJob, PutLogs, PutTasks, Release
 
 SECOND = 1_000_000_000
 Play = Any
 PlayOf = Callable[..., Any]
+
+
+def kinds(commit: Commit) -> list[type]:
+    """Of what a commit changes; events only tell of it."""
+    return [type(change) for change in commit.changes if not isinstance(change, PutEvent)]
 
 
 # Nothing is told before it is durable.
@@ -40,20 +45,33 @@ def test_a_job_is_acknowledged_and_runs_once_it_is_durable(play: Play) -> None:
     play.hold()
     id = play.submit({"a": ""})
     assert play.answers == [] and play.handed == {}
-    assert play.durable.job(id).state is JobState.SUBMITTED
+    assert len(play.changes(Claim)) == 1 and play.waits == (1, 0), "it is claimed in the commit that submits it"
     play.commit()
     assert play.answers == [CallAnswered(1, id)]
     assert [task.id for task in play.handed.values()] == ["a"]
     assert play.durable.job(id).state is JobState.RUNNING
 
 
-def test_the_first_attempt_is_handed_with_its_claim_and_a_later_one_after_it(play: Play) -> None:
+def test_a_job_that_came_in_parts_is_claimed_in_the_commit_of_its_end(play: Play) -> None:
+    play.beat("w")
+    draft = play.begin()
+    play.add(draft, {"a": ""})
+    play.hold()
+    play.end(draft)
+    assert play.handed == {}
+    assert kinds(play.commits[-1]) == [MoveJob, Claim]
+    play.commit()
+    assert play.names() == {"a"} and play.answers[-1].job == draft
+
+
+def test_every_attempt_is_handed_once_its_claim_is_durable(play: Play) -> None:
     play.submit({"a": ""}, retry=Retry(max=3, backoff=0.0))
     play.hold()
     play.beat("w")
-    (first,) = play.handed
-    assert [change.fence for change in play.changes(Claim)] == [first], "on its way, and handed"
+    assert len(play.changes(Claim)) == 1 and play.handed == {}
     play.commit()
+    (first,) = play.handed
+    assert [change.fence for change in play.changes(Claim)] == [first]
     play.result(first, "failed", error="E: no")
     assert list(play.handed) == [first]
     play.commit()
@@ -69,9 +87,11 @@ def test_a_result_is_taken_once_it_is_durable(play: Play) -> None:
     play.done("a")
     assert play.took == []
     assert "b" not in play.names()
+    assert kinds(play.commits[-1]) == [Complete, Claim], "what waited is claimed with it"
     play.commit()
     assert play.took == [play.fence("a")]
     assert "b" in play.names()
+    assert play.waits == (0, 0)
 
 
 def test_what_waited_for_a_task_that_failed_is_handed_once_that_is_durable(play: Play) -> None:
@@ -102,9 +122,9 @@ def test_the_end_of_a_job_is_told_once_it_is_on_record(play: Play) -> None:
     id = play.submit({"a": ""})
     play.hold()
     play.done("a")
-    play.commit()  # the task's end, from which the job's follows
     assert play.ended == []
     assert play.durable.job(id) is not None
+    assert kinds(play.commits[-1]) == [Complete, MoveJob], "both or neither"
     play.commit()
     assert play.ended == [DagEnded(id, JobState.COMPLETED, "")]
     assert play.durable.job(id) is None
@@ -122,14 +142,27 @@ def test_who_asks_again_is_answered_after_what_was_asked_before(play: Play) -> N
     assert play.answers[1:] == [CallAnswered(7, id)]
 
 
-def test_a_job_that_is_not_durable_yet_cannot_be_changed(play: Play) -> None:
+def test_a_job_that_is_not_durable_yet_is_changed_after_it(play: Play) -> None:
     play.hold()
     id = play.submit({"a": ""})
-    with pytest.raises(Unavailable, match="is just being kept: try again in a moment"):
-        play.change(id, "pause")
-    play.release()
     play.change(id, "pause")
-    assert play.durable.job(id).state is JobState.PAUSED
+    play.commit()
+    assert play.answers == [CallAnswered(1, id)]
+    play.release()
+    assert play.answers[1:] == [CallAnswered(2, id)]
+    play.beat("w")
+    assert play.handed == {} and play.durable.job(id).state is JobState.PAUSED
+
+
+def test_what_is_given_up_before_its_claim_is_durable_is_not_handed(play: Play) -> None:
+    play.submit({"a": ""})
+    play.hold()
+    play.beat("w")
+    play.lose("w")
+    play.release()
+    assert play.handed == {}
+    play.beat("v")
+    assert [(to, task.attempt) for to, task in play.hands] == [("v", 2)]
 
 
 # Results.
@@ -200,10 +233,20 @@ def test_how_long_a_task_took_counts_only_if_it_ran_to_an_end(play: Play) -> Non
     play.beat("w", cores=1)
     play.submit({f"t{number}": "" for number in range(600)})
     before = len(play.handed)
-    play.result(play.fence("t0"), "refused", cause="full", took_us=1)
+    play.result(play.fence("t0"), "refused", cause="handlers", took_us=1)
     assert len(play.handed) == before + 1, "nobody knows how long they take"
     play.result(play.fence("t1"), took_us=10)
     assert len(play.handed) > before + 2, "they are short"
+
+
+def test_a_worker_that_has_no_room_or_no_lease_gets_nothing_until_it_beats(play: Play) -> None:
+    play.beat("w", cores=1)
+    play.submit({f"t{number}": "" for number in range(600)})
+    before = len(play.handed)
+    play.result(play.fence("t0"), "refused", cause="lease")
+    assert len(play.handed) == before
+    play.beat("w", cores=1)
+    assert len(play.handed) == before + 1
 
 
 def test_progress_and_lines_of_running_attempts_are_kept(play: Play) -> None:
@@ -225,6 +268,16 @@ def test_progress_and_lines_of_running_attempts_are_kept(play: Play) -> None:
     task = play.task("a")
     play.done("a")
     assert task.checkpoint == b"", "memory has it no longer"
+
+
+def test_lines_that_their_result_overtook_are_kept(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    play.done("a")
+    play.hear("w", Underway((), (Progress(fence, b"1"),), (LogLine(fence, 5, "the last"),)))
+    assert [(row.attempt, row.text) for row in play.records.logs(1, 0, 0, 9)] == [(1, "the last")]
+    assert play.changes(Extend) == []
 
 
 def test_what_managers_say_is_nothing_to_them(play: Play) -> None:
@@ -254,10 +307,35 @@ def test_when_nobody_knows_who_lives_nothing_is_given_out(play: Play) -> None:
     play.submit({"b": ""})
     assert play.names() == {"a"} and play.durable.under_way == 1
     play.beat("w")
-    assert play.names() == {"a"}, "it is asked first what it has"
-    play.hear("w", Holding(play.epoch, (play.fence("a"),)))
-    play.beat("w")
     assert play.names() == {"a", "b"}
+
+
+def test_what_was_handed_is_not_lost_because_the_manager_did_not_lead_for_a_while(play: Play) -> None:
+    play.beat("w")
+    play.beat("idle")
+    play.submit({"a": ""})
+    worker = play.worker_of("a")
+    play.durable.on_stepped_down(play.now)
+    play.beat(worker)
+    assert play.said(Which) == [], "it is of this epoch, and may be on its way"
+    play.hear(worker, Holding(play.epoch, ()))
+    assert play.durable.under_way == 1
+    assert list(play.durable._attempts._workers) == [worker], "nobody would say of those without tasks that they left"
+
+
+def test_what_is_handed_names_the_life_and_the_last_beat_of_its_worker(play: Play) -> None:
+    play.beat("w", boot=3, number=41)
+    play.beat("w", boot=3, number=40)
+    play.submit({"a": ""})
+    assert [(hand.boot, hand.beat) for hand in play.said(Hand)] == [(3, 41)]
+    play.hold()
+    play.submit({"b": ""})
+    play.beat("w", boot=3, number=42)
+    play.release()
+    assert [(hand.boot, hand.beat) for hand in play.said(Hand)][1:] == [(3, 42)], "as it was when it was handed"
+    play.lose("w", boot=3)
+    play.beat("w", boot=4, number=1)
+    assert (play.said(Hand)[-1].boot, play.said(Hand)[-1].beat) == (4, 1)
 
 
 def test_a_worker_of_another_name_with_the_same_beginning_keeps_its_tasks(play: Play) -> None:
@@ -565,6 +643,12 @@ def test_a_task_whose_key_was_done_before_is_done_with_the_submission(play: Play
     assert play.row(0).attempts == 0
 
 
+def test_the_delay_of_a_task_that_was_done_before_does_not_count(play: Play) -> None:
+    play.submit({"a": {"key": "k", "delay": 60.0}, "b": {"delay": 60.0}}, keyed={"k": (b"1", "")})
+    assert [change.index for change in play.changes(Release)] == [1]
+    assert play.row(0).state is TaskState.COMPLETED
+
+
 def test_a_job_of_which_all_was_done_before_is_over_at_once(play: Play) -> None:
     draft = play.begin()
     play.add(draft, {"a": {"key": "k"}, "b": {"key": "other"}})
@@ -640,10 +724,13 @@ def test_a_job_that_ended_twice_before_it_was_kept_is_forgotten_once(play: Play)
     id = play.submit({"a": ""}, retry=Retry(max=0))
     play.hold()
     play.result(play.fence("a"), "failed")
+    play.lose("w")
     play.rerun(id)
-    play.result(play.fence("a"), "failed", error="E: again")
+    play.change(id, "cancel", "")
+    play.commit()
+    assert play.durable.job(id) is not None
     play.release()
-    assert [one.state for one in play.ended] == [JobState.FAILED] * 2
+    assert [one.state for one in play.ended] == [JobState.FAILED, JobState.CANCELLED]
     assert play.durable.jobs == {}
 
 
@@ -728,6 +815,15 @@ def test_limits_hold_for_all_jobs_together(play: Play) -> None:
     play.done("a")
     assert play.names() == {"a", "b"}
     assert play.ended == [DagEnded(first, JobState.COMPLETED, "")]
+
+
+def test_a_task_that_holds_a_limit_is_handed_once_its_claim_is_durable(play: Play) -> None:
+    play.submit({"a": {"limits": (Limit(key="db", concurrency=1),)}, "b": ""})
+    play.hold()
+    play.beat("w")
+    assert play.names() == set() and len(play.changes(Claim)) == 2
+    play.release()
+    assert play.names() == {"a", "b"}
 
 
 def test_a_rate_lets_the_next_start_in_time(play: Play) -> None:

@@ -45,15 +45,22 @@ def test_what_was_not_durable_is_not_there(play: Play) -> None:
     assert play.handed[play.fence("a")].attempt == 1, "its claim was lost too"
 
 
-def test_a_job_all_of_whose_tasks_ended_ends(play: Play) -> None:
+def test_the_last_task_and_its_job_end_together_or_not_at_all(play: Play) -> None:
     play.beat("w")
     play.submit({"a": ""})
+    fence = play.fence("a")
     play.hold()
     play.done("a")
+    play.restart()
+    play.go_on()
+    assert play.job_row().state is JobState.RUNNING and play.row(0).state is not TaskState.COMPLETED
+    play.hold()
+    play.result(fence)
     play.commit()
     play.restart()
     play.go_on()
-    assert [one.state for one in play.ended] == [JobState.COMPLETED]
+    assert play.durable.jobs == {}
+    assert play.job_row().state is JobState.COMPLETED and play.row(0).state is TaskState.COMPLETED
 
 
 def test_a_draft_that_was_broken_off_is_dropped(play: Play) -> None:
@@ -215,11 +222,22 @@ def test_one_of_the_same_name_from_another_folder_has_nothing_of_it(play: Play) 
     assert play.names() == {"a"}
 
 
-def test_what_a_former_life_gave_out_and_did_not_keep_is_recalled(play: Play) -> None:
-    play.submit({"a": "", "b": ""})
+def test_what_a_former_life_did_not_keep_was_not_handed(play: Play) -> None:
+    play.submit({"a": ""})
     play.hold()
     play.beat("w")
+    play.restart()
+    play.go_on()
+    play.beat("w")
+    assert play.said(Which) == []
+    assert [task.attempt for _, task in play.hands] == [1]
+
+
+def test_what_a_former_life_gave_up_and_a_worker_still_holds_is_recalled(play: Play) -> None:
+    play.submit({"a": "", "b": ""})
+    play.beat("w")
     a, b = play.fence("a"), play.fence("b")
+    play.lose("w")
     play.restart()
     play.go_on()
     play.beat("w")

@@ -65,6 +65,7 @@ from talka.wire.tasks import (
 MS = 1_000_000
 SECOND = 1_000 * MS
 EPOCH = 7
+BOOT = 0xB007
 FIRST = EPOCH << 32
 SEGFAULT = ExitFacts("SIGSEGV", signal="SIGSEGV", memory_bytes=4096, text="it was ended by SIGSEGV")
 Kind = TypeVar("Kind")
@@ -102,8 +103,10 @@ class Rig:
         """Of every attempt that was told to run, the core."""
         self.begun: list[int] = []
         self.tickets = 0
-        self.pool = HandlerPool("w1", cores, self.disk, files=files, persist=self.persist, safeguards=safeguards)
-        self.pool.has_lease = True
+        self.pool = HandlerPool(
+            "w1", cores, self.disk, boot=BOOT, files=files, persist=self.persist, safeguards=safeguards
+        )
+        self.pool.lease_granted(1)
         self.take(self.pool.start(self.now))
 
     def persist(self, puts: tuple[tuple[str, bytes | None], ...]) -> Persist:
@@ -1409,6 +1412,54 @@ def test_a_neighbour_of_one_that_was_killed_is_refused_when_the_lease_ends_meanw
     rig.exit(1, ExitFacts("SIGKILL"))
 
     assert rig.outcomes == [(1, "cancelled", "cancelled"), (2, "refused", "lease")]
+
+
+def test_what_waits_for_the_disk_when_the_lease_ends_is_not_begun_under_the_next() -> None:
+    rig = Rig()
+    rig.disk_waits = True
+    rig.hear(Which(EPOCH))
+    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}))
+    rig.hand(task(1))
+
+    rig.take(rig.pool.lease_ended(rig.now))
+    rig.pool.lease_granted(9)
+    rig.write()
+
+    assert rig.begun == [] and rig.outcomes == []
+    assert rig.all(Holding) == [Holding(EPOCH, ())], "whoever handed it learns that it is not here"
+    rig.hand(task(1, fed=1))
+    assert rig.outcomes == [(1, "refused", "inputs")]
+
+
+def test_what_was_handed_before_the_present_lease_is_refused() -> None:
+    rig = Rig()
+    rig.take(rig.pool.lease_ended(rig.now))
+    rig.pool.lease_granted(9)
+    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}))
+
+    rig.hear(Hand(EPOCH, (task(1, fed=1), task(2)), BOOT, 8))
+    assert rig.begun == []
+    assert rig.outcomes == [(1, "refused", "lease"), (2, "refused", "lease")]
+    assert rig.pool.refused == {"lease": 1}
+    rig.hear(Hand(EPOCH, (task(2), task(3)), BOOT, 9))
+    rig.hear(Hand(EPOCH, (task(4),), BOOT))
+
+    assert rig.begun == [FIRST + 3, FIRST + 4], "what was refused is another's"
+    assert rig.pool.refused == {"lease": 1}
+
+
+def test_what_is_meant_for_another_life_of_this_worker_is_not_begun() -> None:
+    rig = Rig()
+
+    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}, BOOT - 1))
+    rig.hear(Hand(EPOCH, (task(1), task(2)), BOOT - 1, 9))
+    assert rig.begun == [] and rig.outcomes == []
+    assert rig.pool.refused == {"boot": 2}
+    rig.hear(Feed(EPOCH, FIRST + 2, {"a": b"2"}, BOOT))
+    rig.hear(Hand(EPOCH, (task(1, fed=1), task(2, fed=1)), BOOT, 9))
+
+    assert rig.outcomes == [(1, "refused", "inputs")], "its inputs went to that life"
+    assert rig.begun == [FIRST + 2]
 
 
 def test_results_that_nobody_took_outlive_the_lease() -> None:

@@ -44,7 +44,7 @@ def test_inputs_are_the_outputs_of_those_that_completed(play: Play) -> None:
 
 
 def test_large_inputs_travel_in_feeds_before_their_task_which_says_how_many(play: Play) -> None:
-    play.beat("w", cores=8)
+    play.beat("w", cores=8, boot=3)
     play.submit({"a": "", "b": "", "c": "", "z": "abc"})
     output = text_of(300_000)
     for id in "abc":
@@ -54,6 +54,7 @@ def test_large_inputs_travel_in_feeds_before_their_task_which_says_how_many(play
     assert [(word.fence, list(word.inputs)) for word in words[:3]] == [(fence, ["a"]), (fence, ["b"]), (fence, ["c"])]
     (task,) = words[3].tasks
     assert (task.inputs, task.fed) == ({}, 3)
+    assert [word.boot for word in words] == [3] * 4
 
 
 def test_small_inputs_share_a_feed(play: Play) -> None:
@@ -137,7 +138,7 @@ def test_an_output_that_is_lost_fails_who_needs_it(play: Play, monkeypatch: pyte
 
 def test_an_output_that_replaces_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handout, "CACHE_LIMIT_BYTES", 10)
-    one = Handout(1)
+    one = Handout(1, lambda worker: 0)
     for _ in range(5):
         one.keep_output((1, 0), b"12345")
     one.keep_output((1, 1), b"12345")
@@ -166,6 +167,6 @@ def test_a_life_of_a_worker_has_a_key() -> None:
 
 
 def test_nothing_to_give_is_nothing_to_say() -> None:
-    given = Handout(1).give([])
+    given = Handout(1, lambda worker: 0).give([])
     assert (given.effects, given.fences, given.unfit) == ([], [], [])
     assert BATCH_LIMIT_BYTES < FRAME_LIMIT_BYTES

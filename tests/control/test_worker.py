@@ -456,6 +456,8 @@ def test_while_the_only_manager_refuses_connections_the_tasks_go_on() -> None:
         rig.later(SECOND, renew=False)
     assert rig.all(LeaseEnded) == []
     rig.later(2 * SECOND, renew=False)
+    assert rig.all(LeaseEnded) == [], "a manager that was started needs a moment to answer"
+    rig.later(SECOND, renew=False)
 
     assert len(rig.all(LeaseEnded)) == 1
 
@@ -1564,6 +1566,28 @@ def test_when_the_lease_ends_what_handlers_run_is_killed() -> None:
     ]
     rig.renew()
     assert rig.worker.handlers.has_lease
+
+
+def test_a_task_that_was_handed_under_an_earlier_lease_is_refused_and_told() -> None:
+    rig = with_handlers()
+    first = rig.worker.handlers.first_beat
+    rig.later(3 * SECOND)
+    assert rig.worker.handlers.first_beat == first, "it is the same lease"
+    late = rig.all(Beat)[-1].number
+    rig.later(8 * SECOND, renew=False)
+    rig.renew()
+    present = rig.worker.handlers.first_beat
+    assert present > late > first
+    rig.forget()
+
+    rig.hear(Hand(7, (handed(1),), rig.worker.boot, late))
+    rig.hear(Hand(7, (handed(2),), rig.worker.boot + 1, present))
+    rig.hear(Hand(7, (handed(3),), rig.worker.boot, present))
+
+    assert [(result.fence & 0xFF, result.cause) for done in rig.all(Done) for result in done.results] == [(1, "lease")]
+    assert rig.worker.handlers.refused == {"lease": 1, "boot": 1}
+    rig.hear(Which(7))
+    assert sorted([fence & 0xFF for fence in rig.all(Holding)[0].fences]) == [1, 3], "the third is to be run"
 
 
 def test_without_a_lease_no_task_is_begun() -> None:

@@ -25,7 +25,7 @@ from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.wire.tasks import Done, Hand, HandedTask, LogLine, TaskMessage, TaskResult, Took, Underway
 from talka.work.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
-from talka.work.lifecycle import JobState, TaskState
+from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import MoveJob, PutSchedule, ScheduleRow
 
 ONCE = DagSettings(retry=Retry(max=0))
@@ -36,6 +36,7 @@ class Node:
 
     def __init__(self, folder: Path, owner: str = "owner") -> None:
         self.manager = self
+        self.next_tick_at = 1 << 63  # always later than what the keeper wants: it is told of everything
         self.hands: list[HandedTask] = []
         self.took: list[int] = []
         self.events: list[dict[str, Any]] = []
@@ -168,7 +169,7 @@ async def test_a_job_runs_from_submission_to_its_end(node: Node) -> None:
     end = await node.ended(facts.id)
     assert (end.state, end.exit_code, end.counts) == (JobState.COMPLETED, 0, {"completed": 2})
     assert end.ended_at and node.jobs.counts == {"completed": 1}
-    assert node.events[-1] == {"event": "dag-ended", "job": facts.id, "state": "completed", "reason": ""}
+    assert node.events == [], "there may be thousands a second that just complete"
     assert node.jobs.metrics()["dag_jobs_ended_total"] == {"completed": 1}
 
 
@@ -407,6 +408,7 @@ async def test_tasks_are_shown_as_memory_has_them(node: Node) -> None:
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "", "c": "a"}), "", "")
     task = await node.handed("a")
     node.hear(Underway((task.fence,)))
+    await node.until(lambda: all([row.worker for row in node.records.tasks(1, (), -1, 2)]))  # what was handed is kept
     page = await node.jobs.dag_tasks(facts.id, "", "", 2)
     assert [(one.id, one.state, one.worker) for one in page.items] == [("a", "running", "w"), ("b", "assigned", "w")]
     assert page.next == "1"
@@ -431,7 +433,7 @@ async def test_an_end_that_is_not_kept_yet_is_not_shown(node: Node, monkeypatch:
     node.hear(Done((TaskResult(task.fence, "failed", error="E: no"),)))
     shown = await node.jobs.dag(facts.id)
     assert (shown.state, shown.exit_code) == (JobState.COMPLETING, None)
-    assert (await node.jobs.dag_task(facts.id, "a")).state is TaskState.ASSIGNED
+    assert not is_final((await node.jobs.dag_task(facts.id, "a")).state)
     monkeypatch.undo()
     for effect in held:
         carry_out(effect)
@@ -459,9 +461,7 @@ async def test_events_lines_and_the_graph(node: Node) -> None:
     node.hear(Underway((), (), (LogLine(task.fence, 5, "one"), LogLine(task.fence, 6, "two"))))
     await node.finish("a", "failed", error="E: no")
     page = await node.jobs.dag_events(facts.id, "", 1)
-    assert [one.kind for one in page.items] == ["started"]
-    rest = await node.jobs.dag_events(facts.id, page.next, 9)
-    assert [(one.kind, one.task) for one in rest.items] == [("retry", "a")] and rest.next == ""
+    assert [(one.kind, one.task) for one in page.items] == [("started", ""), ("retry", "a")] and page.next == ""
     lines = await node.jobs.task_logs(facts.id, "a", "", 1)
     assert [line.text for line in lines.items] == ["one"]
     lines = await node.jobs.task_logs(facts.id, "a", lines.next, 9)
@@ -471,6 +471,12 @@ async def test_events_lines_and_the_graph(node: Node) -> None:
     await node.finish("a", count=2)
     await node.finish("b")
     await node.ended(facts.id)
+    page = await node.jobs.dag_events(facts.id, "", 9)
+    assert [(one.kind, one.text) for one in page.items] == [
+        ("started", ""),
+        ("retry", "attempt 1: E: no; tried again at once"),
+        ("ended", "It is completed."),
+    ]
     assert (await node.jobs.task_logs(facts.id, "a", lines.next, 9)).next == ""
     assert (await node.jobs.task_logs(facts.id, "b", "", 9)).next == ""
     assert (await node.jobs.why(facts.id, "a")).text == "its job has ended, and it is completed"

@@ -1,6 +1,6 @@
 """Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
 
-python -m tests.sim replay SEED [--kind elections|jobs|membership] [--quiet]
+python -m tests.sim replay SEED [--kind elections|jobs|dags|membership] [--quiet]
 python -m tests.sim long [--seconds 600] [--from-seed N]
 python -m tests.sim ablation [--write]
 """
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
 from talka.testing.world import SECOND, World
-from tests.sim import ablation, elections, jobs, membership, membership_figures
+from tests.sim import ablation, dags, elections, jobs, membership, membership_figures
 
-KINDS = {"elections": elections, "jobs": jobs, "membership": membership}
+KINDS = {"dags": dags, "elections": elections, "jobs": jobs, "membership": membership}
 
 
 def replay(kind: str, seed: int, is_quiet: bool) -> int:
@@ -46,7 +46,8 @@ def work(first: int) -> Iterator[tuple[str, int]]:
     """Elections mostly: their rare holes need thousands of seeds."""
     seed = first
     while True:
-        yield ("membership" if seed % 20 == 0 else "jobs" if seed % 4 == 1 else "elections"), seed
+        is_of_work = "jobs" if seed % 4 == 1 else "dags" if seed % 4 == 3 else "elections"
+        yield ("membership" if seed % 20 == 0 else is_of_work), seed
         seed += 1
 
 

@@ -12,12 +12,15 @@ from typing import Final
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from tests.sim import elections, jobs, membership_figures
+from talka.errors import Invalid
+from tests.sim import dags, elections, jobs, membership_figures
 from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
 MARK: Final = "<!-- measured -->"
 CHUNK: Final = 20
+NO_END: Final = "no end"
+"""What is violated when a node asks for its next tick at once, again and again."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -36,16 +39,23 @@ class Row(msgspec.Struct, frozen=True):
     """Only crashes for moments and cuts (see `elections.run`)."""
     is_of_jobs: bool = False
     """Histories of jobs instead of elections."""
+    is_of_dags: bool = False
+    """Of dag jobs."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
     return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True)
 
 
+def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True)
+
+
 INTACT: Final = (
     Row("nothing", ALL, (), 0, 2000),
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
     Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
+    Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
 )
 
 
@@ -81,6 +91,10 @@ ROWS: Final = (
     _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 0),
     _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 15),
     _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 10),
+    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 65),
+    _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
+    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 10),
+    _dags("dag jobs: told before it is durable (`commit_first`)", "commit_first", ("D1", "D3", "D5", "D6"), 2),
 )
 
 
@@ -93,7 +107,12 @@ class Found(msgspec.Struct):
 
 def violated(seed: int, row: Row) -> str:
     """The invariant this seed shows violated, empty when none is."""
-    if row.is_of_jobs:
+    if row.is_of_dags:
+        try:
+            world = dags.run(seed, safeguards=row.safeguards)
+        except Invalid:
+            return NO_END
+    elif row.is_of_jobs:
         world = jobs.run(seed, safeguards=row.safeguards)
     else:
         world = elections.run(

@@ -17,7 +17,7 @@ def last_line(kind: str, seed: int, hash_seed: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("kind", ["elections", "jobs", "membership"])
+@pytest.mark.parametrize("kind", ["dags", "elections", "jobs", "membership"])
 def test_a_seed_gives_the_same_trace_in_every_process_and_under_every_hash_seed(kind: str) -> None:
     lines = {last_line(kind, 7, hash_seed) for hash_seed in ("0", "1", "4242")}
 

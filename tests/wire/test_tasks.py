@@ -83,12 +83,12 @@ LINE = LogLine(FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
 PROGRESS = Progress(FENCE, b'{"row":7}')
 
 ALL: dict[str, TaskMessage] = {
-    "hand": Hand(7, (TASK,)),
+    "hand": Hand(7, (TASK,), 0xB007, 41),
     "hand-of-few-words": Hand(7, (HandedTask(FENCE, "b4k7", "a", "noop", 1, b"null"),)),
     "recall": Recall(7, (FENCE, FENCE + 1), 5_000),
     "took": Took(7, (FENCE, FENCE + 1)),
     "which": Which(7),
-    "feed": Feed(7, FENCE, {"fetch": b'"a.png"'}),
+    "feed": Feed(7, FENCE, {"fetch": b'"a.png"'}, 0xB007),
     "done": Done((FAILED, DIED, TaskResult(FENCE + 2, "completed", b"[1]"))),
     "underway": Underway((FENCE,), (PROGRESS,), (LINE,)),
     "holding": Holding(7, (FENCE, FENCE + 1), 1, 2),

@@ -62,6 +62,8 @@ class Calls:
     ) -> None:
         if not addresses:
             raise Invalid("a client needs the address of at least one manager")
+        if isinstance(addresses, str):
+            addresses = (addresses,)
         self._addresses = [parse_address(address, is_tls=ca is not None) for address in addresses]
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._tls: ssl.SSLContext | None = None

@@ -23,6 +23,8 @@ FAILED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 _PENDING, _READY, _ASSIGNED, _RUNNING = TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING
 _COMPLETED = TaskState.COMPLETED
 
+NONE_YET: Final = dict.fromkeys(TaskState, 0)
+
 
 class DagBook:
     """What there is. What happens to it is decided by `DagJob`, which is the only kind of book."""
@@ -36,7 +38,7 @@ class DagBook:
         self.tasks: list[DagTask] = []
         """By their index."""
         self._terms = Terms(settings)
-        self._counts = dict.fromkeys(TaskState, 0)
+        self._counts = NONE_YET.copy()
         self._open = 0
         """Tasks that have not ended, or whose end is not kept yet."""
         self._index_by_id: dict[str, int] | None = None

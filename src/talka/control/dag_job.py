@@ -87,7 +87,6 @@ class DagJob(DagBook):
         self._connect()
         self._set_deadlines(now)
         self._backlog.extend([task for task in self.tasks if not task.waits_for])
-        self._event(now, step, "started")
         self._go_on(now, step)
         return step
 
@@ -136,6 +135,11 @@ class DagJob(DagBook):
         return not self._open and self.state is not JobState.SUBMITTED
 
     @property
+    def is_running(self) -> bool:
+        """Something of it was given out."""
+        return bool(self._counts[_ASSIGNED] or self._counts[_RUNNING])
+
+    @property
     def has_ended(self) -> bool:
         return is_final(self.state)
 
@@ -146,11 +150,7 @@ class DagJob(DagBook):
         self.state, self.reason = self._end()
         self.next_tick_at, self._sweep_at = NEVER, None
         at_ms = self._clock(now)
-        text = self.reason or f"It is {self.state}."
-        return [
-            MoveJob(self._number, self.state, at_ms, self.reason, counts=self.counts()),
-            PutEvent(EventRow(job=self._number, at_ms=at_ms, kind="ended", text=text)),
-        ]
+        return [MoveJob(self._number, self.state, at_ms, self.reason, counts=self.counts())]
 
     # -- attempts
 

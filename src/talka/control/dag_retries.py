@@ -4,6 +4,7 @@ A task that kills its process whenever it is alone in it is given up; one that d
 runs alone from then on.
 """
 
+from functools import lru_cache
 from random import Random
 from typing import Final
 
@@ -63,6 +64,12 @@ def needs_of(spec: TaskSpec) -> Needs:
     )
 
 
+@lru_cache(maxsize=64)
+def _usual(settings: DagSettings) -> Policy:
+    """Most jobs have the settings of the one before."""
+    return policy_of(TaskSpec(id="-", handler="-"), settings)
+
+
 class Terms:
     """Needs and policies of the tasks of one job, each kept once however many tasks share it."""
 
@@ -70,7 +77,7 @@ class Terms:
 
     def __init__(self, settings: DagSettings) -> None:
         self._settings = settings
-        self.usual = policy_of(TaskSpec(id="-", handler="-"), settings)
+        self.usual = _usual(settings)
         """Of a task that says nothing of its own."""
         self._plain: dict[str, Needs] = {}
         """By handler, of tasks that ask for nothing else: nearly all."""

@@ -15,7 +15,6 @@ import msgspec
 from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dag_job import DagJob, Step
-from talka.control.dag_rows import done
 from talka.control.dag_shelf import DagShelf
 from talka.control.dag_standing import standing
 from talka.control.dag_task import DagTask
@@ -26,7 +25,7 @@ from talka.control.durable_workers import Attempts
 from talka.control.handout import Given, Handout
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
-from talka.errors import Invalid, TalkaError, Unavailable
+from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
@@ -36,17 +35,19 @@ from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import (
     EPOCH_SHIFT,
     Change,
-    Complete,
     DropJob,
     JobRow,
     LiveTask,
     MoveJob,
     PutJob,
     PutTasks,
+    Release,
     TaskKey,
 )
 
 NEVER: Final = (1 << 63) - 1
+UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
+"""Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats again."""
 MILLISECOND_NS: Final = 1_000_000
 ROWS_AT_ONCE: Final = 5_000
 SPARE: Final = 1_000
@@ -86,17 +87,14 @@ class Durable:
         self._safeguards = safeguards
         self._counter = 0
         self._tickets = 0
-        self._handout = Handout(epoch)
         self._attempts = Attempts(epoch)
+        self._handout = Handout(epoch, self._attempts.beat_of)
         self._shelf = DagShelf(next_number)
         self._ending: dict[int, int] = {}
         """Of each job how many of its ends the store does not know yet."""
         self._due: list[tuple[int, int]] = []
         """When jobs want to be ticked, those that changed their mind included."""
         self._specs = SpecReading(self._handout)
-        self._unkept: dict[int, int] = {}
-        """Jobs of which tasks ended without being completed, in so many commits that do not hold yet: what waited for
-        these may be ready, and is not handed before."""
         self._changes: list[Change] = []
         self._after = After()
         self._waiting: dict[int, After] = {}
@@ -151,7 +149,7 @@ class Durable:
         job = self._new_job(now, spec.name, spec.settings, key, by, digest, len(spec.tasks), JobState.RUNNING)
         self._changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
-        self._start_later(now, job, keyed)
+        self._start(now, job, keyed)
         self._after.answers.append(CallAnswered(call, job.row.id))
         return self._out(now)
 
@@ -183,7 +181,7 @@ class Durable:
             raise Invalid("the job has no tasks: give it at least one")
         del self._shelf.drafts[draft]
         self._changes.append(MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks)))
-        self._start_later(now, job, keyed)
+        self._start(now, job, keyed)
         self._after.answers.append(CallAnswered(call, draft))
         return self._out(now)
 
@@ -248,8 +246,6 @@ class Durable:
         job = self.job(id)
         if job is None or id in self._shelf.drafts:
             raise Invalid(f"job {id} is not under way")
-        if job.state is JobState.SUBMITTED:
-            raise Unavailable(f"job {id} is just being kept: try again in a moment")
         return job
 
     @property
@@ -283,9 +279,12 @@ class Durable:
 
     # -- workers
 
-    def on_beat(self, now: int, name: str, boot: int, facts: WorkerFacts, free: int, state: str) -> list[object]:
-        """A worker that may be given work lives. `free` are its cores that load jobs do not have."""
-        effects = self._attempts.heard(now, name, boot, facts.folder)
+    def on_beat(
+        self, now: int, name: str, boot: int, facts: WorkerFacts, free: int, state: str, number: int = 0
+    ) -> list[object]:
+        """A worker that may be given work lives. `free` are its cores that load jobs do not have; `number` is that of
+        its beat."""
+        effects = self._attempts.heard(now, name, boot, facts.folder, number)
         if self._attempts.knows(name):
             self.dispatcher.set_worker(
                 now,
@@ -312,7 +311,7 @@ class Durable:
 
     def on_stepped_down(self, now: int) -> None:
         """Nobody tells any more which workers live: those that beat again are given work again."""
-        for name in self._attempts.forget_workers():
+        for name in self._attempts.forget_idle():
             self.dispatcher.remove_worker(now, name)
 
     def on_message(self, now: int, sender: str, message: TaskMessage) -> list[object]:
@@ -340,7 +339,7 @@ class Durable:
         if task.policy is None:
             return  # what rules hold for it is being read; it is told again
         self._after.took.setdefault(sender, []).append(fence)
-        self._attempts.taken(fence)
+        self._attempts.taken(task)
         self._attempts.gone(task, is_closed=self._safeguards.task_result_key)
         has_run = result.outcome in ("completed", "failed")
         self.dispatcher.ended(now, task, result.took_us * 1000 if has_run else None)
@@ -351,9 +350,13 @@ class Durable:
             key = (job.row.number, task.index)
             if task.dependents:
                 self._handout.keep_output(key, result.output)
+            # What waited for it is claimed in the same commit, and handed when that holds.
             self._changes += job.completing(now, task, result.output, "", result.took_us)
-            self._after.completed.append(task)
+            self._take(now, job.completed(now, task))
+            self._look_after(now, job)
             return
+        if result.outcome == "refused" and result.cause in UNTIL_BEAT:
+            self.dispatcher.remove_worker(now, sender)
         if result.outcome == "died" and result.alone:
             self.dispatcher.died(now, (job.row.number, task.index), sender)
         self._take(now, job.failed(now, task, result))
@@ -372,24 +375,18 @@ class Durable:
                 self._look_after(now, job)
         return self._out(now)
 
-    def on_committed(self, now: int, ticket: int) -> list[object]:
-        after = self._waiting.pop(ticket, None)
-        if after is None:
-            return []  # it was not waited for
+    def on_committed(self, now: int, *tickets: int) -> list[object]:
+        """Those that became durable together: what they give out travels together."""
+        after = After()
+        for ticket in tickets:
+            held = self._waiting.pop(ticket, None)
+            if held is not None:  # else it was not waited for
+                after.join(held)
         effects: list[object] = list(after.answers)
         for name, fences in after.took.items():
             for first in range(0, len(fences), TASKS_LIMIT):
                 took = Took(self.epoch, tuple(fences[first : first + TASKS_LIMIT]))
                 effects.append(Speak(name, took, Lane.RESULTS))
-        for number in after.unkept:
-            self._unkept[number] -= 1
-            if not self._unkept[number]:
-                del self._unkept[number]
-        for job, keyed in after.started:
-            self._start(now, job, keyed)
-        for task in after.completed:
-            self._take(now, task.job.completed(now, task))
-            self._look_after(now, task.job)
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
         effects += self._given(now, self._handout.give(hand))
         for job, state, reason in after.ended:
@@ -452,7 +449,6 @@ class Durable:
             submitted_by=by,
         )
         job = DagJob(row, settings, self._rng, self._wall_ms)
-        job.state = JobState.SUBMITTED  # until it is durable
         self._shelf.put(job)
         return job
 
@@ -471,32 +467,29 @@ class Durable:
         for task in tasks:
             self._handout.keep_spec(task)
 
-    def _start_later(self, now: int, job: DagJob, keyed: Mapping[str, tuple[bytes, str]]) -> None:
-        """Once what was written of it is durable. Tasks that another did before are written as done with it."""
+    def _start(self, now: int, job: DagJob, keyed: Mapping[str, tuple[bytes, str]]) -> None:
+        """With what was written of it: what starts is claimed in the same commit. Tasks that another did before are
+        done with it."""
+        step = job.start(now)
         known = [Keyed(task, *keyed[task.key]) for task in job.tasks if task.key in keyed] if keyed else []
-        at_ms = self._wall_ms(now)
-        self._changes += [done(job.row.number, one.task, one.output, one.blob, 0, at_ms) for one in known]
-        self._after.started.append((job, known))
-
-    def _start(self, now: int, job: DagJob, keyed: list[Keyed]) -> None:
-        self._take(now, job.start(now))
-        self.dispatcher.remove([one.task for one in keyed if one.task.state is TaskState.READY])
-        for one in keyed:
+        if known:
+            indexes = dict.fromkeys([one.task.index for one in known])  # their delays do not count
+            changes = [change for change in step.changes if not (type(change) is Release and change.index in indexes)]
+            step = msgspec.structs.replace(step, changes=changes)
+        self._take(now, step)
+        self.dispatcher.remove([one.task for one in known if one.task.state is TaskState.READY])
+        for one in known:
             self._handout.drop_spec(one.task)
             if not one.blob and one.task.dependents:
                 self._handout.keep_output((job.row.number, one.task.index), one.output)
-            job.completing(now, one.task, one.output, one.blob, 0)  # which is durable already
-        for one in keyed:
+            self._changes += job.completing(now, one.task, one.output, one.blob, 0)
+        for one in known:
             self._take(now, job.completed(now, one.task))
         self._look_after(now, job)
 
     def _take(self, now: int, step: Step) -> None:
         """Let a step of a job have its effects."""
         self._changes += step.changes
-        for change in step.changes:
-            if type(change) is Complete and change.job not in self._after.unkept:
-                self._after.unkept[change.job] = None
-                self._unkept[change.job] = self._unkept.get(change.job, 0) + 1
         if step.unqueue:
             self.dispatcher.remove(step.unqueue)
         if step.ready:
@@ -525,23 +518,17 @@ class Durable:
         self._take(now, task.job.lost(now, task, cause))
         self._look_after(now, task.job)
 
-    def _dispatch(self, now: int) -> list[object]:
-        """Give out what can be given out."""
+    def _dispatch(self, now: int) -> None:
+        """Give out what can be given out: claimed now, handed once that is durable."""
         if self._specs.is_behind:
-            return []
-        first: list[DagTask] = []
+            return
         for task, name in self.dispatcher.assign(now):
             self._counter += 1
             fence = self.epoch << EPOCH_SHIFT | self._counter
             self._changes += task.job.claimed(now, task, self._attempts.key_of(name), fence)
             self._attempts.add(task)
             self.dispatcher.took(task, fence)
-            # Nobody else had it before: its fence cannot be mistaken for another's if its claim is lost in a crash.
-            if task.attempts == 1 and not (task.after and task.job.row.number in self._unkept):
-                first.append(task)
-            else:
-                self._after.hand.append((task, fence))
-        return self._given(now, self._handout.give(first)) if first else []
+            self._after.hand.append((task, fence))
 
     def _given(self, now: int, given: Given) -> list[object]:
         for fence in given.fences:
@@ -557,8 +544,8 @@ class Durable:
 
     def _out(self, now: int) -> list[object]:
         """What is to be done after an input: tasks given out, changes committed together."""
-        effects = self._dispatch(now)
-        effects += self._specs.read(self.dispatcher.ready)
+        self._dispatch(now)
+        effects: list[object] = list(self._specs.read(self.dispatcher.ready))
         effects += self._attempts.recalls()
         after, changes = self._after, self._changes
         if changes or after:

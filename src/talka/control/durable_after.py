@@ -20,16 +20,20 @@ class After(msgspec.Struct):
     """What follows once a commit holds."""
 
     answers: list[CallAnswered] = []
-    completed: list[DagTask] = []
     took: dict[str, list[int]] = {}
     """By worker, the fences of results that are durable now."""
     hand: list[tuple[DagTask, int]] = []
     """With the fence that was claimed: it may have another since."""
-    unkept: dict[int, None] = {}
-    """Jobs of which tasks ended without being completed."""
     ended: list[tuple[DagJob, JobState, str]] = []
     """With how it ended: it may run again since."""
-    started: list[tuple[DagJob, list[Keyed]]] = []
+
+    def join(self, other: "After") -> None:
+        """What follows from another commit follows too."""
+        self.answers += other.answers
+        self.hand += other.hand
+        self.ended += other.ended
+        for name, fences in other.took.items():
+            self.took.setdefault(name, []).extend(fences)
 
     def __bool__(self) -> bool:
-        return bool(self.answers or self.completed or self.took or self.hand or self.ended or self.started)
+        return bool(self.answers or self.took or self.hand or self.ended)

@@ -29,6 +29,8 @@ class WorkerState(msgspec.Struct):
     key: str
     is_known: bool
     """What it holds of an earlier epoch is known, or there was nothing."""
+    beat: int = 0
+    """The number of the last that was heard."""
     asked_at: int = 0
     is_asked: bool = False
     """And has not answered yet."""
@@ -51,8 +53,9 @@ class Attempts:
         self._recalled: dict[str, dict[int, None]] = {}
         """By worker: told again with each of its beats."""
         self._to_recall: dict[str, dict[int, None]] = {}
-        self._taken: dict[int, None] = {}
-        self._taken_before: dict[int, None] = {}
+        self._taken: dict[int, tuple[int, int, int]] = {}
+        """Job, index and number of attempts whose results were accepted, by fence."""
+        self._taken_before: dict[int, tuple[int, int, int]] = {}
 
     # Attempts.
 
@@ -84,9 +87,9 @@ class Attempts:
                 if not fences:
                     del by_worker[key]
 
-    def taken(self, fence: int) -> None:
-        """A result was accepted."""
-        self._taken[fence] = None
+    def taken(self, task: DagTask) -> None:
+        """A result of its attempt was accepted."""
+        self._taken[task.fence] = (task.job.row.number, task.index, task.attempts)
         if len(self._taken) >= TAKEN_LIMIT:
             self._taken_before, self._taken = self._taken, {}
 
@@ -107,15 +110,19 @@ class Attempts:
                 changes.append(Extend(task.job.row.number, task.index, task.fence, progress.details))
         rows: list[LogRow] = []
         for line in message.lines:
-            task = self.running.get(line.fence)
-            if task is not None:
-                number = task.job.row.number
-                rows.append(
-                    LogRow(job=number, index=task.index, attempt=task.attempts, at_ms=line.at_ms, text=line.text)
-                )
+            at = self._attempt(line.fence)
+            if at is not None:
+                rows.append(LogRow(job=at[0], index=at[1], attempt=at[2], at_ms=line.at_ms, text=line.text))
         if rows:
             changes.append(PutLogs(tuple(rows)))
         return changes
+
+    def _attempt(self, fence: int) -> tuple[int, int, int] | None:
+        """Of one that runs, or whose last lines were overtaken by its result."""
+        task = self.running.get(fence)
+        if task is not None:
+            return task.job.row.number, task.index, task.attempts
+        return self._taken.get(fence) or self._taken_before.get(fence)
 
     def recalls(self) -> list[object]:
         """To be said now, once."""
@@ -128,12 +135,13 @@ class Attempts:
 
     # Workers.
 
-    def heard(self, now: int, name: str, boot: int, folder: int) -> list[object]:
+    def heard(self, now: int, name: str, boot: int, folder: int, beat: int) -> list[object]:
         """A worker beats: what is to be said to it."""
         key = worker_key(name, boot, folder)
         known = self._workers.get(name)
         if known is None or known.key != key:
             known = self._workers[name] = WorkerState(key, is_known=key not in self._on_worker)
+        known.beat = max(known.beat, beat)
         effects: list[object] = []
         if not known.is_known or self._wants_check(now, known):
             known.asked_at, known.is_asked = now, True
@@ -150,10 +158,16 @@ class Attempts:
     def key_of(self, name: str) -> str:
         return self._workers[name].key
 
-    def forget_workers(self) -> list[str]:
-        """Their attempts go on."""
+    def beat_of(self, name: str) -> int:
+        """The number of the last beat that was heard of it; 0: none."""
+        known = self._workers.get(name)
+        return 0 if known is None else known.beat
+
+    def forget_idle(self) -> list[str]:
+        """Nobody tells any more who lives: the names of those that beat. Attempts go on, and what is known of those
+        that have some stays: what was handed in this epoch may still be on its way to them."""
         names = list(self._workers)
-        self._workers.clear()
+        self._workers = {name: known for name, known in self._workers.items() if known.key in self._on_worker}
         return names
 
     def lost(self, name: str, boot: int) -> tuple[bool, list[DagTask]]:

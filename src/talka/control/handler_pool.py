@@ -21,7 +21,6 @@ from talka.wire.tasks import (
     Feed,
     FromHandlers,
     Hand,
-    HandedTask,
     Holding,
     Loaded,
     Ran,
@@ -70,12 +69,15 @@ class HandlerPool:
         cores: int,
         stored: Mapping[str, bytes],
         *,
+        boot: int,
         files: tuple[str, ...] = (),
         persist: Callable[[Puts], Persist],
         safeguards: Safeguards = ALL,
     ) -> None:
         """`files` hold the handlers; without any no core is started and every task refused."""
         self.has_lease = False
+        self.first_beat = 0
+        """The beat whose answer began the present lease."""
         self.is_draining = False
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
@@ -85,6 +87,7 @@ class HandlerPool:
         """Tasks that were handed again."""
         self.next_tick_at = NEVER
         self._name = name
+        self._boot = boot
         self._persist = persist
         self._is_fenced = safeguards.worker_fence
         self._slots = HandlerSlots(name, files, cores)
@@ -203,10 +206,16 @@ class HandlerPool:
     def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[object]:
         return self._settle(now, self._slots.exited(now, core, facts))
 
+    def lease_granted(self, beat: int) -> None:
+        """There was none until this beat was answered."""
+        self.has_lease = True
+        self.first_beat = beat
+
     def lease_ended(self, now: int) -> list[object]:
-        """Nothing goes on. What ran is told as refused once its process is gone: whoever counts on it still, can give
+        """Nothing goes on, and what waits for the disk does not begin: it was handed under this lease. What ran is told as refused once its process is gone: whoever counts on it still, can give
         it to another; results that were not taken stay, for their fences say whether they count."""
         self.has_lease = False
+        self._held_back = [held for held in self._held_back if not isinstance(held[1], Hand | Feed)]
         self._feeds, self._feeds_bytes, self._feeds_at = {}, 0, NEVER
         self._slots.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
         return self._settle(now, self._slots.kill_all(now))
@@ -232,8 +241,10 @@ class HandlerPool:
     def _obey(self, now: int, sender: str, message: TaskCommand) -> list[object]:
         self._outbox.manager = sender
         match message:
-            case Hand(tasks=tasks):
-                return self._hand(now, tasks)
+            case Hand(boot=boot) | Feed(boot=boot) if boot not in (0, self._boot):
+                return self._count("boot")  # meant for an earlier life
+            case Hand():
+                return self._hand(now, message)
             case Took(fences=fences):
                 self._took(fences)
                 return []
@@ -245,12 +256,16 @@ class HandlerPool:
             case Which(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
                 return self._holding(sender, epoch)
 
-    def _hand(self, now: int, tasks: tuple[HandedTask, ...]) -> list[object]:
+    def _hand(self, now: int, hand: Hand) -> list[object]:
         slots, outbox = self._slots, self._outbox
         held, closed, closed_before, feeds = slots.held, self._closed, self._closed_before, self._feeds
         why = self._why_not()
+        if why is None and 0 < hand.beat < self.first_beat:
+            # Whoever handed it may have given this worker up before the present lease, and the task to another.
+            self._count("lease")
+            why = "lease", f"worker {self._name} has another lease than when it was handed"
         room = WAITING_LIMIT - slots.waiting
-        for task in tasks:
+        for task in hand.tasks:
             fence = task.fence
             if fence in held or fence in closed or fence in outbox or fence in closed_before:
                 self.repeated += 1

@@ -2,7 +2,7 @@
 the store, and cut into frames."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -53,10 +53,12 @@ class _Fetching(msgspec.Struct, frozen=True):
 class Handout:
     """`give` tasks that have a fence and a worker; `Speak`s carry those that are complete, a `Fetch` asks for the rest."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, beat_of: Callable[[str], int]) -> None:
+        """`beat_of` says which beat of a worker was heard last."""
         self.specs_bytes = 0
         """Held in memory by tasks that have not ended."""
         self._epoch = epoch
+        self._beat_of = beat_of
         self._outputs: OrderedDict[TaskKey, bytes] = OrderedDict()
         self._outputs_bytes = 0
         self._tickets = 0
@@ -185,21 +187,24 @@ class Handout:
 
     def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[object]:
         effects: list[object] = []
+        name, boot, _ = worker_of(task.worker)
         part: dict[str, bytes] = {}
         size = 0
         for id, content in inputs.items():
             more = len(content) + len(id)
             if part and size + more > BATCH_LIMIT_BYTES:
-                effects.append(_speak(task.worker, Feed(self._epoch, task.fence, part)))
+                effects.append(Speak(name, Feed(self._epoch, task.fence, part, boot), Lane.RESULTS))
                 part, size = {}, 0
             part[id] = content
             size += more
-        effects.append(_speak(task.worker, Feed(self._epoch, task.fence, part)))
+        effects.append(Speak(name, Feed(self._epoch, task.fence, part, boot), Lane.RESULTS))
         return effects
 
     def _hands(self, ready: dict[str, list[HandedTask]]) -> list[object]:
         effects: list[object] = []
         for worker, tasks in ready.items():
+            name, boot, _ = worker_of(worker)
+            beat = self._beat_of(name)
             batch: list[HandedTask] = []
             size = 0
             for task in tasks:
@@ -207,11 +212,11 @@ class Handout:
                 if task.inputs:
                     more += sum([len(id) + len(content) for id, content in task.inputs.items()])
                 if batch and (len(batch) >= TASKS_LIMIT or size + more > BATCH_LIMIT_BYTES):
-                    effects.append(_speak(worker, Hand(self._epoch, tuple(batch))))
+                    effects.append(Speak(name, Hand(self._epoch, tuple(batch), boot, beat), Lane.RESULTS))
                     batch, size = [], 0
                 batch.append(task)
                 size += more
-            effects.append(_speak(worker, Hand(self._epoch, tuple(batch))))
+            effects.append(Speak(name, Hand(self._epoch, tuple(batch), boot, beat), Lane.RESULTS))
         return effects
 
 
@@ -249,7 +254,3 @@ def worker_key(name: str, boot: int, folder: int) -> str:
 def worker_of(key: str) -> tuple[str, int, int]:
     name, boot, folder = key.rsplit("#", 2)
     return name, int(boot, 16), int(folder, 16)
-
-
-def _speak(worker: str, message: Hand | Feed) -> Speak:
-    return Speak(worker_of(worker)[0], message, Lane.RESULTS)

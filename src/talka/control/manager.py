@@ -66,6 +66,8 @@ class HeardOf(msgspec.Struct, frozen=True):
     free: int
     """Cores that no load job has."""
     state: str
+    number: int
+    """Of the beat."""
 
 
 class Manager:
@@ -312,7 +314,7 @@ class Manager:
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state)]
+        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number)]
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
@@ -343,7 +345,9 @@ class Manager:
                     effects += self.durable.on_worker_lost(now, effect.name, effect.boot, effect.cause)
             elif isinstance(effect, HeardOf):
                 assert self.durable is not None
-                effects += self.durable.on_beat(now, effect.name, effect.boot, effect.facts, effect.free, effect.state)
+                effects += self.durable.on_beat(
+                    now, effect.name, effect.boot, effect.facts, effect.free, effect.state, effect.number
+                )
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"
                 effects += self.registry.lead_message(effect.job)

@@ -98,7 +98,7 @@ class Worker:
             manager=self._fences.manager,
         )
         self.handlers = HandlerPool(
-            name, facts.cores, stored, files=handlers, persist=self._persist, safeguards=safeguards
+            name, facts.cores, stored, boot=boot, files=handlers, persist=self._persist, safeguards=safeguards
         )
         self._problem = ""
         """Of the handlers, as the last beat told it."""
@@ -251,8 +251,10 @@ class Worker:
         had_lease = self._lease.is_held
         if not self._lease.renew(now, sender, renew.number, renew.lease_ns, sole=renew.sole):
             return self._count("beat")
-        effects: list[object] = [] if had_lease else [LeaseGranted(sender)]
-        self.handlers.has_lease = True
+        effects: list[object] = []
+        if not had_lease:
+            effects.append(LeaseGranted(sender))
+            self.handlers.lease_granted(renew.number)
         names = tuple(manager.name for manager in renew.managers)
         if names and names != self.managers:
             self.managers = self.tasks.bundles.sources = names

@@ -8,8 +8,9 @@ SECOND: Final = 1_000_000_000
 BEATS_REMEMBERED: Final = 16
 LATE_NS: Final = SECOND * 3 // 2
 """Without a renewal for so long the leader is gone, or what it said was lost: a beat is answered within a second."""
-REFUSAL_COUNTS_NS: Final = 2 * SECOND
-"""A connection that was refused so long ago says nothing of now."""
+REFUSAL_COUNTS_NS: Final = 4 * SECOND
+"""A connection that was refused so long ago says nothing of now. No manager that lives since has heard of this worker
+before it, so whatever lease it counts is longer; and it needs two seconds from its first connection to its first answer."""
 DISCONNECT_GRACE_NS: Final = 300 * SECOND
 NEVER: Final = (1 << 63) - 1
 

@@ -18,6 +18,7 @@ from talka.nodes.dag_views import (
     dead_letter,
     event_view,
     facts_of,
+    instant,
     line_view,
     live_facts,
     schedule_view,
@@ -32,6 +33,7 @@ from talka.wire.task_views import (
     DeadLetter,
     DeadLettersPage,
     EventsPage,
+    EventView,
     GraphView,
     LogPage,
     QueuesView,
@@ -58,6 +60,7 @@ class DagReading:
         self._records = records
         self._blobs = blobs
         self._thread: StoreThread | None = None
+        self._watchers: dict[str, set[asyncio.Future[None]]] = {}
 
     @property
     def _store(self) -> StoreThread:
@@ -69,7 +72,10 @@ class DagReading:
 
     def _live_facts(self, id: str) -> DagFacts | None:
         job = self.durable.job(id)
-        return None if job is None else live_facts(job, self.durable.dispatcher.position(job))
+        if job is None:
+            return None
+        is_waiting = job.row.state is not JobState.SUBMITTED and not job.is_running
+        return live_facts(job, self.durable.dispatcher.position(job) if is_waiting else None)
 
     async def _row(self, id: str) -> JobRow:
         row = await self._store.read(self._records.job, id)
@@ -104,7 +110,21 @@ class DagReading:
                 yield facts
             if is_final(facts.state):
                 return
-            await asyncio.sleep(WATCH_S)
+            watchers = self._watchers.setdefault(id, set())
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            watchers.add(ended)
+            try:
+                await asyncio.wait({ended}, timeout=WATCH_S)
+            finally:
+                watchers.discard(ended)
+                if not watchers:
+                    self._watchers.pop(id, None)
+
+    def _wake_watchers(self, id: str) -> None:
+        """A job has ended: nobody need wait for the next look."""
+        for watcher in self._watchers.pop(id, ()):
+            if not watcher.done():
+                watcher.set_result(None)
 
     async def dag_events(self, id: str, cursor: str, limit: int) -> EventsPage:
         row = await self._row(id)
@@ -112,6 +132,10 @@ class DagReading:
         events = await self._store.read(self._records.events, row.number, after, limit + 1)
         names = await self._store.read(self._names, row.number, [event.index for event in events])
         items = [event_view(event, names.get(event.index, "")) for event in events[:limit]]
+        if not after:
+            items.insert(0, EventView(instant(row.submitted_ms), "started"))
+        if row.ended_ms and len(events) <= limit:
+            items.append(EventView(instant(row.ended_ms), "ended", "", row.reason or f"It is {row.state}."))
         return EventsPage(items, str(events[limit - 1].number) if len(events) > limit else "")
 
     def _names(self, job: int, indexes: list[int]) -> dict[int, str]:

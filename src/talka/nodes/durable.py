@@ -21,7 +21,7 @@ from talka.control.durable import Durable, Edit
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.nodes.dag_reading import DagReading
-from talka.nodes.dag_views import schedule_view, spec_of
+from talka.nodes.dag_views import live_facts, schedule_view, spec_of
 from talka.nodes.member_events import Event
 from talka.nodes.store_thread import StoreThread
 from talka.nodes.store_upkeep import StoreLease, StoreTaken, sweep
@@ -45,6 +45,8 @@ DRAFT_S: Final = 300.0
 DRAFTS_LIMIT: Final = 64
 LEASE_EVERY_S: Final = 2.0
 BUSY_S: Final = 2.0
+PATIENCE_S: Final = 2.0
+"""With which a client waits for a store that cannot be written."""
 STREAMED: Final = "streamed"
 """Instead of a digest: it is found in the store when a stream with the same key comes."""
 
@@ -63,6 +65,9 @@ class _Draft:
         """Idempotency keys of its tasks."""
         self.digest = hashlib.sha256()
         """Of its tasks, where there is something to compare it with."""
+
+
+OWN: Final = (Commit, Fetch, CallAnswered, DagEnded)
 
 
 class DurableJobs(DagReading):
@@ -132,10 +137,18 @@ class DurableJobs(DagReading):
         self._records.close()
 
     def _do(self, effects: list[object]) -> None:
-        """Let the manager have what the keeper answered: some of it is for others, the rest comes back."""
+        """Carry out what the keeper answered; what is for others goes through the manager."""
         if self._is_closed:
             return
-        self._node.perform(self._node.manager.act(boottime_ns(), effects))
+        rest = []
+        for effect in effects:
+            if isinstance(effect, OWN):
+                self.carry_out(effect)
+            else:
+                rest.append(effect)
+        manager = self._node.manager
+        if rest or self.durable.next_tick_at < manager.next_tick_at:
+            self._node.perform(manager.act(boottime_ns(), rest))
 
     def carry_out(self, effect: Commit | Fetch | CallAnswered | DagEnded) -> None:
         match effect:
@@ -147,7 +160,9 @@ class DurableJobs(DagReading):
                 self._answered(effect)
             case DagEnded(job=job, state=state, reason=reason):
                 self.counts[state] = self.counts.get(state, 0) + 1
-                self._tell({"event": "dag-ended", "job": job, "state": state, "reason": reason})
+                self._wake_watchers(job)
+                if state is not JobState.COMPLETED:  # there may be thousands a second of those
+                    self._tell({"event": "dag-ended", "job": job, "state": state, "reason": reason})
 
     def metrics(self) -> dict[str, dict[str, int] | float]:
         durable = self.durable
@@ -161,8 +176,7 @@ class DurableJobs(DagReading):
         }
 
     def _committed(self, tickets: list[int]) -> None:
-        for ticket in tickets:
-            self._do(self.durable.on_committed(boottime_ns(), ticket))
+        self._do(self.durable.on_committed(boottime_ns(), *tickets))
 
     def _fetch(self, fetch: Fetch) -> None:
         if self._is_closed:
@@ -201,8 +215,17 @@ class DurableJobs(DagReading):
     def _has_problem(self, text: str) -> None:
         if text:
             self._tell({"event": "alarm", "kind": "store", "text": f"{text}: dag jobs wait until it can be written"})
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._answer_unknown)
         else:
             self._tell({"event": "store-back"})
+
+    def _answer_unknown(self) -> None:
+        """Who waits is told so. What was asked for stays in line, and is done once there is room."""
+        problem = "" if self._thread is None else self._thread.problem
+        if problem:
+            error = Unavailable(f"{problem}: what was asked for may still be done then; ask again with the same key")
+            for call in list(self._waiting):
+                self._answered(CallAnswered(call, "", error))
 
     def _broken(self, error: BaseException) -> None:
         self._on_broken(error if isinstance(error, TalkaError) else Unavailable(f"the store failed: {error!r}"))
@@ -268,7 +291,11 @@ class DurableJobs(DagReading):
                 else:
                     waiting.set_exception(answer.error)
             return
-        waiting(answer.error or self._live_facts(answer.job) or Unavailable("the job is gone already"))
+        job = self.durable.job(answer.job)
+        if answer.error is not None or job is None:
+            waiting(answer.error or Unavailable("the job is gone already"))
+        else:
+            waiting(live_facts(job, None))  # where it stands among others is asked for apart: it takes a while
 
     async def _call(self, ask: Callable[[int], list[object]]) -> str:
         """The id of the job that was asked about, once that is durable."""

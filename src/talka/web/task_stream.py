@@ -35,6 +35,8 @@ LINES_LIMIT: Final = TASKS_LIMIT + 1_000_000
 """With those that are empty."""
 ADD_TIMEOUT_S: Final = 60
 SOCKETS_LIMIT: Final = 256
+TURN: Final = 64
+"""Frames that are taken one after the other."""
 SEND_TIMEOUT_S: Final = 20
 """Who has taken no answer for so long is gone, or as good as gone."""
 
@@ -228,6 +230,8 @@ class SubmitSocket:
                 submit(spec, key, by, partial(done, n))
             except TalkaError as error:
                 done(n, error)
+            if not n % TURN:
+                await asyncio.sleep(0)  # frames that lie ready do not make others wait
             while self._open >= SUBMITS_LIMIT:
                 self._has_room.clear()
                 await self._has_room.wait()

@@ -102,6 +102,11 @@ class Hand(Message, frozen=True, tag=60):
 
     epoch: Number
     tasks: Annotated[tuple[HandedTask, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+    boot: Number = 0
+    """The life of the worker that is meant; 0: any."""
+    beat: Number = 0
+    """The last beat of the worker that the manager had heard. One of before the worker's present lease: it may have been
+    given up since, and is refused. 0: not known."""
 
 
 class Recall(Message, frozen=True, tag=61):
@@ -132,6 +137,8 @@ class Feed(Message, frozen=True, tag=67):
     epoch: Number
     fence: Number
     inputs: dict[str, bytes]
+    boot: Number = 0
+    """As in Hand."""
 
 
 # Worker to manager.

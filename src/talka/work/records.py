@@ -114,12 +114,13 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Something people may want to know of a job. Ends of tasks are in their rows and not repeated here."""
+    """Something people may want to know of a job. When it was started and ended is in its own row, the ends of tasks in
+    theirs; neither is repeated here."""
 
     job: int
     at_ms: int
     kind: str
-    """submitted, started, paused, resumed, retry, lost, dead, skipped, rerun, cancelled, ended …"""
+    """paused, resumed, retry, lost, dead, skipped, rerun, cancelled, ended …"""
     index: int = -1
     text: str = ""
     number: int = 0

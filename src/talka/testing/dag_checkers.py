@@ -1,0 +1,268 @@
+"""What must hold of dag jobs in a world, judged by what the store has, what clients were told and what handlers really ran.
+
+Each checker is an observer of its own. None knows a scenario or a safeguard.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from talka.control.durable_news import Commit
+from talka.testing.handler_cores import HandlerLedger, HandlerRun, RunListener
+from talka.testing.host import Host
+from talka.testing.records import RowStore, StoreShell, durable_on
+from talka.testing.world import Observer, World
+from talka.work.dag import TaskSpec, decode_task
+from talka.work.lifecycle import TaskState, is_final
+from talka.work.records import Change, Complete, MoveJob, PutAttempt, PutJob, PutTasks, Release, TaskKey, TaskRow
+
+HANDED_ON: Final = ("completed", "dead", "failed", "timeout", "skipped", "cancelled")
+_output: Final = msgspec.json.Decoder(dict[str, str | int])
+
+
+class Specs(Observer):
+    """What was submitted, by the job's id and the task's: also of a job that is not durable yet."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[tuple[str, str], TaskSpec] = {}
+        self.keys: dict[tuple[str, str], TaskKey] = {}
+        self.jobs: dict[int, str] = {}
+        """Ids by number. A number whose job was lost in a crash is used again."""
+
+    def on_effect(self, world: World, host: Host, effect: object) -> None:
+        if type(effect) is not Commit:
+            return
+        for change in effect.changes:
+            if isinstance(change, PutJob):
+                self.jobs[change.row.number] = change.row.id
+            elif isinstance(change, PutTasks):
+                for row in change.rows:
+                    named = (self.jobs[row.job], row.id)
+                    self.tasks[named] = decode_task(row.spec)
+                    self.keys[named] = (row.job, row.index)
+
+    def row(self, rows: RowStore, job: str, task: str) -> TaskRow | None:
+        """As the store has it, if it has this job."""
+        key = self.keys.get((job, task))
+        if key is None or rows.job(job) is None:
+            return None
+        return rows.task(key)
+
+
+class DagHistory(Observer):
+    """D1: what clients were told. Whoever plays the clients calls `acknowledged`."""
+
+    def __init__(self, shell: StoreShell) -> None:
+        self.jobs: dict[str, int] = {}
+        """Acknowledged jobs, and when."""
+        self._rows = shell.rows
+        self._by_key: dict[str, str] = {}
+
+    def acknowledged(self, world: World, key: str, job: str) -> None:
+        self.jobs.setdefault(job, world.now)
+        known = self._by_key.setdefault(key, job)
+        if known != job:
+            world.violate("D1", f"the key {key!r} is that of job {known}, and of job {job} too")
+
+    def on_crash(self, world: World, host: Host) -> None:
+        self._look(world)
+
+    def at_end(self, world: World) -> None:
+        self._look(world)
+        for job in self.jobs:
+            row = self._rows.job(job)
+            if row is not None and not is_final(row.state):
+                states = ", ".join(f"{count} {state}" for state, count in self._rows.counts(row.number).items())
+                world.violate("D1", f"job {job} is {row.state} long after all faults were over: {states}")
+
+    def _look(self, world: World) -> None:
+        for job in self.jobs:
+            if self._rows.job(job) is None:
+                world.violate("D1", f"job {job} was acknowledged, and the store does not have it")
+
+
+class ResultsCountOnce(Observer):
+    """D2, D4 and D8: of an attempt one result counts, it is that of the attempt the store has, and it was made from the
+    outputs the store has. Whoever has the store calls `applied`."""
+
+    def __init__(self, world: World, shell: StoreShell, ledger: HandlerLedger, specs: Specs) -> None:
+        self.completed = 0
+        self.failed = 0
+        self.inputs = 0
+        self._world = world
+        self._rows = shell.rows
+        self._ledger = ledger
+        self._specs = specs
+        self._accepted: dict[int, str] = {}
+        shell.applied.append(self.applied)
+
+    def applied(self, changes: Sequence[Change], changed: list[int]) -> None:
+        for change, count in zip(changes, changed, strict=True):
+            if isinstance(change, PutAttempt):
+                self._on_failed(change)
+            elif isinstance(change, Complete | Release) and not count:
+                state = self._rows.task((change.job, change.index))
+                text = f"{_name(change)} of attempt {change.fence:x}, which the store refused: it has {_shown(state)}"
+                self._world.violate("D2", f"the manager decided on {text}")
+            elif isinstance(change, Complete) and change.state is TaskState.COMPLETED:
+                if change.fence:
+                    self._on_completed(change)
+                else:
+                    self._on_known(change)
+
+    def _accept(self, fence: int, what: str) -> None:
+        before = self._accepted.get(fence)
+        if before is not None:
+            self._world.violate("D2", f"attempt {fence:x}: two results were accepted, {before} and {what}")
+        self._accepted[fence] = what
+
+    def _on_completed(self, change: Complete) -> None:
+        self.completed += 1
+        self._accept(change.fence, f"completed at {change.at_ms}")
+        run = self._ledger.by_fence.get(change.fence)
+        if run is None or run.outcome != "completed" or run.output != change.output:
+            told = _output.decode(change.output).get("fence", 0)
+            text = f"a result of attempt {told:x} was accepted as that of attempt {change.fence:x}"
+            self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
+            return
+        for name in self._specs.tasks[run.job, run.id].depends_on:
+            row = self._specs.row(self._rows, run.job, name)
+            if row is None:
+                continue
+            self.inputs += 1
+            wanted = row.output if row.state is TaskState.COMPLETED else None
+            if run.inputs.get(name) != wanted:
+                text = f"it was given {run.inputs.get(name)!r} of {name}, whose accepted output is {wanted!r}"
+                self._world.violate("D8", f"task {run.id} of job {run.job}, attempt {run.fence:x}: {text}")
+
+    def _on_known(self, change: Complete) -> None:
+        """Nobody ran it: another task with its key was completed."""
+        told = _output.decode(change.output).get("fence", 0)
+        if not self._accepted.get(int(told), "").startswith("completed"):
+            text = f"a result of attempt {told:x} was accepted, which is that of no attempt that counts"
+            self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
+
+    def _on_failed(self, change: PutAttempt) -> None:
+        row = change.row
+        self.failed += 1
+        self._accept(row.fence, f"{row.cause} at {row.ended_ms}")
+        run = self._ledger.by_fence.get(row.fence)
+        if run is not None and run.is_alive and run.has_lease and row.cause not in ("lost", "cancelled"):
+            text = f"is told to have failed ({row.cause}), and runs on {run.host.name}"
+            self._world.violate("D4", f"task {run.id} of job {run.job}: attempt {row.fence:x} {text}")
+
+
+class RunsAreInOrder(RunListener):
+    """D3, D5 and D6: what begins may begin. Told of every attempt as it does."""
+
+    def __init__(self, world: World, shell: StoreShell, ledger: HandlerLedger, specs: Specs) -> None:
+        self.begun = 0
+        self.limited = 0
+        self.again = 0
+        """Attempts at tasks that had run before."""
+        self._world = world
+        self._rows = shell.rows
+        self._ledger = ledger
+        self._specs = specs
+
+    def began(self, run: HandlerRun) -> None:
+        self.begun += 1
+        spec = self._specs.tasks[run.job, run.id]
+        if spec.depends_on:
+            self._check_order(run, spec)
+        if spec.limits:
+            self.limited += 1
+            self._check_limits(run, spec)
+        others = self._ledger.runs[run.job, run.id]
+        self.again += len(others) > 1
+        for other in others[:-1]:
+            if other.fence == run.fence:
+                text = f"attempt {run.fence:x} began on {run.host.name} and on {other.host.name}"
+                self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
+            elif other.is_alive and other.has_lease:
+                one = f"attempt {run.fence:x} began on {run.host.name}"
+                text = f"{one} while attempt {other.fence:x} runs on {other.host.name}, which has its lease"
+                self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
+
+    def _check_order(self, run: HandlerRun, spec: TaskSpec) -> None:
+        for name in spec.depends_on:
+            row = self._specs.row(self._rows, run.job, name)
+            if row is None or row.state.value not in HANDED_ON:
+                text = f"attempt {run.fence:x} began while {name}, which it depends on, is {_shown(row)} in the store"
+                self._world.violate("D3", f"task {run.id} of job {run.job}: {text}")
+
+    def _check_limits(self, run: HandlerRun, spec: TaskSpec) -> None:
+        for limit in spec.limits:
+            if not limit.concurrency:
+                continue
+            holders = [
+                other
+                for other in self._ledger.alive.values()
+                if any(one.key == limit.key for one in self._specs.tasks[other.job, other.id].limits)
+                and (other is run or other.has_lease)
+            ]
+            if len(holders) > limit.concurrency:
+                names = ", ".join(f"{one.id} of {one.job} ({one.fence:x}) on {one.host.name}" for one in holders)
+                text = f"{len(holders)} attempts hold {limit.key!r}, which {limit.concurrency} may: {names}"
+                self._world.violate("D5", text)
+
+
+class CountsFit(Observer):
+    """D7: counts of a job are those of its tasks, in memory and in the store; nothing is left when all has ended, no
+    job in memory and no hold of a limit (D5)."""
+
+    def __init__(self, world: World, host: Host, shell: StoreShell) -> None:
+        self.jobs = 0
+        self._world = world
+        self._host = host
+        self._rows = shell.rows
+        shell.applied.append(self.applied)
+
+    def applied(self, changes: Sequence[Change], changed: list[int]) -> None:
+        for change in changes:
+            if not isinstance(change, MoveJob) or not is_final(change.state):
+                continue
+            self.jobs += 1
+            row = self._rows.jobs.get(change.job)
+            if row is None or row.state is not change.state:
+                continue  # run again in the same write
+            counts = self._rows.counts(change.job)
+            if counts != change.counts:
+                text = f"ended with {change.counts}, and its tasks are {counts}"
+                self._world.violate("D7", f"job {row.id} {text}")
+
+    def on_second(self, world: World) -> None:
+        durable = durable_on(self._host)
+        if durable is None:
+            return
+        for job in durable.jobs.values():
+            counts: dict[str, int] = {}
+            for task in job.tasks:
+                counts[task.state.value] = counts.get(task.state.value, 0) + 1
+            if counts != job.counts():
+                world.violate("D7", f"job {job.row.id} counts {job.counts()}, and its tasks are {counts}")
+
+    def at_end(self, world: World) -> None:
+        durable = durable_on(self._host)
+        if durable is None or self._rows.live_jobs():
+            return
+        if durable.jobs:
+            left = ", ".join(f"{job.row.id} ({job.state})" for job in durable.jobs.values())
+            world.violate("D7", f"all jobs have ended, and the manager still has {left}")
+        if durable.expected():
+            names = ", ".join(name for name, _, _ in durable.expected())
+            world.violate("D7", f"all jobs have ended, and attempts are still expected of {names}")
+        # Of a private thing: only here somebody asks for all holds.
+        holds = len(durable.dispatcher._limits)
+        if holds:
+            world.violate("D5", f"all jobs have ended, and {holds} attempts still hold limits")
+
+
+def _name(change: Complete | Release) -> str:
+    what = f"the end ({change.state})" if isinstance(change, Complete) else "another try"
+    return f"{what} of task {change.index} of job {change.job}"
+
+
+def _shown(row: TaskRow | None) -> str:
+    return "not there" if row is None else f"{row.state} under {row.fence:x}"

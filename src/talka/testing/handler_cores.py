@@ -1,0 +1,342 @@
+"""Handler cores of simulated workers, and the truth about what they ran.
+
+A handler does nothing but take its time and end as its config has drawn: it returns, raises, lets its process die or
+blocks its loop. Every attempt is in the ledger from its first instant to its last.
+"""
+
+from collections import deque
+from functools import partial
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.control.member import ClusterMember
+from talka.testing.cores import worker_of
+from talka.testing.host import Host
+from talka.testing.line import Line
+from talka.testing.world import Observer, World
+from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Outcome, Progress, Ran, Run, Said, Stop, TaskResult
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+HANDLERS: Final = ("quick", "plain", "slow")
+PLAIN: Final = ("plain",)
+FILES: Final = ("handlers.py",)
+RUN_NS: Final = MILLISECOND // 5
+"""From when a core is told to run something until it does; less than a `Stop` takes."""
+SIGNALS: Final = ("SIGSEGV", "SIGKILL", "SIGABRT", "SIGTERM")
+
+
+class Script(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The config of a simulated task: what an attempt at it does. Chances in percent."""
+
+    ms: int = 100
+    """How long it takes on average."""
+    fails: int = 0
+    dies: int = 0
+    blocks: int = 0
+    """Its loop stands still for some seconds: nothing else in its process goes on."""
+    never: bool = False
+    """What it raises is not retried."""
+    tells: bool = False
+    """Progress, once in the middle."""
+
+
+class HandlerRun:
+    """One attempt as it really was."""
+
+    __slots__ = (
+        "attempt",
+        "began_at",
+        "boot",
+        "checkpoint",
+        "core",
+        "ended_at",
+        "fence",
+        "host",
+        "id",
+        "inputs",
+        "is_alive",
+        "job",
+        "outcome",
+        "output",
+        "script",
+    )
+
+    def __init__(self, host: Host, core: int, task: HandedTask, began_at: int) -> None:
+        self.host = host
+        self.boot = host.boot
+        self.core = core
+        self.fence = task.fence
+        self.job = task.job
+        self.id = task.id
+        self.attempt = task.attempt
+        self.inputs = dict(task.inputs)
+        self.checkpoint = task.checkpoint
+        self.script = _script.decode(task.config)
+        self.began_at = began_at
+        self.ended_at = 0
+        self.is_alive = True
+        self.outcome = ""
+        """As it ended: an outcome of `wire.tasks`, or crash with its host."""
+        self.output = b""
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether its worker may run it at this instant: not what its worker has noticed, but what its clock says."""
+        if self.host.boot != self.boot or self.host.state == "down":
+            return False
+        return has_lease(self.host)
+
+
+class HandlerLedger:
+    """What really ran."""
+
+    def __init__(self) -> None:
+        self.runs: dict[tuple[str, str], list[HandlerRun]] = {}
+        """By job and task, in the order they began."""
+        self.by_fence: dict[int, HandlerRun] = {}
+        self.alive: dict[int, HandlerRun] = {}
+
+    def add(self, run: HandlerRun) -> None:
+        self.runs.setdefault((run.job, run.id), []).append(run)
+        self.by_fence.setdefault(run.fence, run)
+        self.alive[run.fence] = run
+
+    def end(self, run: HandlerRun, at: int, outcome: str) -> None:
+        run.is_alive, run.ended_at, run.outcome = False, at, outcome
+        if self.alive.get(run.fence) is run:
+            del self.alive[run.fence]
+
+
+class _Core:
+    """One process."""
+
+    __slots__ = ("blocked_until", "host", "is_alive", "is_loaded", "line", "number", "queue", "tasks")
+
+    def __init__(self, host: Host, number: int, line: Line) -> None:
+        self.host = host
+        self.number = number
+        self.line = line
+        self.is_alive = True
+        self.is_loaded = False
+        self.blocked_until = 0
+        self.tasks: dict[int, HandlerRun] = {}
+        """Those that have begun."""
+        self.queue: deque[HandedTask] = deque()
+        """Plain functions: the first one runs."""
+
+
+class RunListener:
+    """Told of attempts as they begin and end."""
+
+    def began(self, run: HandlerRun) -> None: ...
+    def ended(self, run: HandlerRun) -> None: ...
+
+
+class HandlerCores(Observer):
+    """Runs what workers ask for with StartHandlers, TellHandlers and EndHandlers. A core dies with its host, and goes on
+    while the agent beside it stands still."""
+
+    def __init__(self, world: World, ledger: HandlerLedger) -> None:
+        self.ledger = ledger
+        self.listeners: list[RunListener] = []
+        self.ends: dict[str, int] = {}
+        """Attempts by how they ended."""
+        self._world = world
+        self._cores: dict[str, dict[int, _Core]] = {}
+        self._lines: dict[str, Line] = {}
+        self._rngs: dict[str, Random] = {}
+
+    def on_boot(self, world: World, host: Host) -> None:
+        self._lines[host.name] = Line(world, host)
+
+    def on_effect(self, world: World, host: Host, effect: object) -> None:
+        if type(effect) is StartHandlers:
+            core = _Core(host, effect.core, self._lines[host.name])
+            self._cores.setdefault(host.name, {})[effect.core] = core
+        elif type(effect) is TellHandlers:
+            found = self._cores.get(host.name, {}).get(effect.core)
+            if found is not None:
+                self._told(found, effect.message)
+        elif type(effect) is EndHandlers:
+            found = self._cores.get(host.name, {}).get(effect.core)
+            if found is not None:
+                self._asked_to_end(found, hard=effect.hard)
+
+    def on_crash(self, world: World, host: Host) -> None:
+        for core in self._cores.pop(host.name, {}).values():
+            self._bury(core, "crash")
+
+    def strike(self, rng: Random) -> bool:
+        """One core dies by itself, one with tasks if there is any; False when none lives."""
+        cores = [core for cores in self._cores.values() for core in cores.values()]
+        busy = [core for core in cores if core.tasks]
+        if not cores:
+            return False
+        self._die(rng.choice(busy or cores), rng.choice(SIGNALS))
+        return True
+
+    # -- from start to end
+
+    def _rng(self, host: Host) -> Random:
+        if host.name not in self._rngs:
+            self._rngs[host.name] = self._world.rng("handlers", host.name)
+        return self._rngs[host.name]
+
+    def _later(self, core: _Core, delay_ns: int, act: "partial[None]") -> None:
+        self._world.after(delay_ns, partial(self._in_turn, core, act))
+
+    def _in_turn(self, core: _Core, act: "partial[None]") -> None:
+        """Let a core go on, unless it is gone, or blocked: then once it is not."""
+        if not core.is_alive:
+            return
+        if self._world.now < core.blocked_until:
+            self._world.at(core.blocked_until, partial(self._in_turn, core, act))
+            return
+        act()
+
+    def _told(self, core: _Core, message: object) -> None:
+        rng = self._rng(core.host)
+        if isinstance(message, Load):
+            self._later(core, rng.randrange(30, 400) * MILLISECOND, partial(self._loaded, core))
+        elif isinstance(message, Run):
+            self._later(core, RUN_NS, partial(self._run, core, message.tasks))
+        elif isinstance(message, Stop):
+            for fence in message.fences:
+                delay_ns = rng.randrange(1, 80) * MILLISECOND
+                self._later(core, delay_ns, partial(self._stopped, core, fence, message.reason))
+
+    def _loaded(self, core: _Core) -> None:
+        core.is_loaded = True
+        self._say(core, Loaded(core.number, HANDLERS, plain=PLAIN))
+
+    def _run(self, core: _Core, tasks: tuple[HandedTask, ...]) -> None:
+        for task in tasks:
+            if task.handler in PLAIN:
+                core.queue.append(task)
+                if len(core.queue) == 1:
+                    self._begin(core, task)
+            else:
+                self._begin(core, task)
+
+    def _begin(self, core: _Core, task: HandedTask) -> None:
+        world, rng = self._world, self._rng(core.host)
+        run = HandlerRun(core.host, core.number, task, world.now)
+        script = run.script
+        core.tasks[run.fence] = run
+        self.ledger.add(run)
+        for listener in self.listeners:
+            listener.began(run)
+        takes_ns = int(rng.expovariate(1.0) * script.ms * MILLISECOND) + MILLISECOND // 4
+        lot = rng.randrange(100)
+        if lot < script.dies:
+            signal = rng.choice(SIGNALS)
+            self._later(core, takes_ns, partial(self._die, core, signal))
+            return
+        if lot < script.dies + script.blocks:
+            core.blocked_until = world.now + rng.randrange(1000, 7000) * MILLISECOND
+        if script.tells:
+            self._later(core, takes_ns // 2, partial(self._tell_progress, core, run))
+        is_failing = rng.randrange(100) < script.fails
+        self._later(core, takes_ns, partial(self._ended, core, run, "failed" if is_failing else "completed"))
+
+    def _tell_progress(self, core: _Core, run: HandlerRun) -> None:
+        if run.is_alive:
+            self._say(core, Said(progress=(Progress(run.fence, b'{"at":%d}' % run.fence),)))
+
+    def _stopped(self, core: _Core, fence: int, reason: Outcome) -> None:
+        waiting = [task for task in core.queue if task.fence == fence and fence not in core.tasks]
+        if waiting:
+            core.queue.remove(waiting[0])
+            self._say(core, Ran((TaskResult(fence, reason, cause=reason),)))
+            return
+        run = core.tasks.get(fence)
+        if run is not None:
+            self._ended(core, run, reason)
+
+    def _ended(self, core: _Core, run: HandlerRun, outcome: Outcome) -> None:
+        if not run.is_alive:
+            return
+        took_us = (self._world.now - run.began_at) // 1000
+        result = TaskResult(run.fence, outcome, took_us=took_us)
+        if outcome == "completed":
+            run.output = msgspec.json.encode({"task": run.id, "fence": run.fence})
+            result = TaskResult(run.fence, outcome, run.output, took_us=took_us)
+        elif outcome == "failed":
+            name = "Never" if run.script.never else "Boom"
+            result = TaskResult(
+                run.fence, outcome, error=f"{name}: drawn", cause=name, took_us=took_us, classes=(name, "Exception")
+            )
+        elif outcome == "timeout":
+            result = TaskResult(run.fence, outcome, cause="timeout", took_us=took_us)
+        del core.tasks[run.fence]
+        self._end_run(run, outcome)
+        self._say(core, Ran((result,)))
+        if core.queue and core.queue[0].fence == run.fence:
+            core.queue.popleft()
+            if core.queue:
+                self._begin(core, core.queue[0])
+
+    def _end_run(self, run: HandlerRun, outcome: str) -> None:
+        self.ends[outcome] = self.ends.get(outcome, 0) + 1
+        self.ledger.end(run, self._world.now, outcome)
+        for listener in self.listeners:
+            listener.ended(run)
+
+    # -- the end of a core
+
+    def _asked_to_end(self, core: _Core, *, hard: bool) -> None:
+        if hard:
+            self._die(core, "SIGKILL")
+        else:
+            delay_ns = self._rng(core.host).randrange(1, 50) * MILLISECOND
+            self._world.after(delay_ns, partial(self._exit, core, ExitFacts("exit")))
+
+    def _die(self, core: _Core, signal: str) -> None:
+        self._exit(core, ExitFacts(signal, signal=signal))
+
+    def _exit(self, core: _Core, facts: ExitFacts) -> None:
+        """Its process is gone; the agent hears of it a moment later."""
+        if not core.is_alive:
+            return
+        self._bury(core, "died")
+        self._cores.get(core.host.name, {}).pop(core.number, None)
+        delay_ns = self._rng(core.host).randrange(1, 20) * MILLISECOND
+        call = partial(_hear_exit, host=core.host, core=core.number, facts=facts)
+        self._world.after(delay_ns, partial(core.line.put, call))
+
+    def _bury(self, core: _Core, outcome: str) -> None:
+        core.is_alive = False
+        for run in list(core.tasks.values()):
+            self._end_run(run, outcome)
+        core.tasks = {}
+        core.queue.clear()
+
+    def _say(self, core: _Core, message: FromHandlers) -> None:
+        core.line.put(partial(_hear, host=core.host, core=core.number, message=message))
+
+
+def has_lease(host: Host) -> bool:
+    """Whether the worker on this host may run tasks now, by its own clock."""
+    # Of private things: nobody else asks a worker for an instant that it has not noticed yet.
+    lease = worker_of(host)._lease
+    return lease.is_held and host.local(host._world.now) < lease.next_check_at
+
+
+def _act(host: Host, now: int, effects: list[object]) -> list[object]:
+    assert isinstance(host.node, ClusterMember)
+    return host.node.act(now, effects)
+
+
+def _hear(now: int, *, host: Host, core: int, message: FromHandlers) -> list[object]:
+    return _act(host, now, worker_of(host).on_handlers_said(now, core, message))
+
+
+def _hear_exit(now: int, *, host: Host, core: int, facts: ExitFacts) -> list[object]:
+    return _act(host, now, worker_of(host).on_handlers_exit(now, core, facts))
+
+
+_script: Final = msgspec.json.Decoder(Script)

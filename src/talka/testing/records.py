@@ -1,0 +1,433 @@
+"""The store of a simulated manager: rows in memory, changed when a simulated write ends. A crash loses what had not.
+
+The rows follow the statements of `store/sql/tasks`; a test holds the two together.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Final, TypeAlias
+
+import msgspec
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.dag_task import packed
+from talka.control.durable import Durable
+from talka.control.durable_news import Commit, Fetch
+from talka.control.manager import Manager
+from talka.control.member import ClusterMember
+from talka.testing.disk import Disk, Puts
+from talka.testing.host import Host
+from talka.testing.line import Line
+from talka.testing.world import Observer, World
+from talka.work.dag import TaskSpec, decode_task
+from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.records import (
+    TASK_STATES,
+    AttemptRow,
+    Change,
+    Claim,
+    Complete,
+    DropJob,
+    DropSchedule,
+    Extend,
+    JobRow,
+    LiveTask,
+    MoveJob,
+    PutAttempt,
+    PutEvent,
+    PutJob,
+    PutLogs,
+    PutSchedule,
+    PutTasks,
+    Release,
+    Reset,
+    TaskKey,
+    TaskRow,
+)
+
+MILLISECOND: Final = 1_000_000
+FSYNC_MEAN_NS: Final = 4 * MILLISECOND
+READ_NS: Final = (MILLISECOND // 10, 30 * MILLISECOND)
+LOAD_NS: Final = (20 * MILLISECOND, 400 * MILLISECOND)
+SLOW_LOAD_NS: Final = (2_000 * MILLISECOND, 9_000 * MILLISECOND)
+"""Of one start in six: there were many tasks to read."""
+
+Applied: TypeAlias = Callable[[Sequence[Change], list[int]], None]
+"""Told of changes that became durable, and how many rows each changed."""
+
+_replace = msgspec.structs.replace
+
+
+class RowStore:
+    """What a store has of dag jobs, by number and index. Every change is durable as soon as it is made."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobRow] = {}
+        self.tasks: dict[int, list[TaskRow]] = {}
+        """By job; a task's place is its index."""
+        self.attempts: list[AttemptRow] = []
+        self.keys: dict[str, TaskKey] = {}
+        """Idempotency keys of tasks that completed."""
+        self.epoch = 0
+        self._by_id: dict[str, int] = {}
+        self._highest = 0
+
+    # -- verbs
+
+    def acquire(self) -> int:
+        """The epoch of a new life of the manager."""
+        self.epoch += 1
+        return self.epoch
+
+    def apply(self, changes: Iterable[Change]) -> list[int]:
+        return [self._change(change) for change in changes]
+
+    def next_number(self) -> int:
+        return self._highest + 1
+
+    def job(self, id: str) -> JobRow | None:
+        return self.jobs.get(self._by_id.get(id, -1))
+
+    def job_by_key(self, key: str) -> JobRow | None:
+        return next((row for row in self.jobs.values() if row.key == key != ""), None)
+
+    def live_jobs(self) -> list[JobRow]:
+        return [row for row in self.jobs.values() if not is_final(row.state)]
+
+    def live_tasks(self, job: int) -> list[LiveTask]:
+        return [_live(row) for row in self.tasks.get(job, ())]
+
+    def specs(self, keys: Iterable[TaskKey]) -> dict[TaskKey, tuple[TaskSpec, bytes]]:
+        rows = self._rows(keys)
+        return {key: (decode_task(row.spec), row.checkpoint) for key, row in rows.items()}
+
+    def outputs(self, keys: Iterable[TaskKey]) -> dict[TaskKey, bytes]:
+        return {key: row.output for key, row in self._rows(keys).items() if row.state is TaskState.COMPLETED}
+
+    def keyed(self, keys: Iterable[str]) -> dict[str, tuple[bytes, str]]:
+        """Output and blob of tasks that completed, by their idempotency keys."""
+        rows = {key: self.task(self.keys[key]) for key in keys if key in self.keys}
+        return {
+            key: (row.output, row.blob)
+            for key, row in rows.items()
+            if row is not None and row.state is TaskState.COMPLETED
+        }
+
+    def counts(self, job: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for row in self.tasks.get(job, ()):
+            found[row.state.value] = found.get(row.state.value, 0) + 1
+        return found
+
+    def task(self, key: TaskKey) -> TaskRow | None:
+        rows = self.tasks.get(key[0], [])
+        return rows[key[1]] if 0 <= key[1] < len(rows) else None
+
+    def _rows(self, keys: Iterable[TaskKey]) -> dict[TaskKey, TaskRow]:
+        found = {key: self.task(key) for key in keys}
+        return {key: row for key, row in found.items() if row is not None}
+
+    # -- changes
+
+    def _change(self, change: Change) -> int:
+        match change:
+            case PutJob(row=row):
+                self.jobs[row.number] = row
+                self._by_id[row.id] = row.number
+                self._highest = max(self._highest, row.number)
+                return 1
+            case PutTasks(rows=rows):
+                for one in rows:
+                    kept = self.tasks.setdefault(one.job, [])
+                    assert one.index == len(kept), "tasks come in the order of their index"
+                    kept.append(one)
+                return len(rows)
+            case MoveJob():
+                return self._move(change)
+            case DropJob(job=job):
+                self.keys = {key: task for key, task in self.keys.items() if task[0] != job}
+                self.attempts = [row for row in self.attempts if row.job != job]
+                self.tasks.pop(job, None)
+                gone = self.jobs.pop(job, None)
+                if gone is not None:
+                    del self._by_id[gone.id]
+                return int(gone is not None)
+            case Claim() | Complete() | Release() | Extend() | Reset():
+                return self._change_task(change)
+            case PutAttempt(row=attempt):
+                self.attempts.append(attempt)
+                return 1
+            case PutLogs(rows=lines):
+                return len(lines)
+            case PutEvent() | PutSchedule() | DropSchedule():  # pragma: no branch - the last ones there are
+                return 1
+
+    def _move(self, change: MoveJob) -> int:
+        row = self.jobs.get(change.job)
+        if row is None:
+            return 0
+        has_ended = is_final(change.state)
+        counts = row.counts if change.counts is None and has_ended else change.counts or {}
+        started_ms = row.started_ms or (change.at_ms if change.state is JobState.RUNNING else 0)
+        self.jobs[change.job] = _replace(
+            row,
+            state=change.state,
+            started_ms=started_ms,
+            ended_ms=change.at_ms if has_ended else 0,
+            reason=change.reason,
+            tasks=row.tasks if change.tasks is None else change.tasks,
+            counts=counts,
+        )
+        return 1
+
+    def _change_task(self, change: Claim | Complete | Release | Extend | Reset) -> int:
+        row = self.task((change.job, change.index))
+        if row is None:
+            return 0
+        changed = _changed(row, change)
+        if changed is not None:
+            row = self.tasks[change.job][change.index] = changed
+        if isinstance(change, Complete) and change.key and row.state is TaskState.COMPLETED:
+            if change.fence in (row.fence, 0):
+                self.keys[change.key] = (change.job, change.index)
+        return int(changed is not None)
+
+
+def _changed(row: TaskRow, change: Claim | Complete | Release | Extend | Reset) -> TaskRow | None:
+    """The row as it is then; None when the change is refused."""
+    if isinstance(change, Reset):
+        return TaskRow(
+            job=row.job,
+            index=row.index,
+            id=row.id,
+            state=TaskState.PENDING,
+            spec=change.spec or row.spec,
+            depends_on=row.depends_on,
+        )
+    if is_final(row.state):
+        return None
+    match change:
+        case Claim():
+            if row.fence > change.fence:
+                return None
+            return _replace(
+                row,
+                state=TaskState.ASSIGNED,
+                attempts=change.attempt,
+                fence=change.fence,
+                worker=change.worker,
+                started_ms=change.at_ms,
+            )
+        case Extend():
+            return _replace(row, checkpoint=change.checkpoint) if row.fence == change.fence else None
+        case Release():
+            if change.fence not in (row.fence, 0):
+                return None
+            return _replace(
+                row,
+                state=TaskState.PENDING,
+                ready_ms=change.ready_ms,
+                attempts=change.attempts,
+                deaths=change.deaths,
+                failures=change.failures,
+                cause=change.cause,
+                error=change.error,
+            )
+        case Complete():  # pragma: no branch - the type checker sees that no other is left
+            if change.fence not in (row.fence, 0):
+                return None
+            return _replace(
+                row,
+                state=change.state,
+                ended_ms=change.at_ms,
+                output=change.output,
+                blob=change.blob,
+                error=change.error,
+                cause=change.cause,
+                started_ms=change.started_ms or row.started_ms,
+                worker=change.worker or row.worker,
+                attempts=change.attempts or row.attempts,
+            )
+
+
+def _live(row: TaskRow) -> LiveTask:
+    spec = decode_task(row.spec)
+    return LiveTask(
+        row.index,
+        TASK_STATES.index(row.state),
+        row.id,
+        packed(row.depends_on),
+        row.attempts,
+        row.fence,
+        row.worker,
+        row.ready_ms,
+        row.deaths,
+        spec.handler,
+        spec.priority,
+        row.failures,
+    )
+
+
+class StoreDisk(Disk):
+    """The disk of a manager's host, with the store on it: slow and struck together, written apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Disk(fsync_mean_ns=FSYNC_MEAN_NS)
+        self.on_stored: Callable[[], None] = lambda: None
+
+    def attach(self, world: World, name: str, on_durable: Callable[[int, Puts], None]) -> None:
+        super().attach(world, name, on_durable)
+        self.store.attach(world, f"{name} store", lambda ticket, puts: self.on_stored())
+
+    def slow_down(self, factor: int, duration_ns: int) -> None:
+        super().slow_down(factor, duration_ns)
+        self.store.slow_down(factor, duration_ns)
+
+    def crash(self) -> None:
+        super().crash()
+        self.store.crash()
+
+
+class StoreShell(Observer):
+    """What a manager's shell does for its dag jobs: reads them when it starts, commits in groups, fetches.
+
+    Commits that come while one is written wait and become one write. Reading does not wait for writing.
+    """
+
+    def __init__(self, world: World, host: Host, wall_ns: int, safeguards: Safeguards = ALL) -> None:
+        """`wall_ns`: what the wall clock shows when the world begins."""
+        assert isinstance(host.disk, StoreDisk)
+        self.rows = RowStore()
+        self.applied: list[Applied] = []
+        self.commits = 0
+        self.writes = 0
+        self.lost = 0
+        """Commits that a crash took."""
+        self._world = world
+        self._host = host
+        self._disk = host.disk
+        self._disk.on_stored = self._on_stored
+        self._wall_ns = wall_ns
+        self._safeguards = safeguards
+        self._rng: Random = world.rng("store", host.name)
+        self._waiting: deque[Commit] = deque()
+        self._writing: list[Commit] = []
+        self._tickets = 0
+        self._commits: Line | None = None
+        self._reads: Line | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        return bool(self._writing)
+
+    # -- the life of the manager
+
+    def on_boot(self, world: World, host: Host) -> None:
+        if host is not self._host:
+            return
+        self._tickets = 0
+        self._commits, self._reads = Line(world, host), Line(world, host)
+        epoch = self.rows.acquire()
+        span = SLOW_LOAD_NS if self._rng.randrange(6) == 0 else LOAD_NS
+        world.after(self._rng.randrange(*span), partial(self._load, self._reads, epoch))
+
+    def on_crash(self, world: World, host: Host) -> None:
+        if host is self._host:
+            self.lost += len(self._waiting) + len(self._writing)
+            self._waiting.clear()
+            self._writing = []
+
+    def _load(self, line: Line, epoch: int) -> None:
+        line.put(partial(self._go_on, epoch))
+
+    def _go_on(self, epoch: int, now: int) -> list[object]:
+        member = self._host.node
+        assert isinstance(member, ClusterMember) and isinstance(member.jobs, Manager)
+        rows, manager = self.rows, member.jobs
+        durable = Durable(
+            epoch=epoch,
+            next_number=rows.next_number(),
+            rng=self._world.rng("durable", f"{self._host.name}:{epoch}"),
+            wall_offset_ns=self._wall_ns + self._world.now - now,
+            safeguards=self._safeguards,
+        )
+        for row in rows.live_jobs():
+            durable.restore_job(now, row)
+            durable.restore_tasks(now, row.number, rows.live_tasks(row.number))
+        effects = manager.act(now, durable.restored(now))
+        return member.act(now, effects + manager.set_durable(now, durable))
+
+    # -- writing
+
+    def on_effect(self, world: World, host: Host, effect: object) -> None:
+        if host is not self._host:
+            return
+        if type(effect) is Commit:
+            self.commits += 1
+            self._waiting.append(effect)
+            if not self._writing:
+                self._write()
+        elif type(effect) is Fetch:
+            assert self._reads is not None
+            # A reader has its turn when it has it: what is committed meanwhile is seen.
+            world.after(self._rng.randrange(*READ_NS), partial(self._fetch, self._reads, effect))
+
+    def _write(self) -> None:
+        self._writing = list(self._waiting)
+        self._waiting.clear()
+        self._tickets += 1
+        self.writes += 1
+        self._disk.store.write(self._tickets, ())
+
+    def _on_stored(self) -> None:
+        """The write under way has ended, or a crash let it through."""
+        batch, self._writing = self._writing, []
+        changes = [change for commit in batch for change in commit.changes]
+        changed = self.rows.apply(changes)
+        for listener in self.applied:
+            listener(changes, changed)
+        if self._host.state == "down":
+            return
+        if self._waiting:
+            self._write()
+        assert self._commits is not None
+        for commit in batch:
+            self._commits.put(partial(self._committed, commit.ticket))
+
+    def _committed(self, ticket: int, now: int) -> list[object]:
+        durable = durable_on(self._host)
+        assert durable is not None
+        return act_on(self._host, now, durable.on_committed(now, ticket))
+
+    # -- reading
+
+    def _fetch(self, line: Line, fetch: Fetch) -> None:
+        specs, outputs = self.rows.specs(fetch.specs), self.rows.outputs(fetch.outputs)
+        line.put(partial(self._fetched, fetch.ticket, specs, outputs))
+
+    def _fetched(
+        self,
+        ticket: int,
+        specs: Mapping[TaskKey, tuple[TaskSpec, bytes]],
+        outputs: Mapping[TaskKey, bytes],
+        now: int,
+    ) -> list[object]:
+        durable = durable_on(self._host)
+        assert durable is not None
+        return act_on(self._host, now, durable.on_fetched(now, ticket, specs, outputs))
+
+
+def durable_on(host: Host) -> Durable | None:
+    """The keeper of dag jobs on this host, once it has read them."""
+    node = host.node
+    return node.jobs.durable if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
+
+
+def act_on(host: Host, now: int, effects: list[object]) -> list[object]:
+    """Carry out what the keeper on this host answered."""
+    node = host.node
+    assert isinstance(node, ClusterMember) and isinstance(node.jobs, Manager)
+    return node.act(now, node.jobs.act(now, effects))

@@ -1,0 +1,440 @@
+"""`make soak-tasks`: the manager, workers and cores of a cluster are killed at random, by a seed, while tasks run that
+write into a ledger. In the end store and ledger are compared.
+
+Nothing may be lost: every task of every acknowledged job completes. Nothing may be accepted twice: what a task's output
+says, its fence, is what the store has, what the ledger has, and what every task that waited for it was given; and no
+attempt begins after the one that was accepted. Whatever a stopped worker reports late is refused and counted.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from tests.e2e.dag_cluster import DagCluster, Line, StoredTask, kill_process
+
+WORKERS: Final = 3
+CORES: Final = 2
+JOB_TASKS: Final = 500
+CHAIN: Final = 5
+"""Of so many tasks the last waits for the ones before."""
+JOBS_AHEAD: Final = 6
+"""Under way at the same time: who is struck has not long to wait for its turn."""
+CORE_PAUSE_S: Final = (1.0, 2.0)
+"""After a core was killed."""
+PAUSE_S: Final = (3.0, 7.0)
+"""After anything else was."""
+STOPPED_S: Final = 9.0
+QUIET_NS: Final = 30 * 10**9
+"""A worker that is stopped so long has lost its lease and its tasks."""
+LIMITS_S: Final = {"core": 1.0, "worker": 10.0}
+"""From a blow to when the task runs again, of 99 in 100."""
+LONG_MINUTES: Final = 8.0
+"""From so many on the handler that blocks for three minutes is among the tasks."""
+BLOCKING_S: Final = 180
+LONG_EVERY: Final = 125
+"""Of tasks: these hold a core and take long enough to be struck, the others are quick and run beside them."""
+LONG_S: Final = (0.2, 1.5)
+SETTLE_S: Final = 90.0
+LOOK_S: Final = 0.5
+HARD: Final = ("worker", "worker", "manager", "manager", "stop")
+"""In any order, and then all of them again."""
+LEAST_TIMES: Final = 20
+"""For a p99."""
+DEATHS_AT_MOST: Final = 2
+"""Of one task's processes."""
+CORES_BETWEEN: Final = 5
+"""Cores that are killed between two of these."""
+AFTERMATH_NS: Final = 9 * 10**9
+"""So long after one of these a task may be given to somebody who is not there, or who is being started."""
+AWAY_S: Final = (0.0, 0.0, 8.0)
+"""How long a killed worker stays away: its tasks are free when it is back, or when it has not been heard of."""
+
+
+class Blow(NamedTuple):
+    kind: str
+    at_ns: int
+    victims: tuple[Line, ...]
+    """Attempts that ended with it."""
+
+
+class Soak:
+    """One run. `run` answers with what was broken."""
+
+    def __init__(self, folder: Path, *, seed: int, minutes: float, tasks: int, say: Callable[[str], None]) -> None:
+        self.cluster = DagCluster(folder, WORKERS, CORES)
+        self.blows: list[Blow] = []
+        self.restarts_s: dict[str, list[float]] = {"core": [], "worker": []}
+        self.stale = 0
+        self._seed = seed
+        self._rng = Random(seed)
+        self._minutes = minutes
+        self._tasks = tasks
+        self._say = say
+        self._jobs: list[str] = []
+        self._expected: dict[str, int] = {}
+        self._ended: set[str] = set()
+        self._submitted = 0
+        self._stale_now = 0
+        self._blocking = ""
+        self._deck: list[str] = []
+        self._away: list[tuple[float, str]] = []
+        """Killed workers, and when they come back."""
+        self._stopped: tuple[float, str] | None = None
+
+    def run(self) -> list[str]:
+        cluster = self.cluster
+        try:
+            cluster.start_nodes()
+            begun_at = time.monotonic()
+            if self._minutes >= LONG_MINUTES:
+                self._blocking = cluster.dag("blocking", {"id": "blocked", "handler": "block", "config": BLOCKING_S})
+                self._expected[self._blocking] = 1
+                self._jobs.append(self._blocking)
+                cluster.wait_for_lines(job=self._blocking)
+            self._strike_until(begun_at + self._minutes * 60)
+            took_s = time.monotonic() - begun_at
+            self._settle()
+            broken = self._compare()
+        finally:
+            cluster.close()
+        self._tell(took_s)
+        return broken
+
+    # Work
+
+    def _strike_until(self, over_at: float) -> None:
+        next_at = time.monotonic() + PAUSE_S[0]
+        look_at = 0.0
+        while time.monotonic() < over_at:
+            if time.monotonic() >= look_at:
+                self._feed(over_at)
+                look_at = time.monotonic() + LOOK_S
+            self.cluster.hear(0.05)
+            self._bring_back()
+            if time.monotonic() >= next_at:
+                next_at = time.monotonic() + self._strike()
+        while self._stopped or self._away:
+            self.cluster.hear(0.05)
+            self._bring_back()
+
+    def _feed(self, over_at: float) -> None:
+        """As many jobs as are to be under way, spread over the time there is."""
+        with suppress(OSError, AssertionError):  # the manager is being started
+            self._look()
+            due = self._tasks if time.monotonic() >= over_at else self._due(over_at)
+            while self._submitted < due and len(self._jobs) - len(self._ended) < JOBS_AHEAD:
+                number = len(self._jobs)
+                # With a key: whether the last manager took it before it died need not be known.
+                answer = self.cluster.ask_api("POST", "/v1/jobs", self._job(number), key=f"soak-{number}", timeout_s=10)
+                if answer.status != 201:
+                    return
+                job = str(answer.body["id"])
+                self._jobs.append(job)
+                self._expected[job] = JOB_TASKS
+                self._submitted += JOB_TASKS
+
+    def _due(self, over_at: float) -> int:
+        left = max(0.0, over_at - time.monotonic()) / (self._minutes * 60)
+        return max(JOB_TASKS * JOBS_AHEAD, round(self._tasks * (1 - left)))
+
+    def _job(self, number: int) -> dict[str, Any]:
+        rng = Random(f"{self._seed}/{number}")  # the same whenever it is asked for
+        tasks = []
+        for n in range(JOB_TASKS):
+            task: dict[str, Any] = {"id": f"t{n}", "handler": "mark"}
+            if n % LONG_EVERY == 0:
+                task |= {"handler": "work", "config": round(rng.uniform(*LONG_S), 3)}
+            if n % CHAIN == CHAIN - 1:
+                task["depends_on"] = [f"t{n - back}" for back in range(1, CHAIN)]
+            tasks.append(task)
+        return {"kind": "dag", "name": f"soak-{number}", "tasks": tasks, "settings": {"on_failure": "continue"}}
+
+    def _look(self) -> None:
+        for job in self._jobs:
+            if job not in self._ended and self.cluster.facts(job)["exit_code"] is not None:
+                self._ended.add(job)
+        self._stale_now = max(self._stale_now, round(self.cluster.metric("dag_results_stale_total")))
+
+    # Blows
+
+    def _strike(self) -> float:
+        """How long nobody strikes after it."""
+        if not self._deck:
+            self._deck = [
+                kind for hard in self._rng.sample(HARD, len(HARD)) for kind in (*["core"] * CORES_BETWEEN, hard)
+            ]
+        kind = self._deck.pop(0)
+        match kind:
+            case "core":
+                self._strike_core()
+            case "worker":
+                self._strike_worker()
+            case "manager":
+                self._strike_manager()
+            case "stop":
+                self._stop_worker()
+        return self._rng.uniform(*(CORE_PAUSE_S if kind == "core" else PAUSE_S))
+
+    def _strike_core(self) -> None:
+        until = time.monotonic() + CORE_PAUSE_S[0]
+        while not (running := self._running()) and time.monotonic() < until:
+            self.cluster.hear(0.05)
+        spared = {line.pid for line in running if line.job == self._blocking or self._is_worn_out(line)}
+        # One that holds a task, if there is one.
+        pids = sorted({line.pid for line in running} - spared)
+        if not pids:
+            names = [name for name in self.cluster.workers if name in self.cluster.up]
+            pids = [process.pid for name in names for process in self.cluster.core_processes(name)]
+            pids = sorted(set(pids) - spared)
+        if pids:
+            pid = self._rng.choice(pids)
+            self._note("core", tuple(line for line in running if line.pid == pid), lambda: kill_process(pid))
+
+    def _is_worn_out(self, line: Line) -> bool:
+        """Whether its process was killed so often that once more would make it a dead letter, as it should."""
+        struck = [one for blow in self.blows if blow.kind == "core" for one in blow.victims]
+        return sum((one.job, one.task) == (line.job, line.task) for one in struck) >= DEATHS_AT_MOST
+
+    def _strike_worker(self) -> None:
+        name = self._victim()
+        if name:
+            self._note("worker", self._running_on(name), lambda: self.cluster.kill(name))
+            self._away.append((time.monotonic() + self._rng.choice(AWAY_S), name))
+
+    def _strike_manager(self) -> None:
+        self.stale += self._stale_now
+        self._stale_now = 0
+        self._note("manager", (), lambda: self.cluster.kill("m1"))
+        self.cluster.listen(self._rng.uniform(0.0, 3.0))
+        self.cluster.start_manager("m1")
+
+    def _stop_worker(self) -> None:
+        name = self._victim()
+        if name and not self._stopped:
+            self._note("stop", self._running_on(name), lambda: self.cluster.stop_process(name))
+            self._stopped = (time.monotonic() + STOPPED_S, name)
+
+    def _bring_back(self) -> None:
+        now = time.monotonic()
+        for at, name in [one for one in self._away if now >= one[0]]:
+            self._away.remove((at, name))
+            self.cluster.start_worker(name)
+        if self._stopped and now >= self._stopped[0]:
+            self.cluster.continue_process(self._stopped[1])
+            self._stopped = None
+
+    def _victim(self) -> str:
+        """A worker that is up, does not stand still, and has not the task that is never to run twice."""
+        spared = {line.pid for line in self._running() if line.job == self._blocking}
+        names = [
+            name
+            for name in self.cluster.workers
+            if name in self.cluster.up
+            and not (self._stopped and self._stopped[1] == name)
+            and not any(process.pid in spared for process in self.cluster.core_processes(name))
+        ]
+        return self._rng.choice(names) if len(names) > 1 else ""
+
+    def _running_on(self, name: str) -> tuple[Line, ...]:
+        pids = {process.pid for process in self.cluster.core_processes(name)}
+        return tuple(line for line in self._running() if line.pid in pids)
+
+    def _note(self, kind: str, victims: tuple[Line, ...], strike: Callable[[], None]) -> None:
+        at_ns = time.time_ns()
+        strike()
+        self.blows.append(Blow(kind, at_ns, victims))
+        with (self.cluster.folder / "blows").open("a") as file:
+            file.write(f"{at_ns} {kind} {[f'{line.job}/{line.task} {line.fence}' for line in victims]}\n")
+
+    def _running(self) -> list[Line]:
+        """Attempts that began, did not end, and whose process lives."""
+        over = {line.fence for line in self.cluster.ledger(word="ended")}
+        return [line for line in self.cluster.ledger(word="began") if line.fence not in over and _lives(line.pid)]
+
+    # The end
+
+    def _settle(self) -> None:
+        """Nobody strikes any more: the rest is submitted, and all that was acknowledged ends."""
+        until = time.monotonic() + SETTLE_S + (BLOCKING_S if self._blocking else 0)
+        while self._submitted < self._tasks or len(self._ended) < len(self._jobs):
+            if time.monotonic() >= until:
+                break
+            self._feed(0.0)
+            self.cluster.listen(LOOK_S)
+        self.stale += self._stale_now
+
+    def _compare(self) -> list[str]:
+        stored = self.cluster.stored()
+        began: dict[tuple[str, str], list[Line]] = {}
+        ended: Counter[int] = Counter()
+        for line in self.cluster.ledger():
+            if line.word == "began":
+                began.setdefault((line.job, line.task), []).append(line)
+            else:
+                ended[line.fence] += 1
+        broken = self._lost(stored)
+        check = self.cluster.talka("store", "check", "--store", self.cluster.url)
+        if check.code:
+            broken.append(f"talka store check: {check.text}")
+        accepted = {(task.job, task.id): task for task in stored if task.state == "completed"}
+        for place, task in accepted.items():
+            broken += _wrong_with(task, began.get(place, []), ended, accepted)
+        if self._blocking:
+            lines = began.get((self._blocking, "blocked"), [])
+            if len(lines) != 1:
+                broken.append(f"the handler that blocks for {BLOCKING_S} s was begun {len(lines)} times")
+        late = self._late(ended, accepted)
+        if self.stale < late:
+            broken.append(f"{late} reports at least came too late, and {self.stale} were counted")
+        return broken + self._too_slow(began, ended)
+
+    def _late(self, ended: Counter[int], accepted: dict[tuple[str, str], StoredTask]) -> int:
+        """Attempts that were done on a worker that stood still, when others had been given out for them. What a manager
+        counts is forgotten with it: of stops around which one was killed nothing is expected."""
+        quiet = [
+            blow
+            for blow in self.blows
+            if blow.kind == "stop"
+            and not any(other.kind == "manager" and 0 < other.at_ns - blow.at_ns < QUIET_NS for other in self.blows)
+        ]
+        return sum(
+            1
+            for blow in quiet
+            for line in blow.victims
+            if ended[line.fence] and accepted[line.job, line.task].fence > line.fence
+        )
+
+    def _lost(self, stored: list[StoredTask]) -> list[str]:
+        found: dict[str, Counter[str]] = {}
+        for task in stored:
+            found.setdefault(task.job, Counter())[task.state] += 1
+        return [
+            f"job {job}: {dict(found.get(job, {}))} of {number} tasks"
+            for job, number in self._expected.items()
+            if found.get(job) != Counter(completed=number)
+        ]
+
+    def _too_slow(self, began: dict[tuple[str, str], list[Line]], ended: Counter[int]) -> list[str]:
+        for blow in self.blows:
+            if blow.kind not in self.restarts_s:
+                continue
+            for victim in blow.victims:
+                if ended[victim.fence]:
+                    continue  # it was done a moment before the blow
+                later = [line.at_ns for line in began[victim.job, victim.task] if line.fence > victim.fence]
+                if later and not self._is_disturbed(blow, min(later)):
+                    took_s = (min(later) - blow.at_ns) / 1e9
+                    self.restarts_s[blow.kind].append(took_s)
+                    if took_s > LIMITS_S[blow.kind]:
+                        name = f"{victim.job}/{victim.task}"
+                        self._say(f"{blow.kind} killed at {blow.at_ns}: {name} ran again after {took_s:.2f} s")
+        told = []
+        for kind, limit_s in LIMITS_S.items():
+            times = sorted(self.restarts_s[kind])
+            # Of a few the worst says more of the machine than of the product.
+            word, judged_s = ("p99", _p99(times)) if len(times) >= LEAST_TIMES else ("median", _median(times))
+            if judged_s > limit_s:
+                told.append(
+                    f"{kind} killed: its tasks ran again after {judged_s:.2f} s ({word}), and {limit_s:g} s are promised"
+                )
+        return told
+
+    def _is_disturbed(self, blow: Blow, until_ns: int) -> bool:
+        """Whether somebody else had been struck when this one's tasks were given out again."""
+        return any(
+            other is not blow
+            and other.at_ns <= until_ns
+            and other.at_ns >= blow.at_ns - (0 if other.kind == "core" else AFTERMATH_NS)
+            for other in self.blows
+        )
+
+    def _tell(self, took_s: float) -> None:
+        kinds = Counter(blow.kind for blow in self.blows)
+        self._say(f"{self._submitted} tasks in {len(self._jobs)} jobs, {took_s:.0f} s of blows: {dict(kinds)}")
+        for kind, times in self.restarts_s.items():
+            if times:
+                self._say(
+                    f"{kind} killed, its tasks running again: n {len(times)},"
+                    f" median {_median(times):.2f} s, p99 {_p99(times):.2f} s,"
+                    f" worst {max(times):.2f} s"
+                )
+        self._say(f"late reports refused: {self.stale}")
+
+
+def _wrong_with(
+    task: StoredTask, began: list[Line], ended: Counter[int], accepted: dict[tuple[str, str], StoredTask]
+) -> list[str]:
+    """What store and ledger say of one task that was accepted."""
+    name = f"{task.job}/{task.id}"
+    told = []
+    is_blocking = task.id == "blocked"
+    if not is_blocking and task.output != task.fence:
+        told.append(
+            f"{name}: the result of attempt {task.output} was accepted, and {task.fence} is the one that counts"
+        )
+    if task.fence not in {line.fence for line in began}:
+        told.append(f"{name}: attempt {task.fence} was accepted, and the ledger does not know it")
+    if ended[task.fence] != 1:
+        told.append(f"{name}: attempt {task.fence} was accepted, and the ledger has its end {ended[task.fence]} times")
+    if len({line.fence for line in began}) != len(began):
+        told.append(f"{name}: an attempt was begun twice: {[line.fence for line in began]}")
+    if any(line.fence > task.fence for line in began):
+        told.append(f"{name}: it was begun again after attempt {task.fence} was accepted")
+    for line in began:
+        for word in line.text.split(",") if line.text else ():
+            other, _, output = word.partition("=")
+            if accepted[task.job, other].output != int(output):
+                told.append(
+                    f"{name}: attempt {line.fence} was given {word}, and the store has {accepted[task.job, other]}"
+                )
+    return told
+
+
+def _p99(times: list[float]) -> float:
+    return sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
+
+
+def _median(times: list[float]) -> float:
+    return statistics.median(times) if times else 0.0
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.soak", description="Kill everything while tasks run.")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tasks", type=int, default=100_000)
+    parser.add_argument("--keep", action="store_true", help="keep the files, also when no promise was broken")
+    asked = parser.parse_args(words)
+    folder = Path(tempfile.mkdtemp(prefix="talka-soak-"))
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    say(f"seed {asked.seed}, {asked.minutes:g} minutes, {asked.tasks} tasks, files in {folder}")
+    broken = Soak(folder, seed=asked.seed, minutes=asked.minutes, tasks=asked.tasks, say=say).run()
+    for text in broken[:100]:
+        say(f"BROKEN {text}")
+    if broken or asked.keep:
+        say(f"everything of this run is in {folder}")
+    else:
+        shutil.rmtree(folder)
+        say("nothing was lost, and nothing accepted twice")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

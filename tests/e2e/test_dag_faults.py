@@ -1,0 +1,324 @@
+"""What dies, and what becomes of its tasks."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.dag_cluster import UP, DagCluster, Line, dag_cluster, kill_process
+from tests.e2e.soak import Soak
+
+LEASE_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagCluster]:
+    """Two workers, for tests that leave no more than a restarted process behind."""
+    with dag_cluster(tmp_path_factory.mktemp("faults"), 2, 2) as cluster:
+        yield cluster
+
+
+def waited_s(lines: list[Line], killed_ns: int) -> float:
+    """From a blow to the first attempt that began after it."""
+    return (min(line.at_ns for line in lines if line.at_ns > killed_ns) - killed_ns) / 1e9
+
+
+# talka up
+
+
+def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, cores=2, is_up=True) as cluster:
+        chain = [
+            {"id": f"t{n}", "handler": "mark", "config": 0.3, **({"depends_on": [f"t{n - 1}"]} if n else {})}
+            for n in range(6)
+        ]
+        jobs = [cluster.dag(f"chain-{n}", *chain) for n in range(5)]
+        held = cluster.dag("held", {"id": "long", "handler": "work", "config": 60}, {"id": "short", "handler": "mark"})
+        cluster.wait_for_lines(1, job=held, task="long")
+        cluster.wait_for_lines(2, job=jobs[0], word="ended")
+
+        cluster.kill(UP)
+        done_before = {(task.job, task.id) for task in cluster.stored() if task.state == "completed"}
+        life = cluster.start_up()
+        back_ns = round(life.said("up")[0]["at"] * 1e9)
+        for job in jobs:
+            assert cluster.wait_for_end(job)["counts"] == {"completed": 6}
+        again = cluster.wait_for_lines(2, job=held, task="long")
+        cancelled = cluster.talka("jobs", "cancel", held)
+        cluster.wait_for_end(held, 45)
+
+        lines = cluster.ledger(word="began")
+
+    assert cancelled.code == 0, cancelled.text
+    assert done_before
+    late = [line for line in lines if (line.job, line.task) in done_before and line.at_ns > back_ns]
+    assert not late, "tasks that were completed before ran again"
+    assert again[1].fence > again[0].fence
+    # Its old tasks were free at once: nobody waited for a lease or for a worker that is no more.
+    assert (again[1].at_ns - back_ns) / 1e9 < 2.0
+
+
+def test_a_second_manager_is_refused_the_store_with_a_sentence(cluster: DagCluster, tmp_path: Path) -> None:
+    words = [
+        *(sys.executable, "-m", "talka", "up", "--port", "0", "--data-dir", str(tmp_path / "other")),
+        *("--store", cluster.url, "--handlers", str(cluster.handlers_file)),
+    ]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=30)
+
+    assert ended.returncode not in (0, -9), ended
+    assert "another manager has the store" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+# Cores
+
+
+def test_the_task_of_a_killed_core_runs_again_within_a_second(cluster: DagCluster) -> None:
+    job = cluster.dag("core", {"id": "held", "handler": "mark", "config": 3})
+    (line,) = cluster.wait_for_lines(job=job, task="held")
+
+    kill_process(line.pid)
+    facts = cluster.wait_for_end(job)
+
+    began = cluster.ledger(job=job, word="began")
+    assert facts["state"] == "completed"
+    assert len(began) == 2
+    assert (began[1].at_ns - began[0].at_ns) / 1e9 < 2.0
+    assert cluster.tasks(job)["held"]["output"] == began[1].fence
+
+
+def test_all_tasks_of_a_killed_core_run_again_and_none_is_charged(cluster: DagCluster) -> None:
+    job = cluster.dag("cores", *({"id": f"t{n}", "handler": "mark", "config": 2} for n in range(8)))
+    lines = cluster.wait_for_lines(8, job=job)
+
+    for pid in {line.pid for line in lines}:
+        kill_process(pid)
+    facts = cluster.wait_for_end(job, 45)
+
+    assert facts["counts"] == {"completed": 8}
+    assert all(task["attempts"] == 2 for task in cluster.tasks(job).values())
+
+
+@pytest.mark.parametrize(
+    ("how", "bounds", "deaths", "causes"),
+    [
+        pytest.param("segfault", None, 2, {"SIGSEGV"}, id="segfault"),
+        pytest.param("exit", None, 3, {"exit"}, id="os._exit"),
+        pytest.param("memory", {"memory": "200MB"}, 3, {"oom", "MemoryError"}, id="memory"),
+    ],
+)
+def test_a_task_with_which_processes_die_is_a_dead_letter_with_all_attempts_and_is_replayed(
+    cluster: DagCluster, how: str, bounds: dict[str, str] | None, deaths: int, causes: set[str]
+) -> None:
+    job = cluster.dag(
+        f"poison-{how}",
+        {
+            "id": "poison",
+            "handler": "end",
+            "config": how,
+            "retry": {"backoff": 0},
+            **({"bounds": bounds} if bounds else {}),
+        },
+        {"id": "beside", "handler": "mark", "config": 0.5},
+        {"id": "after", "handler": "echo", "depends_on": ["poison"]},
+        settings={"on_failure": "skip_dependents"},
+    )
+
+    facts = cluster.wait_for_end(job, 60)
+    task = cluster.tasks(job)["poison"]
+    letters = [one for one in cluster.ask_api("GET", "/v1/dead-letters?limit=500").body["items"] if one["job"] == job]
+    replayed = cluster.ask_api("POST", f"/v1/dead-letters/{job}/poison/replay", {"config": "nothing"})
+    again = cluster.wait_for_end(job)
+
+    assert (facts["state"], task["state"]) == ("partial", "dead"), cluster.tasks(job)
+    assert cluster.tasks(job)["beside"]["state"] == "completed"
+    attempts = letters[0]["attempts"]
+    # One more where the first was not alone in its process, and could not be told from the others.
+    assert deaths <= len(attempts) <= deaths + 1, attempts
+    assert [attempt["attempt"] for attempt in attempts] == list(range(1, len(attempts) + 1))
+    assert causes & {attempts[-1]["cause"], attempts[-1]["signal"]}, attempts
+    if how == "exit":
+        assert attempts[-1]["exit_code"] == 3
+    assert replayed.status == 200, replayed
+    assert again["counts"] == {"completed": 3}
+
+
+def test_a_handler_that_blocks_its_event_loop_beyond_the_lease_is_not_given_to_another(cluster: DagCluster) -> None:
+    seconds = LEASE_S * 2.4
+    job = cluster.dag("blocked", {"id": "blocked", "handler": "block", "config": seconds})
+
+    facts = cluster.wait_for_end(job, 40)
+
+    assert facts["state"] == "completed"
+    assert len(cluster.ledger(job=job, word="began")) == 1
+    assert cluster.tasks(job)["blocked"]["attempts"] == 1
+
+
+# Workers and managers
+
+
+def test_tasks_of_a_killed_worker_run_on_another_within_ten_seconds(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, 2, 1) as cluster:
+        job = cluster.dag("worker", *({"id": f"t{n}", "handler": "mark", "config": 6} for n in range(4)))
+        cluster.wait_for_lines(4, job=job)
+        on_first = [name for name, task in cluster.tasks(job).items() if task["worker"] == "w1"]
+
+        killed_ns = round(cluster.now() * 1e9)
+        cluster.kill("w1")
+        facts = cluster.wait_for_end(job, 60)
+
+        assert facts["counts"] == {"completed": 4}
+        assert on_first
+        for name in on_first:
+            assert waited_s(cluster.ledger(job=job, task=name, word="began"), killed_ns) < 10
+        assert all(task["worker"] == "w2" for name, task in cluster.tasks(job).items() if name in on_first)
+
+
+def test_a_worker_started_again_frees_its_old_tasks_at_once(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, 1, 1) as cluster:
+        job = cluster.dag("reborn", {"id": "held", "handler": "mark", "config": 2})
+        cluster.wait_for_lines(job=job)
+
+        cluster.restart("w1")
+        lease = cluster.wait_for("w1", "lease", 20)
+        facts = cluster.wait_for_end(job, 40)
+
+        first, second = cluster.ledger(job=job, word="began")
+        assert facts["state"] == "completed"
+        assert first.fence < second.fence
+        assert second.at_ns / 1e9 - lease["at"] < 2.0
+
+
+def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_next_life(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, 2, 1) as cluster:
+        job = cluster.dag(
+            "on",
+            *({"id": f"t{n}", "handler": "mark", "config": 2} for n in range(6)),
+            {"id": "all", "handler": "echo", "depends_on": [f"t{n}" for n in range(6)]},
+        )
+        cluster.wait_for_lines(6, job=job, word="began")
+
+        cluster.kill("m1")
+        cluster.wait_for_lines(6, job=job, word="ended")
+        cluster.start_manager("m1")
+        cluster.wait_until_ready()
+        facts = cluster.wait_for_end(job, 40)
+
+        assert facts["counts"] == {"completed": 7}
+        began = [line for line in cluster.ledger(job=job, word="began") if line.task != "all"]
+        assert len(began) == 6, "what was done while nobody led was done again"
+
+
+def test_a_manager_away_for_longer_than_the_lease_costs_nothing_that_runs(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, 2, 1) as cluster:
+        job = cluster.dag("away", *({"id": f"t{n}", "handler": "block", "config": LEASE_S * 4} for n in range(2)))
+        cluster.wait_for_lines(2, job=job, word="began")
+
+        cluster.kill("m1")
+        cluster.listen(LEASE_S * 1.5)
+        cluster.start_manager("m1")
+        cluster.wait_until_ready()
+        facts = cluster.wait_for_end(job, 60)
+
+        assert facts["counts"] == {"completed": 2}
+        assert len(cluster.ledger(job=job, word="began")) == 2, cluster.tasks(job)
+
+
+def test_a_stopped_worker_that_comes_back_late_is_refused_what_others_have_done(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, 2, 1) as cluster:
+        job = cluster.dag("late", *({"id": f"t{n}", "handler": "work", "config": 2} for n in range(2)))
+        lines = cluster.wait_for_lines(2, job=job, word="began")
+        victim = cluster.tasks(job)[lines[0].task]["worker"]
+
+        cluster.stop_process(victim)
+        facts = cluster.wait_for_end(job, 60)
+        cluster.continue_process(victim)
+        cluster.wait(lambda: cluster.metric("dag_results_stale_total") >= 1, 20, "the late result to be refused")
+
+        assert facts["counts"] == {"completed": 2}
+        stored = {task.id: task for task in cluster.stored()}
+        assert all(task.output == task.fence for task in stored.values()), stored
+        assert [task.attempts for task in stored.values()].count(2) == 1
+
+
+# The store
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"no small file system can be mounted here: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_refuses_jobs_with_a_sentence_and_goes_on_when_there_is_room(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    with dag_cluster(tmp_path / "cluster", 1, 1, store=small_disk / "jobs.sqlite") as cluster:
+        first = cluster.dag("before", {"id": "held", "handler": "mark", "config": 3})
+        cluster.wait_for_lines(job=first, word="began")
+        ballast = small_disk / "ballast"
+        with ballast.open("wb") as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(b"x" * 65_536)
+                file.flush()
+
+        # What it has at hand may take a few more.
+        statuses = []
+        body = {"kind": "dag", "name": "full", "tasks": [{"id": "t", "handler": "mark", "config": 0, "key": "k" * 200}]}
+        for _ in range(200):
+            answer = cluster.ask_api("POST", "/v1/jobs", body, timeout_s=15)
+            statuses.append(answer.status)
+            if answer.status == 503:
+                break
+        alive = cluster.ask_api("GET", "/livez").status
+        ballast.unlink()
+        facts = cluster.wait_for_end(first, 40)
+        after = cluster.dag("after", {"id": "one", "handler": "mark"})
+
+        assert statuses[-1] == 503, statuses
+        assert "detail" in answer.body and "Traceback" not in str(answer.body), answer.body
+        assert alive == 200
+        assert facts["state"] == "completed"
+        assert cluster.wait_for_end(after)["state"] == "completed"
+
+
+# All of it
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(240)
+def test_a_minute_of_blows_loses_nothing_and_accepts_nothing_twice(tmp_path: Path) -> None:
+    soak = Soak(tmp_path, seed=7, minutes=1.0, tasks=10_000, say=print)
+
+    broken = soak.run()
+
+    assert not broken, "\n".join(broken)
+
+
+def test_the_guard_of_handler_cores_ends_them_with_their_worker(tmp_path: Path) -> None:
+    with dag_cluster(tmp_path, 1, 2) as cluster:
+        job = cluster.dag("orphans", *({"id": f"t{n}", "handler": "work", "config": 60} for n in range(2)))
+        lines = cluster.wait_for_lines(2, job=job)
+
+        cluster.signal("w1", signal.SIGKILL)
+        cluster.wait(
+            lambda: not any(psutil.pid_exists(line.pid) for line in lines), 10, "cores to end with their worker"
+        )

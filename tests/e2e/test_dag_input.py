@@ -1,0 +1,283 @@
+"""What users get wrong, and what strangers try: each is answered with a sentence, and nothing is harmed."""
+
+import http.client
+import json
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from talka.cli.token import read_keys
+from talka.web.auth import Tokens
+from tests.e2e.dag_cluster import UP, DagCluster, dag_cluster
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagCluster]:
+    with dag_cluster(tmp_path_factory.mktemp("input"), cores=1, is_up=True) as cluster:
+        yield cluster
+
+
+# Files
+
+GOOD = """\
+name: good
+tasks:
+  - id: one
+    handler: mark
+  - id: two
+    handler: mark
+    depends_on: [one]
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "words"),
+    [
+        pytest.param("", 0, "", id="empty"),
+        pytest.param("name: [\n", 2, "", id="no YAML"),
+        pytest.param(
+            GOOD.replace("handler: mark\n  - id: two", "handlr: mark\n  - id: two"), 4, "handlr", id="unknown"
+        ),
+        pytest.param(GOOD.replace("[one]", "[ome]"), 7, "ome", id="no such dependency"),
+        pytest.param(GOOD.replace("[one]", "[two]"), 7, "itself", id="depends on itself"),
+        pytest.param(GOOD.replace("id: two", "id: one"), 5, "one", id="two of one name"),
+        pytest.param(GOOD + "    priority: 11\n", 8, "priority", id="priority"),
+        pytest.param(GOOD + "    retry: {max: -1}\n", 8, "max", id="retries"),
+        pytest.param(GOOD + "    timeouts: {attempt: soon}\n", 8, "attempt", id="timeout"),
+        pytest.param(GOOD + "    bounds: {memory: a lot}\n", 8, "memory", id="bounds"),
+        pytest.param(GOOD + "    limits: [{key: door, rate: often}]\n", 8, "rate", id="rate"),
+        pytest.param(GOOD + "    delay: [1]\n", 8, "delay", id="delay"),
+        pytest.param(GOOD + "schedule: every day\n", 8, "schedule", id="schedule"),
+        pytest.param(GOOD + "settings: {on_failure: panic}\n", 8, "on_failure", id="policy"),
+        pytest.param(GOOD.replace("tasks:", "task:"), 2, "task", id="no tasks"),
+    ],
+)
+def test_a_broken_pipeline_gets_a_sentence_with_its_line_and_nothing_is_sent(
+    cluster: DagCluster, tmp_path: Path, content: str, line: int, words: str
+) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text(content)
+
+    ended = cluster.talka("submit", str(file))
+
+    assert ended.code == 3, ended.text
+    assert "Traceback" not in ended.err and "internal error" not in ended.err, ended.text
+    assert "broken.yaml" in ended.err
+    assert not line or f":{line}" in ended.err or f"line {line}" in ended.err, ended.text
+    assert words in ended.err
+
+
+def test_a_broken_handlers_file_is_told_with_its_line(tmp_path: Path) -> None:
+    handlers = "from talka import handler\n\n@handler('a')\ndef a(task)\n    return 1\n"
+    with dag_cluster(tmp_path, 1, handlers=handlers, start=False) as cluster:
+        cluster.start_manager("m1")
+        cluster.start_worker("w1")
+
+        told = cluster.wait_for("w1", "alarm", 20, kind="handlers")
+
+    assert "handlers.py" in told["text"] and "4" in told["text"], told
+
+
+# Bodies
+
+
+def test_a_body_of_100_megabytes_is_refused_before_it_is_read(cluster: DagCluster) -> None:
+    connection = http.client.HTTPConnection(cluster.api(UP), timeout=20)
+    try:
+        connection.putrequest("POST", "/v1/jobs")
+        connection.putheader("content-type", "application/json")
+        connection.putheader("content-length", str(100 * MEGABYTE))
+        connection.endheaders(b"x" * 1024)
+        answer = connection.getresponse()
+        status, body = answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+    assert status == 413, body
+    assert "detail" in body
+
+
+def test_a_body_without_a_length_is_refused_once_it_is_too_large(cluster: DagCluster) -> None:
+    process = psutil.Process(cluster.up[UP].process.pid)
+    before = process.memory_info().rss
+    sent = 0
+
+    def parts() -> Iterator[bytes]:
+        nonlocal sent
+        yield b'{"kind": "dag", "name": "'
+        while sent < 100:
+            sent += 1
+            yield b"x" * MEGABYTE
+
+    status = 0
+    with suppress(OSError):  # it closes the connection while we still talk
+        status = cluster.ask_api("POST", "/v1/jobs", parts()).status
+
+    assert status in (413, 0)
+    assert process.memory_info().rss - before < 60 * MEGABYTE
+    assert cluster.ask_api("GET", "/livez").status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        pytest.param(b"{", 400, id="no JSON"),
+        pytest.param({"kind": "dag", "name": "x", "tasks": []}, 422, id="no tasks"),
+        pytest.param({"kind": "dag", "name": "x", "tasks": [{"id": "a"}]}, 422, id="no handler"),
+        pytest.param(
+            {
+                "kind": "dag",
+                "name": "x",
+                "tasks": [
+                    {"id": "a", "handler": "h", "depends_on": ["b"]},
+                    {"id": "b", "handler": "h", "depends_on": ["a"]},
+                ],
+            },
+            422,
+            id="a circle",
+        ),
+        pytest.param(
+            {"kind": "dag", "name": "x", "tasks": [{"id": "a", "handler": "h", "config": "c" * 300_000}]},
+            422,
+            id="config",
+        ),
+        pytest.param(b'{"kind": "dag", "tasks": ' + b"[" * 100_000, 400, id="deep"),
+        pytest.param(b'{"kind": "dag", "name": "\xff", "tasks": []}', 400, id="no UTF-8"),
+    ],
+)
+def test_a_body_that_is_no_job_is_refused_with_a_sentence(cluster: DagCluster, body: object, status: int) -> None:
+    answer = cluster.ask_api("POST", "/v1/jobs", body)
+
+    assert answer.status == status, answer
+    assert answer.body["detail"], answer
+
+
+def test_a_stream_that_is_broken_off_leaves_no_job(cluster: DagCluster) -> None:
+    before = len(cluster.stored())
+    head = b'{"kind": "dag", "name": "half"}\n'
+    tasks = b"".join(b'{"id": "t%d", "handler": "mark"}\n' % n for n in range(5000))
+
+    answer = cluster.ask_api("POST", "/v1/jobs", head + tasks + b'{"id": "bad"\n', kind="application/x-ndjson")
+    jobs = cluster.ask_api("GET", "/v1/jobs?limit=500").body["items"]
+
+    assert answer.status in (400, 422), answer
+    assert "half" not in {job["name"] for job in jobs}
+    cluster.wait(lambda: cluster.listen(0.1) or len(cluster.stored()) == before, 10, "the half to be dropped")
+
+
+def test_outputs_that_are_too_large_or_no_json_fail_their_task(tmp_path: Path) -> None:
+    handlers = (
+        "from talka import handler\n"
+        "@handler('large')\nasync def large(task):\n    return 'x' * task.config\n"
+        "@handler('strange')\nasync def strange(task):\n    return object()\n"
+    )
+    with dag_cluster(tmp_path, is_up=True, handlers=handlers) as cluster:
+        job = cluster.dag(
+            "outputs",
+            {"id": "too-large", "handler": "large", "config": MEGABYTE},
+            {"id": "spilled", "handler": "large", "config": 400_000},
+            {"id": "strange", "handler": "strange"},
+            settings={"on_failure": "continue", "retry": {"max": 0}},
+        )
+        cluster.wait_for_end(job)
+        tasks = cluster.tasks(job)
+
+    assert {name: task["state"] for name, task in tasks.items()} == {
+        "too-large": "dead",
+        "spilled": "completed",
+        "strange": "dead",
+    }
+    assert len(tasks["spilled"]["output"]) == 400_000
+    assert "524288" in tasks["too-large"]["error"].replace(",", ""), tasks["too-large"]["error"]
+
+
+# Tokens
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagCluster]:
+    """Its API wants tokens."""
+    folder = tmp_path_factory.mktemp("tokens")
+    key = folder / "key"
+    with dag_cluster(folder / "cluster", 1, 1, start=False, manager_options=("--token-key-file", str(key))) as cluster:
+        made = cluster.talka("token", "key", "-o", str(key))
+        assert made.code == 0, made.text
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        cluster.start_nodes()
+        yield cluster
+
+
+def key_file(cluster: DagCluster) -> Path:
+    return cluster.folder.parent / "key"
+
+
+def token(cluster: DagCluster, role: str, *options: str) -> str:
+    words = ("--key-file", str(key_file(cluster)), "--role", role, "--for", f"{role}s", *options)
+    made = cluster.talka("token", "issue", *words)
+    assert made.code == 0, made.text
+    return made.out.strip()
+
+
+DAG = {"kind": "dag", "name": "asked", "tasks": [{"id": "one", "handler": "mark"}]}
+
+
+def test_without_a_token_or_with_a_wrong_or_expired_one_it_is_401_and_a_line_is_logged(guarded: DagCluster) -> None:
+    tokens = Tokens(read_keys(str(key_file(guarded)), "key"), "default")
+    expired = tokens.issue("old", "admin", int(time.time()) - 3600)
+    stranger = Tokens([b"k" * 48], "default").issue("stranger", "admin", int(time.time()) + 3600)
+    elsewhere = Tokens(read_keys(str(key_file(guarded)), "key"), "other").issue("x", "admin", int(time.time()) + 3600)
+
+    answers = {}
+    for name, shown in (("none", ""), ("expired", expired), ("stranger", stranger), ("elsewhere", elsewhere)):
+        answers[name] = guarded.ask_api("POST", "/v1/jobs", DAG, token=shown)
+        guarded.listen(1.1)  # of refusals one a second is logged
+
+    assert {answer.status for answer in answers.values()} == {401}, answers
+    assert "expired" in answers["expired"].body["detail"]
+    errors = guarded.up["m1"].errors.read_text()
+    assert errors.count("refused POST") >= 2, errors
+    assert "expired" in errors
+    audit = (guarded.data("m1") / "audit.log").read_text()
+    assert audit.count('"status":401') == 4, audit
+
+
+def test_a_role_that_may_not_is_told_so_with_403(guarded: DagCluster) -> None:
+    viewer, submitter = token(guarded, "view"), token(guarded, "submit")
+
+    seen = guarded.ask_api("GET", "/v1/jobs", token=viewer)
+    refused = guarded.ask_api("POST", "/v1/jobs", DAG, token=viewer)
+    taken = guarded.ask_api("POST", "/v1/jobs", DAG, token=submitter)
+    replay = guarded.ask_api("POST", f"/v1/dead-letters/{taken.body['id']}/one/replay", token=viewer)
+
+    assert (seen.status, refused.status, taken.status, replay.status) == (200, 403, 201, 403), (refused, taken)
+    assert "view" in refused.body["detail"]
+    assert taken.body["submitted_by"] == "submits"
+
+
+def test_a_revoked_token_holds_no_longer(guarded: DagCluster) -> None:
+    shown = token(guarded, "admin", "--id", "lost-laptop")
+    before = guarded.ask_api("GET", "/v1/jobs", token=shown).status
+
+    revoked = guarded.talka("token", "revoke", "lost-laptop", "--key-file", str(key_file(guarded)))
+    after = guarded.ask_api("GET", "/v1/jobs", token=shown)
+
+    assert before == 200
+    assert revoked.code == 0, revoked.text
+    assert after.status == 401, after
+    assert "revoked" in after.body["detail"]
+
+
+def test_a_pipeline_that_cannot_be_read_back_is_not_there(cluster: DagCluster) -> None:
+    asked = {
+        path: cluster.ask_api("GET", path).status
+        for path in ("/v1/jobs/aaaaaaaaaa", "/v1/jobs/aaaaaaaaaa/tasks", "/v1/jobs/..%2f..%2fetc/tasks/x/logs")
+    }
+
+    assert set(asked.values()) == {404}, asked

@@ -1,0 +1,117 @@
+"""Dag jobs that simulated clients submit: drawn graphs, and what is asked of them later."""
+
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.testing.handler_cores import Script
+from talka.work.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+CAPABILITY: Final = "gpu"
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What is asked of a job at some time."""
+
+    at_ns: int
+    what: str
+    """pause, resume, cancel, skip or rerun."""
+    tasks: tuple[str, ...] = ()
+
+
+class DagErrand(msgspec.Struct, frozen=True, kw_only=True):
+    """One job: what is submitted, by whom and when, and what is asked of it afterwards."""
+
+    key: str
+    at_ns: int
+    spec: DagSpec
+    wishes: tuple[Wish, ...]
+
+
+def limits_of(rng: Random) -> tuple[Limit, ...]:
+    """Of one history: whoever names a key says the same of it."""
+    keys = [Limit(f"key {number}", rng.randrange(1, 3)) for number in range(rng.randrange(1, 4))]
+    if rng.randrange(3) == 0:
+        keys.append(Limit("rate", 0, f"{rng.randrange(2, 20)}/s"))
+    return tuple(keys)
+
+
+def _script(rng: Random, handler: str) -> Script:
+    ms = rng.randrange(800, 6000) if handler == "slow" else rng.randrange(5, 500)
+    lot = rng.randrange(100)
+    if lot < 62:
+        return Script(ms, tells=rng.randrange(6) == 0)
+    if lot < 84:
+        return Script(ms, fails=rng.choice((20, 40, 60)))
+    if lot < 88:
+        return Script(ms, fails=rng.choice((50, 100)), never=True)
+    return Script(ms, dies=8) if lot < 94 else Script(ms, blocks=12)
+
+
+def _task(rng: Random, number: int, names: list[str], limits: tuple[Limit, ...], breadth: int) -> TaskSpec:
+    is_limited = rng.randrange(5) < 2
+    # Those that hold a limit are long: it is to be held when somebody dies.
+    handler = (
+        "slow" if is_limited and rng.randrange(3) == 0 else rng.choice(("quick", "quick", "plain", "plain", "slow"))
+    )
+    recent = names[-breadth:]
+    before = tuple(sorted(rng.sample(recent, min(len(recent), rng.choice((0, 1, 1, 2, 3))))))
+    return TaskSpec(
+        id=f"t{number}",
+        handler=handler,
+        config=msgspec.Raw(msgspec.json.encode(_script(rng, handler))),
+        depends_on=before,
+        priority=rng.choice((1, 5, 5, 5, 10)),
+        retry=Retry(rng.randrange(1, 7), 0.2, cap=1.0, never=("Never",)) if rng.randrange(3) else None,
+        timeouts=Timeouts(attempt=rng.choice((2.0, 6.0, 20.0))) if rng.randrange(4) == 0 else None,
+        capabilities=(CAPABILITY,) if rng.randrange(12) == 0 else (),
+        key=f"task key {rng.randrange(6)}" if rng.randrange(15) == 0 else "",
+        delay=rng.choice((0.5, 2.0)) if rng.randrange(10) == 0 else 0.0,
+        limits=(rng.choice(limits),) if is_limited else (),
+        bounds=Bounds(memory="64MB") if rng.randrange(25) == 0 else None,
+    )
+
+
+def _wishes(rng: Random, at_ns: int, names: list[str]) -> tuple[Wish, ...]:
+    def later(least_ms: int, most_ms: int) -> int:
+        return at_ns + rng.randrange(least_ms, most_ms) * MILLISECOND
+
+    wishes: list[Wish] = []
+    lot = rng.randrange(100)
+    if lot < 20:
+        paused_at = later(200, 15_000)
+        wishes = [Wish(paused_at, "pause"), Wish(paused_at + rng.randrange(500, 9000) * MILLISECOND, "resume")]
+    elif lot < 35:
+        wishes = [Wish(later(200, 12_000), "cancel")]
+    elif lot < 45:
+        wishes = [Wish(later(100, 3000), "skip", (rng.choice(names),))]
+    if rng.randrange(3) == 0:
+        named = (rng.choice(names),) if rng.randrange(2) else ()
+        wishes.append(Wish(later(10_000, 40_000), "rerun", named))
+    return tuple(sorted(wishes, key=lambda wish: wish.at_ns))
+
+
+def dag_errand(rng: Random, number: int, limits: tuple[Limit, ...], at_ns: int) -> DagErrand:
+    size = rng.choice((rng.randrange(5, 15), rng.randrange(10, 35), rng.randrange(20, 61)))
+    breadth = rng.randrange(2, 12)
+    names: list[str] = []
+    tasks = []
+    for index in range(size):
+        tasks.append(_task(rng, index, names, limits, breadth))
+        names.append(tasks[-1].id)
+    settings = DagSettings(
+        on_failure=rng.choice(("fail_fast", "continue", "skip_dependents", "skip_dependents")),
+        retry=Retry(rng.randrange(3, 8), 0.1, cap=2.0, never=("Never",)),
+        timeouts=Timeouts(attempt=20.0),
+        timeout=rng.choice((None, None, None, None, 30.0)),
+    )
+    key = f"key {number}"
+    return DagErrand(
+        key=key,
+        at_ns=at_ns,
+        spec=DagSpec(name=key, tasks=tuple(tasks), settings=settings),
+        wishes=_wishes(rng, at_ns, names),
+    )

@@ -1,0 +1,296 @@
+"""Dag jobs of one manager with a store under drawn faults: workers with handler cores, clients that submit and change.
+
+One seed is one history. The manager is alone: its crashes, and the tail of the store that is lost with them, are the
+hard cases. Faults strike for a while; then all is well, and every job must end.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.manager import Manager
+from talka.control.member import ClusterMember
+from talka.control.voter import Voter
+from talka.control.worker import Worker
+from talka.testing.cores import WorkerPart, worker_act
+from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
+from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger
+from talka.testing.host import Clock, Host
+from talka.testing.network import LinkProfile
+from talka.testing.records import StoreDisk, StoreShell
+from talka.testing.world import Boot, Observer, World
+from talka.wire.jobs import ManagerAt, WorkerFacts
+from tests.sim.dag_clients import DagClients
+from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
+
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+EPOCH_NS: Final = 1_700_000_000 * SECOND
+DRIFT_LIMIT_PPM: Final = 20_000
+FAULTS_FROM: Final = 5 * SECOND
+CALM_FROM: Final = 40 * SECOND
+ENDS_EARLIEST: Final = 60 * SECOND
+ENDS_LATEST: Final = 420 * SECOND
+"""A worker on which tasks died is given none for five minutes; it may be the only one that can run some."""
+MANAGER: Final = "m0"
+CORE_DIES: Final = "core dies"
+TAIL_LOST: Final = "tail lost"
+"""The manager dies while a write of its store is under way."""
+OWN: Final = (CORE_DIES, TAIL_LOST)
+EVENTS: Final = (
+    "crash",
+    "stall",
+    "pause",
+    "slow disk",
+    "drift",
+    "partition",
+    "one-way cut",
+    "isolation",
+    "flapping link",
+    CORE_DIES,
+    TAIL_LOST,
+)
+LINKS: Final = ("loss", "duplicates", "reordering")
+CLASSES: Final = (*EVENTS, *LINKS)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a seed decides before the run; the rest follows from it."""
+
+    seed: int
+    cores: tuple[int, ...]
+    """Of each worker. The first two have a capability that some tasks need."""
+    classes: tuple[str, ...]
+    gap_ns: int
+    drifts_ppm: tuple[int, ...]
+    offsets_ns: tuple[int, ...]
+    is_refused: bool
+    """Where the manager is down, its address refuses connections: its machine is there. Else there is silence."""
+    errands: tuple[DagErrand, ...]
+
+    def lines(self) -> list[str]:
+        told = [
+            f"{one.key}: {len(one.spec.tasks)} tasks, {one.spec.settings.on_failure}, at {one.at_ns / SECOND:.1f} s"
+            + "".join(f", {wish.what} at {wish.at_ns / SECOND:.1f} s" for wish in one.wishes)
+            for one in self.errands
+        ]
+        return [
+            f"seed {self.seed}: a manager, {len(self.cores)} workers of {', '.join(map(str, self.cores))} cores",
+            f"faults {FAULTS_FROM // SECOND} s to {CALM_FROM // SECOND} s, every {self.gap_ns / SECOND:.1f} s on"
+            f" average: {', '.join(self.classes) or 'none'}",
+            f"clocks: {', '.join(f'{ppm / 10_000:+.1f} %' for ppm in self.drifts_ppm)}",
+            "a manager that is down " + ("refuses connections" if self.is_refused else "is silent"),
+            *told,
+        ]
+
+
+def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
+    """What the seed decides; with `classes`, those faults instead of the drawn ones."""
+    rng = Random(f"{seed}:dags")
+    cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
+    # A subset for every seed: heavy faults together would hide what one of them does alone.
+    drawn = rng.sample(EVENTS, rng.randrange(2, 5))
+    drawn += rng.sample(LINKS, rng.randrange(1, 3))
+    drawn.append(rng.choice(("crash", TAIL_LOST)))  # what is durable matters only where somebody dies
+    limits = limits_of(rng)
+    errands = tuple(
+        dag_errand(rng, number, limits, rng.randrange(2000, 25_000) * MILLISECOND)
+        for number in range(rng.randrange(3, 6))
+    )
+    return Plan(
+        seed=seed,
+        cores=cores,
+        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
+        drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(1 + len(cores))),
+        offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
+        is_refused=bool(rng.randrange(2)),
+        errands=errands,
+    )
+
+
+def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
+    world = World(plan.seed, verbose=verbose)
+    world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
+    lives: dict[str, int] = {}
+
+    def start_manager(boot: Boot) -> ClusterMember:
+        voter = Voter(
+            name=boot.name, voters=(MANAGER,), stored=boot.stored, rng=boot.rng, now=boot.now, safeguards=safeguards
+        )
+        part = Manager(
+            name=boot.name,
+            boot=boot.boot,
+            voter=voter,
+            rng=boot.rng,
+            wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            managers=lambda: (ManagerAt(MANAGER, MANAGER),),
+            safeguards=safeguards,
+        )
+        return ClusterMember(
+            group="g", name=boot.name, boot=boot.boot, voter=voter, part=part, seeds=(), safeguards=safeguards
+        )
+
+    def start_worker(index: int, boot: Boot) -> ClusterMember:
+        lives[boot.name] = lives.get(boot.name, 0) + 1
+        facts = WorkerFacts(
+            cores=plan.cores[index],
+            folder=index + 1,
+            life=lives[boot.name],
+            capabilities=(CAPABILITY,) if index < 2 else (),
+        )
+        worker = Worker(
+            boot.name,
+            boot.boot,
+            boot.stored,
+            facts,
+            (MANAGER,),
+            boot.rng,
+            boot.now,
+            safeguards,
+            verify=lambda digest, signature: True,
+            handlers=FILES,
+        )
+        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=WorkerPart(worker), safeguards=safeguards)
+
+    clocks = [Clock(offset, drift) for offset, drift in zip(plan.offsets_ns, plan.drifts_ppm, strict=True)]
+    world.add_host(MANAGER, start_manager, clock=clocks[0], disk=StoreDisk())
+    for index in range(len(plan.cores)):
+        world.add_host(f"w{index}", partial(start_worker, index), clock=clocks[index + 1])
+    return world
+
+
+class Refusals(Observer):
+    """Workers are told when the manager's address refuses connections."""
+
+    def __init__(self, manager: Host) -> None:
+        self.told = 0
+        self._manager = manager
+
+    def on_second(self, world: World) -> None:
+        if self._manager.state != "down":
+            return
+        for name, host in world.hosts.items():
+            if host is self._manager or host.state != "up":
+                continue
+            if world.network.is_cut(name, MANAGER) or world.network.is_cut(MANAGER, name):
+                continue
+            self.told += 1
+            worker_act(world, host, host.boot, partial(_refused))
+
+
+def _refused(worker: Worker, now: int) -> list[object]:
+    return worker.on_refused(now, MANAGER)
+
+
+class Story:
+    """Runs a plan from its first second to its last."""
+
+    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+        self.plan = plan
+        self.world = world = build(plan, safeguards, verbose)
+        self.manager = world.hosts[MANAGER]
+        self.ledger = HandlerLedger()
+        self.cores = HandlerCores(world, self.ledger)
+        self.shell = StoreShell(world, self.manager, EPOCH_NS, safeguards)
+        self.history = DagHistory(self.shell)
+        self.clients = DagClients(world, self.manager, self.shell, plan.errands, self.history)
+        self.specs = Specs()
+        self.results = ResultsCountOnce(world, self.shell, self.ledger, self.specs)
+        self.runs = RunsAreInOrder(world, self.shell, self.ledger, self.specs)
+        self.counts = CountsFit(world, self.manager, self.shell)
+        self.refusals = Refusals(self.manager)
+        self.cores.listeners.append(self.runs)
+        world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
+        if plan.is_refused:
+            world.observers.append(self.refusals)
+        self.faults = Faults(
+            world,
+            list(world.hosts),
+            [name for name in plan.classes if name not in OWN],
+            limits=Limits(
+                gap_ns=plan.gap_ns,
+                down_ns=(50 * MILLISECOND, 9 * SECOND),
+                cut_ns=(500 * MILLISECOND, 9 * SECOND),
+                stall_ns=(200 * MILLISECOND, 7 * SECOND),
+                drift_ppm=DRIFT_LIMIT_PPM,
+            ),
+            favourites=self._favourites,
+        )
+
+    def _favourites(self) -> list[str]:
+        """The manager, and workers that have something to do."""
+        busy = dict.fromkeys(run.host.name for run in self.ledger.alive.values())
+        return [MANAGER, *busy] if len(busy) < 2 else [MANAGER, MANAGER, *busy]
+
+    def run(self) -> World:
+        world = self.world
+        stagger = world.rng("stagger")
+        for host in world.hosts.values():
+            world.at(stagger.randrange(1000) * MILLISECOND, host.start)
+        self.clients.begin()
+        if self.plan.classes:
+            world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
+        if CORE_DIES in self.plan.classes:
+            world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
+        if TAIL_LOST in self.plan.classes:
+            world.at(FAULTS_FROM, partial(self._lose_tail, world.rng("tail lost")))
+        world.at(CALM_FROM, self._calm)
+        world.run_until(ENDS_EARLIEST)
+        while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
+            world.run_until(world.now + 2 * SECOND)
+        if not world.stopped:
+            for job in self.clients.jobs:
+                if not job.id:
+                    world.violate("D1", f"{job.errand.key} was submitted again and again, and never answered")
+            world.finish()
+            for name in missing(world, self.plan.classes):
+                world.violate("plan", f"the fault {name!r} of the plan never struck")
+        return world
+
+    def _kill_core(self, rng: Random) -> None:
+        if self.world.now >= CALM_FROM:
+            return
+        if self.cores.strike(rng):
+            self.world.struck[CORE_DIES] = self.world.struck.get(CORE_DIES, 0) + 1
+        self.world.after(int(rng.expovariate(1.0) * 4 * SECOND) + MILLISECOND, partial(self._kill_core, rng))
+
+    def _lose_tail(self, rng: Random) -> None:
+        """Waits for a write, and strikes within it."""
+        world = self.world
+        if world.now >= CALM_FROM:
+            return
+        if not self.shell.is_writing or self.manager.state == "down":
+            world.after(MILLISECOND // 2, partial(self._lose_tail, rng))
+            return
+        self.manager.crash()
+        world.struck[TAIL_LOST] = world.struck.get(TAIL_LOST, 0) + 1
+        world.after(rng.randrange(50, 3000) * MILLISECOND, self._bring_back)
+        world.after(int(rng.expovariate(1.0) * 5 * SECOND) + SECOND, partial(self._lose_tail, rng))
+
+    def _bring_back(self) -> None:
+        self.manager.start()
+
+    def _calm(self) -> None:
+        self.faults.stop()
+        if missing(self.world, [name for name in LINKS if name in self.plan.classes]):
+            self.world.after(5 * SECOND, self._calm_links)  # in a cluster that was cut to pieces nothing could strike
+        else:
+            self._calm_links()
+
+    def _calm_links(self) -> None:
+        self.world.network.default = LinkProfile()
+
+
+def run(seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None) -> World:
+    """The history of this seed, finished and judged."""
+    return Story(plan_of(seed), safeguards, verbose).run()
+
+
+def describe(seed: int) -> list[str]:
+    return plan_of(seed).lines()

@@ -1,0 +1,83 @@
+"""Dag jobs of one manager: hundreds of drawn histories, and what they must add up to."""
+
+from functools import partial
+
+import pytest
+
+from talka.testing.world import SECOND
+from tests.sim import dags
+
+SEEDS = 240
+PER_TEST = 20
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_no_history_of_dag_jobs_breaks_an_invariant(first: int) -> None:
+    broken = []
+    for seed in range(first, first + PER_TEST):
+        plan = dags.plan_of(seed)
+        world = dags.run(seed)
+        broken += [f"make sim SEED={seed} KIND=dags: {violation}" for violation in world.violations]
+        assert len(plan.cores) >= 4 and len(plan.errands) >= 3 and len(plan.classes) >= 3
+        assert all(5 <= len(errand.spec.tasks) <= 60 for errand in plan.errands)
+        assert world.violations or (world.now >= 60 * SECOND and world.struck)
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_faults_every_attempt_that_ran_is_accounted_for(seed: int) -> None:
+    story = dags.Story(dags.plan_of(seed, classes=()), dags.ALL, None)
+
+    world = story.run()
+
+    assert not world.violations
+    assert story.results.completed == story.cores.ends["completed"] > 0
+    assert story.shell.lost == 0
+
+
+def test_histories_have_what_is_hard_in_them() -> None:
+    stories = [dags.Story(dags.plan_of(seed), dags.ALL, None) for seed in range(30)]
+
+    for story in stories:
+        story.run()
+
+    assert sum(story.shell.lost for story in stories) >= 10
+    assert sum(story.runs.again for story in stories) >= 200
+    assert sum(story.runs.limited for story in stories) >= 200
+    assert sum(story.results.inputs for story in stories) >= 1000
+    assert sum(story.refusals.told for story in stories) >= 50
+    ends = {how for story in stories for how in story.cores.ends}
+    assert ends >= {"completed", "failed", "died", "crash", "timeout", "cancelled"}
+    granted = {what for story in stories for what in story.clients.granted}
+    assert granted >= {"pause", "resume", "cancel", "skip", "rerun"}
+    states = {row.state for story in stories for row in story.shell.rows.jobs.values()}
+    assert states >= {"completed", "partial", "failed", "cancelled", "timeout"}
+
+
+def test_commits_that_wait_become_one_write() -> None:
+    stories = [dags.Story(dags.plan_of(seed), dags.ALL, None) for seed in range(5)]
+
+    for story in stories:
+        story.run()
+
+    assert sum(story.shell.commits for story in stories) > sum(story.shell.writes for story in stories) > 0
+
+
+def test_a_fault_of_the_plan_that_never_struck_fails_the_run() -> None:
+    story = dags.Story(dags.plan_of(1), dags.ALL, None)
+    story.faults.begin = lambda until: None  # type: ignore[method-assign]
+
+    world = story.run()
+
+    assert "plan" in {violation.invariant for violation in world.violations}
+
+
+def test_jobs_whose_manager_is_gone_for_good_are_told() -> None:
+    story = dags.Story(dags.plan_of(3, classes=()), dags.ALL, None)
+    story.faults.stop = lambda: None  # type: ignore[method-assign]
+    story.world.at(10 * SECOND, partial(story.manager.crash))
+
+    world = story.run()
+
+    assert "D1" in {violation.invariant for violation in world.violations}
