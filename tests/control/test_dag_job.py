@@ -108,7 +108,9 @@ def test_a_task_becomes_ready_when_the_last_of_its_dependencies_is_done_and_kept
     story = Story({"a": "", "b": "", "c": "ab"})
     assert list(story.queue) == ["a", "b"]
     story.done("a")
+    assert not story.job.is_running
     story.give("b")
+    assert story.job.is_running
     story.changes += story.job.completing(story.now, story["b"], b"1", "", 0)
     assert "c" not in story.queue, "who waits must not know before it is durable"
     story.take(story.job.completed(story.now, story["b"]))

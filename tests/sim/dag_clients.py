@@ -153,7 +153,7 @@ class DagClients(Observer):
             self._ended(job, job.what, self.granted)
 
     def _acknowledged(self, job: DagJobSeen, id: str) -> None:
-        job.id, job.what = id, ""
+        job.id, job.what, job.asked = id, "", (0, 0)
         self._history.acknowledged(self._world, job.errand.key, id)
 
     def _ended(self, job: DagJobSeen, what: str, how: dict[str, int]) -> None:

@@ -19,10 +19,6 @@ JOB_STATES: Final = tuple(JobState)
 TaskKey: TypeAlias = tuple[int, int]
 
 
-def epoch_of(fence: int) -> int:
-    return fence >> EPOCH_SHIFT
-
-
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     id: str
