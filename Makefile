@@ -30,8 +30,8 @@ demo: $(STAMP) ## run a real load test on the bundled server: live view, summary
 
 test: $(STAMP) ## every test (under 15 minutes on 2 cores)
 	@$(BIN)/python -m pytest -q -m "not serial" -n 2 $(PURE) --cov --cov-report=term --no-cov-on-fail
-	@# Most of these wait for other processes: three at a time on two cores.
-	@$(BIN)/python -m pytest -q -m "not serial" -n 3 tests $(PURE:%=--ignore=%) --ignore=tests/sim
+	@# Most of these wait for other processes: four at a time on two cores, and whoever is done helps the others.
+	@$(BIN)/python -m pytest -q -m "not serial" -n 4 --dist worksteal tests $(PURE:%=--ignore=%) --ignore=tests/sim
 	@# These must have the processors when they want them, and mostly wait: the simulator takes what they leave.
 	@mkdir -p build
 	@nice -n 19 $(BIN)/python -m pytest -q -n 2 tests/sim > build/sim.log 2>&1 & simulator=$$!; \

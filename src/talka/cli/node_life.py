@@ -1,6 +1,7 @@
 """A manager, a worker, or both with their API, in one process: from their start to a signal and to their end."""
 
 import asyncio
+import gc
 import signal
 import socket
 import ssl
@@ -208,6 +209,14 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
             ready.cancel()
 
 
+def calm_collector() -> None:
+    """What a node makes and drops are small structures without circles, tens of thousands a second: a collector that
+    looks at every 700 of them takes a fifth of its processor."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 class Told:
     """Prints what happens, and hears signals."""
 
@@ -226,6 +235,7 @@ class Told:
         return life
 
     def __enter__(self) -> "Told":
+        calm_collector()
         self._loop.set_exception_handler(lambda _, context: tell(mishap(context)))
         return self
 
