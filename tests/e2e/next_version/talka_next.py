@@ -31,7 +31,7 @@ class Renew(jobs.Renew, frozen=True, tag=2):
     mood: str = ""
 
 
-class Weather(jobs.Message, frozen=True, tag=60):
+class Weather(jobs.Message, frozen=True, tag=240):
     """Follows every other message that is no statistics."""
 
     text: str
