@@ -38,21 +38,3 @@ class DagEnded(msgspec.Struct, frozen=True):
     job: str
     state: JobState
     reason: str
-
-
-class AttemptFailed(msgspec.Struct, frozen=True):
-    """News: an attempt did not complete its task."""
-
-    job: str
-    task: str
-    attempt: int
-    worker: str
-    cause: str
-    error: str
-
-
-class WorkerQuarantined(msgspec.Struct, frozen=True):
-    """News: different tasks died on this worker and nowhere else: it gets none for a while."""
-
-    worker: str
-    text: str

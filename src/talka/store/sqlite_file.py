@@ -17,7 +17,15 @@ from talka.errors import Invalid, TalkaError, Unavailable
 from talka.store.folder import FILE_MODE, FOLDER_MODE, sync_folder
 from talka.store.history import Queries
 from talka.store.records import BadRecords, RecordsUnavailable
-from talka.store.sqlite_history import IN_MEMORY, folder_reason, primary_code, statements, transaction, write_ahead
+from talka.store.sqlite_history import (
+    IN_MEMORY,
+    folder_reason,
+    migrate,
+    primary_code,
+    transaction,
+    version_of,
+    write_ahead,
+)
 from talka.work.records import TASK_STATES
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
@@ -185,7 +193,8 @@ class SqliteFile:
             self._is_older = self.found_version < self.version
         else:
             write_ahead(self._writer)
-            self._migrate(self._writer)
+            # Also when there is nothing to do: a file that cannot be written is told of now.
+            migrate(self._writer, self._queries, self._version)
         self._reader = self._writer if self._in_memory else self._connected()
         if not self._in_memory:
             self._reader.execute("PRAGMA query_only = ON")
@@ -222,24 +231,10 @@ class SqliteFile:
         return connection
 
     def _version(self, connection: sqlite3.Connection) -> int:
-        tables = {name for (name,) in connection.execute(self._queries["tables"])}
-        if VERSION_TABLE in tables:
-            (version,) = connection.execute(self._queries["read_version"]).fetchone()
-            return int(version or 0)
-        if tables:
+        version = version_of(connection, self._queries, VERSION_TABLE)
+        if version is None:
             raise BadRecords(f"{self.place} is a database of something else: name another file with --store")
-        return 0
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        # Also when there is nothing to do: a file that cannot be written is told of now.
-        with transaction(connection):
-            # Another process may have been quicker.
-            version = self._version(connection)
-            for migration in self._queries.migrations:
-                if migration.version > version:
-                    for statement in statements(migration.sql):
-                        connection.execute(statement)
-                    connection.execute(self._queries["write_version"], {"version": migration.version})
+        return version
 
     def _open_one(self, connection: sqlite3.Connection | None) -> sqlite3.Connection:
         if connection is None:

@@ -135,7 +135,7 @@ class SqliteHistory(History):
         if creates:
             write_ahead(self._connection)
         if version < self._queries.version:
-            self._migrate(self._connection)
+            migrate(self._connection, self._queries, self._version)
         return self._connection
 
     def _connected(self) -> sqlite3.Connection:
@@ -153,23 +153,10 @@ class SqliteHistory(History):
         return connection
 
     def _version(self, connection: sqlite3.Connection) -> int:
-        tables = {name for (name,) in connection.execute(self._queries["tables"])}
-        if VERSION_TABLE in tables:
-            (version,) = connection.execute(self._queries["read_version"]).fetchone()
-            return int(version or 0)
-        if tables:
+        version = version_of(connection, self._queries, VERSION_TABLE)
+        if version is None:
             raise BadStore(f"{self.place} is a database of something else: name another file with --store")
-        return 0
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        with transaction(connection):
-            # Another process may have been quicker.
-            version = self._version(connection)
-            for migration in self._queries.migrations:
-                if migration.version > version:
-                    for statement in statements(migration.sql):
-                        connection.execute(statement)
-                    connection.execute(self._queries["write_version"], {"version": migration.version})
+        return version
 
     @contextlib.contextmanager
     def _sentences(self) -> Iterator[None]:
@@ -224,6 +211,25 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def version_of(connection: sqlite3.Connection, queries: Queries, table: str) -> int | None:
+    """Of the schema; 0: there is none yet, None: the file holds something else."""
+    tables = {name for (name,) in connection.execute(queries["tables"])}
+    if table in tables:
+        (version,) = connection.execute(queries["read_version"]).fetchone()
+        return int(version or 0)
+    return None if tables else 0
+
+
+def migrate(connection: sqlite3.Connection, queries: Queries, version_now: Callable[[sqlite3.Connection], int]) -> None:
+    with transaction(connection):
+        version = version_now(connection)  # another process may have been quicker
+        for migration in queries.migrations:
+            if migration.version > version:
+                for statement in statements(migration.sql):
+                    connection.execute(statement)
+                connection.execute(queries["write_version"], {"version": migration.version})
 
 
 def statements(script: str) -> Iterator[str]:
