@@ -180,6 +180,15 @@ async def test_a_bad_job_is_refused(node: Node) -> None:
     assert [type(one) for one in node.told] == [BadDag]
 
 
+async def test_a_task_is_on_its_way_before_its_submission_is_answered(node: Node) -> None:
+    node.beat()
+    handed: list[list[str]] = []
+    node.jobs.submit_soon(dag({"a": ""}), "", "", lambda _: handed.append([task.id for task in node.hands]))
+    await node.handed("a")
+    await node.until(lambda: bool(handed))
+    assert handed == [["a"]]
+
+
 async def test_the_same_key_is_the_same_job_and_it_is_told_once_it_is_durable(node: Node) -> None:
     spec = dag({"a": ""})
     first, second = await asyncio.gather(

@@ -25,6 +25,10 @@ class Slow:
     """Records whose `apply` waits until it may, and fails as it is told."""
 
     def __init__(self) -> None:
+        self.is_quick = False
+        self.threads: list[str] = []
+        """That made each batch."""
+        self.checkpoints = 0
         self.may = threading.Event()
         self.may.set()
         self.began = threading.Event()
@@ -37,12 +41,18 @@ class Slow:
         if self.failures:
             raise self.failures.pop(0)
         self.batches.append(list(changes))
+        self.threads.append(threading.current_thread().name)
         return [1] * len(changes)
+
+    def checkpoint(self) -> None:
+        assert threading.current_thread().name == "store"
+        self.checkpoints += 1
 
 
 class Scene:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_quick: bool = False) -> None:
         self.records = Slow()
+        self.records.is_quick = is_quick
         self.blobs = Blobs(folder / "blobs")
         self.told: list[Any] = []
         self.event = asyncio.Event()
@@ -223,3 +233,60 @@ def test_nobody_is_told_when_the_loop_is_gone(tmp_path: Path) -> None:
     scene.thread._thread.join(30)
     assert not scene.thread._thread.is_alive()
     assert scene.names() == [["a"]] and scene.told == []
+
+
+# Records whose commits do not wait for the disk.
+
+
+@pytest.fixture
+async def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr(store_thread, "QUIET_NS", -1)  # every commit is taken for a lone one
+    scene = Scene(tmp_path, is_quick=True)
+    yield scene
+    await scene.thread.close()
+
+
+async def test_a_small_lone_commit_that_need_not_wait_for_the_disk_is_made_at_once(quick: Scene) -> None:
+    quick.commit(1, "a")
+    quick.commit(2)
+    assert quick.names() == [["a"]]
+    assert quick.records.threads == [threading.current_thread().name]
+    assert quick.told == []  # not in the midst of what asks for it
+    await quick.until(lambda: quick.told == [[1], [2]])
+
+
+async def test_commits_that_follow_each_other_go_together(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_thread, "QUIET_NS", 1 << 62)
+    quick.commit(1, "a")
+    await quick.until(lambda: quick.told == [[1]])
+    assert quick.records.threads == ["store"]
+
+
+@pytest.mark.parametrize("what", ["many", "large"])
+async def test_what_takes_longer_is_left_to_the_thread(quick: Scene, what: str) -> None:
+    if what == "many":
+        quick.commit(1, *("x" * (store_thread.SMALL + 1)))
+    else:
+        quick.thread.commit(1, [Complete(1, 0, 7, TaskState.COMPLETED, 5, b"x" * (INLINE_LIMIT_BYTES + 1))])
+    await quick.until(lambda: quick.told == [[1]])
+    assert quick.records.threads == ["store"]
+
+
+async def test_what_goes_wrong_with_a_lone_commit_is_told_by_the_thread(
+    quick: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_thread, "AGAIN_S", 0.001)
+    quick.records.failures = [RecordsUnavailable("the disk is full"), RecordsUnavailable("the disk is full")]
+    quick.commit(1, "a")
+    await quick.until(lambda: quick.told == ["the disk is full", "", [1]])
+    assert quick.names() == [["a"]]
+
+
+async def test_the_log_is_brought_to_its_place_by_the_thread(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_thread, "CHECKPOINT_CHANGES", 3)
+    for ticket in (1, 2, 3):
+        quick.commit(ticket, "a")
+    quick.commit(4, "b")  # meanwhile: in its turn
+    await quick.until(lambda: [4] in quick.told)
+    assert quick.records.checkpoints == 1
+    assert quick.names() == [["a"], ["a"], ["a"], ["b"]]

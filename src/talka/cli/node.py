@@ -104,9 +104,7 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
     place, files = checked_store(store), checked_handlers(handlers)
-    import asyncio
-
-    from talka.cli.node_life import Api, live_up
+    from talka.cli.node_life import Api, live_up, run_node
     from talka.nodes.manager import ManagerOptions
     from talka.nodes.member import MemberOptions
     from talka.nodes.worker import WorkerOptions
@@ -132,7 +130,7 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
 
     options = ManagerOptions(member=member, api=address, store=place)
     with listener:
-        return asyncio.run(live_up(options, Api(listener, address, None, None), worker_at, as_json))
+        return run_node(live_up(options, Api(listener, address, None, None), worker_at, as_json))
 
 
 def own_secret(folder: "Path") -> str:
@@ -195,9 +193,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     if preset not in PRESETS:
         raise Invalid(f"{settings.label('preset')} {preset!r} is not known: write one of {', '.join(PRESETS)}")
     place = checked_store(store)
-    import asyncio
-
-    from talka.cli.node_life import live_manager
+    from talka.cli.node_life import live_manager, run_node
     from talka.cli.secret import read_secrets
     from talka.net.discovery import Candidates
     from talka.nodes.manager import ManagerOptions
@@ -226,7 +222,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
     options = ManagerOptions(member=member, api=api.advertised, store=place)
     with api.listener:
-        return asyncio.run(live_manager(options, api, as_json))
+        return run_node(live_manager(options, api, as_json))
 
 
 def voter_names(settings: "NodeSettings", name: str) -> tuple[str, ...]:
@@ -328,9 +324,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     for word in settings.texts("capabilities"):
         checked_id(settings.label("capabilities"), word)
     files = checked_handlers(handlers)
-    import asyncio
-
-    from talka.cli.node_life import live_worker
+    from talka.cli.node_life import live_worker, run_node
     from talka.cli.secret import read_secrets
     from talka.net.discovery import Candidates
     from talka.nodes.worker import WorkerOptions
@@ -352,7 +346,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     )
     api = open_probes(settings, options.cluster)
     with contextlib.nullcontext() if api is None else api.listener:
-        return asyncio.run(live_worker(options, api, as_json))
+        return run_node(live_worker(options, api, as_json))
 
 
 def open_probes(settings: "NodeSettings", cluster: str) -> "Api | None":

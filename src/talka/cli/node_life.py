@@ -12,6 +12,7 @@ from talka.cli.member import Printer, mishap
 from talka.cli.output import tell
 from talka.client.requests import Control
 from talka.clock import SECOND, realtime_ns
+from talka.engine.beginnings import new_event_loop
 from talka.nodes.control import ManagerControl
 from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member_events import WORDS, Event, sentence_of
@@ -171,6 +172,11 @@ def sentence(event: Event) -> str:
 def brief_sentence(event: Event) -> str:
     is_inner = event["event"] in INNER or (event["event"] == "stopped" and "worker" in event)
     return "" if is_inner else sentence(event)
+
+
+def run_node(life: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(life)
 
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:

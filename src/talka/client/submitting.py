@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from websockets.client import ClientProtocol
@@ -187,8 +187,7 @@ class SubmitConnection(asyncio.Protocol):
             raise NoAnswer(f"{self._address} did not answer within {OPEN_S:g} s") from None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
         request = self._protocol.connect()
         request.headers.update(self._headers)
         self._protocol.send_request(request)

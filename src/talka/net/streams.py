@@ -10,7 +10,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from talka.clock import MILLISECOND, SECOND, boottime_ns
 from talka.cluster.effects import HANDLE
@@ -89,8 +89,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
         self._streams.opened(self)
         sock = transport.get_extra_info("socket")
         silence_ms = CONTROL_SILENCE_MS if self.is_control else STREAM_SILENCE_MS

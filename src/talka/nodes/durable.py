@@ -67,9 +67,6 @@ class _Draft:
         """Of its tasks, where there is something to compare it with."""
 
 
-OWN: Final = (Commit, Fetch, CallAnswered, DagEnded)
-
-
 class DurableJobs(DagReading):
     """Made with the store open; `start` within the loop, `close` at the end."""
 
@@ -137,18 +134,24 @@ class DurableJobs(DagReading):
         self._records.close()
 
     def _do(self, effects: list[object]) -> None:
-        """Carry out what the keeper answered; what is for others goes through the manager."""
+        """Carry out what the keeper answered; what is for others goes through the manager, and before what is told:
+        a task that waits to be run is worth more haste."""
         if self._is_closed:
             return
-        rest = []
+        rest: list[object] = []
+        told: list[CallAnswered | DagEnded] = []
         for effect in effects:
-            if isinstance(effect, OWN):
+            if isinstance(effect, CallAnswered | DagEnded):
+                told.append(effect)
+            elif isinstance(effect, Commit | Fetch):
                 self.carry_out(effect)
             else:
                 rest.append(effect)
         manager = self._node.manager
         if rest or self.durable.next_tick_at < manager.next_tick_at:
             self._node.perform(manager.act(boottime_ns(), rest))
+        for news in told:
+            self.carry_out(news)
 
     def carry_out(self, effect: Commit | Fetch | CallAnswered | DagEnded) -> None:
         match effect:

@@ -2,6 +2,7 @@
 and never waits for the other."""
 
 import asyncio
+import contextlib
 import hashlib
 import threading
 from collections import deque
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from talka.clock import monotonic_ns
 from talka.errors import TalkaError, Unavailable
 from talka.store.blobs import Blobs
 from talka.store.records import Records
@@ -24,6 +26,12 @@ AGAIN_S: Final = 0.25
 """Between two tries of a transaction that the store did not take."""
 CHANGES_AT_ONCE: Final = 20_000
 CLOSE_S: Final = 10.0
+QUIET_NS: Final = 2_000_000
+"""After so long without a commit, a small one does not wait for others to go with it."""
+SMALL: Final = 16
+"""Changes that take the loop no longer than the thread would take to wake up."""
+CHECKPOINT_CHANGES: Final = 500
+"""So many of those the loop makes. SQLite would do it in the midst of a commit, after ten times as many."""
 
 Found = TypeVar("Found")
 
@@ -51,6 +59,9 @@ class StoreThread:
         self._waiting: deque[tuple[int, Sequence[Change]]] = deque()
         self._orders: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        self._is_quick = records.is_quick
+        self._committed_ns = 0
+        self._made_here = 0
         self._is_awake = False
         self._is_over = threading.Event()
         self._is_broken = False
@@ -59,10 +70,34 @@ class StoreThread:
         self._thread.start()
 
     def commit(self, ticket: int, changes: Sequence[Change]) -> None:
+        if not self._is_awake and self._is_quick and self._is_made_here(changes):
+            self._loop.call_soon(self._on_committed, [ticket])
+            return
         self._waiting.append((ticket, changes))
+        self._order(self._write)
+
+    def _order(self, work: Callable[[], object]) -> None:
         if not self._is_awake:
             self._is_awake = True
-            self._orders.put(self._write)
+            self._orders.put(work)
+
+    def _is_made_here(self, changes: Sequence[Change]) -> bool:
+        """A lone commit that need not wait for the disk is made at once: two changes of thread take longer. What goes
+        wrong with it is the thread's to find out and to tell."""
+        now = monotonic_ns()
+        is_lone, self._committed_ns = now - self._committed_ns > QUIET_NS, now
+        if not is_lone or len(changes) > SMALL or any(is_large(change) for change in changes):
+            return False
+        try:
+            if changes:
+                self._records.apply(changes)
+        except Exception:  # noqa: BLE001 - all of it was taken back
+            return False
+        self._made_here += len(changes)
+        if self._made_here >= CHECKPOINT_CHANGES:
+            self._made_here = 0
+            self._order(self._checkpoint)
+        return True
 
     def read(self, work: Callable[..., Found], *arguments: Any) -> "asyncio.Future[Found]":
         """Call this with what the store has at that moment."""
@@ -82,6 +117,11 @@ class StoreThread:
             order()
         while self._waiting and not self._is_broken and self._write():
             pass
+
+    def _checkpoint(self) -> None:
+        with contextlib.suppress(TalkaError):  # the next commit meets the same, and tells
+            self._records.checkpoint()
+        self._write()
 
     def _write(self) -> bool:
         """Whether all went well."""
@@ -114,7 +154,8 @@ class StoreThread:
     def _spilled(self, changes: list[Change]) -> list[Change]:
         """Large outputs go into files, which are durable before their rows name them."""
         for position, change in enumerate(changes):
-            if type(change) is Complete and len(change.output) > INLINE_LIMIT_BYTES:
+            if is_large(change):
+                assert isinstance(change, Complete)
                 digest = hashlib.sha256(change.output).hexdigest()
                 self._blobs.put(digest, change.output)
                 changes[position] = msgspec.structs.replace(change, output=b"", blob=digest)
@@ -142,3 +183,7 @@ class StoreThread:
         if not self.problem:
             self._on_problem(text)
         self.problem = text
+
+
+def is_large(change: Change) -> bool:
+    return type(change) is Complete and len(change.output) > INLINE_LIMIT_BYTES

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from talka.clock import SECOND, boottime_ns
+from talka.clock import MILLISECOND, boottime_ns
 from talka.control.member import NEVER
 
 
@@ -32,8 +32,10 @@ class CoreTimer:
             self._handle = None
         self._at = at
         if at < NEVER:
-            delay_s = max(0, at - boottime_ns()) / SECOND
-            self._handle = asyncio.get_running_loop().call_later(delay_s, self._on_due)
+            # In whole milliseconds, rounded up: uvloop rounds to the nearest, and what fires too early fires again and
+            # again until its time has come.
+            delay_ms = -(-max(0, at - boottime_ns()) // MILLISECOND)
+            self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_due)
 
     def _on_due(self) -> None:
         self._handle, self._at = None, NEVER

@@ -47,6 +47,12 @@ class Keyed(NamedTuple):
 class Records(Protocol):
     """Jobs and tasks."""
 
+    is_quick: bool
+    """Its commits do not wait for the disk, and a power cut may take the last of them."""
+
+    def checkpoint(self) -> None:
+        """Bring what the log has to its place. Waits for the disk, which commits do not have to do then."""
+
     def apply(self, changes: Sequence[Change]) -> list[int]:
         """All of them in one durable transaction, in order, or none. How many rows each changed: 0 of a fenced change
         means that its fence was not the row's."""

@@ -148,6 +148,11 @@ class SqliteFile:
         ((jobs, tasks),) = self.read("sizes")
         return jobs, tasks
 
+    def checkpoint(self) -> None:
+        """Bring the log into the file, as far as readers let it."""
+        with self._writing, self._sentences():
+            self._open_one(self._writer).execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def backup(self, target: Path) -> None:
         """Copy it as it is at one instant, while it is in use, to a new file."""
         if os.path.lexists(target):

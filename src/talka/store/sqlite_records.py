@@ -53,6 +53,7 @@ class SqliteRecords:
         clock_ms: Callable[[], int] = lambda: realtime_ns() // MILLISECOND,
     ) -> None:
         self.file = SqliteFile(path, synchronous)
+        self.is_quick = synchronous == "NORMAL"
         self._queries = Queries("tasks")
         self._clock_ms = clock_ms
         self._hints = Hints()
@@ -72,6 +73,9 @@ class SqliteRecords:
         self.close()
 
     # Changes.
+
+    def checkpoint(self) -> None:
+        self.file.checkpoint()
 
     def apply(self, changes: Sequence[Change]) -> list[int]:
         steps, order = plan(changes)
