@@ -55,6 +55,17 @@ async def mark(task):
     return task.fence
 
 
+@handler("until")
+async def until(task):
+    """Until the gate its config names is open: the test says when, however long that takes it."""
+    note("began", task)
+    gate = os.path.join(os.path.dirname(os.environ["LEDGER"]), task.config)
+    while not os.path.exists(gate):
+        await asyncio.sleep(0.02)
+    note("ended", task)
+    return task.fence
+
+
 @handler("work")
 def work(task):
     """A plain function: it holds its core."""
@@ -239,6 +250,10 @@ class DagCluster(JobCluster):
 
         self.wait(is_there, within_s, f"{number} lines {which} in the ledger")
         return self.ledger(**which)
+
+    def open_gate(self, name: str) -> None:
+        """Every `until` with this config goes on."""
+        (self.folder / name).touch()
 
     # What the store has
 

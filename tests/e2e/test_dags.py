@@ -180,12 +180,13 @@ def test_a_cancelled_pipeline_stops_what_runs_and_starts_nothing(cluster: DagClu
 def test_a_paused_pipeline_starts_nothing_until_it_is_resumed(cluster: DagCluster) -> None:
     job = cluster.dag(
         "paused",
-        {"id": "first", "handler": "mark", "config": 1},
+        {"id": "first", "handler": "until", "config": "paused-gate"},
         {"id": "second", "handler": "mark", "depends_on": ["first"]},
     )
     cluster.wait_for_lines(job=job, task="first")
 
     paused = cluster.talka("jobs", "pause", job)
+    cluster.open_gate("paused-gate")
     cluster.wait_for_task(job, "first", "completed")
     cluster.listen(0.5)
     before = cluster.ledger(job=job, task="second")
