@@ -17,6 +17,8 @@ from tests.e2e.networks import Network, Place
 
 SAID_LIMIT = 15
 """Lines of each member that a failed wait shows."""
+SOON_S = 60.0
+"""For what comes by itself: on a busy machine late, and a wait costs nothing once it has come."""
 METRIC = re.compile(r'^(talka_\w+)(?:\{\w+="([^"]*)"\})? (\S+)$', re.MULTILINE)
 
 
@@ -129,7 +131,7 @@ class Cluster:
         self.network.started(name, process.pid)
         return life
 
-    def start_all(self, names: Iterable[str], *options: str, within_s: float = 20, **more: Any) -> None:
+    def start_all(self, names: Iterable[str], *options: str, within_s: float = SOON_S, **more: Any) -> None:
         """All at once, the first one as the seed of the others, until they agree."""
         first, *rest = names
         self.start(first, *options, **more)
@@ -149,9 +151,9 @@ class Cluster:
         """SIGTERM; its exit code."""
         life = self.up[name]
         life.process.terminate()
-        self.wait(lambda: life.is_over, 10, f"{name} to stop")
+        self.wait(lambda: life.is_over, SOON_S, f"{name} to stop")
         del self.up[name]
-        return life.process.wait(10)
+        return life.process.wait(SOON_S)
 
     def signal(self, name: str, number: signal.Signals) -> None:
         self.up[name].process.send_signal(number)
@@ -168,11 +170,11 @@ class Cluster:
         if not life.is_over:
             self._read_all(life)
             self._end(life)
-        life.process.wait(10)
+        life.process.wait(SOON_S)
 
     def _read_all(self, life: Life) -> None:
         assert life.process.stdout is not None
-        life.process.wait(10)
+        life.process.wait(SOON_S)
         while data := os.read(life.process.stdout.fileno(), 1 << 16):
             life.take(data)
 
@@ -217,7 +219,7 @@ class Cluster:
             self.hear(min(left, 1.0))
         return time.monotonic() - begun_at
 
-    def wait_for(self, who: str, kind: str, within_s: float = 15, /, **facts: Any) -> dict[str, Any]:
+    def wait_for(self, who: str, kind: str, within_s: float = SOON_S, /, **facts: Any) -> dict[str, Any]:
         """The first such event of its present life."""
         life = self.up[who]
         self.wait(lambda: life.said(kind, **facts), within_s, f"{who} to say {kind} {facts or ''}")
@@ -238,7 +240,7 @@ class Cluster:
         names = set(self.up)
         return all(life.view == names - {name} for name, life in self.up.items())
 
-    def wait_until_all_agree(self, within_s: float = 20) -> float:
+    def wait_until_all_agree(self, within_s: float = SOON_S) -> float:
         return self.wait(self.all_agree, within_s, f"{', '.join(self.up)} to see each other and nobody else")
 
     def leader(self) -> str:
@@ -249,7 +251,7 @@ class Cluster:
         (leader, _), *_ = named
         return leader if [name for name, life in self.up.items() if life.reigns] == [leader] else ""
 
-    def wait_for_leader(self, within_s: float = 20) -> str:
+    def wait_for_leader(self, within_s: float = SOON_S) -> str:
         self.wait(self.leader, within_s, "one leader that all agree on")
         return self.leader()
 
@@ -274,7 +276,7 @@ class Cluster:
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=SOON_S,
             cwd=self.folder,
         )
 
@@ -301,7 +303,7 @@ class Cluster:
                 counts[reason] = counts.get(reason, 0) + int(number)
         return counts
 
-    def wait_until_refused(self, name: str, reason: str, more_than: int, *words: str, within_s: float = 10) -> int:
+    def wait_until_refused(self, name: str, reason: str, more_than: int, *words: str, within_s: float = SOON_S) -> int:
         """Counters are not told, they are asked for."""
         until = time.monotonic() + within_s
         while (now := self.refused(name, *words).get(reason, 0)) <= more_than:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from talka.work.records import TASK_STATES
-from tests.e2e.cluster import Life
+from tests.e2e.cluster import SOON_S, Life
 from tests.e2e.job_cluster import Ended, JobCluster
 from tests.e2e.networks import free_port
 
@@ -37,6 +37,20 @@ def note(word, task, text=""):
     os.write(LEDGER, (" ".join(map(str, words)) + "\\n").encode())
 
 
+def is_open(gate):
+    """The test opens it, when it has seen what it waits for."""
+    return os.path.exists(os.path.join(os.path.dirname(os.environ["LEDGER"]), gate))
+
+
+def hold(what):
+    """So many seconds, or until the gate of this name is open."""
+    if isinstance(what, str):
+        while not is_open(what):
+            time.sleep(0.02)
+    else:
+        time.sleep(what)
+
+
 @handler("echo")
 async def echo(task):
     note("began", task, ",".join(f"{id}={output}" for id, output in task.inputs.items() if isinstance(output, int)))
@@ -57,10 +71,9 @@ async def mark(task):
 
 @handler("until")
 async def until(task):
-    """Until the gate its config names is open: the test says when, however long that takes it."""
+    """Until the gate its config names is open, however long that takes the test."""
     note("began", task)
-    gate = os.path.join(os.path.dirname(os.environ["LEDGER"]), task.config)
-    while not os.path.exists(gate):
+    while not is_open(task.config):
         await asyncio.sleep(0.02)
     note("ended", task)
     return task.fence
@@ -70,7 +83,7 @@ async def until(task):
 def work(task):
     """A plain function: it holds its core."""
     note("began", task)
-    time.sleep(task.config)
+    hold(task.config)
     note("ended", task)
     return task.fence
 
@@ -79,7 +92,7 @@ def work(task):
 async def block(task):
     """What no asynchronous function should do: nothing else of its process goes on meanwhile."""
     note("began", task)
-    time.sleep(task.config)
+    hold(task.config)
     note("ended", task)
     return task.attempt
 
@@ -101,11 +114,12 @@ async def wrong(task):
 
 @handler("steps")
 async def steps(task):
-    """Goes on where the last attempt was."""
+    """Goes on where the last attempt was. The first one gets no further than the middle."""
     note("began", task, str(task.checkpoint))
     for number in range(task.checkpoint or 0, task.config):
+        if task.checkpoint is None and number == task.config // 2:
+            await asyncio.Event().wait()
         task.heartbeat(number + 1)
-        await asyncio.sleep(0.1)
     return task.config
 
 
@@ -148,6 +162,7 @@ class StoredTask(NamedTuple):
     state: str
     attempts: int
     fence: int
+    checkpoint: Any
     output: Any
 
 
@@ -191,14 +206,14 @@ class DagCluster(JobCluster):
     def url(self) -> str:
         return f"sqlite:///{self.store}"
 
-    def start_nodes(self, within_s: float = 30) -> "DagCluster":
+    def start_nodes(self, within_s: float = SOON_S) -> "DagCluster":
         if self.is_up:
             self.start_up(within_s)
         else:
             super().start_nodes(within_s)
         return self
 
-    def start_up(self, within_s: float = 30, *options: str) -> Life:
+    def start_up(self, within_s: float = SOON_S, *options: str) -> Life:
         if UP not in self.apis:
             self.apis[UP] = f"127.0.0.1:{free_port()}"
         words = [
@@ -241,7 +256,7 @@ class DagCluster(JobCluster):
         self._lines += [_line(text) for text in whole.decode().splitlines()]
         self._ledger_bytes += len(whole) + len(newline)
 
-    def wait_for_lines(self, number: int = 1, within_s: float = 20, **which: str) -> list[Line]:
+    def wait_for_lines(self, number: int = 1, within_s: float = SOON_S, **which: str) -> list[Line]:
         """Nobody tells of lines: they are looked for."""
 
         def is_there() -> bool:
@@ -252,7 +267,7 @@ class DagCluster(JobCluster):
         return self.ledger(**which)
 
     def open_gate(self, name: str) -> None:
-        """Every `until` with this config goes on."""
+        """Every `until`, `work` and `block` with this config goes on."""
         (self.folder / name).touch()
 
     # What the store has
@@ -261,10 +276,10 @@ class DagCluster(JobCluster):
         """All tasks of all jobs, read beside whoever writes."""
         with closing(sqlite3.connect(f"file:{self.store}?mode=ro", uri=True)) as connection:
             rows = connection.execute(
-                "SELECT j.id, t.id, t.state, t.attempts, t.fence, t.output FROM talka_tasks t"
+                "SELECT j.id, t.id, t.state, t.attempts, t.fence, t.checkpoint, t.output FROM talka_tasks t"
                 " JOIN talka_jobs j ON j.number = t.key >> 32 ORDER BY t.key"
             ).fetchall()
-        return [StoredTask(*row[:2], TASK_STATES[row[2]].value, *row[3:5], _value(row[5])) for row in rows]
+        return [StoredTask(*row[:2], TASK_STATES[row[2]].value, *row[3:5], _value(row[5]), _value(row[6])) for row in rows]
 
     # Asking
 
@@ -289,7 +304,7 @@ class DagCluster(JobCluster):
         kind: str = "application/json",
         token: str = "",
         key: str = "",
-        timeout_s: float = 60,
+        timeout_s: float = SOON_S,
     ) -> "ApiAnswer":
         """`body` is bytes, parts of bytes that are sent as they come, or what is to be JSON."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -326,7 +341,7 @@ class DagCluster(JobCluster):
             if not cursor:
                 return found
 
-    def wait_for_end(self, job: str, within_s: float = 30) -> Any:
+    def wait_for_end(self, job: str, within_s: float = SOON_S) -> Any:
         def has_ended() -> bool:
             self.hear(0.05)
             return self.facts(job)["exit_code"] is not None
@@ -334,7 +349,7 @@ class DagCluster(JobCluster):
         self.wait(has_ended, within_s, f"job {job} to end: {self.facts(job)}")
         return self.facts(job)
 
-    def wait_for_task(self, job: str, task: str, state: str, within_s: float = 20) -> Any:
+    def wait_for_task(self, job: str, task: str, state: str, within_s: float = SOON_S) -> Any:
         def is_so() -> bool:
             self.hear(0.05)
             return bool(self.ask_api("GET", f"/v1/jobs/{job}/tasks/{task}").good()["state"] == state)

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 
 from talka.client.sync import Client
-from tests.e2e.cluster import Cluster, Life
+from tests.e2e.cluster import SOON_S, Cluster, Life
 from tests.e2e.networks import Loopback, Network, free_port
 
 MARK = "TEST_CLUSTER"
 """The variable by which processes of a cluster are found, also those whose parents are gone."""
 CORE = "talka.engine.core"
-LEFT_BEHIND_S = 10.0
+LEFT_BEHIND_S = 30.0
 
 
 class JobCluster(Cluster):
@@ -62,7 +62,7 @@ class JobCluster(Cluster):
 
     # Starting
 
-    def start_nodes(self, within_s: float = 30) -> "JobCluster":
+    def start_nodes(self, within_s: float = SOON_S) -> "JobCluster":
         for name in self.managers:
             self.start_manager(name)
         for name in self.workers:
@@ -70,7 +70,7 @@ class JobCluster(Cluster):
         self.wait_until_ready(within_s)
         return self
 
-    def wait_until_ready(self, within_s: float = 30) -> None:
+    def wait_until_ready(self, within_s: float = SOON_S) -> None:
         """One leader that all managers agree on, and a lease for every worker that is up."""
         self.wait_for_leader(within_s)
         for name in [name for name in self.workers if name in self.up]:
@@ -206,7 +206,7 @@ class JobCluster(Cluster):
     def busy_workers(self) -> list[str]:
         return [name for name in self.workers if name in self.up and self.core_processes(name)]
 
-    def wait_until_idle(self, within_s: float = 15) -> None:
+    def wait_until_idle(self, within_s: float = SOON_S) -> None:
         """No core runs anywhere."""
         self.wait(lambda: not self.busy_workers(), within_s, "every core process to end")
 
@@ -217,7 +217,7 @@ class JobCluster(Cluster):
         told = [event for _, event in self.said("job-owner", job=job)]
         return str(max(told, key=lambda event: event["at"])["owner"]) if told else ""
 
-    def wait_for_owner(self, job: str, within_s: float = 15) -> str:
+    def wait_for_owner(self, job: str, within_s: float = SOON_S) -> str:
         self.wait(lambda: self.owner(job), within_s, f"job {job} to be led")
         return self.owner(job)
 
@@ -235,7 +235,7 @@ class JobCluster(Cluster):
                     found[name] = sorted(begun - over)
         return found
 
-    def wait_until_running(self, job: str, tasks: int = 1, within_s: float = 20) -> dict[str, list[int]]:
+    def wait_until_running(self, job: str, tasks: int = 1, within_s: float = SOON_S) -> dict[str, list[int]]:
         """Until so many tasks of the job run."""
         self.wait(
             lambda: sum(map(len, self.running_tasks(job).values())) >= tasks, within_s, f"{tasks} tasks of job {job}"
@@ -249,7 +249,7 @@ class JobCluster(Cluster):
         self._clients.append(Client([self.api(name) for name in self.managers]))
         return self._clients[-1]
 
-    def talka(self, *words: str, env: dict[str, str] | None = None, timeout_s: float = 60) -> "Ended":
+    def talka(self, *words: str, env: dict[str, str] | None = None, timeout_s: float = SOON_S) -> "Ended":
         """A command as a user runs it; --to is given where the command can take it."""
         return self.start_talka(*words, env=env).ended(timeout_s)
 
@@ -280,7 +280,7 @@ class JobCluster(Cluster):
         started.result = result
         return started
 
-    def submit(self, target: str | Path, *options: str, timeout_s: float = 60) -> "Ended":
+    def submit(self, target: str | Path, *options: str, timeout_s: float = SOON_S) -> "Ended":
         """`talka submit` to its end."""
         return self.start_submit(target, *options).ended(timeout_s)
 
@@ -297,7 +297,7 @@ class Started:
         for stream in (process.stdout, process.stderr):
             os.set_blocking(stream.fileno(), False)
 
-    def ended(self, timeout_s: float = 60) -> "Ended":
+    def ended(self, timeout_s: float = SOON_S) -> "Ended":
         until = time.monotonic() + timeout_s
         while self.process.poll() is None:
             self._read()
@@ -310,7 +310,7 @@ class Started:
         self._read()
         return Ended(self.process.returncode, self._out, self._err, self.result)
 
-    def wait_for_text(self, text: str, within_s: float = 20) -> str:
+    def wait_for_text(self, text: str, within_s: float = SOON_S) -> str:
         """What it has said, once `text` is in it."""
 
         def is_said() -> bool:
@@ -320,7 +320,7 @@ class Started:
         self._cluster.wait(is_said, within_s, f"{text!r} from {self.process.args}: {self._out}{self._err}")
         return self._out + self._err
 
-    def job(self, within_s: float = 20) -> str:
+    def job(self, within_s: float = SOON_S) -> str:
         """The id of the job it submitted."""
         text = self.wait_for_text(" as job ", within_s)
         return text.partition(" as job ")[2].split()[0]
