@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from talka.control.fleet import STARTED_ANEW
+from tests.e2e.cluster import SOON_S
 from tests.e2e.dag_cluster import UP, DagCluster, Line, dag_cluster, kill_process
 from tests.e2e.soak import Soak
 
@@ -34,12 +36,11 @@ def waited_s(lines: list[Line], killed_ns: int) -> float:
 
 def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, cores=2, is_up=True) as cluster:
-        chain = [
-            {"id": f"t{n}", "handler": "mark", "config": 0.3, **({"depends_on": [f"t{n - 1}"]} if n else {})}
-            for n in range(6)
-        ]
+        chain = [{"id": f"t{n}", "handler": "mark", "depends_on": [f"t{n - 1}"] if n else []} for n in range(6)]
+        chain[2] |= {"handler": "until", "config": "gate"}
         jobs = [cluster.dag(f"chain-{n}", *chain) for n in range(5)]
-        held = cluster.dag("held", {"id": "long", "handler": "work", "config": 60}, {"id": "short", "handler": "mark"})
+        long = {"id": "long", "handler": "work", "config": "never"}
+        held = cluster.dag("held", long, {"id": "short", "handler": "mark"})
         cluster.wait_for_lines(1, job=held, task="long")
         cluster.wait_for_lines(2, job=jobs[0], word="ended")
 
@@ -47,21 +48,27 @@ def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(
         done_before = {(task.job, task.id) for task in cluster.stored() if task.state == "completed"}
         life = cluster.start_up()
         back_ns = round(life.said("up")[0]["at"] * 1e9)
+        fresh = cluster.dag("fresh", {"id": "one", "handler": "mark"})
+        cluster.open_gate("gate")
+        for job in [*jobs, fresh]:
+            cluster.wait_for_end(job)
         for job in jobs:
-            assert cluster.wait_for_end(job)["counts"] == {"completed": 6}
+            assert cluster.facts(job)["counts"] == {"completed": 6}
         again = cluster.wait_for_lines(2, job=held, task="long")
         cancelled = cluster.talka("jobs", "cancel", held)
-        cluster.wait_for_end(held, 45)
+        cluster.wait_for_end(held)
 
         lines = cluster.ledger(word="began")
+        [first_new] = cluster.ledger(job=fresh, word="began")
 
     assert cancelled.code == 0, cancelled.text
     assert done_before
     late = [line for line in lines if (line.job, line.task) in done_before and line.at_ns > back_ns]
     assert not late, "tasks that were completed before ran again"
     assert again[1].fence > again[0].fence
-    # Its old tasks were free at once: nobody waited for a lease or for a worker that is no more.
-    assert (again[1].at_ns - back_ns) / 1e9 < 2.0
+    # Its old tasks were free at once: nobody waited for a lease or for a worker that is no more, only for cores to be
+    # there, as those of a new job do.
+    assert (again[1].at_ns - first_new.at_ns) / 1e9 < 2.0
 
 
 def test_a_second_manager_is_refused_the_store_with_a_sentence(cluster: DagCluster, tmp_path: Path) -> None:
@@ -69,7 +76,7 @@ def test_a_second_manager_is_refused_the_store_with_a_sentence(cluster: DagClust
         *(sys.executable, "-m", "talka", "up", "--port", "0", "--data-dir", str(tmp_path / "other")),
         *("--store", cluster.url, "--handlers", str(cluster.handlers_file)),
     ]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=SOON_S)
 
     assert ended.returncode not in (0, -9), ended
     assert "another manager has the store" in ended.stderr
@@ -79,27 +86,33 @@ def test_a_second_manager_is_refused_the_store_with_a_sentence(cluster: DagClust
 # Cores
 
 
-def test_the_task_of_a_killed_core_runs_again_within_a_second(cluster: DagCluster) -> None:
-    job = cluster.dag("core", {"id": "held", "handler": "mark", "config": 3})
+def test_the_task_of_a_killed_core_runs_again_long_before_its_lease_ends(cluster: DagCluster) -> None:
+    """How soon is measured where nothing else runs: within a second, says the minute of blows."""
+    job = cluster.dag("core", {"id": "held", "handler": "until", "config": "core-gate"})
     (line,) = cluster.wait_for_lines(job=job, task="held")
 
+    killed_ns = round(cluster.now() * 1e9)
     kill_process(line.pid)
+    cluster.wait_for_lines(2, job=job, task="held")
+    cluster.open_gate("core-gate")
     facts = cluster.wait_for_end(job)
 
     began = cluster.ledger(job=job, word="began")
     assert facts["state"] == "completed"
     assert len(began) == 2
-    assert (began[1].at_ns - began[0].at_ns) / 1e9 < 2.0
+    assert waited_s(began, killed_ns) < LEASE_S - 1
     assert cluster.tasks(job)["held"]["output"] == began[1].fence
 
 
 def test_all_tasks_of_a_killed_core_run_again_and_none_is_charged(cluster: DagCluster) -> None:
-    job = cluster.dag("cores", *({"id": f"t{n}", "handler": "mark", "config": 2} for n in range(8)))
+    job = cluster.dag("cores", *({"id": f"t{n}", "handler": "until", "config": "cores-gate"} for n in range(8)))
     lines = cluster.wait_for_lines(8, job=job)
 
     for pid in {line.pid for line in lines}:
         kill_process(pid)
-    facts = cluster.wait_for_end(job, 45)
+    cluster.wait_for_lines(9, job=job)  # the others wait for the first ones: each is alone in its process now
+    cluster.open_gate("cores-gate")
+    facts = cluster.wait_for_end(job)
 
     assert facts["counts"] == {"completed": 8}
     assert all(task["attempts"] == 2 for task in cluster.tasks(job).values())
@@ -130,7 +143,7 @@ def test_a_task_with_which_processes_die_is_a_dead_letter_with_all_attempts_and_
         settings={"on_failure": "skip_dependents"},
     )
 
-    facts = cluster.wait_for_end(job, 60)
+    facts = cluster.wait_for_end(job)
     task = cluster.tasks(job)["poison"]
     letters = [one for one in cluster.ask_api("GET", "/v1/dead-letters?limit=500").body["items"] if one["job"] == job]
     replayed = cluster.ask_api("POST", f"/v1/dead-letters/{job}/poison/replay", {"config": "nothing"})
@@ -153,7 +166,7 @@ def test_a_handler_that_blocks_its_event_loop_beyond_the_lease_is_not_given_to_a
     seconds = LEASE_S * 2.4
     job = cluster.dag("blocked", {"id": "blocked", "handler": "block", "config": seconds})
 
-    facts = cluster.wait_for_end(job, 40)
+    facts = cluster.wait_for_end(job)
 
     assert facts["state"] == "completed"
     assert len(cluster.ledger(job=job, word="began")) == 1
@@ -165,13 +178,15 @@ def test_a_handler_that_blocks_its_event_loop_beyond_the_lease_is_not_given_to_a
 
 def test_tasks_of_a_killed_worker_run_on_another_within_ten_seconds(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 2, 1) as cluster:
-        job = cluster.dag("worker", *({"id": f"t{n}", "handler": "mark", "config": 6} for n in range(4)))
+        job = cluster.dag("worker", *({"id": f"t{n}", "handler": "until", "config": "gate"} for n in range(4)))
         cluster.wait_for_lines(4, job=job)
         on_first = [name for name, task in cluster.tasks(job).items() if task["worker"] == "w1"]
 
         killed_ns = round(cluster.now() * 1e9)
         cluster.kill("w1")
-        facts = cluster.wait_for_end(job, 60)
+        cluster.wait_for_lines(4 + len(on_first), job=job)
+        cluster.open_gate("gate")
+        facts = cluster.wait_for_end(job)
 
         assert facts["counts"] == {"completed": 4}
         assert on_first
@@ -182,33 +197,36 @@ def test_tasks_of_a_killed_worker_run_on_another_within_ten_seconds(tmp_path: Pa
 
 def test_a_worker_started_again_frees_its_old_tasks_at_once(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 1, 1) as cluster:
-        job = cluster.dag("reborn", {"id": "held", "handler": "mark", "config": 2})
+        job = cluster.dag("reborn", {"id": "held", "handler": "until", "config": "gate"})
         cluster.wait_for_lines(job=job)
 
         cluster.restart("w1")
-        lease = cluster.wait_for("w1", "lease", 20)
-        facts = cluster.wait_for_end(job, 40)
+        cluster.wait_for_lines(2, job=job)
+        cluster.open_gate("gate")
+        facts = cluster.wait_for_end(job)
 
         first, second = cluster.ledger(job=job, word="began")
         assert facts["state"] == "completed"
         assert first.fence < second.fence
-        assert second.at_ns / 1e9 - lease["at"] < 2.0
+        # Its new life told, not the end of the lease of the old one.
+        assert [event["cause"] for _, event in cluster.said("worker-lost", name="w1")] == [STARTED_ANEW]
 
 
 def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_next_life(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 2, 1) as cluster:
         job = cluster.dag(
             "on",
-            *({"id": f"t{n}", "handler": "mark", "config": 2} for n in range(6)),
+            *({"id": f"t{n}", "handler": "until", "config": "gate"} for n in range(6)),
             {"id": "all", "handler": "echo", "depends_on": [f"t{n}" for n in range(6)]},
         )
         cluster.wait_for_lines(6, job=job, word="began")
 
         cluster.kill("m1")
+        cluster.open_gate("gate")
         cluster.wait_for_lines(6, job=job, word="ended")
         cluster.start_manager("m1")
         cluster.wait_until_ready()
-        facts = cluster.wait_for_end(job, 40)
+        facts = cluster.wait_for_end(job)
 
         assert facts["counts"] == {"completed": 7}
         began = [line for line in cluster.ledger(job=job, word="began") if line.task != "all"]
@@ -217,14 +235,16 @@ def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_
 
 def test_a_manager_away_for_longer_than_the_lease_costs_nothing_that_runs(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 2, 1) as cluster:
-        job = cluster.dag("away", *({"id": f"t{n}", "handler": "block", "config": LEASE_S * 4} for n in range(2)))
+        job = cluster.dag("away", *({"id": f"t{n}", "handler": "block", "config": "gate"} for n in range(2)))
         cluster.wait_for_lines(2, job=job, word="began")
 
         cluster.kill("m1")
         cluster.listen(LEASE_S * 1.5)
         cluster.start_manager("m1")
         cluster.wait_until_ready()
-        facts = cluster.wait_for_end(job, 60)
+        cluster.listen(LEASE_S)  # were they taken for lost, they would begin anew in this time
+        cluster.open_gate("gate")
+        facts = cluster.wait_for_end(job)
 
         assert facts["counts"] == {"completed": 2}
         assert len(cluster.ledger(job=job, word="began")) == 2, cluster.tasks(job)
@@ -232,14 +252,15 @@ def test_a_manager_away_for_longer_than_the_lease_costs_nothing_that_runs(tmp_pa
 
 def test_a_stopped_worker_that_comes_back_late_is_refused_what_others_have_done(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 2, 1) as cluster:
-        job = cluster.dag("late", *({"id": f"t{n}", "handler": "work", "config": 2} for n in range(2)))
+        job = cluster.dag("late", *({"id": f"t{n}", "handler": "work", "config": "gate"} for n in range(2)))
         lines = cluster.wait_for_lines(2, job=job, word="began")
         victim = cluster.tasks(job)[lines[0].task]["worker"]
 
         cluster.stop_process(victim)
-        facts = cluster.wait_for_end(job, 60)
+        cluster.open_gate("gate")
+        facts = cluster.wait_for_end(job)
         cluster.continue_process(victim)
-        cluster.wait(lambda: cluster.metric("dag_results_stale_total") >= 1, 20, "the late result to be refused")
+        cluster.wait(lambda: cluster.metric("dag_results_stale_total") >= 1, SOON_S, "the late result to be refused")
 
         assert facts["counts"] == {"completed": 2}
         stored = {task.id: task for task in cluster.stored()}
@@ -272,7 +293,7 @@ def test_a_full_disk_refuses_jobs_with_a_sentence_and_goes_on_when_there_is_room
     tmp_path: Path, small_disk: Path
 ) -> None:
     with dag_cluster(tmp_path / "cluster", 1, 1, store=small_disk / "jobs.sqlite") as cluster:
-        first = cluster.dag("before", {"id": "held", "handler": "mark", "config": 3})
+        first = cluster.dag("before", {"id": "held", "handler": "until", "config": "gate"})
         cluster.wait_for_lines(job=first, word="began")
         ballast = small_disk / "ballast"
         with ballast.open("wb") as file, pytest.raises(OSError, match="No space"):
@@ -289,8 +310,10 @@ def test_a_full_disk_refuses_jobs_with_a_sentence_and_goes_on_when_there_is_room
             if answer.status == 503:
                 break
         alive = cluster.ask_api("GET", "/livez").status
+        cluster.open_gate("gate")
+        cluster.wait_for_lines(job=first, word="ended")
         ballast.unlink()
-        facts = cluster.wait_for_end(first, 40)
+        facts = cluster.wait_for_end(first)
         after = cluster.dag("after", {"id": "one", "handler": "mark"})
 
         assert statuses[-1] == 503, statuses
@@ -315,10 +338,10 @@ def test_a_minute_of_blows_loses_nothing_and_accepts_nothing_twice(tmp_path: Pat
 
 def test_the_guard_of_handler_cores_ends_them_with_their_worker(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 1, 2) as cluster:
-        job = cluster.dag("orphans", *({"id": f"t{n}", "handler": "work", "config": 60} for n in range(2)))
+        job = cluster.dag("orphans", *({"id": f"t{n}", "handler": "work", "config": "never"} for n in range(2)))
         lines = cluster.wait_for_lines(2, job=job)
 
         cluster.signal("w1", signal.SIGKILL)
         cluster.wait(
-            lambda: not any(psutil.pid_exists(line.pid) for line in lines), 10, "cores to end with their worker"
+            lambda: not any(psutil.pid_exists(line.pid) for line in lines), SOON_S, "cores to end with their worker"
         )
