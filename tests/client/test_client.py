@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import hashlib
 import re
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
 from talka.client import calls as module
 from talka.client.client import Client
+from talka.client.http import Address, Answer
 from talka.client.requests import (
     BundleMissing,
     ClusterUnreachable,
@@ -37,11 +40,6 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 @pytest.fixture
 def client(api: Api) -> Client:
     return Client([str(api.address)], rng=Random(1))
-
-
-def impatient(*addresses: str) -> Client:
-    """Fails at once where people would be given seconds."""
-    return Client(addresses, question_s=0.6, result_s=0.6)
 
 
 def update(job: FakeJob, sequence: int, final: bool = False, windows: tuple[int, ...] = ()) -> JobUpdate:
@@ -203,13 +201,14 @@ async def test_whoever_may_not_submit_is_told_which_role_may(apis: Apis, tokens:
 # Managers that die.
 
 
-async def test_with_nobody_there_the_cluster_is_unreachable() -> None:
+async def test_with_nobody_there_the_cluster_is_unreachable(impatient: Callable[..., Client]) -> None:
+    within = f"within {LIMIT_S} s"
     with free_port() as port, free_port() as other:
         client = impatient(f"127.0.0.1:{port}", f"127.0.0.1:{other}")
-        with pytest.raises(ClusterUnreachable, match=rf"within 0.6 s: 127.0.0.1:{port} cannot .*; 127.0.0.1:{other} "):
+        with pytest.raises(ClusterUnreachable, match=rf"{within}: 127.0.0.1:{port} cannot .*; 127.0.0.1:{other} "):
             await client.jobs()
         client = impatient(f"127.0.0.1:{port}")
-        with pytest.raises(ClusterUnreachable, match="no manager answered within 0.6 s"):
+        with pytest.raises(ClusterUnreachable, match=f"no manager answered {within}"):
             async for _ in client.watch("job1"):
                 pass
 
@@ -228,14 +227,28 @@ async def test_another_manager_is_asked_when_one_is_dead_or_unavailable(apis: Ap
     assert client.addresses[0] == str(well.address), "who answered is asked first from then on"
 
 
-async def test_a_manager_that_accepts_and_is_silent_leaves_time_for_the_next(apis: Apis) -> None:
+async def test_a_manager_that_accepts_and_is_silent_leaves_time_for_the_next(
+    apis: Apis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     well = await apis.start()
     silent = await asyncio.start_server(lambda reader, writer: writers.append(writer), "127.0.0.1", 0)
     writers: list[asyncio.StreamWriter] = []
-    client = Client([f"127.0.0.1:{silent.sockets[0].getsockname()[1]}", str(well.address)], question_s=1.2)
+    port = silent.sockets[0].getsockname()[1]
+    client = Client([f"127.0.0.1:{port}", str(well.address)], question_s=LIMIT_S)
+    given_s: list[float] = []
+
+    async def call(address: Address, *words: Any, timeout_s: float, **more: Any) -> Answer:
+        if address.port == port:
+            given_s.append(timeout_s)
+            timeout_s = 0.05  # nobody waits for all of it
+        return await whole_call(address, *words, timeout_s=timeout_s, **more)
+
+    whole_call = module.call
+    monkeypatch.setattr(module, "call", call)
 
     assert (await client.jobs()).items == []
 
+    assert given_s == [LIMIT_S / 2]
     silent.close()
     for writer in writers:
         writer.close()
@@ -243,7 +256,7 @@ async def test_a_manager_that_accepts_and_is_silent_leaves_time_for_the_next(api
             await writer.wait_closed()
 
 
-async def test_a_server_that_is_no_manager_is_told_of() -> None:
+async def test_a_server_that_is_no_manager_is_told_of(impatient: Callable[..., Client]) -> None:
     statuses: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -399,7 +412,9 @@ async def test_a_result_is_waited_for(client: Client, control: FakeControl) -> N
         assert await waiting == b'{"late": true}'
 
 
-async def test_an_update_that_cannot_be_read_does_not_end_the_watch_silently() -> None:
+async def test_an_update_that_cannot_be_read_does_not_end_the_watch_silently(
+    impatient: Callable[..., Client],
+) -> None:
     from websockets.asyncio.server import serve
 
     async def nonsense(websocket) -> None:

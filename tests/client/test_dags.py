@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ SPEC = DagSpec(name="nightly", tasks=(TaskSpec("a", "etl"), TaskSpec("b", "etl",
 
 @pytest.fixture
 def client(dag_api: Api) -> Client:
-    return Client([str(dag_api.address)], question_s=2)
+    return Client([str(dag_api.address)], question_s=LIMIT_S)
 
 
 # Submitting.
@@ -209,7 +209,7 @@ async def test_a_manager_that_is_silent_is_given_up(
 async def test_a_connection_goes_to_whoever_is_there(apis: Apis, dags: FakeDags) -> None:
     with free_port() as port:
         api = await apis.start(dags=dags)
-        client = Client([str(api.address)], question_s=2)
+        client = Client([str(api.address)], question_s=LIMIT_S)
         await client.cluster()
         client._addresses.insert(0, client._addresses[0]._replace(port=port))
 
@@ -217,7 +217,9 @@ async def test_a_connection_goes_to_whoever_is_there(apis: Apis, dags: FakeDags)
             assert (await (await submits.submit(SPEC))).id == "dag1"
 
 
-async def test_a_connection_that_is_refused_is_told_why(apis: Apis, dags: FakeDags, tokens: Tokens) -> None:
+async def test_a_connection_that_is_refused_is_told_why(
+    apis: Apis, dags: FakeDags, tokens: Tokens, impatient: Callable[..., Client]
+) -> None:
     guarded, bare = await apis.start(dags=dags, auth=tokens), await apis.start()
 
     with pytest.raises(Forbidden):
@@ -230,7 +232,7 @@ async def test_a_connection_that_is_refused_is_told_why(apis: Apis, dags: FakeDa
         async with Client([str(bare.address)]).open_submit():
             pass
     with free_port() as port, pytest.raises(ClusterUnreachable):
-        async with Client([f"127.0.0.1:{port}"], question_s=0.6).open_submit():
+        async with impatient(f"127.0.0.1:{port}").open_submit():
             pass
 
 
@@ -348,7 +350,7 @@ async def test_a_watch_goes_on_at_another_manager(apis: Apis, dags: FakeDags) ->
     dags.add("dag1")
     other.add("dag1", state=JobState.COMPLETED)
     first, second = await apis.start(dags=dags), await apis.start(dags=other)
-    client = Client([str(first.address), str(second.address)], question_s=2)
+    client = Client([str(first.address), str(second.address)], question_s=LIMIT_S)
     seen = []
 
     async with asyncio.timeout(LIMIT_S):
@@ -384,7 +386,11 @@ async def test_a_load_job_can_still_be_watched_where_there_are_dags(client: Clie
 
 @pytest.mark.parametrize("body", [b"nonsense", b'{"id": 3}'])
 async def test_answers_that_do_not_fit_are_told(
-    client: Client, dags: FakeDags, monkeypatch: pytest.MonkeyPatch, body: bytes
+    dag_api: Api,
+    dags: FakeDags,
+    impatient: Callable[..., Client],
+    monkeypatch: pytest.MonkeyPatch,
+    body: bytes,
 ) -> None:
     class Odd:
         def __init__(self) -> None:
@@ -396,4 +402,4 @@ async def test_answers_that_do_not_fit_are_told(
     monkeypatch.setattr(dags, "dag", odd)
 
     with pytest.raises(ClusterUnreachable, match="same version"):
-        await client.dag("dag1")
+        await impatient(str(dag_api.address)).dag("dag1")

@@ -2,9 +2,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from talka.client import calls
+from talka.client.client import Client
 from talka.client.requests import JobOrder
 from talka.web.auth import Tokens
-from tests.web.fake_control import KEY, Api, Apis, FakeControl, make_order
+from tests.web.fake_control import KEY, LIMIT_S, Api, Apis, FakeControl, make_order
 from tests.web.fake_dags import FakeDags
 
 
@@ -47,3 +49,14 @@ def tokens() -> Tokens:
 @pytest.fixture
 def order_of() -> Callable[..., JobOrder]:
     return make_order
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
+    """Makes clients that give up after a try or two, however long one may take on a busy machine."""
+    monkeypatch.setattr(calls, "LAST_TRY_S", LIMIT_S - 0.1)
+
+    def make(*addresses: str, **more: str) -> Client:
+        return Client(addresses, question_s=LIMIT_S, result_s=LIMIT_S, **more)
+
+    return make

@@ -35,7 +35,7 @@ from talka.wire.shards import Settings
 from talka.work.lifecycle import JobState
 from talka.work.load import Plan, Segment
 
-LIMIT_S = 20
+LIMIT_S = 60
 KEY = b"k" * 32
 
 

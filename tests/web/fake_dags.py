@@ -133,7 +133,7 @@ class FakeDags:
             done(error)
 
     async def are_held(self, count: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.held) < count:
                 self.is_held.clear()
                 await self.is_held.wait()
