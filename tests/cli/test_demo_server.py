@@ -40,6 +40,9 @@ class Reply(NamedTuple):
         return value
 
 
+LIMIT_S = 60
+
+
 class Client:
     """One connection, its answers read by a strict parser."""
 
@@ -61,7 +64,7 @@ class Client:
         while True:
             event = parser.next_event()
             if event is h11.NEED_DATA:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(LIMIT_S):
                     parser.receive_data(await self.reader.read(65536))
             elif isinstance(event, h11.InformationalResponse):
                 interim.append(event.status_code)
@@ -82,7 +85,7 @@ class Client:
         return await self.reply(method)
 
     async def head(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while b"\r\n\r\n" not in self.unread:
                 self.unread += await self.reader.read(65536)
         head, _, self.unread = self.unread.partition(b"\r\n\r\n")
@@ -90,7 +93,7 @@ class Client:
 
     async def is_closed(self) -> bool:
         """Waits for the end of the connection and says whether nothing came before it."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             return self.unread + await self.reader.read() == b""
 
 
@@ -114,10 +117,25 @@ class Counts(Counter[str]):
         self.changed.set()
 
     async def reach(self, family: str, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while self[family] < count:
                 self.changed.clear()
                 await self.changed.wait()
+
+
+def end_stall(server: DemoServer) -> None:
+    """Now, and not when its time is over."""
+    assert server._stall_timer is not None
+    server._stall_timer.cancel()
+    server._stall_ends_ns = 0
+    server._end_stall()
+
+
+def close_idle_every(server: DemoServer, seconds: float) -> None:
+    """From now on: who has not asked yet, on a busy machine, is not idle."""
+    server._idle_timer.cancel()
+    server._idle_s = seconds
+    server._close_idle()
 
 
 async def received(server: DemoServer, family: str, count: int) -> None:
@@ -389,8 +407,7 @@ async def test_a_delay_that_ends_during_a_stall_is_answered_after_it(server: Dem
 async def test_a_stall_asked_for_during_a_stall_follows_it(server: DemoServer) -> None:
     async with Clients(server) as clients:
         a, b = await clients.open(), await clients.open()
-        started_ns = monotonic_ns()
-        await a.ask("/stall/40")
+        await a.ask("/stall/60000")
         a.send(request("/stall/40"))
         await received(server, "/stall", 2)
         gone = await clients.open()
@@ -399,9 +416,16 @@ async def test_a_stall_asked_for_during_a_stall_follows_it(server: DemoServer) -
         # Reset rather than ended: who only ends its half still wants its answers.
         reset = struct.pack("ii", 1, 0)
         gone.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        is_gone = asyncio.Event()
+        forget = server.forget
+        server.forget = lambda connection: (forget(connection), is_gone.set())  # type: ignore[method-assign]
         gone.transport.abort()
+        async with asyncio.timeout(LIMIT_S):
+            await is_gone.wait()
+        ended_ns = monotonic_ns()
+        end_stall(server)
         assert (await b.ask("/")).status == 200
-        assert monotonic_ns() - started_ns >= 80 * MILLISECOND
+        assert monotonic_ns() - ended_ns >= 40 * MILLISECOND
 
 
 @pytest.mark.parametrize(
@@ -478,7 +502,7 @@ async def test_chunks_are_not_sent_to_http_1_0(server: DemoServer) -> None:
     async with Clients(server) as clients:
         client = await clients.open()
         client.send(request("/chunked/300000", version="1.0", Connection="keep-alive"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
         assert b"Transfer-Encoding" not in head and b"Connection: close" in head
         assert len(body) == 300_000
@@ -499,7 +523,7 @@ async def test_pipelined_requests_are_answered_in_order(server: DemoServer) -> N
 async def test_reading_pauses_while_many_requests_wait_and_none_is_lost(server: DemoServer) -> None:
     async with Clients(server) as clients:
         client = await clients.open()
-        await client.ask("/stall/50")
+        await client.ask("/stall/60000")
         client.send(request("/json") * 3000 + request("/echo", "POST", b"last"))
         await received(server, "/json", demo_server.QUEUE_LIMIT)
         (paused,) = server._connections
@@ -507,6 +531,7 @@ async def test_reading_pauses_while_many_requests_wait_and_none_is_lost(server: 
         overshoot = demo_server.SLICE_BYTES // len(request("/json")) + 1
         assert server.counts["/json"] <= demo_server.QUEUE_LIMIT + overshoot
         assert server.is_stalled
+        end_stall(server)
         for _ in range(3000):
             assert (await client.reply()).status == 200
         assert (await client.reply()).json()["body"] == "last"
@@ -648,21 +673,25 @@ async def test_a_client_that_ends_its_half_still_gets_its_answers(server: DemoSe
 
 
 async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
-    async with await start_demo_server(idle_s=0.02) as server, Clients(server) as clients:
+    async with await start_demo_server() as server, Clients(server) as clients:
+        server.counts = Counts()
         idle, busy = await clients.open(), await clients.open()
         busy.send(request("/delay/150"))
+        await received(server, "/delay", 1)
+        close_idle_every(server, 0.02)
         assert await idle.is_closed()
         assert (await busy.reply()).status == 200
 
 
 async def test_a_client_that_never_reads_is_given_up() -> None:
-    async with await start_demo_server(idle_s=0.02) as server, Clients(server) as clients:
+    async with await start_demo_server() as server, Clients(server) as clients:
         lazy = await clients.open()
         lazy.transport.pause_reading()
         server.counts = Counts()
         lazy.send(request("/bytes/67108864"))
         await received(server, "/bytes", 1)
-        async with asyncio.timeout(10):
+        close_idle_every(server, 0.02)
+        async with asyncio.timeout(LIMIT_S):
             await server._all_gone.wait()
 
 
@@ -816,12 +845,12 @@ def test_serve_runs_until_a_signal_and_ends_cleanly(without: str, tls: bool, num
         loop, url = process.stdout.readline().split()
         assert loop.partition(".")[0] == ("asyncio" if without else "uvloop")
         assert url.startswith("https://" if tls else "http://")
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as plain:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=LIMIT_S) as plain:
             if not tls:
                 plain.sendall(request("/"))
                 assert plain.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
             process.send_signal(number)
-            output, errors = process.communicate(timeout=10)
+            output, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, output, errors) == (0, "", "")
 
 
