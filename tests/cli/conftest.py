@@ -27,7 +27,7 @@ class Server:
 
     def ask(self, method: str, path: str) -> bytes:
         address = urlsplit(self.url)
-        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=LIMIT_S)
         try:
             connection.request(method, path)
             return connection.getresponse().read()

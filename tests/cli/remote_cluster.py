@@ -17,7 +17,7 @@ from talka.work.lifecycle import JobState, TaskState
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob
 
 SECOND = 1_000_000_000
-LIMIT_S = 30
+LIMIT_S = 60
 
 Found = TypeVar("Found")
 

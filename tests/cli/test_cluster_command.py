@@ -15,7 +15,7 @@ import pytest
 from talka.cli.main import run_command
 from talka.net.discovery import Candidates
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
 OTHER_SECRET = "pL2k9Vb7Xs4Qw1Zr8Mn5Td3Jh6Gy0Fcd"
 THIRD_SECRET = "kD7wRq2Nf9Xb4Vm8Zt1Ly6Hs3Pj5Gc0e"

@@ -19,7 +19,7 @@ def test_script_asks_the_command_by_its_variable(talka, shell: str) -> None:
 def test_bash_takes_the_script(talka) -> None:
     script = talka("completion", "bash").stdout
     done = subprocess.run(
-        ["bash", "--norc", "-c", f"{script}\ncomplete -p talka"], capture_output=True, text=True, timeout=30
+        ["bash", "--norc", "-c", f"{script}\ncomplete -p talka"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and done.stderr == "" and "_talka_completion" in done.stdout
 

@@ -21,7 +21,7 @@ from talka.cli import member as module
 from talka.cli.main import run_command
 from talka.cli.member import Printer
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
 HEAVY = {"asyncio", "cryptography", "httptools", "msgspec", "psutil", "rich", "socket", "ssl", "starlette", "uvloop"}
 LIST_MODULES = """

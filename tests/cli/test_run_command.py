@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 
 FIVE = ["--iterations", "5", "--ui", "none"]
+LIMIT_S = 60
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -38,7 +40,7 @@ def start(folder: Path, environment: dict[str, str]) -> Iterator[Start]:
     yield popen
     for process in started:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=LIMIT_S)
 
 
 def line_with(stream, words: str) -> str:
@@ -186,7 +188,7 @@ def test_interrupted_run_still_reports(start: Start, server, folder: Path) -> No
     run = start("run", f"{server.url}/", "--duration", "60s", "--json", "out.json", "--cores", "1")
     line_with(run.stderr, "active")
     run.send_signal(signal.SIGINT)
-    summary, _ = run.communicate(timeout=30)
+    summary, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 130
     assert "interrupted by SIGINT" in summary
     document = json.loads((folder / "out.json").read_bytes())
@@ -197,7 +199,7 @@ def test_terminated_run_still_reports(start: Start, server) -> None:
     run = start("run", f"{server.url}/", "--duration", "60s", "--cores", "1")
     line_with(run.stderr, "active")
     run.terminate()
-    summary, _ = run.communicate(timeout=30)
+    summary, _ = run.communicate(timeout=LIMIT_S)
     assert run.returncode == 143 and "interrupted by SIGTERM" in summary
 
 
@@ -257,12 +259,12 @@ def test_demo_server_dies_with_the_demo(start: Start) -> None:
 def test_demo_server_serves_until_ctrl_c(start: Start) -> None:
     running = start("demo-server", "--port", "0")
     url = urlsplit(line_with(running.stdout, "listening on").split()[-1])
-    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=10)
+    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=LIMIT_S)
     connection.request("GET", "/json")
     assert connection.getresponse().read()
     connection.close()
     running.send_signal(signal.SIGINT)
-    _, told = running.communicate(timeout=10)
+    _, told = running.communicate(timeout=LIMIT_S)
     assert (running.returncode, told) == (0, "")
 
 

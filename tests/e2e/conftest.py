@@ -29,7 +29,7 @@ class Server:
     url: str
 
     def count(self) -> int:
-        with urllib.request.urlopen(f"{self.url}/count", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/count", timeout=60) as answer:
             return int(json.load(answer)["requests"])
 
 
@@ -44,7 +44,7 @@ def demo_server() -> Iterator[Server]:
         yield Server(line.split()[-1])
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         process.stdout.close()
 
 

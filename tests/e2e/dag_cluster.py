@@ -279,7 +279,9 @@ class DagCluster(JobCluster):
                 "SELECT j.id, t.id, t.state, t.attempts, t.fence, t.checkpoint, t.output FROM talka_tasks t"
                 " JOIN talka_jobs j ON j.number = t.key >> 32 ORDER BY t.key"
             ).fetchall()
-        return [StoredTask(*row[:2], TASK_STATES[row[2]].value, *row[3:5], _value(row[5]), _value(row[6])) for row in rows]
+        return [
+            StoredTask(*row[:2], TASK_STATES[row[2]].value, *row[3:5], _value(row[5]), _value(row[6])) for row in rows
+        ]
 
     # Asking
 

@@ -23,7 +23,7 @@ from talka.wire.greeting import Hello, Self
 from talka.wire.keys import Keyring, key_id
 from talka.wire.packets import PROTOCOL, Packet, encode_packet
 from talka.wire.sealing import Seal
-from tests.e2e.cluster import Cluster, new_secret
+from tests.e2e.cluster import SOON_S, Cluster, new_secret
 from tests.e2e.networks import Relay
 
 VOTERS = ("--voters", "a,b,c,d,e")
@@ -44,10 +44,10 @@ def test_everybody_agrees_on_each_of_five_deaths_and_returns(members: Cluster) -
     members.start_all("abcdef")
     for victim in "bcdef":
         members.kill(victim)
-        members.wait_until_all_agree(15)
+        members.wait_until_all_agree()
 
         members.start(victim, seeds=["a"])
-        members.wait_until_all_agree(15)
+        members.wait_until_all_agree()
 
     survivors = [(who, event) for who, event in members.said("lost") if who == "a"]
     assert [event["name"] for _, event in survivors] == list("bcdef")
@@ -61,7 +61,7 @@ def test_a_member_stalled_for_three_seconds_gives_no_verdict_about_others(member
         members.listen(3)
         members.signal("c", signal.SIGCONT)
         members.listen(5)
-        members.wait_until_all_agree(30)
+        members.wait_until_all_agree()
 
     assert len(members.said("suspected", name="c")) >= 3, "it was away long enough to be missed"
     stalled = members.up["c"]
@@ -80,16 +80,16 @@ def test_a_member_stalled_while_it_suspects_another_hears_the_refutation_before_
 
     for number in range(1, 3):
         members.signal("e", signal.SIGSTOP)
-        members.wait(lambda number=number: both_suspect_e(number), 10, "c and another to suspect e")
+        members.wait(lambda number=number: both_suspect_e(number), SOON_S, "c and another to suspect e")
         # Its timer for e runs out meanwhile; that e lives is told behind much else.
         members.signal("c", signal.SIGSTOP)
         send_rubbish(members, "c", datagrams=50)
         members.signal("e", signal.SIGCONT)
-        members.wait(lambda number=number: len(accused.said("refuted")) >= number, 10, "e to refute")
+        members.wait(lambda number=number: len(accused.said("refuted")) >= number, SOON_S, "e to refute")
         members.listen(LONGEST_SUSPICION_S + 1)
         members.signal("c", signal.SIGCONT)
         members.listen(2)
-        members.wait_until_all_agree(30)
+        members.wait_until_all_agree()
 
     assert not stalled.said("lost"), stalled.events
 
@@ -101,7 +101,7 @@ def test_another_leader_is_elected_when_the_leader_is_killed(members: Cluster) -
     first_term = members.up[first].term
 
     members.kill(first)
-    members.wait(lambda: members.leader() not in ("", first), 10, "another leader")
+    members.wait(lambda: members.leader() not in ("", first), SOON_S, "another leader")
     second = members.leader()
     members.wait_for_leader()
 
@@ -139,8 +139,8 @@ def test_a_leader_that_is_told_to_stop_hands_over_and_says_good_bye(members: Clu
     first = members.wait_for_leader()
 
     assert members.stop(first) == 0
-    members.wait_for_leader(5)
-    members.wait_until_all_agree(5)
+    members.wait_for_leader()
+    members.wait_until_all_agree()
 
     assert not members.said("lost")
     assert {who for who, _ in members.said("left", name=first)} == set("abcde") - {first}
@@ -154,7 +154,7 @@ def test_a_leader_that_was_stalled_follows_the_one_elected_meanwhile(members: Cl
     others = [life for name, life in members.up.items() if name != first]
 
     members.signal(first, signal.SIGSTOP)
-    members.wait(lambda: all(life.leader not in ("", first) for life in others), 10, "another leader")
+    members.wait(lambda: all(life.leader not in ("", first) for life in others), SOON_S, "another leader")
     members.signal(first, signal.SIGCONT)
     members.wait_for_leader()
 
@@ -270,7 +270,7 @@ def test_false_certificates_are_refused_with_the_reason_and_counted(members: Clu
     # No member starts with such a certificate of its own.
     for name, problem in (("late", "it expired on"), ("outside", "is for role 'outside-worker'")):
         life = cluster.start(name, *options, seeds=["a"])
-        cluster.wait(lambda life=life: life.is_over, 10, f"{name} to end")
+        cluster.wait(lambda life=life: life.is_over, SOON_S, f"{name} to end")
         assert life.process.wait(10) == 2
         assert problem in life.errors.read_text()
         del cluster.up[name]
@@ -278,7 +278,7 @@ def test_false_certificates_are_refused_with_the_reason_and_counted(members: Clu
 
 def greet_over_tls(cluster: Cluster, name: str, context: ssl.SSLContext, who: str) -> None:
     """The refusal of a client's certificate arrives with its first read."""
-    with socket.create_connection(address_of(cluster, name), timeout=10) as plain, pytest.raises(OSError):
+    with socket.create_connection(address_of(cluster, name), timeout=SOON_S) as plain, pytest.raises(OSError):
         with context.wrap_socket(plain) as secured:
             secured.sendall(framed(hello(cluster.secret, who)))
             if not secured.recv(1):
@@ -437,7 +437,7 @@ def send_rubbish(cluster: Cluster, name: str, *, datagrams: int) -> None:
 
 def speak(cluster: Cluster, name: str, content: bytes) -> None:
     """Say this over TCP and hear until the member hangs up, which it must."""
-    with socket.create_connection(address_of(cluster, name), timeout=15) as stream:
+    with socket.create_connection(address_of(cluster, name), timeout=SOON_S) as stream:
         try:
             stream.sendall(content)
             while stream.recv(65_536):

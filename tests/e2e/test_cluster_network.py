@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import SOON_S, Cluster
 from tests.e2e.networks import part
 
 LONGEST_SUSPICION_S = 6.0
@@ -14,8 +14,8 @@ def test_two_members_without_datagrams_between_them_stay_alive_for_each_other_ov
     cluster.start_all("abcde")
 
     part(cluster.network, "b", "c", datagrams_only=True)
-    cluster.wait_for("b", "udp-blocked", 30, name="c")
-    cluster.wait_for("c", "udp-blocked", 30, name="b")
+    cluster.wait_for("b", "udp-blocked", name="c")
+    cluster.wait_for("c", "udp-blocked", name="b")
     cluster.listen(2 * LONGEST_SUSPICION_S)
 
     blocked = sorted((who, event["name"]) for who, event in cluster.said("udp-blocked"))
@@ -26,8 +26,8 @@ def test_two_members_without_datagrams_between_them_stay_alive_for_each_other_ov
     assert [name for name, member in facts.items() if not member["datagrams"]] == ["b"]
 
     cluster.network.mend()
-    cluster.wait_for("b", "udp-restored", 30, name="c")
-    cluster.wait_for("c", "udp-restored", 30, name="b")
+    cluster.wait_for("b", "udp-restored", name="c")
+    cluster.wait_for("c", "udp-restored", name="b")
     assert len(cluster.said("udp-restored")) == 2
 
 
@@ -112,7 +112,7 @@ def test_a_leader_cut_off_from_the_majority_steps_down_and_follows_the_next_one(
         if direction != "to the others":
             cluster.network.cut(other, first)
     cluster.wait_for(first, "stepped-down")
-    cluster.wait(lambda: all(life.leader not in ("", first) for life in others.values()), 20, "another leader")
+    cluster.wait(lambda: all(life.leader not in ("", first) for life in others.values()), SOON_S, "another leader")
 
     cluster.network.mend()
     cluster.wait(lambda: cluster.leader() and cluster.all_agree(), 60, "one leader and one view")

@@ -13,6 +13,7 @@ import pytest
 
 from talka.cli.token import read_keys
 from talka.web.auth import Tokens
+from tests.e2e.cluster import SOON_S
 from tests.e2e.dag_cluster import UP, DagCluster, dag_cluster
 
 MEGABYTE = 1 << 20
@@ -80,7 +81,7 @@ def test_a_broken_handlers_file_is_told_with_its_line(tmp_path: Path) -> None:
         cluster.start_manager("m1")
         cluster.start_worker("w1")
 
-        told = cluster.wait_for("w1", "alarm", 20, kind="handlers")
+        told = cluster.wait_for("w1", "alarm", kind="handlers")
 
     assert "handlers.py" in told["text"] and "4" in told["text"], told
 
@@ -89,7 +90,7 @@ def test_a_broken_handlers_file_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_a_body_of_100_megabytes_is_refused_before_it_is_read(cluster: DagCluster) -> None:
-    connection = http.client.HTTPConnection(cluster.api(UP), timeout=20)
+    connection = http.client.HTTPConnection(cluster.api(UP), timeout=60)
     try:
         connection.putrequest("POST", "/v1/jobs")
         connection.putheader("content-type", "application/json")
@@ -169,7 +170,7 @@ def test_a_stream_that_is_broken_off_leaves_no_job(cluster: DagCluster) -> None:
 
     assert answer.status in (400, 422), answer
     assert "half" not in {job["name"] for job in jobs}
-    cluster.wait(lambda: cluster.listen(0.1) or len(cluster.stored()) == before, 10, "the half to be dropped")
+    cluster.wait(lambda: cluster.listen(0.1) or len(cluster.stored()) == before, SOON_S, "the half to be dropped")
 
 
 def test_outputs_that_are_too_large_or_no_json_fail_their_task(tmp_path: Path) -> None:

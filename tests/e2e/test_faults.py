@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 PLAIN = str(Path(__file__).parent / "workflows" / "plain.py")
-WAIT_S = 30
+WAIT_S = 60
 
 
 def wait_until_serving(server, requests: int = 50) -> None:
@@ -91,7 +91,7 @@ def test_second_interrupt_kills_what_does_not_end(command, server, find_cores) -
             process.send_signal(signal.SIGINT)
     process.communicate()
     assert code == 130
-    assert psutil.wait_procs(cores, timeout=10)[1] == []
+    assert psutil.wait_procs(cores, timeout=WAIT_S)[1] == []
 
 
 @pytest.mark.serial
@@ -112,7 +112,7 @@ def test_nothing_survives_the_death_of_the_owner(command, server, find_cores) ->
     assert len(find_cores(process.pid)) == 2
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=WAIT_S)
     assert alive == []
 
 
@@ -123,7 +123,7 @@ def test_nothing_is_left_after_an_ordinary_run(command, server) -> None:
     family = psutil.Process(process.pid).children(recursive=True)
     process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
-    assert psutil.wait_procs(family, timeout=10)[1] == []
+    assert psutil.wait_procs(family, timeout=WAIT_S)[1] == []
 
 
 @pytest.mark.serial

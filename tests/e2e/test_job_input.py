@@ -17,6 +17,7 @@ from talka.client.client import Client
 from talka.client.ordering import OrderOptions, submission_of_file
 from talka.client.requests import BUNDLE_LIMIT_BYTES
 from talka.wire.records import JobOrder
+from tests.e2e.cluster import SOON_S
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 PLAIN = WORKFLOWS / "plain.py"
@@ -42,7 +43,7 @@ def quiet(tmp_path) -> Path:
 
 def asked(cluster, method: str, path: str, body: bytes = b"", name: str = "m1", **headers: str):
     """Status and what was answered, by one manager, without our client."""
-    link = http.client.HTTPConnection(cluster.api(name), timeout=20)
+    link = http.client.HTTPConnection(cluster.api(name), timeout=60)
     try:
         link.request(method, path, body or None, {key.replace("_", "-"): value for key, value in headers.items()})
         answer = link.getresponse()
@@ -180,7 +181,7 @@ def test_viewer_may_look_and_not_submit(tmp_path, make_jobs, quiet) -> None:
 
 
 def test_oversized_bundle_is_refused_before_it_is_read(shared_jobs) -> None:
-    link = http.client.HTTPConnection(shared_jobs.api("m1"), timeout=20)
+    link = http.client.HTTPConnection(shared_jobs.api("m1"), timeout=60)
     try:
         link.putrequest("PUT", f"/v1/bundles/{'0' * 64}")
         link.putheader("Content-Length", str(BUNDLE_LIMIT_BYTES + 1))
@@ -329,7 +330,7 @@ def test_cancelled_job_keeps_what_it_measured(shared_jobs, job_server) -> None:
     started = shared_jobs.start_submit(PLAIN, "--rate", "100/s", "--for", "60s", "--grace", "2s")
     job = started.job()
     shared_jobs.wait_until_running(job, 2)
-    shared_jobs.wait(lambda: job_server.count() > before + 50, 20, "requests")
+    shared_jobs.wait(lambda: job_server.count() > before + 50, SOON_S, "requests")
     assert shared_jobs.talka("jobs", "cancel", job, "--reason", "enough seen").code == 0
     ended = started.ended()
     assert ended.code == 8, ended.text
@@ -345,7 +346,7 @@ def test_interrupted_submit_cancels_its_job_and_still_reports(shared_jobs, job_s
     before = job_server.count()
     started = shared_jobs.start_submit(PLAIN, "--rate", "100/s", "--for", "60s", "--grace", "2s")
     job = started.job()
-    shared_jobs.wait(lambda: job_server.count() > before + 50, 20, "requests")
+    shared_jobs.wait(lambda: job_server.count() > before + 50, SOON_S, "requests")
     started.process.send_signal(signal.SIGINT)
     ended = started.ended()
     assert ended.code == 130, ended.text

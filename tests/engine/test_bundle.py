@@ -37,7 +37,7 @@ from talka.wire.shards import (
 from talka.work.shapes import IterationsPerVU
 from talka.work.specs import BadWorkflows
 
-WAIT_S = 20
+WAIT_S = 60
 TALKA = "from talka import CustomResponse, Directory, Feed, File, FileGlob, HTTPResponse, Workflow, step\n"
 SHOP = """
 class Shop(Workflow):

@@ -18,7 +18,7 @@ from talka.engine.handler_run import Attempt
 from talka.wire.tasks import LOG_LINE_LIMIT, HandedTask, LogLine, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 
-WAIT_S = 20
+WAIT_S = 60
 LOOK_EVERY_S = 0.005
 # Children are known by their fence: tests beside this one must not have the same.
 fences = count(os.getpid() << 32)

@@ -18,7 +18,7 @@ from talka.clock import SECOND, monotonic_ns
 from talka.engine.containment import GUARD, ControlGroup, Guard, kill_group, own_control_group
 
 Process = subprocess.Popen[bytes]
-DEADLINE_S = 10
+DEADLINE_S = 60
 LOOK_EVERY_S = 0.005
 
 

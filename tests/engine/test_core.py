@@ -51,7 +51,7 @@ from talka.work.shapes import ConstantVUs, IterationsPerVU
 
 Answer = CustomResponse[Any]
 AnyMessage = TypeVar("AnyMessage")
-WAIT_S = 10
+WAIT_S = 60
 KEY = "test"
 
 

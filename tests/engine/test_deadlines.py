@@ -171,7 +171,7 @@ def test_a_real_loop_is_never_early(factory: Callable[[], asyncio.AbstractEventL
         for item, wait in zip(items, waits, strict=True):
             deadlines.add(item, start + wait)
         deadlines.add(Last(), start + 40 * MILLISECOND)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await done.wait()
         for item, wait in zip(items, waits, strict=True):
             (fired,) = item.fired_at

@@ -35,7 +35,7 @@ from talka.wire.tasks import (
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 from talka.work.handlers import HandlerSpec, HandlerTask
 
-WAIT_S = 10
+WAIT_S = 60
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="untouched")
 
 
@@ -174,7 +174,7 @@ async def test_attempts_do_not_share_a_context() -> None:
 
 async def test_coroutine_runs_in_a_task_of_its_own() -> None:
     async def strict(task: HandlerTask) -> int:
-        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
             child = group.create_task(asyncio.sleep(0, 41))
         current = asyncio.current_task()
         return child.result() + (current is not None)

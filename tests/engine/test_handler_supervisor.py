@@ -27,7 +27,7 @@ from talka.nodes.member_events import sentence_of
 from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, Run, Said, Stop, TaskResult
 
 AnyThing = TypeVar("AnyThing")
-WAIT_S = 20
+WAIT_S = 60
 LOOK_EVERY_S = 0.005
 MEBIBYTE = 1024 * 1024
 

@@ -54,7 +54,7 @@ def on_both_loops(scenario: Callable[..., Awaitable[None]]) -> Any:
     @functools.wraps(scenario)
     def test(loop_name: str, **fixtures: Any) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await scenario(**fixtures)
 
         with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:

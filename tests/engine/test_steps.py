@@ -68,7 +68,7 @@ async def test_steps_of_one_layer_run_at_the_same_time() -> None:
             return CustomResponse(2)
 
     run = Run(Both)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await run.once()
     assert run.step("first").ok == run.step("second").ok == 1
 

@@ -42,7 +42,7 @@ from talka.work.responses import CustomResponse
 from talka.work.shapes import ConstantVUs, IterationsPerVU
 
 AnyMessage = TypeVar("AnyMessage")
-WAIT_S = 20
+WAIT_S = 60
 LOOK_EVERY_S = 0.005
 FOREVER = ConstantVUs(1, "1h").plan()
 ONCE = IterationsPerVU(1, 1).plan()

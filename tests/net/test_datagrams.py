@@ -14,7 +14,7 @@ from talka.net.datagrams import DRAIN_LIMIT, Datagrams
 from talka.nodes.member import MemberNode, MemberOptions
 
 SECOND = 1_000_000_000
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 def bound(host: str = "127.0.0.1") -> socket.socket:

@@ -13,7 +13,7 @@ from talka.net.streams import STRANGER_FRAME_BYTES, Streams
 from talka.wire.framing import FRAME_LIMIT_BYTES, framed
 
 SECOND = 1_000_000_000
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 class Node:

@@ -21,7 +21,7 @@ from talka.store.peers import Peer, PeerFile
 from talka.store.voter import VoterFile
 from talka.wire.asking import AskLeader, AskMembers, AskMetrics
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 SECRET = "vQ8d0sLk3mZx7Yp2Rt5Wn9Bc4Hf6Jg1A"
 OTHER_SECRET = "pL2k9Vb7Xs4Qw1Zr8Mn5Td3Jh6Gy0Fc"
 Event = dict[str, Any]
