@@ -740,13 +740,32 @@ async def test_the_first_byte_has_a_time_limit() -> None:
         assert counted(engine) == {"failed": 1, "connections": 1}
 
 
+async def begun(engine: HTTPEngine) -> None:
+    """Until the first byte of an answer is there."""
+    async with asyncio.timeout(60):
+        while True:
+            if any(connection.first_byte_ns for connection in engine.connections):
+                return
+            await asyncio.sleep(0)
+
+
+def make_due(engine: HTTPEngine) -> None:
+    """The time of the call under way is over."""
+    [connection] = engine.connections
+    engine.deadlines.add(connection, monotonic_ns())
+
+
 @on_both_loops
 async def test_the_whole_answer_has_a_time_limit() -> None:
-    limits = Timeout(response_s=0.02, total_s=0.06)
+    limits = Timeout(response_s=15, total_s=60)
     async with serving(Hold(OK[:-1])) as server, running_engine() as engine:
         before = monotonic_ns()
-        await fails(HTTPClient(engine).get(server.url(), timeout=limits), "timeout", "not complete after")
-        assert monotonic_ns() - before >= 60_000_000
+        call = asyncio.create_task(HTTPClient(engine).get(server.url(), timeout=limits))
+        await begun(engine)
+        [connection] = engine.connections
+        assert connection.due_ns - before >= 60_000_000_000
+        make_due(engine)
+        await fails(call, "timeout", "not complete after")
         assert counted(engine) == {"failed": 1, "connections": 1}
 
 
@@ -761,9 +780,20 @@ async def test_waiting_for_the_first_byte_ends_with_the_whole_call() -> None:
 
 @on_both_loops
 async def test_redirects_share_the_time_limit_of_the_call() -> None:
-    redirect = b"HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 0\r\n\r\n"
-    async with serving(redirect, Hold()) as server, running_engine() as engine:
-        await fails(HTTPClient(engine).get(server.url(), timeout=0.05), "timeout", "/next")
+    redirected_ns: list[int] = []
+
+    def redirect(request: bytes) -> bytes:
+        redirected_ns.append(monotonic_ns())
+        return b"HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 0\r\n\r\n"
+
+    hold = Hold()
+    async with serving(redirect, hold) as server, running_engine() as engine:
+        call = asyncio.create_task(HTTPClient(engine).get(server.url(), timeout=60))
+        await hold.reached.wait()
+        [connection] = engine.connections
+        assert connection.due_ns < redirected_ns[0] + 60_000_000_000
+        make_due(engine)
+        await fails(call, "timeout", "/next")
         assert counted(engine) == {"ok": 1, "failed": 1, "connections": 1}
 
 
@@ -1141,7 +1171,8 @@ async def test_a_peer_that_will_not_part_is_cut(
 async def test_no_failure_leaves_a_descriptor_behind(authority: trustme.CA) -> None:
     async def after_failures() -> int:
         hold = Hold()
-        async with running_engine(timeout=Timeout(connect_s=0.02)) as engine, deaf_listener() as deaf:
+        limits = Timeout(connect_s=0.02)
+        async with running_engine() as engine, deaf_listener() as deaf:
             async with serving(Close(), tls=server_context(authority, "127.0.0.1")) as untrusted:
                 async with serving(Close(b"HTTP"), b"garbage\r\n", hold) as plain:
                     client = HTTPClient(engine)
@@ -1149,9 +1180,9 @@ async def test_no_failure_leaves_a_descriptor_behind(authority: trustme.CA) -> N
                     await fails(client.get(plain.url()), "reset")
                     await fails(client.get(plain.url()), "protocol")
                     await fails(client.get(f"http://127.0.0.1:{free_port()}/"), "refused")
-                    await fails(client.get(f"http://127.0.0.1:{deaf}/"), "timeout")
-                    await fails(client.get(f"https://127.0.0.1:{deaf}/"), "timeout")
-                    await fails(client.get(plain.url().replace("http", "https")), "timeout")
+                    await fails(client.get(f"http://127.0.0.1:{deaf}/", timeout=limits), "timeout")
+                    await fails(client.get(f"https://127.0.0.1:{deaf}/", timeout=limits), "timeout")
+                    await fails(client.get(plain.url().replace("http", "https"), timeout=limits), "timeout")
                     call = asyncio.create_task(client.get(plain.url()))
                     await hold.reached.wait()
                     call.cancel()
