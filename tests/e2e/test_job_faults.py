@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.cluster import SOON_S
+
 WORKFLOWS = Path(__file__).parent / "workflows"
 PLAIN = WORKFLOWS / "plain.py"
 UNDER_WAY = 20
@@ -56,7 +58,7 @@ def under_way(cluster, truth, *options: str, tasks: int = 2, requests: int = 50,
     started = cluster.start_submit(file, *options)
     job = started.job()
     running = cluster.wait_until_running(job, tasks)
-    cluster.wait(lambda: truth.count() >= requests, 20, f"{requests} requests")
+    cluster.wait(lambda: truth.count() >= requests, SOON_S, f"{requests} requests")
     return started, job, running
 
 
@@ -68,7 +70,7 @@ def led_apart(cluster, job_server, *options: str):
         job = started.job()
         if cluster.wait_for_owner(job) != cluster.leader():
             cluster.wait_until_running(job, 2)
-            cluster.wait(lambda truth=truth: truth.count() >= 50, 20, "50 requests")
+            cluster.wait(lambda truth=truth: truth.count() >= 50, SOON_S, "50 requests")
             return started, job, truth
         cluster.client().cancel(job)
         started.ended()
@@ -99,7 +101,7 @@ def test_killed_worker_is_replaced_by_a_spare_one_for_the_rest_of_the_plan(clust
         victim, _ = running
         [spare] = set(cluster.workers) - set(running)
         cluster.kill(victim)
-        cluster.wait_for(spare, "task-started", 15, job=job)
+        cluster.wait_for(spare, "task-started", job=job)
         ended = started.ended()
         assert ended.code == 6, ended.text
         document = ended.document()
@@ -140,7 +142,7 @@ def test_worker_that_is_told_to_stop_finishes_its_task_first(cluster, truth) -> 
         ended = started.ended()
         assert ended.code == 0, ended.text
         assert ended.document()["totals"]["requests"] == truth.count() == 180
-        cluster.wait(lambda: life.is_over, 15, f"{name} to end")
+        cluster.wait(lambda: life.is_over, SOON_S, f"{name} to end")
         assert life.process.wait(10) == 0
         assert life.said("drained")
 
@@ -200,9 +202,9 @@ def test_killed_talka_up_knows_its_job_when_it_is_started_again(make_jobs, truth
     first = cluster.start_talka(*words)
     first.wait_for_text('"up"')
     job = cluster.talka(
-        "submit", str(PLAIN), "--env", "TARGET", "--rate", "50/s", "--for", "6s", "--detach"
+        "submit", str(PLAIN), "--env", "TARGET", "--rate", "50/s", "--for", "20s", "--detach"
     ).out.strip()
-    cluster.wait(lambda: truth.count() >= 30, 20, "requests")
+    cluster.wait(lambda: truth.count() >= 30, SOON_S, "requests")
     first.process.kill()
     first.ended()
     sent = truth.count()
@@ -213,7 +215,7 @@ def test_killed_talka_up_knows_its_job_when_it_is_started_again(make_jobs, truth
     assert facts["state"] in ("partial", "failed"), shown.text
     assert facts["reason"]
     assert shown.code == facts["exit_code"] != 0
-    assert sent <= truth.count() <= 300
+    assert sent <= truth.count() <= 50 * 20
     second.process.terminate()
     assert second.ended().code == 0
 
@@ -235,7 +237,7 @@ def test_manager_with_a_full_disk_says_so_and_the_job_ends_without_it(start_jobs
             assert ended.code == 0, ended.text
             assert ended.document()["totals"]["requests"] == truth.count() == 120
             life = cluster.lives["m1"][0]
-            cluster.wait(lambda: life.said("alarm") or life.is_over, 10, "m1 to say that its disk is full")
+            cluster.wait(lambda: life.said("alarm") or life.is_over, SOON_S, "m1 to say that its disk is full")
             told = " ".join(event["text"] for event in life.said("alarm")) + life.errors.read_text()
             assert "No space left on device" in told
     finally:
@@ -271,10 +273,10 @@ def test_cancel_ends_what_does_not_want_to_end_within_its_grace(cluster, truth, 
         assert len(cores) == 2
         cancelled_at = cluster.now()
         cluster.client().cancel(job)
-        ended = started.ended(20)
+        ended = started.ended()
         assert ended.code == 8, ended.text
         assert cluster.client().job(job).state == "cancelled"
-        assert psutil.wait_procs(cores, timeout=5)[1] == []
+        assert psutil.wait_procs(cores, timeout=SOON_S)[1] == []
         ends = [event["at"] for kind in ("task-ended", "task-killed") for _, event in cluster.said(kind, job=job)]
         # Grace and a second; the rest is for a busy machine.
         assert len(ends) == 2 and max(ends) - cancelled_at < 1 + 1 + 2
@@ -299,7 +301,7 @@ def test_children_of_a_test_end_with_it(cluster, truth, tmp_path) -> None:
     ended = cluster.submit(file, "--for", "500ms", "--cores", "2", "--vus", "2")
     assert ended.code == 0, ended.text
     assert ended.document()["totals"]["requests"] == truth.count()
-    cluster.wait(lambda: not [one for one in cluster.processes() if one.name() == "sleep"], 10, "children to end")
+    cluster.wait(lambda: not [one for one in cluster.processes() if one.name() == "sleep"], SOON_S, "children to end")
 
 
 @pytest.mark.serial

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from talka.client.sync import Client
 from talka.control.fleet import LEFT, STARTED_ANEW
 from talka.version import VERSION
 from talka.wire.versions import VERSION as PROTOCOL
 from talka.wire.versions import ProtocolVersion
-from tests.e2e.cluster import Life
+from tests.e2e.cluster import SOON_S, Life
 from tests.e2e.conftest import Server
 from tests.e2e.job_cluster import JobCluster, until
 
 NEXT = Path(__file__).parent / "next_version" / "talka_next.py"
 STAGES = NEXT.with_name("stages.py")
-REQUESTS = 9 * 200
-"""Stages, and the arrivals of each."""
+STAGE_COUNT, ARRIVALS = 6, 100
+"""Of stages.py: how many there are, and what each begins with."""
 UNREAD = re.compile(r'^talka_frames_refused_total\{reason="body"\} (\d+)$', re.MULTILINE)
 
 
@@ -37,9 +38,24 @@ class MixedCluster(JobCluster):
             words = [*words[:at], str(NEXT), *words[at + 2 :]]
         return super()._spawn(name, words, environment)
 
-    def replace(self, name: str, *, by_next: bool) -> None:
-        """SIGTERM, then the other version on the same data; until it does its work again."""
-        assert self.stop(name) == 0
+    def open_gate(self, stage: int) -> None:
+        """This stage ends, now or when it comes."""
+        (self.folder / f"Stage{stage}").touch()
+
+    def replace(self, name: str, *, by_next: bool, stage: int = 0) -> None:
+        """SIGTERM, then the other version on the same data; until it does its work again.
+
+        `stage` is the one whose end a worker that leaves must wait for. The next one is for those that stay.
+        """
+        life = self.up[name]
+        life.process.terminate()
+        if stage:
+            client = self.client()
+            until(lambda: takes_nothing(client, name), self, SOON_S, f"{name} to take nothing new")
+            self.open_gate(stage)
+        self.wait(lambda: life.is_over, SOON_S, f"{name} to stop")
+        del self.up[name]
+        assert life.process.wait(SOON_S) == 0
         if by_next:
             self.are_next.add(name)
         else:
@@ -49,12 +65,12 @@ class MixedCluster(JobCluster):
             self.wait_for(name, "lease")
         else:
             self.wait_for_leader()
-            until(lambda: self.answer(name, "readyz"), self, 15, f"{name} to be ready")
+            until(lambda: self.answer(name, "readyz"), self, SOON_S, f"{name} to be ready")
 
     def answer(self, name: str, path: str) -> str:
         """What this manager's API says there; nothing while it says no."""
         try:
-            with urllib.request.urlopen(f"http://{self.api(name)}/{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self.api(name)}/{path}", timeout=20) as answer:
                 return str(answer.read().decode())
         except urllib.error.URLError:
             return ""
@@ -63,6 +79,11 @@ class MixedCluster(JobCluster):
         """Messages that managers of the present version could not read."""
         present = [name for name in self.managers if name not in self.are_next]
         return sum(int(count) for name in present for count in UNREAD.findall(self.answer(name, "metrics")))
+
+
+def takes_nothing(client: Client, worker: str) -> bool:
+    """It is told to stop, and managers know."""
+    return worker not in {view.name for view in client.workers() if view.state not in ("draining", "offline")}
 
 
 @pytest.fixture
@@ -84,20 +105,27 @@ def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
     nodes = [*cluster.managers, *cluster.workers]
     cluster.are_next = set() if by_next else set(nodes)
     cluster.start_nodes()
-    submitted = cluster.start_submit(STAGES, "--cores", "2")
+    gates = {"GATES": str(cluster.folder)}
+    submitted = cluster.start_submit(STAGES, "--cores", "2", "--grace", "90s", "--env", "GATES", env=gates)
     cluster.wait_until_running(submitted.job(), tasks=2)
 
-    for name in nodes:
+    for name in cluster.managers:
         cluster.replace(name, by_next=by_next)
-        if name == nodes[0]:
-            until(cluster.unread, cluster, 15, "the present version to count what it cannot read")
+        if name == cluster.managers[0]:
+            cluster.open_gate(1)  # what follows is told to every manager
+            until(cluster.unread, cluster, SOON_S, "the present version to count what it cannot read")
+    for stage, name in enumerate(cluster.workers, 2):
+        cluster.replace(name, by_next=by_next, stage=stage)
     assert {worker.version for worker in cluster.client().workers()} == {f"{VERSION}+next" if by_next else VERSION}
     assert submitted.process.poll() is None, "the job ended before the last node was replaced: this proves nothing"
+    for stage in range(2 + len(cluster.workers), STAGE_COUNT + 1):
+        cluster.open_gate(stage)
     ended = submitted.ended()
 
     document = ended.document()
     assert (ended.code, document["status"], document["lost_shards"]) == (0, "completed", []), ended.text
-    assert document["totals"]["requests"] == document["totals"]["ok"] == server.count() == REQUESTS
+    assert document["totals"]["iterations"] == STAGE_COUNT * ARRIVALS
+    assert document["totals"]["requests"] == document["totals"]["ok"] == server.count() > STAGE_COUNT * ARRIVALS
     assert cluster.said("refused") == cluster.said("lease-ended") == cluster.said("task-killed") == []
     # A goodbye reaches whoever leads at that moment, or nobody, and then its next life tells. None was taken for dead.
     assert {event["cause"] for _, event in cluster.said("worker-lost")} <= {LEFT, STARTED_ANEW}
