@@ -142,6 +142,10 @@ def eat(task):
     while True:
         kept.append(bytearray(1024 * 1024))
 
+@handler("keep")
+def keep(task):
+    keep.content = b"x" * task.config
+
 @handler("limits")
 def limits(task):
     return {name: resource.getrlimit(getattr(resource, name)) for name in ("RLIMIT_DATA", "RLIMIT_NOFILE")}
@@ -539,11 +543,12 @@ async def test_too_much_memory_in_a_control_group_is_an_oom(owner: Owner, contro
 
 async def test_kill_by_a_stranger_in_a_control_group_is_no_oom(owner: Owner, control_groups: None) -> None:
     pid = await owner.start(1, memory_bytes=200 * MEBIBYTE)
+    await owner.result_of("keep", 30 * MEBIBYTE)  # what it has from before it was put into the group is not counted
 
     os.kill(pid, signal.SIGKILL)
 
     facts = await owner.next(ExitFacts)
-    assert facts.cause == "SIGKILL" and facts.memory_bytes > 10 * MEBIBYTE
+    assert facts.cause == "SIGKILL" and facts.memory_bytes > 30 * MEBIBYTE
 
 
 async def test_child_that_left_the_group_does_not_leave_the_control_group(owner: Owner, control_groups: None) -> None:
