@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import SOON_S
+from tests.e2e.job_cluster import until
 
 WORKFLOWS = Path(__file__).parent / "workflows"
 PLAIN = WORKFLOWS / "plain.py"
@@ -195,27 +196,27 @@ def test_job_goes_on_when_all_managers_were_killed_and_started_again(cluster, tr
         assert cluster.client().job(job).state == document["status"]
 
 
+@pytest.mark.timeout(240)
 def test_killed_talka_up_knows_its_job_when_it_is_started_again(make_jobs, truth) -> None:
     cluster = make_jobs(1, 0, start=False)
     words = ("up", "--port", cluster.api("m1").rpartition(":")[2], "--cores", "1", "--json")
     words += ("--data-dir", str(cluster.data("up")))
     first = cluster.start_talka(*words)
     first.wait_for_text('"up"')
-    job = cluster.talka(
-        "submit", str(PLAIN), "--env", "TARGET", "--rate", "50/s", "--for", "20s", "--detach"
-    ).out.strip()
-    cluster.wait(lambda: truth.count() >= 30, SOON_S, "requests")
+    submitted = cluster.start_submit(PLAIN, "--rate", "50/s", "--for", "6s")
+    until(lambda: truth.count() >= 30, cluster, SOON_S, "requests")
     first.process.kill()
     first.ended()
+    job = submitted.job()  # read now: its process may take longer to say so than the job to run
     sent = truth.count()
     second = cluster.start_talka(*words)
     second.wait_for_text('"up"')
-    shown = cluster.talka("jobs", "watch", job, "--ui", "none", timeout_s=60)
+    shown = cluster.talka("jobs", "watch", job, "--ui", "none", timeout_s=120)
     facts = json.loads(cluster.talka("jobs", "show", job, "--json").out)
     assert facts["state"] in ("partial", "failed"), shown.text
     assert facts["reason"]
     assert shown.code == facts["exit_code"] != 0
-    assert sent <= truth.count() <= 50 * 20
+    assert sent <= truth.count() <= 300
     second.process.terminate()
     assert second.ended().code == 0
 
