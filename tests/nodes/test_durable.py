@@ -654,6 +654,31 @@ async def test_nothing_is_answered_before_the_store_was_read(tmp_path: Path) -> 
     await node.jobs.close()
 
 
+async def test_of_a_job_that_is_half_read_nothing_is_told(
+    node_of: NodeOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be told with the tasks that were read by then, for the whole of it."""
+    monkeypatch.setattr(durable, "PAGE", 1)
+    first = await node_of()
+    facts = await first.jobs.submit_dag(dag({"a": "", "b": "a"}), "", "")
+    await first.jobs.close()
+    second = Node(tmp_path)
+    restore, told = second.jobs.durable.restore_tasks, list[str]()
+
+    def restored(now: int, job: int, live: Any) -> None:
+        restore(now, job, live)
+        for asked in (second.jobs.dag(facts.id), second.jobs.queues()):
+            with pytest.raises(Unavailable, match="is still reading its dag jobs") as refused:
+                asked.send(None)  # it does not wait for anything
+            told.append(str(refused.value))
+
+    monkeypatch.setattr(second.jobs.durable, "restore_tasks", restored)
+    await second.jobs.start()
+    assert len(told) == 4
+    assert (await second.jobs.dag(facts.id)).tasks == 2
+    await second.jobs.close()
+
+
 async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "PAGE", 1)
     first = await node_of()

@@ -62,11 +62,15 @@ class DagReading:
         self._thread: StoreThread | None = None
         self._watchers: dict[str, set[asyncio.Future[None]]] = {}
 
-    @property
-    def _store(self) -> StoreThread:
+    def _check_loaded(self) -> StoreThread:
+        """Memory has a part of what there is until all was read, and a part would be told for the whole."""
         if self._thread is None or not self.is_loaded:
             raise Unavailable("this manager is still reading its dag jobs from the store: try again in a moment")
         return self._thread
+
+    @property
+    def _store(self) -> StoreThread:
+        return self._check_loaded()
 
     # One job.
 
@@ -84,6 +88,7 @@ class DagReading:
         return row
 
     async def dag(self, id: str) -> DagFacts:
+        self._check_loaded()
         if self.durable.is_draft(id):
             raise NoSuchJob.named(id)
         live = self._live_facts(id)
@@ -214,6 +219,7 @@ class DagReading:
     # All jobs together.
 
     async def queues(self) -> QueuesView:
+        self._check_loaded()
         return self.durable.dispatcher.queues(boottime_ns())
 
     async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage:
