@@ -12,7 +12,7 @@ MINUTES ?= 25
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-members bench-jobs bench-tasks fuzz sim sim-long ablation chaos soak-tasks docs clean
+.PHONY: help demo test test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation chaos soak-tasks docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench-jobs: $(STAMP) ## what does a cluster cost? CPU beside the cores, a thousa
 
 bench-tasks: $(STAMP) ## what does a task cost? beside Celery, Dramatiq, Taskiq and Procrastinate (about 10 minutes)
 	@$(BIN)/python benchmarks/tasks.py
+
+bench-million: $(STAMP) ## a job of a million tasks: streamed, killed in the middle, started again (about 3 minutes)
+	@$(BIN)/python benchmarks/million.py
 
 chaos: $(STAMP) ## kill, stop and cut off processes of a real cluster, job after job: MINUTES=25, SEED=n
 	@$(BIN)/python -m tests.e2e.chaos --minutes $(MINUTES) --seed $(SEED)
