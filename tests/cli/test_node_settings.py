@@ -62,6 +62,22 @@ def test_durations_become_seconds(folder: Path) -> None:
     assert NodeSettings("worker", {}).seconds("grace", "30s") == 1.5
 
 
+@pytest.mark.parametrize("kind", ["up", "manager"])
+def test_the_lease_of_workers_has_bounds(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NodeSettings(kind, {}).lease_ns() == 5_000_000_000
+    (folder / "talka.toml").write_text(f"[{kind}]\nlease = 60")
+    assert NodeSettings(kind, {}).lease_ns() == 60_000_000_000
+    monkeypatch.setenv("TALKA_LEASE", "750ms")
+    assert NodeSettings(kind, {}).lease_ns() == 750_000_000
+    assert NodeSettings(kind, {"lease": "0.5s"}).lease_ns() == 500_000_000
+    for wrong in ("499ms", "60.001s", "0", "2m"):
+        with pytest.raises(Invalid, match=rf"--lease = '?\"?{wrong}.* is not possible: write 500ms to 1m"):
+            NodeSettings(kind, {"lease": wrong}).lease_ns()
+    with pytest.raises(Invalid, match="TALKA_LEASE = .*soon.* is not a duration"):
+        monkeypatch.setenv("TALKA_LEASE", "soon")
+        NodeSettings(kind, {}).lease_ns()
+
+
 def test_paths_in_a_file_are_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "talka.toml").write_text('[manager]\nsecret_file = "secret"\ncerts = "~/certs"')
     (folder / "below").mkdir()

@@ -117,12 +117,33 @@ def test_a_worker_that_was_given_up_can_return() -> None:
     assert (fleet.holds("a", 1), fleet.free("a")) == (True, 4)
 
 
-def test_a_short_lease_ends_without_waiting_for_three_beats() -> None:
-    fleet = Fleet(lease_ns=SECOND)
+def test_of_a_short_lease_silence_is_a_share() -> None:
+    fleet = Fleet(lease_ns=SECOND // 2)
     beat(fleet, "a")
 
-    assert fleet.next_tick_at == 1_020_000_000
-    assert fleet.tick(1_020_000_000) == [WorkerLost("a", 1, "its lease is over: silent for 1 s")]
+    assert fleet.next_tick_at == 300_000_000
+    assert fleet.tick(300_000_000) == []
+    assert (fleet.total(), fleet.holds("a", 1)) == (0, True)
+    assert fleet.next_tick_at == 510_000_000
+    assert fleet.tick(510_000_000) == [WorkerLost("a", 1, "its lease is over: silent for 510 ms")]
+
+
+def test_of_a_long_lease_silence_is_three_beats() -> None:
+    fleet = Fleet(lease_ns=60 * SECOND)
+    beat(fleet, "a")
+
+    assert fleet.tick(3 * SECOND) == [] and fleet.total() == 0
+    assert fleet.lease_over_at("a", 1) == 61_200_000_000
+
+
+def test_a_lease_that_an_earlier_leader_gave_may_be_longer_than_those_of_this_one() -> None:
+    fleet = Fleet(lease_ns=SECOND // 2, earlier_until=LEASE)
+    beat(fleet, "a", SECOND)
+    fleet.expect(SECOND, "b", 1)
+
+    assert (fleet.lease_over_at("a", 1), fleet.lease_over_at("b", 1)) == (LEASE, LEASE)
+    beat(fleet, "a", 5 * SECOND)
+    assert fleet.lease_over_at("a", 1) == 5 * SECOND + 510_000_000
 
 
 def test_a_beat_that_was_overtaken_refreshes_the_lease_and_nothing_else() -> None:

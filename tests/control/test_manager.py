@@ -288,6 +288,27 @@ def test_who_leads_renews_leases_and_hears_goodbyes(trio: Play) -> None:
     assert of(trio.hear(trio.leader, "w1", Goodbye()), WorkerLost) == [WorkerLost("w1", 1, "it left")]
 
 
+def test_workers_have_the_lease_their_manager_was_told(cabinet_of: CabinetOf) -> None:
+    def manager_of(group: Any, name: str) -> Manager:
+        return Manager(
+            name=name,
+            boot=1,
+            voter=group.voters[name],
+            rng=Random("manager"),
+            wall_offset_ns=SECOND,
+            lease_ns=SECOND // 2,
+        )
+
+    play = Play.__new__(Play)
+    play.group, play.numbers = cabinet_of("m1", part_of=manager_of), 0
+    play.leader = play.group.leader()
+    (renew,) = said(play.beat(), Renew)
+
+    assert renew.message.lease_ns == SECOND // 2
+    lost = of(play.run(6), WorkerLost)
+    assert [one.name for one in lost] == ["w1"], "no sooner than one of an earlier life would be over"
+
+
 def test_any_manager_passes_questions_on_to_the_leader(trio: Play, order_of: OrderOf) -> None:
     follower = trio.others()[0]
 

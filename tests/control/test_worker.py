@@ -334,6 +334,20 @@ def test_it_beats_more_often_while_a_renewal_is_late() -> None:
     assert len(rig.all(Beat)) == 2, "renewed in time, once a second is enough"
 
 
+def test_of_a_short_lease_it_beats_as_often_as_it_takes() -> None:
+    rig = Rig(lease=False, managers=("m1",))
+    rig.renew(lease_ns=SECOND // 2)
+    rig.said.clear()
+
+    while rig.now < 1_010 * SECOND:
+        rig.now = rig.worker.next_tick_at
+        rig.take(rig.worker.tick(rig.now))
+        rig.renew(lease_ns=SECOND // 2)
+        assert rig.worker.has_lease
+
+    assert len(rig.all(Beat)) == 100
+
+
 def test_a_beat_says_what_the_worker_has() -> None:
     rig = Rig()
     rig.armed(1, count=1)

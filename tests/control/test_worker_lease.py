@@ -1,5 +1,6 @@
 """Until when a worker may go on without hearing from its leader."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +18,11 @@ LEASE_NS = 5 * SECOND
 NOW = 100 * SECOND
 
 
-def renewed(lease: WorkerLease, sent_ns: int, *, after_ns: int = 0, sole: bool = False) -> bool:
+def renewed(
+    lease: WorkerLease, sent_ns: int, *, after_ns: int = 0, sole: bool = False, lease_ns: int = LEASE_NS
+) -> bool:
     number = lease.beat(sent_ns)
-    return lease.renew(sent_ns + after_ns, "m1", number, LEASE_NS, sole=sole)
+    return lease.renew(sent_ns + after_ns, "m1", number, lease_ns, sole=sole)
 
 
 def test_a_worker_begins_without_a_lease() -> None:
@@ -101,6 +104,39 @@ def test_silence_of_the_only_manager_is_a_cut() -> None:
 
     assert not lease.has_ended(NOW + 3 * SECOND + REFUSAL_COUNTS_NS - 1)
     assert lease.has_ended(NOW + 3 * SECOND + REFUSAL_COUNTS_NS)
+
+
+def test_of_a_short_lease_a_refusal_counts_for_less_than_a_manager_started_since_would_wait() -> None:
+    lease, short_ns = WorkerLease(), SECOND // 2
+    renewed(lease, NOW, sole=True, lease_ns=short_ns)
+    lease.refused(NOW, "m1")
+
+    # Two seconds pass before it can answer at all.
+    assert lease.next_check_at == NOW + 2 * SECOND + short_ns * 2 // 5
+
+
+@pytest.mark.parametrize(
+    ("lease_ns", "every_ns", "again_ns", "late_ns"),
+    [
+        pytest.param(LEASE_NS, SECOND, SECOND // 4, 3 * SECOND // 2, id="usual"),
+        pytest.param(60 * SECOND, SECOND, SECOND // 4, 3 * SECOND // 2, id="longest"),
+        pytest.param(SECOND // 2, SECOND // 10, SECOND // 40, 3 * SECOND // 20, id="shortest"),
+        pytest.param(0, SECOND // 100, SECOND // 100, 0, id="none"),
+    ],
+)
+def test_beats_follow_the_length_of_a_lease_and_are_more_while_a_renewal_is_late(
+    lease_ns: int, every_ns: int, again_ns: int, late_ns: int
+) -> None:
+    lease = WorkerLease()
+    assert lease.next_beat_at(NOW) == NOW + SECOND, "nobody has told how long it is"
+
+    is_held = renewed(lease, NOW, lease_ns=lease_ns)
+
+    assert lease.beat_every_ns == every_ns
+    assert lease.next_beat_at(NOW + late_ns) == NOW + late_ns + every_ns
+    assert is_held == (lease_ns > 0)
+    late_at = NOW + late_ns + 1
+    assert lease.next_beat_at(late_at) == late_at + again_ns
 
 
 def test_a_refusal_counts_only_from_the_only_manager() -> None:

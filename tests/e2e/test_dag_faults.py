@@ -172,6 +172,28 @@ def test_a_handler_that_blocks_its_event_loop_beyond_the_lease_is_not_given_to_a
     assert cluster.tasks(job)["blocked"]["attempts"] == 1
 
 
+@pytest.mark.serial
+def test_a_handler_that_blocks_for_twenty_short_leases_is_not_given_to_another(tmp_path: Path) -> None:
+    lease_s = 0.5
+    with dag_cluster(tmp_path, 2, 1, manager_options=("--lease", "500ms")) as cluster:
+        job = cluster.dag("blocked", {"id": "blocked", "handler": "block", "config": lease_s * 20})
+        (line,) = cluster.wait_for_lines(job=job, word="began")
+        beside = cluster.wait_for_end(cluster.dag("beside", *({"id": f"t{n}", "handler": "mark"} for n in range(20))))
+        facts = cluster.wait_for_end(job, 40)
+        lost = cluster.said("worker-lost")
+
+        worker = cluster.tasks(job)["blocked"]["worker"]
+        killed_at = cluster.now()
+        cluster.kill(worker)
+        late = cluster.wait_for("m1", "worker-lost")
+
+    assert (facts["state"], beside["counts"]) == ("completed", {"completed": 20})
+    assert cluster.ledger(job=job, word="began") == [line]
+    assert not lost
+    # The lease was as short as that: one whose process is gone is given up.
+    assert late["name"] == worker and late["at"] - killed_at < lease_s * 3
+
+
 # Workers and managers
 
 

@@ -66,6 +66,12 @@ TRUSTED = (
 )
 CORES = given(WORK, "--cores", metavar="N", help="Core processes at the same time (one for each physical core).")
 STORE = given(WORK, "--store", metavar="URL", help="Keep pipelines in this file: sqlite:///FILE (none are taken).")
+LEASE = given(
+    WORK,
+    "--lease",
+    metavar="D",
+    help="A worker that is silent for so long is given up and its work given to others (5s).",
+)
 HANDLERS = given(
     WORK, "--handlers", multiple=True, metavar="FILE.py", help="Handlers of pipelines' tasks are in it. Repeatable."
 )
@@ -95,6 +101,7 @@ json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="
     CORES,
     STORE,
     HANDLERS,
+    LEASE,
 )
 @json_option
 def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
@@ -103,7 +110,7 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
     settings = NodeSettings("up", flags)
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
-    place, files = checked_store(store), checked_handlers(handlers)
+    place, files, lease_ns = checked_store(store), checked_handlers(handlers), settings.lease_ns()
     from talka.cli.node_life import Api, live_up, run_node
     from talka.nodes.manager import ManagerOptions
     from talka.nodes.member import MemberOptions
@@ -128,7 +135,7 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
             handlers=files,
         )
 
-    options = ManagerOptions(member=member, api=address, store=place)
+    options = ManagerOptions(member=member, api=address, store=place, lease_ns=lease_ns)
     with listener:
         return run_node(live_up(options, Api(listener, address, None, None), worker_at, as_json))
 
@@ -181,6 +188,7 @@ def own_secret(folder: "Path") -> str:
     given(TRUST, "--token-key-file", metavar="FILE", help="The key of clients' tokens (talka token key)."),
     given(WORK, "--preset", metavar=f"[{'|'.join(PRESETS)}]", help="How fast it notices things (default)."),
     STORE,
+    LEASE,
 )
 @json_option
 def manager(as_json: bool, store: str | None, **flags: Any) -> int:
@@ -192,7 +200,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     preset = settings.text("preset", "default")
     if preset not in PRESETS:
         raise Invalid(f"{settings.label('preset')} {preset!r} is not known: write one of {', '.join(PRESETS)}")
-    place = checked_store(store)
+    place, lease_ns = checked_store(store), settings.lease_ns()
     from talka.cli.node_life import live_manager, run_node
     from talka.cli.secret import read_secrets
     from talka.net.discovery import Candidates
@@ -220,7 +228,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
         certs=as_path(certs),
     )
     api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
-    options = ManagerOptions(member=member, api=api.advertised, store=place)
+    options = ManagerOptions(member=member, api=api.advertised, store=place, lease_ns=lease_ns)
     with api.listener:
         return run_node(live_manager(options, api, as_json))
 

@@ -6,14 +6,14 @@ from typing import Final
 
 from talka.cli.config import MOST_CORES, BadSetting, Given, Layer, layer_of_node, whole
 from talka.cli.secret import checked_id
-from talka.work.durations import SECOND_NS, parse_duration, shown
+from talka.work.durations import SECOND_NS, format_duration, parse_duration, shown
 
 WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
 KNOWN: Final = {
-    "up": ("name", "port", "cores", "data_dir"),
+    "up": ("name", "port", "cores", "data_dir", "lease"),
     "manager": (
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
-        *("preset", "token_key_file"),
+        *("preset", "token_key_file", "lease"),
     ),
     "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace"),
 }
@@ -68,6 +68,18 @@ class NodeSettings:
     def port(self, default: int) -> int:
         given = self._given.get("port")
         return default if given is None else whole(0, HIGHEST_PORT)(given.label, _number(given))
+
+    def lease_ns(self) -> int:
+        """Of workers."""
+        from talka.control.fleet import LEASE_NS, LONGEST_LEASE_NS, SHORTEST_LEASE_NS
+
+        lease_ns = round(self.seconds("lease", format_duration(LEASE_NS)) * SECOND_NS)
+        if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
+            shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
+            raise BadSetting(
+                f"{self.label('lease')} = {shown(self._given['lease'].value)} is not possible: write {shortest} to {longest}"
+            )
+        return lease_ns
 
     def seconds(self, name: str, default: str) -> float:
         given = self._given.get(name)

@@ -19,7 +19,14 @@ from talka.errors import Invalid, Unavailable
 from talka.wire.jobs import Beat, WorkerFacts
 
 SECOND_NS: Final = 1_000_000_000
+MILLISECOND_NS: Final = 1_000_000
 LEASE_NS: Final = 5 * SECOND_NS
+SHORTEST_LEASE_NS: Final = SECOND_NS // 2
+LONGEST_LEASE_NS: Final = 60 * SECOND_NS
+"""What a cluster may be told: with less a node that is busy for a moment loses its work, with more a dead one is waited
+for by everybody."""
+SILENT_PERCENT: Final = 60
+"""Of a lease that is shorter than usual: who was silent for so long gets nothing new."""
 DISCONNECT_GRACE_NS: Final = 300 * SECOND_NS
 """How long a worker goes on without its only manager."""
 WORKERS_LIMIT: Final = 4096
@@ -97,6 +104,7 @@ class Fleet:
 
     __slots__ = (
         "_correlated",
+        "_earlier_until",
         "_former",
         "_grace_ns",
         "_jobs",
@@ -104,6 +112,7 @@ class Fleet:
         "_limit",
         "_now",
         "_over",
+        "_silent_ns",
         "_workers",
         "next_tick_at",
     )
@@ -115,13 +124,17 @@ class Fleet:
         *,
         grace_ns: int = DISCONNECT_GRACE_NS,
         limit: int = WORKERS_LIMIT,
+        earlier_until: int = 0,
     ) -> None:
+        """`earlier_until`: until when leases may run that an earlier leader gave, whose leases may have been longer."""
         if lease_ns < 1 or grace_ns < 0 or limit < 1:
             raise Invalid(
                 "a fleet needs lease_ns and limit of at least 1 and grace_ns of at least 0, "
                 f"not {lease_ns}, {limit} and {grace_ns}"
             )
         self._lease_ns = lease_ns + margin_ns(lease_ns)
+        self._earlier_until = earlier_until
+        self._silent_ns = min(SILENT_NS, lease_ns * SILENT_PERCENT // 100)
         self._grace_ns = grace_ns + margin_ns(grace_ns)
         self._limit = limit
         self._correlated = CorrelatedFailure() if safeguards.correlated_hold else None
@@ -155,8 +168,8 @@ class Fleet:
             news.append(WorkerRegistered(name, boot, beat.facts.cores))
         if life.is_silent and self._correlated is not None and self._correlated.until is not None:
             self.next_tick_at = now  # the fault may be over: who is still silent is judged again
-        life.heard(now, now + self._lease_ns, source, beat)
-        self.next_tick_at = min(self.next_tick_at, now + SILENT_NS, life.until)
+        life.heard(now, max(now + self._lease_ns, self._earlier_until), source, beat)
+        self.next_tick_at = min(self.next_tick_at, now + self._silent_ns, life.until)
         return news
 
     def left(self, now: int, name: str, boot: int) -> list[FleetNews]:
@@ -184,7 +197,7 @@ class Fleet:
         if (name, boot) in self._over:
             return False
         life = WorkerLife(now, name, boot, folder, "")
-        life.until = now + self._lease_ns + (self._grace_ns if sole else 0)
+        life.until = max(now + self._lease_ns, self._earlier_until) + (self._grace_ns if sole else 0)
         known = self._workers.get(name)
         if known is None:
             self._workers[name] = life
@@ -193,7 +206,7 @@ class Fleet:
                 # The one that was heard is the later life from that folder.
                 life.until = now
             self._former[name, boot] = life
-        self.next_tick_at = min(self.next_tick_at, life.until, now + SILENT_NS)
+        self.next_tick_at = min(self.next_tick_at, life.until, now + self._silent_ns)
         return True
 
     def holds(self, name: str, boot: int) -> bool:
@@ -390,7 +403,7 @@ class Fleet:
         silent: list[WorkerLife] = []
         for life in alive:
             is_due = now >= life.until
-            life.is_silent = is_due or now - life.heard_at >= SILENT_NS
+            life.is_silent = is_due or now - life.heard_at >= self._silent_ns
             if life.is_silent:
                 silent.append(life)
             if is_due:
@@ -404,7 +417,9 @@ class Fleet:
                 return
         for life in due:
             cause = "not heard since the leader changed" if life.facts is None else "its lease is over"
-            news.append(self._lose(now, life, f"{cause}: silent for {(now - life.heard_at) // SECOND_NS} s"))
+            silent_ns = now - life.heard_at
+            silence = f"{silent_ns // SECOND_NS} s" if silent_ns >= SECOND_NS else f"{silent_ns // MILLISECOND_NS} ms"
+            news.append(self._lose(now, life, f"{cause}: silent for {silence}"))
 
     def _look_when_unblocked(self, life: WorkerLife) -> None:
         if life.is_blocked:
@@ -429,7 +444,7 @@ class Fleet:
             if life.is_lost:
                 at = life.lost_at + REAP_NS
             elif not life.is_silent:
-                at = min(life.heard_at + SILENT_NS, life.until)
+                at = min(life.heard_at + self._silent_ns, life.until)
             elif now < life.until:
                 at = life.until
             else:

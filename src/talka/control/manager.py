@@ -17,7 +17,7 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.durable import Durable
-from talka.control.fleet import WorkerLost
+from talka.control.fleet import LEASE_NS, WorkerLost
 from talka.control.led_job import LedJob
 from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
@@ -84,7 +84,9 @@ class Manager:
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
         safeguards: Safeguards = ALL,
+        lease_ns: int = LEASE_NS,
     ) -> None:
+        """`lease_ns`: of workers, the same for all managers of a cluster."""
         self.name = name
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
@@ -105,6 +107,7 @@ class Manager:
         self._wall_offset_ns = wall_offset_ns
         self._managers = managers
         self._safeguards = safeguards
+        self._lease_ns = lease_ns
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
         self._keeps: dict[str, KeepWanted] = {}
@@ -176,6 +179,7 @@ class Manager:
                 wall_offset_ns=self._wall_offset_ns,
                 managers=self._managers,
                 safeguards=self._safeguards,
+                lease_ns=self._lease_ns,
             )
             return self._out(now, [*self.registry.book.alarms, *self._expect(now)])
         if isinstance(news, SteppedDown):

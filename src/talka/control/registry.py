@@ -11,11 +11,12 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import HANDLE, Lane
+from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
 from talka.cluster.reign import WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.allocation import demand
-from talka.control.fleet import Fleet, FleetNews, WorkerLost
+from talka.control.fleet import LEASE_NS, Fleet, FleetNews, WorkerLost
 from talka.control.job_view import facts_of
 from talka.control.orders import check_order
 from talka.control.queue import JobQueue, QueueFull, waiting_reason
@@ -88,11 +89,11 @@ class Registry:
         wall_offset_ns: int,
         managers: Callable[[], tuple[ManagerAt, ...]],
         safeguards: Safeguards = ALL,
-        lease_ns: int = 5 * SECOND,
+        lease_ns: int = LEASE_NS,
     ) -> None:
         assert voter.token is not None and voter.election.reign is not None
         self.token = voter.token
-        self.fleet = Fleet(lease_ns, safeguards)
+        self.fleet = Fleet(lease_ns, safeguards, earlier_until=now + LEASE_NS + margin_ns(LEASE_NS))
         self.queue = JobQueue()
         self.book = RecordBook(voter)
         self.next_tick_at = now

@@ -22,7 +22,7 @@ from talka.control.speech import Speak
 from talka.control.worker_bundles import Puts, WorkerBundles
 from talka.control.worker_lease import WorkerLease
 from talka.control.worker_news import Drained, LeaseEnded, LeaseGranted, ManagersLearned
-from talka.control.worker_task import SECOND, WorkerTask
+from talka.control.worker_task import WorkerTask
 from talka.control.worker_tasks import WorkerTasks
 from talka.wire.jobs import (
     Accepted,
@@ -48,9 +48,6 @@ from talka.wire.jobs import (
 from talka.wire.shards import FromCore
 from talka.wire.tasks import Feed, FromHandlers, Hand, Recall, Took, Which
 
-BEAT_NS: Final = SECOND
-BEAT_AGAIN_NS: Final = SECOND // 4
-"""While a renewal is late: a new leader is to hear of this worker before its lease is over."""
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
 REASON_LIMIT: Final = 4096
@@ -222,7 +219,7 @@ class Worker:
     # The lease.
 
     def _beat(self, now: int) -> list[object]:
-        self._beat_at = now + (BEAT_AGAIN_NS if self._lease.is_late(now) else BEAT_NS)
+        self._beat_at = self._lease.next_beat_at(now)
         beat = Beat(self._lease.beat(now), self._facts(), tuple(held.running() for held in self.tasks))
         return [Speak(manager, beat, Lane.CONTROL) for manager in self.managers]
 
@@ -252,6 +249,7 @@ class Worker:
         if not self._lease.renew(now, sender, renew.number, renew.lease_ns, sole=renew.sole):
             return self._count("beat")
         effects: list[object] = []
+        self._beat_at = min(self._beat_at, now + self._lease.beat_every_ns)  # it may be shorter than was thought
         if not had_lease:
             effects.append(LeaseGranted(sender))
             self.handlers.lease_granted(renew.number)

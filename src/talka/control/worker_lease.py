@@ -6,11 +6,19 @@ from talka.cluster.safeguards import ALL, Safeguards
 
 SECOND: Final = 1_000_000_000
 BEATS_REMEMBERED: Final = 16
-LATE_NS: Final = SECOND * 3 // 2
-"""Without a renewal for so long the leader is gone, or what it said was lost: a beat is answered within a second."""
+USUAL_NS: Final = 5 * SECOND
+"""Of a lease that nobody has told the length of yet. For a longer one beats are as frequent, for a shorter one more."""
+BEATS_A_LEASE: Final = 5
+AGAIN_A_LEASE: Final = 20
+"""Beats while a renewal is late: a new leader is to hear of this worker before its lease is over."""
+LATE_PERCENT: Final = 30
+"""Without a renewal for so long the leader is gone, or what it said was lost: a beat is answered before the next."""
+LEAST_BEAT_NS: Final = SECOND // 100
 REFUSAL_COUNTS_NS: Final = 4 * SECOND
 """A connection that was refused so long ago says nothing of now. No manager that lives since has heard of this worker
-before it, so whatever lease it counts is longer; and it needs two seconds from its first connection to its first answer."""
+before it, so whatever lease it counts is longer; and it needs two seconds from its first connection to its first answer.
+Of a shorter lease it is less: those two seconds and two fifths of it."""
+ANSWERS_AFTER_NS: Final = 2 * SECOND
 DISCONNECT_GRACE_NS: Final = 300 * SECOND
 NEVER: Final = (1 << 63) - 1
 
@@ -27,6 +35,7 @@ class WorkerLease:
         "_end_ns",
         "_grace_end_ns",
         "_is_on",
+        "_lease_ns",
         "_number",
         "_refused_until_ns",
         "_renewed_ns",
@@ -39,6 +48,7 @@ class WorkerLease:
         """As of the last `renew` or `has_ended`."""
         self._is_on = safeguards.worker_lease
         self._beats: dict[int, int] = {}
+        self._lease_ns = USUAL_NS
         self._number = 0
         self._end_ns = 0
         self._grace_end_ns = 0
@@ -60,7 +70,19 @@ class WorkerLease:
 
     def is_late(self, now: int) -> bool:
         """Whether it is held and was not renewed as it should have been."""
-        return self.is_held and now - self._renewed_ns > LATE_NS
+        return self.is_held and now - self._renewed_ns > self._short_ns * LATE_PERCENT // 100
+
+    @property
+    def _short_ns(self) -> int:
+        return min(self._lease_ns, USUAL_NS)
+
+    @property
+    def beat_every_ns(self) -> int:
+        return max(self._short_ns // BEATS_A_LEASE, LEAST_BEAT_NS)
+
+    def next_beat_at(self, now: int) -> int:
+        """After one that is sent now."""
+        return now + (max(self._short_ns // AGAIN_A_LEASE, LEAST_BEAT_NS) if self.is_late(now) else self.beat_every_ns)
 
     def beat(self, now: int) -> int:
         """A beat is sent now. Answers with its number."""
@@ -77,7 +99,7 @@ class WorkerLease:
             return False
         end_ns = sent_ns + lease_ns * 4 // 5
         if end_ns >= self._end_ns:  # an answer that was overtaken by a later one takes nothing back
-            self._end_ns, self._renewed_ns = end_ns, sent_ns
+            self._end_ns, self._renewed_ns, self._lease_ns = end_ns, sent_ns, lease_ns
             self._grace_end_ns = sent_ns + DISCONNECT_GRACE_NS
             self._sole = sender if sole else ""
         self.is_held = self.is_held or now < self._end_ns
@@ -86,7 +108,7 @@ class WorkerLease:
     def refused(self, now: int, manager: str) -> None:
         """The manager's address refuses connections."""
         if manager == self._sole:
-            self._refused_until_ns = now + REFUSAL_COUNTS_NS
+            self._refused_until_ns = now + min(REFUSAL_COUNTS_NS, ANSWERS_AFTER_NS + self._lease_ns * 2 // 5)
 
     def has_ended(self, now: int) -> bool:
         """Whether it ended since it was last asked."""

@@ -14,6 +14,7 @@ from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.control.answers import STATES
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.fleet import LEASE_NS
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
@@ -51,6 +52,8 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where clients reach its API, for others to pass on."""
     store: str = ""
     """Where dag jobs are kept; empty: this manager takes none."""
+    lease_ns: int = LEASE_NS
+    """Of workers: how long one may be silent before its work is given to others. The same for all managers."""
 
 
 class ManagerNode(MemberNode):
@@ -59,6 +62,7 @@ class ManagerNode(MemberNode):
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
         self.evictions = 0
         self._api = options.api
+        self._lease_ns = options.lease_ns
         if options.store and len(options.member.voters) > 1:
             raise Invalid(
                 "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
@@ -105,6 +109,7 @@ class ManagerNode(MemberNode):
             wall_offset_ns=realtime_ns() - boottime_ns(),
             managers=self._managers,
             blobs=self._blobs.digests(),
+            lease_ns=self._lease_ns,
         )
         return self.manager
 
