@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -103,6 +104,22 @@ def test_a_body_of_100_megabytes_is_refused_before_it_is_read(cluster: DagCluste
 
     assert status == 413, body
     assert "detail" in body
+
+
+def test_whoever_sends_the_100_megabytes_all_the_same_is_cut_off(cluster: DagCluster) -> None:
+    host, _, port = cluster.api(UP).rpartition(":")
+    head = "POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    sent = 0
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        link.sendall(f"{head}content-length: {100 * MEGABYTE}\r\n\r\n".encode())
+        answer = link.recv(65_536)
+        with pytest.raises(OSError, match="reset|Broken pipe"):
+            while sent < 100 * MEGABYTE:
+                sent += link.send(b"x" * 65_536)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert sent < 50 * MEGABYTE, "it is in the buffers of the kernel, and nobody reads it"
+    assert cluster.ask_api("GET", "/livez").status == 200
 
 
 def test_a_body_without_a_length_is_refused_once_it_is_too_large(cluster: DagCluster) -> None:

@@ -157,6 +157,62 @@ async def test_a_rest_that_does_not_end_is_not_read(apis: Apis, monkeypatch: pyt
     assert b"alive" not in await rest_of(reader, writer)
 
 
+@pytest.mark.parametrize("end", ["keep-alive", "close"])
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+async def test_whoever_goes_on_sending_after_a_refusal_is_not_read_and_has_the_answer(
+    apis: Apis, certs: Path, monkeypatch: pytest.MonkeyPatch, end: str, has_tls: bool
+) -> None:
+    """100 MB were announced, and somebody sends them as fast as the connection takes them."""
+    monkeypatch.setattr(module, "DEAF_S", 0.3)
+    read = 0
+    whole = module.BoundedHttp.data_received
+
+    def counted(protocol: module.BoundedHttp, data: bytes) -> None:
+        nonlocal read
+        read += len(data)
+        whole(protocol, data)
+
+    monkeypatch.setattr(module.BoundedHttp, "data_received", counted)
+    api = await apis.start(tls=server_tls(certs, "m1") if has_tls else None)
+    head = f"PUT /v1/bundles/{'0' * 64} HTTP/1.1\r\nHost: localhost\r\nConnection: {end}\r\n"
+
+    def talk() -> tuple[bytes, int]:
+        """In a thread, with a plain socket: nothing here reads before it has to."""
+        sent = 0
+        raw = socket.create_connection((api.address.host, api.address.port), timeout=LIMIT_S)
+        with raw if not has_tls else ssl._create_unverified_context().wrap_socket(raw) as link:
+            link.sendall(f"{head}Content-Length: {100 * 1024 * 1024}\r\n\r\n".encode())
+            answer = link.recv(65_536)
+            with contextlib.suppress(OSError):
+                while sent < 100 * 1024 * 1024:
+                    sent += link.send(bytes(65_536))
+            return answer, sent
+
+    answer, sent = await asyncio.to_thread(talk)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    # What the kernels of both sides hold is not ours to bound.
+    assert sent < 50 * 1024 * 1024
+    assert read <= len(head) + module.REST_LIMIT_BYTES + 2 * 256 * 1024
+
+
+async def test_an_answer_that_ends_the_connection_is_read_to_its_end_by_whoever_still_sends(api: Api) -> None:
+    reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 50000\r\n\r\n"
+
+    async with asyncio.timeout(LIMIT_S):
+        writer.write(head + b"x" * 10)
+        answer = await reader.read()  # up to the end, although a rest is owed
+        writer.write(b"x" * 49_990 + b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with contextlib.suppress(OSError):
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+    assert answer.startswith(b"HTTP/1.1 415 ") and answer.endswith(b"}")
+    assert (await api.ask("GET", "/livez")).status == 200
+
+
 async def test_a_connection_serves_one_request_after_the_other(api: Api) -> None:
     reader, writer = await asyncio.open_connection(api.address.host, api.address.port)
     request = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -21,8 +21,10 @@ CONNECTIONS_LIMIT: Final = 1024
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 HEAD_TIMEOUT_S: Final = 10
 LINGER_S: Final = 5
-REST_LIMIT_BYTES: Final = 1024 * 1024
-"""Of a request that was answered already."""
+REST_LIMIT_BYTES: Final = 256 * 1024
+"""Of a request that was answered already. What is beyond is not read, but for the part in which it was found."""
+DEAF_S: Final = 1
+"""Whoever still sends then has so long to read the answer."""
 KEEP_ALIVE_S: Final = 30
 SILENT_PEER_MS: Final = 60_000
 GRACE_S: Final = 5
@@ -145,7 +147,11 @@ class QuietServer(uvicorn.Server):
 
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn's protocol with limits: the head of a request is short and comes soon, and so does what is left of a
-    request that was answered before it was whole."""
+    request that was answered before it was whole.
+
+    A connection that is closed while something of it was not read is reset, and the answer may be lost with it. So the
+    rest is passed over for a moment, and if it is long no longer read before the connection is closed.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -155,10 +161,13 @@ class BoundedHttp(HttpToolsProtocol):
         self._is_lingering = False
         self._rest_bytes = 0
         self._is_deaf = False
+        self._is_last = False
+        """The connection ends with the answer that was given."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._gentle = GentleTransport(transport, self._close)
         self._set_timer(HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -168,7 +177,8 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_lingering:
             self._rest_bytes += len(data)
-            self._is_deaf = self._rest_bytes > REST_LIMIT_BYTES
+            if self._rest_bytes > REST_LIMIT_BYTES:
+                self._stop_reading()
         if self._is_deaf:
             return
         super().data_received(data)
@@ -190,10 +200,14 @@ class BoundedHttp(HttpToolsProtocol):
         self._is_in_head = False
         self._unset_timer()
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = self._gentle  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         self._is_whole = True
-        if self._is_lingering:
+        if self._is_last:
+            self.transport.close()
+        elif self._is_lingering:
             # The rest was short: the connection serves on.
             self._is_lingering = False
             self._set_timer(KEEP_ALIVE_S)
@@ -202,18 +216,57 @@ class BoundedHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._is_whole and not self.pipeline:
-            # The answer was given early. Closed at once, it might not reach whoever is still sending.
+            self._linger()
+
+    def _close(self) -> None:
+        """After an answer with which the connection is to end."""
+        if self._is_whole:
+            self.transport.close()
+            return
+        self._is_last = self._gentle.is_shut = True
+        self._end_writing()
+        self._linger()
+
+    def _linger(self) -> None:
+        """The answer was given early."""
+        if not self._is_lingering and not self._is_deaf:
             self._is_lingering, self._rest_bytes = True, 0
             self._set_timer(LINGER_S)
 
+    def _stop_reading(self) -> None:
+        self._is_deaf = self._is_last = self._gentle.is_shut = True
+        self.transport.pause_reading()
+        self._end_writing()
+        self._set_timer(DEAF_S)
+
+    def _end_writing(self) -> None:
+        """So that the other side sees the end of the answer."""
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+
     def _set_timer(self, seconds: float) -> None:
         self._unset_timer()
-        self._timer = self.loop.call_later(seconds, self.transport.close)
+        # TLS would wait for a goodbye from somebody who is not listened to.
+        self._timer = self.loop.call_later(seconds, self.transport.abort if self._is_deaf else self.transport.close)
 
     def _unset_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class GentleTransport:
+    """What an answer is written to: closing it waits for the rest of the request, within limits."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.close = close
+        self.is_shut = False
+        self.is_closing = transport.is_closing
+        self._write = transport.write
+
+    def write(self, data: bytes) -> None:
+        if not self.is_shut:
+            self._write(data)
 
 
 class QuietWebSocket(WebSocketsSansIOProtocol):
