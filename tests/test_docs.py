@@ -126,6 +126,26 @@ def test_command_in_a_document_exists_with_its_flags(page: str, line: str) -> No
     assert not unknown, f"{page}: {line}"
 
 
+def test_tests_and_files_that_decisions_name_are_there() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    known = {
+        name for file in files for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    names = {file.name for file in files}
+    missing = []
+    for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+        for word in re.findall(r"`([^`\s]+)`", page.read_text()):
+            if word.startswith(("tests/", "benchmarks/")):
+                is_there = (ROOT / word).exists()
+            elif word.startswith("test_"):
+                is_there = word in (names if word.endswith(".py") else known)
+            else:
+                continue
+            if not is_there:
+                missing.append(f"{page.name}: {word}")
+    assert known and not missing
+
+
 def test_reference_of_the_command_line_is_up_to_date() -> None:
     made = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "cli_reference.py")], capture_output=True, text=True, timeout=60
