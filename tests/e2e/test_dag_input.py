@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import stat
 import time
@@ -39,41 +40,68 @@ tasks:
 """
 
 
-@pytest.mark.parametrize(
-    ("content", "line", "words"),
-    [
-        pytest.param("", 0, "", id="empty"),
-        pytest.param("name: [\n", 2, "", id="no YAML"),
-        pytest.param(
-            GOOD.replace("handler: mark\n  - id: two", "handlr: mark\n  - id: two"), 4, "handlr", id="unknown"
-        ),
-        pytest.param(GOOD.replace("[one]", "[ome]"), 7, "ome", id="no such dependency"),
-        pytest.param(GOOD.replace("[one]", "[two]"), 7, "itself", id="depends on itself"),
-        pytest.param(GOOD.replace("id: two", "id: one"), 5, "one", id="two of one name"),
-        pytest.param(GOOD + "    priority: 11\n", 8, "priority", id="priority"),
-        pytest.param(GOOD + "    retry: {max: -1}\n", 8, "max", id="retries"),
-        pytest.param(GOOD + "    timeouts: {attempt: soon}\n", 8, "attempt", id="timeout"),
-        pytest.param(GOOD + "    bounds: {memory: a lot}\n", 8, "memory", id="bounds"),
-        pytest.param(GOOD + "    limits: [{key: door, rate: often}]\n", 8, "rate", id="rate"),
-        pytest.param(GOOD + "    delay: [1]\n", 8, "delay", id="delay"),
-        pytest.param(GOOD + "schedule: every day\n", 8, "schedule", id="schedule"),
-        pytest.param(GOOD + "settings: {on_failure: panic}\n", 8, "on_failure", id="policy"),
-        pytest.param(GOOD.replace("tasks:", "task:"), 2, "task", id="no tasks"),
-    ],
-)
+GOOD_JSON = """\
+{
+  "name": "good",
+  "tasks": [
+    {"id": "one", "handler": "mark"},
+    {"id": "two", "handler": "mark", "depends_on": ["one"]}
+  ]
+}
+"""
+GOOD_PYTHON = """\
+from talka import Dag
+
+dag = Dag("good")
+one = dag.task("one", "mark")
+two = dag.task("two", "mark", after=[one])
+"""
+BROKEN = {
+    "empty": ("yaml", "", 1, "is empty"),
+    "no YAML": ("yaml", "name: [\n", 2, "this is not YAML"),
+    "unknown field": ("yaml", GOOD.replace("handler: mark\n  - id: two", "handlr: mark\n  - id: two"), 4, "handlr"),
+    "no such dependency": ("yaml", GOOD.replace("[one]", "[ome]"), 7, "depends on ome, but there is no such task"),
+    "depends on itself": ("yaml", GOOD.replace("[one]", "[two]"), 7, "depends on itself"),
+    "cycle": ("yaml", GOOD.replace("    handler: mark\n  - id: two", "    handler: mark\n    depends_on: [two]\n  - id: two"), 5, "waits for itself"),
+    "two of one name": ("yaml", GOOD.replace("id: two", "id: one"), 5, "two tasks with the id one"),
+    "priority": ("yaml", GOOD + "    priority: 11\n", 8, "priority: must be at most 10"),
+    "retries": ("yaml", GOOD + "    retry: {max: -1}\n", 8, "max: must be at least 0"),
+    "timeout": ("yaml", GOOD + "    timeouts: {attempt: soon}\n", 8, 'attempt = "soon" is not a duration'),
+    "bounds": ("yaml", GOOD + "    bounds: {memory: a lot}\n", 8, 'memory = "a lot" is not a size'),
+    "rate": ("yaml", GOOD + "    limits: [{key: door, rate: often}]\n", 8, 'rate = "often" is not a rate'),
+    "delay": ("yaml", GOOD + "    delay: [1]\n", 8, "delay"),
+    "schedule": ("yaml", GOOD + "schedule: every day\n", 8, "schedule"),
+    "policy": ("yaml", GOOD + "settings: {on_failure: panic}\n", 8, '"panic" is not one of'),
+    "no tasks": ("yaml", GOOD.replace("tasks:", "task:"), 2, 'unknown field "task"'),
+    "tab": ("yaml", GOOD + "\tpriority: 5\n", 8, "a tab stands where the line begins"),
+    "another kind": ("yaml", "kind: load\n" + GOOD, 1, "kind: must be dag"),
+    "no JSON": ("json", GOOD_JSON.replace('"tasks"', "tasks"), 3, "this is not JSON"),
+    "field twice": ("json", GOOD_JSON.replace('"id": "two"', '"id": "two",\n     "id": "three"'), 6, '"id" is there twice'),
+    "type": ("json", GOOD_JSON.replace('["one"]', '["one"],\n     "priority": "5"'), 6, "priority: must be a whole number"),
+    "no JSON number": ("json", GOOD_JSON.replace('["one"]', '["one"], "config": NaN'), 5, "NaN is not JSON"),
+    "no Python": ("py", GOOD_PYTHON.replace("one = dag", "one = = dag"), 4, "syntax error"),
+    "it raises": ("py", GOOD_PYTHON + "1 / 0\n", 6, "raised ZeroDivisionError"),
+    "task in Python": ("py", GOOD_PYTHON + 'dag.task("three", "mark", priority=0)\n', 6, "priority: must be at least 1"),
+    "two Dags": ("py", GOOD_PYTHON + 'other = Dag("other")\nother.task("a", "mark")\n', 6, "has 2 Dags: name one of them"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_pipeline_gets_a_sentence_with_its_line_and_nothing_is_sent(
-    cluster: DagCluster, tmp_path: Path, content: str, line: int, words: str
+    cluster: DagCluster, tmp_path: Path, kind: str
 ) -> None:
-    file = tmp_path / "broken.yaml"
+    suffix, content, line, words = BROKEN[kind]
+    file = tmp_path / f"broken.{suffix}"
     file.write_text(content)
+    before = cluster.ask_api("GET", "/v1/jobs").good()
 
     ended = cluster.talka("submit", str(file))
 
     assert ended.code == 3, ended.text
     assert "Traceback" not in ended.err and "internal error" not in ended.err, ended.text
-    assert "broken.yaml" in ended.err
-    assert not line or f":{line}" in ended.err or f"line {line}" in ended.err, ended.text
-    assert words in ended.err
+    (told,) = [text for text in ended.err.splitlines() if re.search(rf"broken\.{suffix}:{line}\b", text)]
+    assert words in told
+    assert cluster.ask_api("GET", "/v1/jobs").good() == before
 
 
 def test_a_broken_handlers_file_is_told_with_its_line(tmp_path: Path) -> None:
