@@ -235,7 +235,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _stop_reading(self) -> None:
         self._is_deaf = self._is_last = self._gentle.is_shut = True
-        self.transport.pause_reading()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
         self._end_writing()
         self._set_timer(DEAF_S)
 
