@@ -85,7 +85,7 @@ bench-jobs: $(STAMP) ## what does a cluster cost? CPU beside the cores, a thousa
 bench-tasks: $(STAMP) ## what does a task cost? beside Celery, Dramatiq, Taskiq and Procrastinate (about 10 minutes)
 	@$(BIN)/python benchmarks/tasks.py
 
-bench-million: $(STAMP) ## a job of a million tasks: streamed, killed in the middle, started again (about 3 minutes)
+bench-million: $(STAMP) ## a job of a million tasks: streamed, killed in the middle, started again (about 2 minutes)
 	@$(BIN)/python benchmarks/million.py
 
 chaos: $(STAMP) ## kill, stop and cut off processes of a real cluster, job after job: MINUTES=25, SEED=n
