@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.ready
+SETUP := $(VENV)/.ready
+STAMP := $(VENV)/.native
 PURE := tests/stats tests/work tests/wire tests/cluster tests/control
 SEED ?= 1
 KIND ?= elections
 SECONDS ?= 600
 FRAMES ?= 1000000
+ANSWERS ?= 1000000
 MINUTES ?= 25
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -18,10 +20,15 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Set-up happens once and again when the dependencies change.
-$(STAMP): pyproject.toml
+$(SETUP): pyproject.toml hatch_build.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (once)…"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@TALKA_NO_NATIVE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# The native engine is compiled beside the Python sources, and again when its own change. Without a compiler it is left out.
+$(STAMP): $(SETUP) native/compile.py $(wildcard native/*.c native/*.h)
+	@$(BIN)/python native/compile.py
 	@touch $@
 
 demo: $(STAMP) ## run a real load test on the bundled server: live view, summary, HTML report
@@ -52,6 +59,7 @@ check: $(STAMP) ## format, lint, types, and the map of the package
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy src
+	@TALKA_NATIVE_STRICT=1 $(BIN)/python native/compile.py
 	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_public_names.py
 
 fix: $(STAMP) ## format, and mend what the linter can mend
@@ -67,13 +75,13 @@ sim-long: $(STAMP) ## new seeds for SECONDS=600, and a thousand members once
 ablation: $(STAMP) ## take each safeguard of the cluster away and see what breaks; writes docs/ablation.md
 	@$(BIN)/python -m tests.sim ablation --write
 
-bench-truth: $(STAMP) ## are the numbers true? exact counts, delays, a stalled server, memory (about 6 minutes)
-	@$(BIN)/python benchmarks/truth.py
+bench-truth: $(STAMP) ## are the numbers true? exact counts, delays, a stalled server, memory, on both engines (about 6 minutes): ENGINE=native
+	@$(BIN)/python benchmarks/truth.py $(ENGINE)
 
 bench-compare: $(STAMP) ## does talka compare call noise noise? 20 equal pairs, 4 unequal ones (about 5 minutes)
 	@$(BIN)/python benchmarks/compare.py
 
-bench-load: $(STAMP) ## how fast is one core? against wrk on nginx (Debian packages, installed when root)
+bench-load: $(STAMP) ## how fast is one core? both engines, wrk and others on nginx (Debian packages, installed when root; 10 minutes)
 	@$(BIN)/python benchmarks/load.py
 
 bench-members: $(STAMP) ## members as real processes beside Debian's serf: deaths, idle cost, leaders (about 40 minutes)
@@ -95,8 +103,9 @@ soak-tasks: MINUTES = 10
 soak-tasks: $(STAMP) ## kill manager, workers and cores while 100,000 tasks run; store and ledger compared: MINUTES=10, SEED=n
 	@$(BIN)/python -m tests.e2e.soak --minutes $(MINUTES) --seed $(SEED)
 
-fuzz: $(STAMP) ## a million frames through framing, sealing and every decoder: FRAMES=n, SEED=n
+fuzz: $(STAMP) ## a million frames through every decoder, a million answers through both engines: FRAMES=n, ANSWERS=n, SEED=n
 	@$(BIN)/python -m tests.wire.fuzz --frames $(FRAMES) --seed $(SEED)
+	@$(BIN)/python -m tests.engine.response_fuzz --answers $(ANSWERS) --seed $(SEED)
 
 docs: $(STAMP) ## write docs/cli.md anew from the commands
 	@$(BIN)/python docs/cli_reference.py > docs/cli.md
@@ -104,5 +113,5 @@ docs: $(STAMP) ## write docs/cli.md anew from the commands
 sizes: $(STAMP) ## the ten largest files and classes
 	@$(BIN)/python benchmarks/sizes.py
 
-clean: ## remove the virtual environment and caches
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+clean: ## remove the virtual environment, the compiled engine and caches
+	@rm -rf $(VENV) src/talka/_native.*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

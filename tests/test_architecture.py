@@ -13,7 +13,7 @@ cli testing
 web nodes
 client
 engine
-net store report
+net store report _native
 clock
 control
 cluster
@@ -64,6 +64,11 @@ def test_imports_point_down_the_map() -> None:
         assert target in LEVEL, f"{file}: {module} is not on the map"
         assert LEVEL[home] < LEVEL[target], f"{file} may not import {module}"
         assert (home, target) not in FORBIDDEN, f"{file} may not import {module}"
+
+
+def test_only_what_chooses_and_wraps_the_native_engine_imports_it() -> None:
+    users = {str(file) for file, _, module in imports() if module == "talka._native"}
+    assert users <= {"engine/native.py", "engine/clients/native_http.py"}
 
 
 def test_decisions_import_no_io() -> None:

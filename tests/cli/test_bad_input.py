@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from talka.engine import native
+
 HEAD = "from talka import URL, ConstantVUs, HTTPResponse, Workflow, depends, step\n\n\n"
 
 
@@ -107,6 +109,38 @@ def test_unknown_flag(refused, good: str) -> None:
 def test_flag_with_a_value_that_cannot_be(refused, good: str, flag: str, value: str) -> None:
     named = {"--for": "--duration"}.get(flag, flag)
     refused(2, f"{named} = ", value, args=[good, flag, value])
+
+
+@pytest.fixture
+def stale(folder: Path) -> dict[str, str]:
+    """Variables under which the native engine that is found is one of another version."""
+    (folder / "before").mkdir()
+    (folder / "before" / "sitecustomize.py").write_text(
+        "import sys, types\nsys.modules['talka._native'] = types.SimpleNamespace(INTERFACE=0)\n"
+    )
+    return {"PYTHONPATH": str(folder / "before")}
+
+
+def test_native_engine_of_another_version_is_refused_when_asked_for(refused, good: str, stale: dict[str, str]) -> None:
+    words = ("there is no native engine here: ", "was built for another Talka")
+    refused(2, "--engine = native: ", *words, args=[good, "--engine", "native"], **stale)
+    refused(2, "TALKA_ENGINE = native: ", *words, args=[good], TALKA_ENGINE="native", **stale)
+
+
+def test_native_engine_of_another_version_is_left_alone_by_default(talka, good: str, stale: dict[str, str]) -> None:
+    done = talka("run", good, "--iterations", "3", "--vus", "1", **stale)
+    assert done.returncode == 0, done.stderr
+    assert "engine python" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ["auto", "native", "python"])
+def test_engine_that_was_chosen_is_the_one_that_runs(talka, good: str, engine: str) -> None:
+    built = native.available() is None
+    if engine == "native" and not built:
+        pytest.skip("there is no native engine")
+    done = talka("run", good, "--iterations", "3", "--vus", "1", "--engine", engine)
+    assert done.returncode == 0, done.stderr
+    assert ("engine native (direct)" if built and engine != "python" else "engine python") in done.stdout
 
 
 def test_flags_that_exclude_each_other(refused, good: str) -> None:

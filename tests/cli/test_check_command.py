@@ -1,6 +1,9 @@
 """`talka check` finds what is wrong, shows the plan, and sends nothing."""
 
+import json
 from pathlib import Path
+
+from talka.engine import native
 
 
 def test_plan_is_shown_and_nothing_is_sent(talka, server, shop: Path) -> None:
@@ -51,3 +54,24 @@ def test_mistake_of_the_file_has_another_exit_code_than_one_of_the_command(talka
 def test_threshold_that_names_nothing_is_found(talka, shop: Path) -> None:
     done = talka("check", "shop.py", "--threshold", "checks.is_fin > 99%")
     assert done.returncode == 2 and "is_fine" in done.stderr
+
+
+def test_plan_says_what_would_run_each_workflow_and_why(talka, folder: Path) -> None:
+    (folder / "two.py").write_text(
+        "import asyncio\n\nfrom talka import URL, HTTPResponse, Workflow, step\n\n\n"
+        "class Plain(Workflow):\n    @step()\n    async def get(self, url: URL = 'http://127.0.0.1:1/') -> HTTPResponse:\n"
+        "        return await self.client.http.get(url)\n\n\n"
+        "class Slow(Plain):\n    @step('get')\n    async def rest(self) -> None:\n        await asyncio.sleep(1)\n"
+    )
+    done = talka("check", "two.py", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    plain, slow = json.loads(done.stdout)["workflows"]
+    if native.available() is None:
+        assert plain["engine"] == "native, direct driver"
+        assert slow["engine"] == "native, tasks"
+        assert "rest awaits asyncio.sleep(1)" in slow["engine_reason"] and "(two.py:15)" in slow["engine_reason"]
+        assert "direct driver" in talka("check", "two.py").stdout
+    else:
+        assert plain["engine"] == slow["engine"] == "python"
+        assert plain["engine_reason"]
+    assert "engine     python" in talka("check", "two.py", TALKA_ENGINE="python").stdout

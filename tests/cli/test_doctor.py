@@ -89,6 +89,7 @@ def test_system_that_tells_little_is_no_worse_for_it() -> None:
         ("cpu limit", {"cgroup_cpus": 1.5}, "1.5 CPUs"),
         ("load", {"load_1m": 4.1}, "4.10"),
         ("event loop", without("uvloop"), "not installed"),
+        ("engine", {"native_obstacle": "it was not built"}, "python; there is no native one: it was not built"),
         ("timers", {"timer_late_us": 2500.0}, "2500 µs"),
         ("clock", {"clock_resolution_ns": 1e6}, "1e+06 ns"),
         ("clock", {"clock_source": "hpet"}, "hpet"),

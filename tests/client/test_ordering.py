@@ -48,6 +48,7 @@ def test_a_file_becomes_an_order_and_a_bundle(file: str) -> None:
         thresholds=("front.rate > 1/s",),
         cores=4,
         seed=5,
+        engine="native",
         env={"A": "b"},
         allow_partial=True,
         submitted_by="ann",
@@ -65,6 +66,7 @@ def test_a_file_becomes_an_order_and_a_bundle(file: str) -> None:
     assert [(node.name, node.measured) for node in shop.nodes] == [("front", True)]
     assert [rule.text for rule in shop.thresholds] == ["failed < 1%"]
     assert [rule.text for rule in order.thresholds] == ["front.rate > 1/s"]
+    assert order.settings.engine == "native"
     assert (order.cores, order.settings.seed, order.allow_partial, order.submitted_by) == (4, 5, True, "ann")
     assert decode_order(encode_order(order)) == order
 

@@ -12,6 +12,7 @@ from talka.wire.shards import (
     RECEIVED_LIMIT_BYTES,
     VALUE_LIMIT_BYTES,
     Ack,
+    Armed,
     Go,
     Hello,
     MetricTotals,
@@ -344,6 +345,16 @@ def test_the_engine_is_the_one_the_cores_name(job_of: JobOf) -> None:
 
     assert driven.say(1, Hello(4711, "3.13.1", "python")) == []
     assert driven.job.engine == "python"
+
+
+def test_cores_of_one_job_may_run_on_several_engines(job_of: JobOf) -> None:
+    driven = job_of({"Login": ONE_USER, "Shop": ONE_USER}, cores=2)
+    driven.start()
+    for core, engine in ((1, "native/task"), (2, "native/direct")):
+        driven.say(core, Hello(4711, "3.13.1", ""))
+        driven.say(core, Armed(engine))
+
+    assert driven.job.engine == "native/direct, native/task"
 
 
 def test_time_counts_from_the_starting_instant_to_the_last_end(job_of: JobOf) -> None:

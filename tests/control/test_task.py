@@ -637,6 +637,20 @@ def test_a_kill_ends_it_at_once_and_only_once() -> None:
     assert driven.task.kill() == []
 
 
+def test_the_result_names_every_engine_its_cores_run_on() -> None:
+    driven = Driven(vus())
+    driven.start()
+    for core, engine in zip(sorted(driven.alive), ("native/direct", "python"), strict=True):
+        driven.say(core, Hello(core, "3.12", ""))
+        driven.say(core, Armed(engine))
+
+    driven.go()
+    for core in sorted(driven.alive):
+        driven.finish(core)
+
+    assert driven.task.result().engine == "native/direct, python"
+
+
 def test_the_result_has_everything_of_all_cores() -> None:
     driven = Driven(vus(), first=2, of=4).run()
     driven.say(1, Hello(1, "3.12", "python"))

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from talka.engine import native
 from tests.e2e.cluster import Cluster
 from tests.e2e.job_cluster import JobCluster, job_cluster
 from tests.e2e.networks import Loopback, Namespaces, Network, Relay
@@ -57,10 +58,10 @@ def server() -> Iterator[Server]:
 class Command:
     """Runs `talka` as a process. The workflow files under `workflows` read the server's address from TARGET."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, target: str, engine: str) -> None:
         self.folder = folder
         self.result = folder / "result.json"
-        self.environment = {**os.environ, "TARGET": target}
+        self.environment = {**os.environ, "TARGET": target, "TALKA_ENGINE": engine}
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -81,12 +82,23 @@ class Command:
         return self.run("run", str(WORKFLOWS / name), "--json", str(self.result), "--ui", "none", *arguments)
 
     def document(self) -> Any:
-        return json.loads(self.result.read_bytes())
+        document = json.loads(self.result.read_bytes())
+        engine = self.environment["TALKA_ENGINE"]
+        assert engine in ("auto", document["generator"]["engine"]), "the result is another engine's"
+        return document
 
 
 @pytest.fixture
-def command(tmp_path: Path, server: Server) -> Command:
-    return Command(tmp_path, server.url)
+def engine() -> str:
+    """The default one. Tests of what an engine must get right run on both: `@pytest.mark.parametrize("engine", ENGINES)`."""
+    return "auto"
+
+
+@pytest.fixture
+def command(tmp_path: Path, server: Server, engine: str) -> Command:
+    if engine == "native" and (obstacle := native.available()) is not None:
+        pytest.skip(f"there is no native engine: {obstacle}")
+    return Command(tmp_path, server.url, engine)
 
 
 def cores_of(owner: int) -> list[psutil.Process]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+ENGINES = ("native", "python")
 PLAIN = str(Path(__file__).parent / "workflows" / "plain.py")
 WAIT_S = 60
 
@@ -18,6 +19,7 @@ def wait_until_serving(server, requests: int = 50) -> None:
         pass
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.serial
 def test_killed_core_is_replaced_for_the_rest_of_the_plan(command, server, find_cores) -> None:
     process = command.start(
@@ -57,7 +59,10 @@ def test_allow_partial_turns_a_lost_core_into_success(command, server, find_core
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code", "engine"),
+    [(signal.SIGINT, 130, "native"), (signal.SIGTERM, 143, "native"), (signal.SIGINT, 130, "python")],
+)
 def test_first_interrupt_ends_gracefully_with_a_full_report(command, server, sent, code) -> None:
     process = command.start("run", PLAIN, "--json", str(command.result), "--cores", "2")
     wait_until_serving(server)
@@ -70,6 +75,7 @@ def test_first_interrupt_ends_gracefully_with_a_full_report(command, server, sen
     assert "p99" in out
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.serial
 def test_second_interrupt_kills_what_does_not_end(command, server, find_cores) -> None:
     slow = command.folder / "slow.py"

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
-from talka.engine import core
+from talka.engine import core, native
 from talka.engine.beginnings import new_event_loop
 from talka.engine.clients.http import HTTPEngine
 from talka.engine.core import OutOfTurn, OwnerGone, serve
@@ -117,12 +117,15 @@ class Owner:
             await self.served
 
 
+needs_native = pytest.mark.skipif(native.available() is not None, reason="the native engine is not built")
+
+
 @pytest.fixture
 async def owner() -> AsyncIterator[Owner]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     made = Owner(reader, writer, asyncio.create_task(serve(theirs)))
-    assert (await made.expect(Hello)).engine == "python"
+    assert (await made.expect(Hello)).engine == ""  # it depends on what it is armed with
     yield made
     writer.close()
     await writer.wait_closed()
@@ -148,6 +151,7 @@ def arm_of(
     values: dict[str, dict[str, bytes]] | None = None,
     grace_ns: int = SECOND,
     seed: int | None = None,
+    engine: str = "python",
 ) -> Arm:
     if isinstance(workflow, type):
         in_memory[KEY] = (workflow,)
@@ -161,7 +165,7 @@ def arm_of(
         shard=(plan or IterationsPerVU(1, 1).plan()).split(1)[0],
         iterations_done=0,
         values=values or {},
-        settings=Settings(grace_ns=grace_ns, seed=seed, report_every_ns=100 * MILLISECOND),
+        settings=Settings(grace_ns=grace_ns, engine=engine, seed=seed, report_every_ns=100 * MILLISECOND),
     )
 
 
@@ -499,7 +503,17 @@ async def test_a_user_that_cannot_be_made_later_is_the_reason_of_failure(owner: 
     assert totals.failure.startswith("virtual user 2 cannot be made: LookupError: no account left (")
 
 
-async def test_exchanges_with_a_server_are_counted_and_connections_closed_in_the_end(owner: Owner) -> None:
+@pytest.mark.parametrize(
+    ("engine", "driver", "armed"),
+    [
+        ("python", "auto", "python"),
+        pytest.param("native", "task", "native/task", marks=needs_native),
+        pytest.param("native", "auto", "native/direct", marks=needs_native),
+    ],
+)
+async def test_exchanges_with_a_server_are_counted_and_connections_closed_in_the_end(
+    owner: Owner, engine: str, driver: Any, armed: str
+) -> None:
     closed = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -518,7 +532,11 @@ async def test_exchanges_with_a_server_are_counted_and_connections_closed_in_the
         async def go(self) -> HTTPResponse:
             return await self.client.http.get(f"http://127.0.0.1:{port}/")
 
-    [(steps, totals)] = await run_whole(owner, arm_of(Shop))
+    Shop.driver = driver
+    owner.send(arm_of(Shop, engine=engine))
+    assert (await owner.expect(Armed)).engine == armed
+    owner.send(go_now())
+    [(steps, totals)] = await owner.reports_to_the_end()
     assert (totals.tally.exchanges.ok, totals.tally.exchanges.connections) == (1, 1)
     assert steps["go"].tally.status_codes == {200: 1}
     async with asyncio.timeout(WAIT_S):

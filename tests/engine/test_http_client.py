@@ -1,4 +1,4 @@
-"""The client against scripted servers on the loopback interface, on both event loops."""
+"""The client against scripted servers on the loopback interface, with both engines on both event loops."""
 
 import asyncio
 import errno
@@ -11,6 +11,7 @@ import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import trustme
 import uvloop
 
 from talka.clock import monotonic_ns
+from talka.engine import native
 from talka.engine.calls import Call, ExchangeFailed, current_call
 from talka.engine.clients import http, opening
 from talka.engine.clients.connection import Connection
 from talka.engine.clients.deadlines import BadTimeout, Timeout
-from talka.engine.clients.http import HTTPClient, HTTPEngine, TooManyConnections
+from talka.engine.clients.http import HTTPEngine, TooManyConnections
 from talka.engine.clients.opening import BadCertificates, Resolver, connect_failure
 from talka.engine.clients.requests import (
     BadBody,
@@ -49,11 +51,22 @@ LAST = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlast"
 LOOPBACK_6 = ("::1", 0)
 
 
-def on_both_loops(scenario: Callable[..., Awaitable[None]]) -> Any:
+engine_name: ContextVar[str] = ContextVar("engine_name")
+"""Which one the test is about."""
+
+
+def on_both_loops(scenario: Callable[..., Awaitable[None]], engines: tuple[str, ...] = ("python", "native")) -> Any:
+    """The scenario as a test, once for each engine and event loop."""
+
     @pytest.mark.parametrize("loop_name", LOOPS)
+    @pytest.mark.parametrize("engine", engines)
     @functools.wraps(scenario)
-    def test(loop_name: str, **fixtures: Any) -> None:
+    def test(engine: str, loop_name: str, **fixtures: Any) -> None:
+        if engine == "native" and (obstacle := native.available()) is not None:
+            pytest.skip(f"no native engine: {obstacle}")
+
         async def bounded() -> None:
+            engine_name.set(engine)
             async with asyncio.timeout(60):
                 await scenario(**fixtures)
 
@@ -61,10 +74,13 @@ def on_both_loops(scenario: Callable[..., Awaitable[None]]) -> Any:
             runner.run(bounded())
 
     wanted = list(inspect.signature(scenario).parameters.values())
-    added = inspect.Parameter("loop_name", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    test.__signature__ = inspect.Signature([added, *wanted])  # type: ignore[attr-defined]
+    added = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("engine", "loop_name")]
+    test.__signature__ = inspect.Signature([*added, *wanted])  # type: ignore[attr-defined]
     del test.__wrapped__  # type: ignore[attr-defined]
     return test
+
+
+in_python_on_both_loops = functools.partial(on_both_loops, engines=("python",))
 
 
 class Hold:
@@ -164,7 +180,8 @@ async def serving(
 
 @asynccontextmanager
 async def running_engine(**options: Any) -> AsyncIterator[HTTPEngine]:
-    engine = HTTPEngine(Exchanges(), version="1", **options)
+    make = native.engine_class() if engine_name.get() == "native" else HTTPEngine
+    engine = make(Exchanges(), version="1", **options)
     try:
         yield engine
     finally:
@@ -203,7 +220,7 @@ def lines(request: bytes) -> list[bytes]:
 @on_both_loops
 async def test_every_method_asks_once_and_brings_the_answer() -> None:
     async with serving() as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         for name in ("get", "post", "put", "patch", "delete", "options"):
             response = await getattr(client, name)(server.url("/a?b=c"))
             assert (response.status, response.body, response.method) == (200, b"ok", name.upper())
@@ -219,7 +236,7 @@ async def test_every_method_asks_once_and_brings_the_answer() -> None:
 @on_both_loops
 async def test_head_needs_no_body_and_keeps_the_connection() -> None:
     async with serving(OK[:-2], OK) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         response = await client.head(server.url())
         assert (response.status, response.body, response.headers["content-length"]) == (200, b"", "2")
         assert (await client.get(server.url())).body == b"ok"
@@ -229,7 +246,7 @@ async def test_head_needs_no_body_and_keeps_the_connection() -> None:
 @on_both_loops
 async def test_an_error_status_is_an_answer_and_a_failed_exchange() -> None:
     async with serving(OK.replace(b"200", b"404")) as server, running_engine() as engine:
-        response = await HTTPClient(engine).get(server.url())
+        response = await engine.new_client().get(server.url())
         assert response.status == 404 and not response.accepted
         assert counted(engine) == {"failed": 1, "connections": 1}
 
@@ -238,7 +255,7 @@ async def test_an_error_status_is_an_answer_and_a_failed_exchange() -> None:
 async def test_a_status_the_step_expects_is_a_success() -> None:
     async with serving(OK.replace(b"200", b"404")) as server, running_engine() as engine:
         current_call.set(Call(intended_ns=0, expect={404}))
-        response = await HTTPClient(engine).get(server.url())
+        response = await engine.new_client().get(server.url())
         assert response.accepted
         assert counted(engine) == {"ok": 1, "connections": 1}
 
@@ -246,7 +263,7 @@ async def test_a_status_the_step_expects_is_a_success() -> None:
 @on_both_loops
 async def test_only_the_first_call_of_a_step_takes_its_intended_start() -> None:
     async with serving() as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         current_call.set(Call(intended_ns=42))
         first = await client.get(server.url())
         before = monotonic_ns()
@@ -258,7 +275,7 @@ async def test_only_the_first_call_of_a_step_takes_its_intended_start() -> None:
 @on_both_loops
 async def test_times_are_in_order_and_connecting_is_told_once() -> None:
     async with serving() as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         before = monotonic_ns()
         first = await client.get(server.url())
         second = await client.get(server.url())
@@ -276,7 +293,7 @@ async def test_a_large_body_goes_both_ways() -> None:
         return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content
 
     async with serving(echo) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         for _ in range(2):
             assert (await client.post(server.url(), data=body)).body == body
         assert counted(engine) == {"ok": 2, "connections": 1}
@@ -286,7 +303,7 @@ async def test_a_large_body_goes_both_ways() -> None:
 async def test_chunked_answers_and_answers_until_the_end() -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
     async with serving(chunked, Close(b"HTTP/1.1 200 OK\r\n\r\nto the end")) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         assert (await client.get(server.url())).body == b"hello"
         assert (await client.get(server.url())).body == b"to the end"
         assert counted(engine) == {"ok": 2, "connections": 1}
@@ -300,7 +317,7 @@ async def test_arguments_reach_the_server(tmp_path: Path) -> None:
     path = tmp_path / "note.txt"
     path.write_bytes(b"from a file")
     async with serving() as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         response = await client.post(
             server.url("/a?x=1#frag"),
             headers={"X-One": "1"},
@@ -347,7 +364,7 @@ async def test_requests_of_prepared_arguments_are_made_once() -> None:
             "auth": prepare_auth("token"),
             "data": prepare_data({"a": 1}),
         }
-        clients = [HTTPClient(engine), HTTPClient(engine)]
+        clients = [engine.new_client(), engine.new_client()]
         for client in clients:
             await client.post(url, **prepared)
             await client.get(url)
@@ -366,7 +383,7 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_REQUESTS_KEPT", 2)
     monkeypatch.setattr(http, "MAX_URLS_KEPT", 2)
     async with serving() as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         for number in range(5):
             await client.get(server.url(f"/{number}"))
             await client.get(server.url(f"/{number}"), headers=prepare_headers({"N": number}))
@@ -384,7 +401,7 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @on_both_loops
 async def test_arguments_that_make_no_request_are_refused_and_counted_as_not_sent() -> None:
     async with serving() as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         url = server.url()
         refused: list[tuple[type[Exception], Awaitable[HTTPResponse]]] = [
             (BadURL, client.get("no-scheme")),
@@ -409,7 +426,7 @@ async def test_arguments_that_make_no_request_are_refused_and_counted_as_not_sen
 @on_both_loops
 async def test_a_connection_closed_while_idle_is_replaced_and_nothing_is_repeated() -> None:
     async with serving(Close(OK), OK) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await client.get(server.url())
         await engine.all_gone.wait()
         await client.get(server.url())
@@ -420,7 +437,7 @@ async def test_a_connection_closed_while_idle_is_replaced_and_nothing_is_repeate
 @on_both_loops
 async def test_a_connection_the_server_will_close_is_not_used_again() -> None:
     async with serving(LAST, LAST, OK) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         for body in (b"last", b"last", b"ok"):
             assert (await client.get(server.url())).body == body
         assert counted(engine) == {"ok": 3, "connections": 3, "reconnects": 2}
@@ -430,7 +447,7 @@ async def test_a_connection_the_server_will_close_is_not_used_again() -> None:
 async def test_calls_at_the_same_time_use_connections_of_their_own() -> None:
     hold = Hold()
     async with serving(hold, OK) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         slow = asyncio.create_task(client.get(server.url("/slow")))
         await hold.reached.wait()
         assert (await client.get(server.url("/fast"))).status == 200
@@ -444,7 +461,7 @@ async def test_calls_at_the_same_time_use_connections_of_their_own() -> None:
 async def test_users_do_not_share_connections() -> None:
     async with serving() as server, running_engine() as engine:
         for _ in range(2):
-            client = HTTPClient(engine)
+            client = engine.new_client()
             await client.get(server.url())
             client.close()
         assert counted(engine) == {"ok": 2, "connections": 2}
@@ -454,7 +471,7 @@ async def test_users_do_not_share_connections() -> None:
 async def test_one_user_may_not_open_connections_without_end() -> None:
     hold = Hold()
     async with serving(hold) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         calls = [asyncio.create_task(client.get(server.url())) for _ in range(http.MAX_CONNECTIONS)]
         await hold.reached.wait()
         with pytest.raises(TooManyConnections, match="64 calls"):
@@ -469,7 +486,7 @@ async def test_connections_to_forgotten_origins_are_closed(monkeypatch: pytest.M
     monkeypatch.setattr(http, "MAX_ORIGINS", 1)
     hold = Hold()
     async with serving() as first, serving(OK, hold) as second, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await client.get(first.url())
         await client.get(second.url())
         assert list(client._pools) == [parse_url(second.url()).origin]
@@ -486,7 +503,7 @@ async def test_connections_to_forgotten_origins_are_closed(monkeypatch: pytest.M
 async def test_closing_a_client_cancels_its_calls_as_interrupted() -> None:
     hold = Hold()
     async with serving(OK, hold) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await client.get(server.url())
         call = asyncio.create_task(client.get(server.url()))
         await hold.reached.wait()
@@ -505,7 +522,7 @@ async def test_ipv6() -> None:
     except OSError:
         pytest.skip("no IPv6 here")
     async with serving(host="::1") as server, running_engine() as engine:
-        assert (await HTTPClient(engine).get(server.url())).status == 200
+        assert (await engine.new_client().get(server.url())).status == 200
         assert f"Host: [::1]:{parse_url(server.url()).port}".encode() in lines(server.requests[0])
 
 
@@ -517,7 +534,7 @@ async def test_ipv6() -> None:
 @on_both_loops
 async def test_a_connection_that_dies_under_way_is_a_reset_and_never_a_retry(received: bytes, reset: bool) -> None:
     async with serving(OK, Close(received, reset), OK) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await client.get(server.url())
         await fails(client.get(server.url("/dies")), "reset", "/dies")
         assert len(server.requests) == 2
@@ -529,7 +546,7 @@ async def test_a_connection_that_dies_under_way_is_a_reset_and_never_a_retry(rec
 @on_both_loops
 async def test_garbage_is_a_protocol_failure() -> None:
     async with serving(b"SSH-2.0-OpenSSH\r\n") as server, running_engine() as engine:
-        await fails(HTTPClient(engine).get(server.url()), "protocol", "not HTTP/1.1")
+        await fails(engine.new_client().get(server.url()), "protocol", "not HTTP/1.1")
         assert counted(engine) == {"failed": 1, "connections": 1}
 
 
@@ -537,7 +554,7 @@ async def test_garbage_is_a_protocol_failure() -> None:
 async def test_bodies_above_the_bound_are_a_protocol_failure() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b"x" * 100
     async with serving(answer) as server, running_engine(max_body_bytes=99) as engine:
-        await fails(HTTPClient(engine).get(server.url()), "protocol", "larger than 99")
+        await fails(engine.new_client().get(server.url()), "protocol", "larger than 99")
         assert counted(engine) == {"failed": 1, "connections": 1}
 
 
@@ -545,7 +562,7 @@ async def test_bodies_above_the_bound_are_a_protocol_failure() -> None:
 async def test_a_refused_connection_was_not_sent() -> None:
     async with running_engine() as engine:
         port = free_port()
-        await fails(HTTPClient(engine).get(f"http://127.0.0.1:{port}/"), "refused", f"port {port}")
+        await fails(engine.new_client().get(f"http://127.0.0.1:{port}/"), "refused", f"port {port}")
         assert counted(engine) == {"not_sent": 1}
         assert engine.exchanges.bytes_sent == 0
 
@@ -557,7 +574,7 @@ async def test_every_address_is_tried_and_the_good_one_remembered() -> None:
         bad = (socket.AF_INET, ("127.0.0.1", free_port()))
         good = (socket.AF_INET, ("127.0.0.1", url.port))
         url.addresses = [bad, good]
-        assert (await HTTPClient(engine).get(url)).status == 200
+        assert (await engine.new_client().get(url)).status == 200
         assert url.addresses == [good, bad]
 
 
@@ -596,7 +613,7 @@ async def test_a_name_without_an_address_is_a_dns_failure(found: Any, words: str
     async with running_engine() as engine:
         names = scripted_names(engine, found)
         for _ in range(2):
-            failure = await fails(HTTPClient(engine).get("http://nowhere.invalid/"), "dns", "'nowhere.invalid'")
+            failure = await fails(engine.new_client().get("http://nowhere.invalid/"), "dns", "'nowhere.invalid'")
             assert words in str(failure)
         await fails(engine.resolve(parse_url("http://nowhere.invalid/")), "dns")
         assert counted(engine) == {"not_sent": 2}
@@ -610,8 +627,8 @@ async def test_a_name_is_looked_up_once_for_all(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(opening, "MAX_HOSTS_KEPT", 1)
         names = scripted_names(engine, [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))])
         url = f"http://some.name:{port}/"
-        cancelled = asyncio.create_task(HTTPClient(engine).get(url))
-        others = [asyncio.create_task(HTTPClient(engine).get(url)) for _ in range(5)]
+        cancelled = asyncio.create_task(engine.new_client().get(url))
+        others = [asyncio.create_task(engine.new_client().get(url)) for _ in range(5)]
         await asyncio.sleep(0)  # let them all ask
         cancelled.cancel()
         assert [response.status for response in await asyncio.gather(*others)] == [200] * 5
@@ -635,7 +652,7 @@ async def test_a_lookup_under_way_ends_with_the_engine() -> None:
             await asyncio.Event().wait()
 
         names.getaddrinfo = never  # type: ignore[method-assign]
-        call = asyncio.create_task(HTTPClient(engine).get("http://some.name/"))
+        call = asyncio.create_task(engine.new_client().get("http://some.name/"))
         await started.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -674,11 +691,11 @@ async def test_a_machine_without_files_left_was_not_sent(monkeypatch: pytest.Mon
         await engine.resolve(url)
         with monkeypatch.context() as patch:
             patch.setattr(opening.socket, "socket", no_more)
-            await fails(HTTPClient(engine).get(url), "refused", "ulimit -n")
+            await fails(engine.new_client().get(url), "refused", "ulimit -n")
         assert counted(engine) == {"not_sent": 1}
 
 
-@on_both_loops
+@in_python_on_both_loops
 async def test_a_connection_lost_as_soon_as_it_was_open_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Connection.connection_made
 
@@ -689,7 +706,7 @@ async def test_a_connection_lost_as_soon_as_it_was_open_was_not_sent(monkeypatch
     monkeypatch.setattr(Connection, "connection_made", made_and_lost)
     async with serving() as server, running_engine() as engine:
         await fails(
-            HTTPClient(engine).get(server.url()), "reset", "opening the connection failed: connection reset by peer"
+            engine.new_client().get(server.url()), "reset", "opening the connection failed: connection reset by peer"
         )
         assert counted(engine) == {"not_sent": 1, "connections": 1}
 
@@ -719,15 +736,15 @@ async def deaf_listener() -> AsyncIterator[int]:
 @on_both_loops
 async def test_connecting_has_a_time_limit_and_was_not_sent() -> None:
     async with deaf_listener() as port, running_engine(timeout=Timeout(connect_s=0.05)) as engine:
-        await fails(HTTPClient(engine).get(f"http://127.0.0.1:{port}/"), "timeout", "no connection within 0.05 s")
-        await fails(HTTPClient(engine).get(f"http://127.0.0.1:{port}/", timeout=0.03), "timeout", "within 0.03 s")
+        await fails(engine.new_client().get(f"http://127.0.0.1:{port}/"), "timeout", "no connection within 0.05 s")
+        await fails(engine.new_client().get(f"http://127.0.0.1:{port}/", timeout=0.03), "timeout", "within 0.03 s")
         assert counted(engine) == {"not_sent": 2}
 
 
 @on_both_loops
 async def test_a_tls_handshake_has_a_time_limit_too() -> None:
     async with serving(Hold()) as server, running_engine(timeout=Timeout(connect_s=0.05)) as engine:
-        await fails(HTTPClient(engine).get(server.url().replace("http", "https")), "timeout", "no connection")
+        await fails(engine.new_client().get(server.url().replace("http", "https")), "timeout", "no connection")
         assert counted(engine) == {"not_sent": 1}
 
 
@@ -735,7 +752,7 @@ async def test_a_tls_handshake_has_a_time_limit_too() -> None:
 async def test_the_first_byte_has_a_time_limit() -> None:
     async with serving(Hold()) as server, running_engine(timeout=Timeout(response_s=0.05)) as engine:
         before = monotonic_ns()
-        await fails(HTTPClient(engine).get(server.url()), "timeout", "no answer after")
+        await fails(engine.new_client().get(server.url()), "timeout", "no answer after")
         assert monotonic_ns() - before >= 50_000_000
         assert counted(engine) == {"failed": 1, "connections": 1}
 
@@ -755,12 +772,12 @@ def make_due(engine: HTTPEngine) -> None:
     engine.deadlines.add(connection, monotonic_ns())
 
 
-@on_both_loops
+@in_python_on_both_loops
 async def test_the_whole_answer_has_a_time_limit() -> None:
     limits = Timeout(response_s=15, total_s=60)
     async with serving(Hold(OK[:-1])) as server, running_engine() as engine:
         before = monotonic_ns()
-        call = asyncio.create_task(HTTPClient(engine).get(server.url(), timeout=limits))
+        call = asyncio.create_task(engine.new_client().get(server.url(), timeout=limits))
         await begun(engine)
         [connection] = engine.connections
         assert connection.due_ns - before >= 60_000_000_000
@@ -770,15 +787,25 @@ async def test_the_whole_answer_has_a_time_limit() -> None:
 
 
 @on_both_loops
-async def test_waiting_for_the_first_byte_ends_with_the_whole_call() -> None:
-    async with serving(Hold()) as server, running_engine() as engine:
+async def test_an_answer_that_is_never_whole_ends_with_its_time_limit() -> None:
+    limits = Timeout(response_s=60, total_s=0.5)
+    async with serving(Hold(OK[:-1])) as server, running_engine() as engine:
         before = monotonic_ns()
-        await fails(HTTPClient(engine).get(server.url(), timeout=Timeout(response_s=15, total_s=0.03)), "timeout")
-        assert monotonic_ns() - before < 10_000_000_000
+        await fails(engine.new_client().get(server.url(), timeout=limits), "timeout", "0.5")
+        assert monotonic_ns() - before >= 500_000_000
         assert counted(engine) == {"failed": 1, "connections": 1}
 
 
 @on_both_loops
+async def test_waiting_for_the_first_byte_ends_with_the_whole_call() -> None:
+    async with serving(Hold()) as server, running_engine() as engine:
+        before = monotonic_ns()
+        await fails(engine.new_client().get(server.url(), timeout=Timeout(response_s=15, total_s=0.03)), "timeout")
+        assert monotonic_ns() - before < 10_000_000_000
+        assert counted(engine) == {"failed": 1, "connections": 1}
+
+
+@in_python_on_both_loops
 async def test_redirects_share_the_time_limit_of_the_call() -> None:
     redirected_ns: list[int] = []
 
@@ -788,7 +815,7 @@ async def test_redirects_share_the_time_limit_of_the_call() -> None:
 
     hold = Hold()
     async with serving(redirect, hold) as server, running_engine() as engine:
-        call = asyncio.create_task(HTTPClient(engine).get(server.url(), timeout=60))
+        call = asyncio.create_task(engine.new_client().get(server.url(), timeout=60))
         await hold.reached.wait()
         [connection] = engine.connections
         assert connection.due_ns < redirected_ns[0] + 60_000_000_000
@@ -798,9 +825,17 @@ async def test_redirects_share_the_time_limit_of_the_call() -> None:
 
 
 @on_both_loops
+async def test_a_redirect_gives_a_call_no_more_time() -> None:
+    redirect = b"HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 0\r\n\r\n"
+    async with serving(redirect, Hold()) as server, running_engine() as engine:
+        await fails(engine.new_client().get(server.url(), timeout=0.5), "timeout", "/next")
+        assert counted(engine) == {"ok": 1, "failed": 1, "connections": 1}
+
+
+@on_both_loops
 async def test_a_short_limit_holds_on_a_connection_that_had_a_long_one() -> None:
     async with serving(OK, Hold()) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await client.get(server.url())
         await fails(client.get(server.url(), timeout=0.03), "timeout", "no answer")
         assert counted(engine) == {"ok": 1, "failed": 1, "connections": 1}
@@ -813,7 +848,7 @@ async def test_a_short_limit_holds_on_a_connection_that_had_a_long_one() -> None
 async def test_a_call_cancelled_after_the_write_is_interrupted_and_its_connection_closed() -> None:
     hold = Hold()
     async with serving(hold, OK) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         call = asyncio.create_task(client.get(server.url()))
         await hold.reached.wait()
         call.cancel()
@@ -828,7 +863,7 @@ async def test_a_call_cancelled_after_the_write_is_interrupted_and_its_connectio
 @on_both_loops
 async def test_a_call_cancelled_while_connecting_was_not_sent() -> None:
     async with deaf_listener() as port, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         call = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/"))
         await engine.resolve(parse_url(f"http://127.0.0.1:{port}/"))
         call.cancel()
@@ -838,7 +873,7 @@ async def test_a_call_cancelled_while_connecting_was_not_sent() -> None:
         assert [pool.opening for pool in client._pools.values()] == [0]
 
 
-@on_both_loops
+@in_python_on_both_loops
 async def test_a_call_cancelled_as_its_connection_opens_closes_it_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Connection.connection_made
 
@@ -849,13 +884,13 @@ async def test_a_call_cancelled_as_its_connection_opens_closes_it_exactly_once(m
     async with serving() as server, running_engine() as engine:
         with monkeypatch.context() as patch:
             patch.setattr(Connection, "connection_made", made_and_cancelled)
-            call = asyncio.create_task(HTTPClient(engine).get(server.url()))
+            call = asyncio.create_task(engine.new_client().get(server.url()))
             with pytest.raises(asyncio.CancelledError):
                 await call
             await engine.all_gone.wait()
         assert counted(engine) == {"not_sent": 1, "connections": 1}
         # A descriptor closed twice would now be that of this connection.
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await client.get(server.url())
         gc.collect()
         await client.get(server.url())
@@ -875,18 +910,20 @@ async def test_a_call_cancelled_as_its_connection_opens_closes_it_exactly_once(m
 async def test_a_call_cancelled_just_after_its_end_counts_as_it_ended(
     answer: bytes, expect: Any, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(answer) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+    def and_cancel(*arguments: Any, original: Callable[..., None] | None = None) -> None:
+        if original is not None:
+            original(*arguments)
+        call.cancel()
+
+    # The engine in C traces an exchange when it ends, the one in Python when its caller goes on.
+    options = {"trace": and_cancel} if engine_name.get() == "native" else {}
+    async with serving(answer) as server, running_engine(**options) as engine:
+        client = engine.new_client()
         current_call.set(Call(0, expect))
         call = asyncio.create_task(client.get(server.url()))
         for name in ("finish", "fail"):
-            original = getattr(Connection, name)
-
-            def and_cancel(*arguments: Any, original: Callable[..., None] = original) -> None:
-                original(*arguments)
-                call.cancel()
-
-            monkeypatch.setattr(Connection, name, and_cancel)
+            patched = functools.partialmethod(and_cancel, original=getattr(Connection, name))
+            monkeypatch.setattr(Connection, name, patched)
         with pytest.raises(asyncio.CancelledError):
             await call
         assert counted(engine) == {outcome: 1, "connections": 1}
@@ -921,7 +958,7 @@ async def test_redirects_keep_or_change_the_method(status: int, method: str, bec
     async with serving(redirect_to("../b?c=d", status), final) as server, running_engine() as engine:
         options = {} if method in ("GET", "HEAD") else {"data": "body", "headers": {"content-type": "x/y", "X": "z"}}
         current_call.set(Call(intended_ns=42))
-        call = getattr(HTTPClient(engine), method.lower())
+        call = getattr(engine.new_client(), method.lower())
         response = await call(server.url("/a/x"), params={"p": 1}, **options)
         assert (response.status, response.method, response.url) == (200, becomes, server.url("/b?c=d"))
         assert response.intended_ns == 42
@@ -937,7 +974,7 @@ async def test_times_of_a_redirected_call_are_those_of_the_last_hop() -> None:
     seen: list[Any] = []
     async with serving(redirect_to("/b"), OK) as server:
         async with running_engine(trace=lambda result, request: seen.append((result, request))) as engine:
-            response = await HTTPClient(engine).get(server.url("/a"))
+            response = await engine.new_client().get(server.url("/a"))
         first, last = (result for result, _ in seen)
         assert last is response
         assert first.done_ns <= response.sent_ns < response.done_ns
@@ -948,7 +985,7 @@ async def test_times_of_a_redirected_call_are_those_of_the_last_hop() -> None:
 @on_both_loops
 async def test_redirects_are_bounded() -> None:
     async with serving(redirect_to("/again")) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await fails(client.get(server.url()), "protocol", "more than 10 redirects")
         assert len(server.requests) == 11
         assert counted(engine) == {"ok": 11, "connections": 1}
@@ -964,7 +1001,7 @@ async def test_redirects_are_bounded() -> None:
 async def test_a_redirect_status_without_a_location_or_of_another_kind_is_an_answer() -> None:
     plain = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"
     async with serving(plain, redirect_to("/x", 300)) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         assert (await client.get(server.url())).status == 302
         assert (await client.get(server.url())).status == 300
 
@@ -973,14 +1010,14 @@ async def test_a_redirect_status_without_a_location_or_of_another_kind_is_an_ans
 @on_both_loops
 async def test_a_redirect_to_a_bad_url_is_a_protocol_failure(location: str) -> None:
     async with serving(redirect_to(location)) as server, running_engine() as engine:
-        await fails(HTTPClient(engine).get(server.url()), "protocol", repr(location))
+        await fails(engine.new_client().get(server.url()), "protocol", repr(location))
         assert counted(engine) == {"ok": 1, "connections": 1}
 
 
 @on_both_loops
 async def test_odd_locations_are_understood() -> None:
     async with serving(redirect_to("/ä b?c"), OK) as server, running_engine() as engine:
-        await HTTPClient(engine).get(server.url())
+        await engine.new_client().get(server.url())
         assert lines(server.requests[1])[0] == b"GET /%C3%A4%20b?c HTTP/1.1"
 
 
@@ -988,10 +1025,10 @@ async def test_odd_locations_are_understood() -> None:
 async def test_secrets_stay_with_the_origin_they_were_meant_for() -> None:
     async with serving() as other, running_engine() as engine:
         async with serving(redirect_to("/same"), redirect_to(other.url("/other"))) as server:
-            await HTTPClient(engine).get(
+            await engine.new_client().get(
                 server.url(), auth="token", cookies={"a": "b"}, headers={"X": "y", "Host": "virtual"}
             )
-            await HTTPClient(engine).get(server.url(), headers={"Authorization": "x", "COOKIE": "a=b"})
+            await engine.new_client().get(server.url(), headers={"Authorization": "x", "COOKIE": "a=b"})
         secrets = (b"Authorization:", b"Cookie:", b"COOKIE:")
         assert [sum(line.startswith(secrets) for line in lines(request)) for request in server.requests] == [2, 2, 2]
         for request in other.requests:
@@ -1002,7 +1039,7 @@ async def test_secrets_stay_with_the_origin_they_were_meant_for() -> None:
 @on_both_loops
 async def test_a_redirect_to_a_closed_port_was_not_sent() -> None:
     async with serving(redirect_to(f"http://127.0.0.1:{free_port()}/")) as server, running_engine() as engine:
-        await fails(HTTPClient(engine).get(server.url()), "refused")
+        await fails(engine.new_client().get(server.url()), "refused")
         assert counted(engine) == {"ok": 1, "not_sent": 1, "connections": 1}
 
 
@@ -1022,7 +1059,7 @@ def cookies_of(request: bytes) -> list[bytes]:
 async def test_cookies_come_back_to_the_server_that_set_them() -> None:
     script = (sets("a=1", "b=2; Path=/deep"), OK, OK, sets("a=; Max-Age=0"), OK)
     async with serving(*script) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         for path in ("/", "/deep/x", "/", "/", "/"):
             await client.get(server.url(path))
         assert [cookies_of(request) for request in server.requests] == [
@@ -1036,25 +1073,25 @@ async def test_cookies_come_back_to_the_server_that_set_them() -> None:
         await client.get(server.url("/deep/"), headers={"cookie": "all=mine"})
         assert cookies_of(server.requests[-2]) == [b"Cookie: b=mine; c=3"]
         assert cookies_of(server.requests[-1]) == [b"cookie: all=mine"]
-        await HTTPClient(engine).get(server.url("/deep/"))
+        await engine.new_client().get(server.url("/deep/"))
         assert cookies_of(server.requests[-1]) == []
 
 
 @on_both_loops
 async def test_cookies_of_a_redirect_are_sent_to_its_target() -> None:
     async with serving(sets("a=1", answer=redirect_to("/next")), OK) as server, running_engine() as engine:
-        await HTTPClient(engine).get(server.url())
+        await engine.new_client().get(server.url())
         assert cookies_of(server.requests[1]) == [b"Cookie: a=1"]
 
 
 @on_both_loops
 async def test_requests_with_cookies_are_not_kept_for_others() -> None:
     async with serving(sets("a=1"), OK) as server, running_engine() as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         headers = prepare_headers({"X": "y"})
         for _ in range(2):
             await client.get(server.url(), headers=headers)
-        await HTTPClient(engine).get(server.url(), headers=headers)
+        await engine.new_client().get(server.url(), headers=headers)
         assert [cookies_of(request) for request in server.requests] == [[], [b"Cookie: a=1"], []]
 
 
@@ -1085,7 +1122,7 @@ async def test_https_with_a_trusted_certificate(authority: trustme.CA, authority
     large = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     async with serving(OK, large, LAST, OK, tls=server_context(authority, "127.0.0.1")) as server:
         async with running_engine(verify=authority_file) as engine:
-            client = HTTPClient(engine)
+            client = engine.new_client()
             first = await client.get(server.url())
             assert (first.body, first.connect_ns > 0, first.tls_ns > 0) == (b"ok", True, True)
             second = await client.post(server.url(), data=b"y" * 300_000)
@@ -1102,13 +1139,13 @@ async def test_https_with_a_trusted_certificate(authority: trustme.CA, authority
 async def test_a_certificate_nobody_vouches_for_is_a_tls_failure(authority: trustme.CA, authority_file: str) -> None:
     async with serving(tls=server_context(authority, "127.0.0.1")) as server:
         async with running_engine() as engine:
-            await fails(HTTPClient(engine).get(server.url()), "tls", "certificate")
+            await fails(engine.new_client().get(server.url()), "tls", "certificate")
             assert counted(engine) == {"not_sent": 1}
         async with running_engine(verify=False) as engine:
-            assert (await HTTPClient(engine).get(server.url())).status == 200
+            assert (await engine.new_client().get(server.url())).status == 200
     async with serving(tls=server_context(authority, "other.example")) as server:
         async with running_engine(verify=authority_file) as engine:
-            await fails(HTTPClient(engine).get(server.url()), "tls", "certificate")
+            await fails(engine.new_client().get(server.url()), "tls", "certificate")
             assert counted(engine) == {"not_sent": 1}
 
 
@@ -1124,7 +1161,7 @@ async def test_a_server_that_does_not_speak_tls_is_a_tls_failure() -> None:
     async with running_engine() as engine:
         url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/"
         for _ in range(2):
-            await fails(HTTPClient(engine).get(url), "tls", "handshake failed")
+            await fails(engine.new_client().get(url), "tls", "handshake failed")
         assert counted(engine) == {"not_sent": 2}
     listener.close()
 
@@ -1133,7 +1170,7 @@ async def test_a_server_that_does_not_speak_tls_is_a_tls_failure() -> None:
 async def test_a_server_that_dies_under_tls_is_a_reset(authority: trustme.CA, authority_file: str) -> None:
     async with serving(Close(OK[:-1]), tls=server_context(authority, "127.0.0.1")) as server:
         async with running_engine(verify=authority_file) as engine:
-            await fails(HTTPClient(engine).get(server.url()), "reset")
+            await fails(engine.new_client().get(server.url()), "reset")
             assert counted(engine) == {"failed": 1, "connections": 1}
 
 
@@ -1141,7 +1178,7 @@ async def test_a_server_that_dies_under_tls_is_a_reset(authority: trustme.CA, au
 async def test_authorities_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
     async with running_engine(verify=str(tmp_path / "missing.pem")) as engine:
         with pytest.raises(BadCertificates, match=r"missing\.pem"):
-            await HTTPClient(engine).get("https://127.0.0.1:1/")
+            await engine.new_client().get("https://127.0.0.1:1/")
         assert counted(engine) == {"not_sent": 1}
 
 
@@ -1161,7 +1198,7 @@ async def test_a_peer_that_will_not_part_is_cut(
 
     listener = await asyncio.start_server(deaf, "127.0.0.1", 0, ssl=server_context(authority, "127.0.0.1"))
     async with running_engine(verify=authority_file) as engine:
-        await HTTPClient(engine).get(f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/")
+        await engine.new_client().get(f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/")
     stuck.set()
     listener.close()
     await asyncio.sleep(0)
@@ -1175,7 +1212,7 @@ async def test_no_failure_leaves_a_descriptor_behind(authority: trustme.CA) -> N
         async with running_engine() as engine, deaf_listener() as deaf:
             async with serving(Close(), tls=server_context(authority, "127.0.0.1")) as untrusted:
                 async with serving(Close(b"HTTP"), b"garbage\r\n", hold) as plain:
-                    client = HTTPClient(engine)
+                    client = engine.new_client()
                     await fails(client.get(untrusted.url()), "tls")
                     await fails(client.get(plain.url()), "reset")
                     await fails(client.get(plain.url()), "protocol")
@@ -1209,7 +1246,7 @@ async def test_every_exchange_is_traced_also_those_that_failed() -> None:
 
     limits = Timeout(connect_s=0.05)
     async with serving(OK, Close()) as server, deaf_listener() as deaf, running_engine(trace=trace) as engine:
-        client = HTTPClient(engine)
+        client = engine.new_client()
         await client.get(server.url())
         await fails(client.get(server.url()), "reset")
         await fails(client.get(f"http://127.0.0.1:{free_port()}/"), "refused")

@@ -175,6 +175,46 @@ def test_windows_add_up_to_the_totals_whatever_happens_when(events: list[tuple[s
 # Samples.
 
 
+class Counting:
+    """A source that has counted three responses whenever it is asked."""
+
+    def __init__(self, of: Recorder) -> None:
+        self._recorder = of
+        self.ends_ns: list[int] = []
+
+    def pour(self, window: Window) -> None:
+        self.close_window(window)
+        self._recorder.tally.steps["buy"].ok += 3
+
+    def close_window(self, window: Window) -> None:
+        self._recorder.tally.started += 3
+        window.response_time.record(7, 3)
+
+    def open_window(self, ends_ns: int) -> None:
+        self.ends_ns.append(ends_ns)
+
+
+def test_what_a_source_has_counted_is_in_the_window_that_closes() -> None:
+    made = recorder()
+    source = Counting(made)
+    made.sources.append(source)
+    made.roll(ORIGIN_NS + WINDOW_NS)
+    [closed] = made.log.open_windows()
+    assert (closed.started, closed.response_time.count) == (3, 3)
+    assert source.ends_ns == [ORIGIN_NS + 2 * WINDOW_NS]
+    assert made.tally.steps["buy"].ok == 0  # that can wait
+
+
+def test_settling_brings_in_all_that_sources_have_counted() -> None:
+    made = recorder()
+    made.sources.append(Counting(made))
+    made.settle()
+    assert (made.tally.steps["buy"].ok, made.tally.started) == (3, 3)
+    made.finish()
+    assert sum(window.started for window in made.log.open_windows()) == 6
+    assert made.tally.steps["buy"].ok == 6
+
+
 def test_only_the_first_few_failures_of_a_kind_are_kept_as_samples() -> None:
     of = recorder()
     buy, cheap = of.tally.steps["buy"], of.tally.checks["is_cheap"]

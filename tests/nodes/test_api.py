@@ -23,6 +23,7 @@ GIVEN: dict[str, Any] = {
     "thresholds": ["failed < 1%"],
     "grace": "5s",
     "seed": 7,
+    "engine": "native",
     "allow_partial": True,
 }
 OPTIONS = LocalOptions(
@@ -31,6 +32,7 @@ OPTIONS = LocalOptions(
     thresholds=("failed < 1%",),
     grace="5s",
     seed=7,
+    engine="native",
     allow_partial=True,
 )
 

@@ -24,6 +24,7 @@ from talka.nodes import local
 from talka.nodes.local import (
     LocalJob,
     LocalOptions,
+    NoSuchEngine,
     TooManyUsers,
     importable_file,
     job_from_file,
@@ -280,6 +281,13 @@ def test_a_job_needs_a_core(cores: int) -> None:
         job_of(Plain, cores=cores)
 
 
+def test_a_native_engine_that_is_not_there_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.native, "available", lambda: "it was not built")
+    with pytest.raises(NoSuchEngine, match="there is no native engine here: it was not built"):
+        job_from_url("http://127.0.0.1:1/", LocalOptions(engine="native"))
+    assert job_from_url("http://127.0.0.1:1/", LocalOptions()).spec.settings.engine == "auto"
+
+
 def test_cores_are_those_given_or_those_of_the_machine() -> None:
     assert job_of(Plain, cores=3).spec.cores == 3
     assert job_of(Plain).spec.cores == physical_cores()
@@ -292,8 +300,8 @@ def test_what_is_given_replaces_what_the_class_says() -> None:
 
 
 def test_settings_reach_every_core() -> None:
-    settings = job_of(Plain, grace="5s", seed=9).spec.settings
-    assert (settings.grace_ns, settings.seed) == (5_000_000_000, 9)
+    settings = job_of(Plain, grace="5s", seed=9, engine="python").spec.settings
+    assert (settings.grace_ns, settings.seed, settings.engine) == (5_000_000_000, 9, "python")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The result document of jobs that were driven message by message, without a process or a clock."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,8 @@ from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally
 from talka.stats.windows import Window
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
-from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape
+from talka.work.feeds import between
+from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape, RampingVUs
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import parse_threshold
 
@@ -425,6 +427,22 @@ def test_start_skew_is_the_most_by_which_shards_started_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "engine", "driver", "text"),
+    [
+        ("", "", "", "unknown"),
+        ("python", "python", "", "python"),
+        ("native/direct", "native", "direct", "native (direct)"),
+        ("native/direct, native/task, python", "native, python", "direct, task", "native, python (direct, task)"),
+    ],
+)
+def test_the_engines_of_all_cores_are_named_and_their_drivers(told: str, engine: str, driver: str, text: str) -> None:
+    drive = Drive(workflow()).arm().at(10).report(counted(step_tally([10])))
+    drive.job.engine = told
+    generator = drive.document().generator
+    assert (generator.engine, generator.driver, generator.engine_text) == (engine, driver, text)
+
+
+@pytest.mark.parametrize(
     ("cpu_ns", "lag_us", "is_saturated"), [(5 * SECOND, 900, False), (9 * SECOND, 900, True), (5 * SECOND, 9_000, True)]
 )
 def test_a_busy_or_late_generator_is_saturated_and_says_so(cpu_ns: int, lag_us: int, is_saturated: bool) -> None:
@@ -437,6 +455,51 @@ def test_a_busy_or_late_generator_is_saturated_and_says_so(cpu_ns: int, lag_us: 
     assert document.generator.start_lag_ms is not None
     assert document.generator.start_lag_ms.p99 == pytest.approx(lag_us / 1000, rel=1e-3)
     assert any("bottleneck" in warning for warning in document.warnings) == is_saturated
+
+
+@pytest.mark.parametrize(
+    ("engine", "lag_us", "is_saturated"),
+    [
+        ("native/direct", 900, False),
+        ("native/direct", 1_100, True),
+        ("native/direct, native/task", 1_100, True),
+        ("python", 1_100, False),
+        ("native/task, python", 1_100, False),
+    ],
+)
+def test_the_native_engine_is_late_sooner(engine: str, lag_us: int, is_saturated: bool) -> None:
+    health = GeneratorTally(cpu_ns=SECOND, wall_ns=10 * SECOND)
+    health.start_lag.record(lag_us)
+    drive = Drive(workflow()).arm().at(10).report(counted(step_tally([10]), generator=health))
+    drive.job.engine = engine
+    assert drive.document().generator.saturated == is_saturated
+
+
+# The self-check: users = throughput x (latency + think time).
+
+
+def test_the_users_that_the_numbers_stand_for_are_told_beside_those_there_were() -> None:
+    drive = Drive(workflow("Shop", ConstantVUs(4, "10s"))).arm().at(10)
+    (shop,) = drive.report(counted(step_tally([100] * 390))).document().workflows
+    assert (shop.implied_vus, shop.mean_vus) == (3.9, 4.0)
+
+
+def test_pauses_are_part_of_what_users_do() -> None:
+    spec = replace(workflow("Shop", ConstantVUs(4, "10s")), think=between("50ms", "150ms"))
+    (shop,) = Drive(spec).arm().at(10).report(counted(step_tally([100] * 195))).document().workflows
+    assert shop.implied_vus == 3.9
+
+
+def test_users_of_a_ramp_are_told_by_their_mean() -> None:
+    drive = Drive(workflow("Shop", RampingVUs([(10, "5s"), (10, "5s")]))).arm().at(10)
+    (shop,) = drive.report(counted(step_tally([100]))).document().workflows
+    assert shop.mean_vus == pytest.approx(7.5, rel=0.01)
+
+
+def test_arrivals_keep_users_busy_from_the_send_on() -> None:
+    drive = Drive(workflow("Shop", ConstantRate("10/s", "10s"))).arm().at(10)
+    (shop,) = drive.report(counted(step_tally([100] * 100))).document().workflows
+    assert (shop.implied_vus, shop.mean_vus) == (0.5, None)  # the service took half of each
 
 
 def test_warnings_hold_what_was_given_and_what_was_announced() -> None:

@@ -611,6 +611,17 @@ def test_a_workflow_without_settings_runs_once_for_one_user():
     assert spec.timeout_ns == 3660 * SECOND_NS
 
 
+def test_a_driver_is_one_of_three():
+    class Shop(Good):
+        driver = "direct"
+
+    (spec,) = inspect_workflows([Shop])
+    assert spec.driver == "direct"
+    Shop.driver = "fast"
+    with pytest.raises(BadWorkflows, match="Shop: driver = 'fast' is not one of auto, direct, task"):
+        inspect_workflows([Shop])
+
+
 def test_settings_become_shape_priority_timeout_and_thresholds():
     class Shop(Good):
         vus = 5
@@ -1314,7 +1325,11 @@ def test_think_is_a_pause_between_iterations_of_the_closed_model() -> None:
     class Parsecs(Shop):
         think = "5 parsecs"
 
+    class Hasty(Shop):
+        think = None
+
     assert inspect_workflows([Shop])[0].think == between("1s", "2s")
+    assert [inspect_workflows([one])[0].think_ns for one in (Shop, Hasty)] == [1_500_000_000, 0]
     for wrong, text in ((Rate, "think has no meaning with an arrival rate"), (Parsecs, "5 parsecs")):
         with pytest.raises(BadWorkflows, match=text):
             inspect_workflows([wrong])

@@ -49,7 +49,7 @@ class Settings:
     store: str | None = None
     seed: int | None = None
     ui: Literal["auto", "full", "ci", "none"] = "auto"
-    engine: Literal["auto", "python"] = "auto"
+    engine: Literal["auto", "native", "python"] = "auto"
     grace: str | float = "30s"
     allow_partial: bool = False
     to: str | None = None
@@ -175,7 +175,7 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "store": checked_path,
     "seed": whole(0, MOST_SEED),
     "ui": one_of("auto", "full", "ci", "none"),
-    "engine": one_of("auto", "python"),
+    "engine": one_of("auto", "native", "python"),
     "grace": checked_grace,
     "allow_partial": switch,
     "to": checked_address,

@@ -67,6 +67,8 @@ class Facts:
     cgroup_cpus: float | None
     """None: no limit."""
     memory_available_bytes: int | None
+    native_obstacle: str | None = None
+    """Why the native engine cannot run; None: it can."""
     packages: Mapping[str, str | None] = field(default_factory=dict)
     """Module to version, None for those that are not installed."""
 
@@ -192,7 +194,10 @@ def clock(facts: Facts) -> Finding:
 
 
 def engine(facts: Facts) -> Finding:
-    return Finding("engine", "ok", "the Python engine is used; there is no native one to choose")
+    if facts.native_obstacle is None:
+        return Finding("engine", "ok", "native")
+    fix = "Far more load from each core: on Linux, install a C compiler and Python's headers, then Talka anew from source."
+    return Finding("engine", "warning", f"python; there is no native one: {facts.native_obstacle}", fix)
 
 
 def tcp_settings(facts: Facts) -> Finding:
@@ -276,6 +281,7 @@ def gather() -> Facts:
         tcp_tw_reuse=number_in(read_file, "/proc/sys/net/ipv4/tcp_tw_reuse"),
         cgroup_cpus=cgroup_cpus(read_file),
         memory_available_bytes=available,
+        native_obstacle=native_obstacle(),
         packages={module: version_of(module) for module in (*REQUIRED, *OPTIONAL)},
     )
 
@@ -337,6 +343,14 @@ def spare_descriptors() -> int:
     except ImportError:  # of a package that is missing, which another check tells
         return 0
     return SPARE_DESCRIPTORS
+
+
+def native_obstacle() -> str | None:
+    try:
+        from talka.engine.native import available
+    except ImportError as error:  # of a package that is missing, which another check tells
+        return f"it cannot be loaded ({error})"
+    return available()
 
 
 def from_psutil() -> tuple[int | None, int | None]:

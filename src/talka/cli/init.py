@@ -98,7 +98,7 @@ grace = "30s"
 # How progress is shown.
 ui = "auto"
 
-# What sends the requests.
+# What sends the requests: "native", "python", or the native engine where there is one.
 engine = "auto"
 
 # true: the exit code is 0 also if cores were lost.

@@ -19,8 +19,9 @@ from talka.clock import SECOND
 from talka.control.load_job import LoadJob
 from talka.control.planning_load import CannotOverride, Overrides
 from talka.engine.clients.urls import parse_url
+from talka.engine.direct import engine_for
 from talka.engine.loader import NoSuchFile
-from talka.nodes.local import LocalJob, LocalOptions, job_from_file, job_from_url
+from talka.nodes.local import LocalJob, LocalOptions, NoSuchEngine, job_from_file, job_from_url
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import FilePlace
 from talka.report.html import html_report
@@ -89,6 +90,8 @@ def mistakes_of(settings: Settings) -> Iterator[None]:
         origins = {name: settings.origins[name] for name in load if name in settings.origins}
         others = [f" ({name} is from {origin})" for name, origin in origins.items() if origin[:2] != "--"]
         raise BadSetting(f"{error}{''.join(others)}") from None
+    except NoSuchEngine as error:
+        raise BadSetting(f"{settings.named('engine')} = native: {error}") from None
 
 
 def is_url(target: str) -> bool:
@@ -116,13 +119,14 @@ def file_and_names(target: str) -> tuple[str, list[str]]:
 
 
 def show_plan(job: LocalJob, file: ResultFile | None) -> None:
+    engines = {spec.name: engine_for(spec, job.spec.settings.engine) for spec in job.specs}
     if file is not None:
-        file.write(plan_document(job.specs, job.cores).to_json())
+        file.write(plan_document(job.specs, job.cores, engines).to_json())
         if file.is_stdout:
             return
     for rule in job.spec.thresholds:
         say(f"threshold over the whole job: {rule.text}")
-    say(plan_text(job.specs, job.cores, width=columns_of(sys.stdout)))
+    say(plan_text(job.specs, job.cores, engines=engines, width=columns_of(sys.stdout)))
 
 
 class Reporting:

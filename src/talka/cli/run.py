@@ -82,7 +82,7 @@ running_options = options(
     option(
         "--ui", section=RUNNING, metavar="[auto|full|ci|none]", help="Live view, lines, or nothing on stderr (auto)."
     ),
-    option("--engine", section=RUNNING, metavar="[auto|python]", help="What sends the requests (auto)."),
+    option("--engine", section=RUNNING, metavar="[auto|native|python]", help="What sends the requests (auto)."),
 )
 
 

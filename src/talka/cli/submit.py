@@ -145,6 +145,7 @@ def ordered(target: str, settings: "Settings", variables: dict[str, str]) -> "Su
         cores=settings.cores or 0,
         grace=settings.grace,
         seed=settings.seed,
+        engine=settings.engine,
         allow_partial=settings.allow_partial,
         env=variables,
         workers_have=settings.workers_have,

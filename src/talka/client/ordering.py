@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -43,6 +43,8 @@ class OrderOptions(msgspec.Struct, frozen=True, kw_only=True):
     """At most so many; 0: as many as priorities allow."""
     grace: str | float = "30s"
     seed: int | None = None
+    engine: Literal["auto", "native", "python"] = "auto"
+    """Of every worker; one that has not what is asked for refuses the job."""
     allow_partial: bool = False
     env: Mapping[str, str] = {}
     """Variables that travel with the job; no others do."""
@@ -117,7 +119,9 @@ def order_of(name: str, bundle: BundleFacts, specs: Sequence[WorkflowSpec], opti
         name=name,
         bundle=bundle,
         workflows=tuple(workflow_order(spec, by_name) for spec in specs),
-        settings=Settings(grace_ns=parse_duration(options.grace, what="grace"), engine="python", seed=options.seed),
+        settings=Settings(
+            grace_ns=parse_duration(options.grace, what="grace"), engine=options.engine, seed=options.seed
+        ),
         thresholds=tuple(parse_threshold(rule, **names_for_thresholds(nodes)) for rule in options.thresholds),
         cores=options.cores,
         allow_partial=options.allow_partial,
@@ -140,4 +144,5 @@ def workflow_order(spec: WorkflowSpec, by_name: dict[str, WorkflowSpec]) -> Work
             NodeOutline(node.name, node.kind, node.measured, dict(node.tags), node.metric_kind) for node in spec.nodes
         ),
         announcements=spec.announcements,
+        think_ns=spec.think_ns,
     )

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -55,6 +55,7 @@ class SubmitOptions(TypedDict, total=False):
     cores: int
     grace: str | float
     seed: int | None
+    engine: Literal["auto", "native", "python"]
     allow_partial: bool
     env: Mapping[str, str]
     workers_have: Sequence[str]
@@ -117,6 +118,7 @@ class Client:
                 cores=options.get("cores", 0),
                 grace=options.get("grace", "30s"),
                 seed=options.get("seed"),
+                engine=options.get("engine", "auto"),
                 allow_partial=options.get("allow_partial", False),
                 env=options.get("env", {}),
                 workers_have=tuple(options.get("workers_have", ())),

@@ -33,6 +33,7 @@ from talka.wire.shards import (
     Unread,
     UnreadMetric,
     UnreadStep,
+    engines_of,
 )
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work.dsl import Priority
@@ -210,9 +211,10 @@ class LoadJob:
         run, shard, attempt = self._running[core]
         match message:
             case Hello(engine=engine):
-                self.engine = engine
+                self.engine = self.engine or engine
                 return []
-            case Armed():
+            case Armed(engine=engine):
+                self.engine = engines_of(self.engine, engine)
                 attempt.armed = True
                 return self._go(now, run, shard)
             case Refused():
@@ -540,7 +542,7 @@ class LoadJob:
         if core not in self._running:
             return []
         _, _, attempt = self._running[core]
-        self.engine = self.engine or result.engine
+        self.engine = engines_of(self.engine, result.engine)
         for window in attempt.on_result(now, result, self.origin_ns):
             self.timeline.add(window)
         return self._on_final(now, core, result.provided, result.notes, result.failure)

@@ -29,6 +29,7 @@ from talka.wire.shards import (
     StepTotals,
     Stop,
     Totals,
+    engines_of,
 )
 from talka.work.load import Shard
 
@@ -89,9 +90,10 @@ class Task:
         shard, attempt = self._running[core]
         match message:
             case Hello(engine=engine):
-                self._engine = engine
+                self._engine = self._engine or engine
                 return []
-            case Armed():
+            case Armed(engine=engine):
+                self._engine = engines_of(self._engine, engine)
                 attempt.armed = True
                 return self._planned(self._on_armed(now, shard))
             case Refused():

@@ -14,7 +14,7 @@ import sys
 from typing import Literal
 
 from talka.clock import MICROSECOND, SECOND, cpu_ns, monotonic_ns
-from talka.engine.beginnings import die_with_parent, new_event_loop
+from talka.engine.beginnings import die_with_parent, new_event_loop, wake_in_time
 from talka.engine.calls import ExchangeFailed
 from talka.engine.executor import Executor
 from talka.engine.loader import load
@@ -45,6 +45,9 @@ from talka.wire.shards import (
 )
 
 LAST_ACK_WAIT_S = 5
+COLLECT_AFTER = (100_000, 50, 100)
+"""What thousands of users hold is looked at again by each collection: as often as by default, that takes more than half
+of the time at ten thousand users."""
 LAG_PROBE_S = 0.05
 READ_BYTES = 65_536
 REFUSAL_CHARACTERS_LIMIT = 20_000
@@ -99,7 +102,7 @@ class Core:
         self._cpu_before_ns = 0
 
     async def serve(self) -> None:
-        self._send(Hello(os.getpid(), platform.python_version(), "python"))
+        self._send(Hello(os.getpid(), platform.python_version(), ""))
         listener = asyncio.create_task(self._listen())
         work = asyncio.create_task(self._work())
         try:
@@ -115,11 +118,11 @@ class Core:
             self._writer.close()
 
     async def _work(self) -> None:
-        if self._has_own_process:
-            await rehearse()
         arm = await self._inbox.get()
         if not isinstance(arm, Arm):
             raise OutOfTurn(f"{type(arm).__name__} came before Arm")
+        if self._has_own_process:
+            await rehearse(arm.settings.engine)
         try:
             stage = await self._arm(arm)
         except Refusal as error:
@@ -131,19 +134,13 @@ class Core:
             # What was loaded by now stays: the collector need not look at it again.
             gc.collect()
             gc.freeze()
-        self._send(Armed())
+            gc.set_threshold(*COLLECT_AFTER)
+        self._send(Armed(stage.engine))
         go = await self._inbox.get()
         if not isinstance(go, Go):
             raise OutOfTurn(f"{type(go).__name__} came instead of Go")
-        executor = self._executor = Executor(
-            arm.shard,
-            stage.iterations,
-            recorder,
-            stage.new_user,
-            stage.clients.pulse,
-            grace_ns=arm.settings.grace_ns,
-            iterations_done=arm.iterations_done,
-            think=stage.think,
+        executor = self._executor = stage.executor(
+            arm.shard, grace_ns=arm.settings.grace_ns, iterations_done=arm.iterations_done
         )
         if self._has_been_stopped:
             executor.stop()
@@ -178,7 +175,12 @@ class Core:
             if spec is None:
                 raise Invalid(f"{arm.workflow} is not in the file any more")
             stage = self._stage = prepare_stage(
-                spec, arm.values, arm.shard, seed=arm.settings.seed, iterations_done=arm.iterations_done
+                spec,
+                arm.values,
+                arm.shard,
+                seed=arm.settings.seed,
+                iterations_done=arm.iterations_done,
+                engine=arm.settings.engine,
             )
             await stage.set_up()
         except SetupFailed as error:
@@ -216,6 +218,7 @@ class Core:
         ended_at_ns: int = 0,
     ) -> None:
         assert self._recorder is not None
+        self._recorder.settle()
         tally = self._recorder.tally
         tally.generator.cpu_ns = cpu_ns() - self._cpu_before_ns
         tally.generator.wall_ns = max(1, (ended_at_ns or monotonic_ns()) - self._started_at_ns)
@@ -295,6 +298,7 @@ async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with_parent(parent)
+    wake_in_time()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a step prints is wanted when it is printed

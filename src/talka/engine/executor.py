@@ -13,6 +13,8 @@ MADE_AHEAD = 256
 """Users made before the start; making more takes longer than there is time."""
 LOOP_TIMER_NS = SECOND // 500
 """How far a loop's timer may be off."""
+LEFT_BEHIND_S = 1
+"""A step may catch its cancellation and go on. After this it is left behind, and ends with the process."""
 
 
 class Executor:
@@ -129,8 +131,7 @@ class Executor:
         for task in list(self._under_way):
             task.cancel()
         if self._under_way:
-            # A step may catch its cancellation and go on; it is left behind then, and ends with the process.
-            await asyncio.wait(self._under_way, timeout=1)
+            await asyncio.wait(self._under_way, timeout=LEFT_BEHIND_S)
         self._recorder.vus = 0
         for user in self._users:
             user.close()
@@ -181,10 +182,13 @@ class Executor:
             if position == len(self._users):
                 if self._added_user() is None:
                     return
-            if not self._users[position].is_running:  # one that has not noticed it was to leave simply stays
-                self._users[position].is_running = True
-                self._start(self._loop(self._users[position]))
+            self._begin(self._users[position])
         self._recorder.vus = wanted
+
+    def _begin(self, user: VirtualUser) -> None:
+        if not user.is_running:  # one that has not noticed it was to leave simply stays
+            user.is_running = True
+            self._start(self._loop(user))
 
     async def _loop(self, user: VirtualUser) -> None:
         tally, iterations = self._recorder.tally, self._iterations
@@ -228,17 +232,24 @@ class Executor:
     # Open: an iteration for every arrival, when it is due, whatever became of earlier ones.
 
     async def _run_open(self, from_ns: int) -> None:
-        self._arrivals = self._shard.arrivals(from_ns)
-        self._due_ns = next(self._arrivals, None)
-        self._pump()
+        self._open(from_ns)
         await self._stopped.wait()
         if self._timer is not None:
             self._timer.cancel()
-        if self._due_ns is not None:
+        due_ns = self._next_due_ns()
+        if due_ns is not None:
             # Due by now, and nobody was free to start them.
             self._recorder.tally.dropped += self._shard.arrivals_between(
-                self._due_ns, min(monotonic_ns() - self._origin_ns, self._shard.length_ns or 0)
+                due_ns, min(monotonic_ns() - self._origin_ns, self._shard.length_ns or 0)
             )
+
+    def _open(self, from_ns: int) -> None:
+        self._arrivals = self._shard.arrivals(from_ns)
+        self._due_ns = next(self._arrivals, None)
+        self._pump()
+
+    def _next_due_ns(self) -> int | None:
+        return self._due_ns
 
     def _pump(self) -> None:
         """Start every arrival that is due, as far as users are free; come back for the next."""

@@ -1,5 +1,7 @@
 """Writes down what the steps of one shard did. Everything on the hot path of measuring is here."""
 
+from typing import Protocol
+
 from talka.clock import MICROSECOND
 from talka.engine.calls import ExchangeFailed
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
@@ -10,8 +12,24 @@ from talka.work.specs import WorkflowSpec
 SAMPLE_CHARACTERS_LIMIT = 300
 
 
+class Source(Protocol):
+    """Something that counts by itself, faster than this, and hands over what it has."""
+
+    def pour(self, window: Window) -> None:
+        """Add to the tallies, and to the present window, all that was counted since the last time."""
+
+    def close_window(self, window: Window) -> None:
+        """Add what windows tell: it comes often, and the rest can wait."""
+
+    def open_window(self, ends_ns: int) -> None:
+        """The next window has begun. What is done at `ends_ns` or later is none of its business: `roll` first."""
+
+
 class Recorder:
-    """Counts for one shard. `start` gives it the instant from which windows and samples are counted."""
+    """Counts for one shard. `start` gives it the instant from which windows and samples are counted.
+
+    With `sources`, the tallies are complete after `settle`.
+    """
 
     def __init__(self, spec: WorkflowSpec) -> None:
         self.tally = Tally(
@@ -21,11 +39,12 @@ class Recorder:
             metrics={node.name: MetricTally(node.metric_kind) for node in spec.nodes if node.metric_kind},
         )
         self.exchanges = self.tally.exchanges
+        self.sources: list[Source] = []
         self.log = WindowLog()
         self.vus = 0
         self._origin_ns = 0
         self._window = Window(0)
-        self._window_ends_ns = 0
+        self.window_ends_ns = 0
         self._started_before = self._requests_before = self._failed_before = 0
 
     def start(self, now: int, origin_ns: int) -> None:
@@ -34,14 +53,14 @@ class Recorder:
 
     def iteration(self, now: int) -> None:
         """An iteration starts."""
-        if now >= self._window_ends_ns:
+        if now >= self.window_ends_ns:
             self.roll(now)
         self.tally.started += 1
 
     def response(self, tally: StepTally, response: Response) -> None:
         """A step returned a response: it was measured."""
         done = response.done_ns
-        if done >= self._window_ends_ns:
+        if done >= self.window_ends_ns:
             self.roll(done)
         response_us = (done - response.intended_ns) // MICROSECOND
         tally.response_time.record(response_us)
@@ -52,9 +71,9 @@ class Recorder:
         if response.accepted:
             tally.ok += 1
         else:
-            self._rejected(tally, response)
+            self.rejected(tally, response)
 
-    def _rejected(self, tally: StepTally, response: Response) -> None:
+    def rejected(self, tally: StepTally, response: Response) -> None:
         if isinstance(response, HTTPResponse):
             text, status = printable(f"{response.method} {response.url} answered {response.status}"), response.status
         else:
@@ -78,16 +97,24 @@ class Recorder:
 
     def roll(self, now: int) -> None:
         """Close the window if its time is over."""
-        if now < self._window_ends_ns:
+        if now < self.window_ends_ns:
             return
         self._close_window()
         self._open_window(now)
 
     def finish(self) -> None:
         self._close_window()
+        self.settle()
+
+    def settle(self) -> None:
+        """Bring in what the sources have counted."""
+        for source in self.sources:
+            source.pour(self._window)
 
     def _close_window(self) -> None:
         window, exchanges = self._window, self.exchanges
+        for source in self.sources:
+            source.close_window(window)
         window.vus = max(window.vus, self.vus)
         window.started = self.tally.started - self._started_before
         window.requests = exchanges.requests - self._requests_before
@@ -100,7 +127,9 @@ class Recorder:
     def _open_window(self, now: int) -> None:
         index = max(0, now - self._origin_ns) // WINDOW_NS
         self._window = Window(index, vus=self.vus)
-        self._window_ends_ns = self._origin_ns + (index + 1) * WINDOW_NS
+        self.window_ends_ns = self._origin_ns + (index + 1) * WINDOW_NS
+        for source in self.sources:
+            source.open_window(self.window_ends_ns)
 
 
 def kind_of(error: BaseException) -> str:

@@ -8,9 +8,9 @@ import contextlib
 from typing import Final, cast
 
 from talka.clock import monotonic_ns
-from talka.engine.executor import Executor
 from talka.engine.loader import url_workflow
 from talka.engine.stage import prepare_stage
+from talka.errors import Invalid
 from talka.work.inspection import inspect_workflows
 from talka.work.load import Plan
 
@@ -33,26 +33,25 @@ class Partner(asyncio.Protocol):
         self._transport.write(ANSWER)
 
 
-async def rehearse() -> None:
+async def rehearse(engine: str = "auto") -> None:
     """Some requests to ourselves, counted by nobody. A machine that does not allow them starts cold."""
-    with contextlib.suppress(OSError, TimeoutError):
+    with contextlib.suppress(OSError, TimeoutError, Invalid):
         async with asyncio.timeout(LIMIT_S):
             server = await asyncio.get_running_loop().create_server(Partner, "127.0.0.1", 0)
             try:
-                await _play(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+                await _play(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", engine)
             finally:
                 server.close()
 
 
-async def _play(url: str) -> None:
+async def _play(url: str, engine: str) -> None:
     (spec,) = inspect_workflows([url_workflow(url)])
     (shard,) = Plan("closed", USERS, shared_iterations=ITERATIONS).split(1)
-    stage = prepare_stage(spec, {}, shard)
+    stage = prepare_stage(spec, {}, shard, engine=engine)
     try:
         await stage.set_up()
         now = monotonic_ns()
         stage.recorder.start(now, now)
-        parts = (shard, stage.iterations, stage.recorder, stage.new_user, stage.clients.pulse)
-        await Executor(*parts, grace_ns=0).run(now, now)
+        await stage.executor(shard, grace_ns=0).run(now, now)
     finally:
         await stage.close()

@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
 from talka.clock import SECOND, monotonic_ns
+from talka.engine import native
 from talka.engine.calls import Call, current_call
 from talka.engine.clients.http import HTTPEngine, Trace
+from talka.engine.direct import Choice, driver_for
+from talka.engine.driven import DrivenExecutor
+from talka.engine.executor import Executor
 from talka.engine.feeds import cursors_for, load_feeds
 from talka.engine.prepare import Arguments, prepare, urls_in
 from talka.engine.recorder import Recorder, described
@@ -36,10 +41,13 @@ class Stage:
         received: Mapping[str, Mapping[str, Any]],
         cursors: Mapping[str, Cursor],
         think: Callable[[], int] | None,
+        choice: Choice | None,
     ) -> None:
         self.spec = spec
         self.recorder = recorder
         self.think = think
+        self._choice = choice
+        """Of the driver; None on the engine in Python, which has but one."""
         self.clients = ShardClients(engine)
         self.iterations = Iterations(spec, arguments, recorder)
         self._engine = engine
@@ -81,6 +89,25 @@ class Stage:
                 now = monotonic_ns()
                 self.recorder.error(self.recorder.tally.actions[node.name], error, now, now)
 
+    def executor(self, shard: Shard, *, grace_ns: int, iterations_done: int = 0) -> Executor:
+        """What runs the users. Make it once, after `set_up`."""
+        parts = (shard, self.iterations, self.recorder, self.new_user, self.clients.pulse)
+        if self._choice is not None and self._choice.driver == "direct":
+            return DrivenExecutor(
+                *parts,
+                new_driver=partial(native.new_driver, self._engine),
+                keeps_last=self._choice.keeps_last,
+                grace_ns=grace_ns,
+                iterations_done=iterations_done,
+                think=self.think,
+            )
+        return Executor(*parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think)
+
+    @property
+    def engine(self) -> str:
+        """What it runs on: see `wire.shards.engines_of`."""
+        return "python" if self._choice is None else f"native/{self._choice.driver}"
+
     async def provided(self) -> tuple[dict[str, bytes], str | None]:
         return await provided_values(self.spec, self.iterations.last, self._context)
 
@@ -103,15 +130,23 @@ def prepare_stage(
     seed: int | None = None,
     iterations_done: int = 0,
     trace: Trace | None = None,
+    engine: str = "auto",
 ) -> Stage:
     """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
     arguments = prepare(spec)
     received = received_values(spec, values)
     cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)
     recorder = Recorder(spec)
-    engine = HTTPEngine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify, trace=trace)
+    is_native = native.is_chosen(engine)
+    new_engine: type[HTTPEngine] = HTTPEngine
+    if is_native:
+        from talka.engine.clients.native_http import NativeHTTPEngine
+
+        new_engine = NativeHTTPEngine
+    clients_engine = new_engine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify, trace=trace)
     # Drawn apart from the user's own code, which must find the same numbers with the same seed whatever we draw.
     random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
     pause = spec.think
     think = None if pause is None else lambda: pause.draw_ns(random)
-    return Stage(spec, arguments, recorder, engine, received, cursors, think)
+    choice = driver_for(spec) if is_native else None
+    return Stage(spec, arguments, recorder, clients_engine, received, cursors, think, choice)

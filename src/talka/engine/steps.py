@@ -62,11 +62,11 @@ class Iterations:
         self._spec = spec
         self._recorder = recorder
         tallies = recorder.tally.steps | recorder.tally.actions
-        self._layers = [
+        self.layers = [
             [Node(node, arguments.get(node.name, {}), tallies.get(node.name, StepTally())) for node in layer]
             for layer in spec.layers
         ]
-        self._keeps_last = bool(spec.provides)
+        self.keeps_last = bool(spec.provides)
         self.last: dict[str, Any] = {}
         """The shard's last response of each step, for `Provide` methods."""
         self.is_stopping = False
@@ -88,7 +88,7 @@ class Iterations:
     async def run(self, user: VirtualUser, intended_ns: int) -> bool:
         """One iteration, meant to start at `intended_ns`. False when it was cut short because the shard is ending."""
         results: dict[str, Any] = {}
-        for layer in self._layers:
+        for layer in self.layers:
             if self.is_stopping:
                 return False
             if len(layer) == 1:
@@ -110,7 +110,6 @@ class Iterations:
         if node.kind == "check":
             await self._run_check(node, user, arguments)
             return
-        tally = node.tally
         if not intended_ns:
             intended_ns = monotonic_ns()
         current_call.set(Call(intended_ns, node.expect))
@@ -118,53 +117,64 @@ class Iterations:
             result = node.function(user.workflow, **arguments)
             if node.is_async:
                 result = await result
-            if node.measured:
-                if not isinstance(result, Response):
-                    raise StepReturnedNothing(f"{node.name} returned {type(result).__name__}, not a client's response")
-                self._recorder.response(tally, result)
-            else:
-                if node.kind == "metric" and result is not None:
-                    self._recorder.tally.metrics[node.name].add(number(result))
-                tally.ok += 1
+            self.count(node, result)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
-                tally.interrupted += 1
+                node.tally.interrupted += 1
                 raise
-            self._recorder.error(tally, error, monotonic_ns(), intended_ns)
-            return
-        except FeedUsedUp as end:
-            self.is_stopping = True
-            self.on_used_up(str(end))
+            self.count_error(node, error, intended_ns)
             return
         except Exception as error:  # noqa: BLE001 - users' code may raise anything; it is counted and the user goes on
-            self._recorder.error(tally, error, monotonic_ns(), intended_ns)
+            self.count_error(node, error, intended_ns)
             return
         results[node.name] = result
         if node.kind == "step":
             user.steps[node.name].last = result
-            if self._keeps_last:
+            if self.keeps_last:
                 self.last[node.name] = result
 
     async def _run_check(self, node: Node, user: VirtualUser, arguments: Mapping[str, Any]) -> None:
-        failure: str | None = None
         try:
             verdict = node.function(user.workflow, **arguments)
             if node.is_async:
                 verdict = await verdict
-            if isinstance(verdict, Exception):
-                failure = described(verdict)
-            elif verdict is False:
-                failure = f"{node.name} returned False"
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
-            failure = described(error)
+            verdict = error
         except Exception as error:  # noqa: BLE001 - users' code may raise anything; it is counted and the user goes on
-            failure = described(error)
-        if failure is None:
-            self._recorder.tally.checks[node.name].passed += 1
+            verdict = error
+        self.count_verdict(node, verdict)
+
+    # What came of a node, however it was run.
+
+    def count(self, node: Node, result: Any) -> None:
+        """It returned. Raises when that is nothing to count."""
+        if node.measured:
+            if not isinstance(result, Response):
+                raise StepReturnedNothing(f"{node.name} returned {type(result).__name__}, not a client's response")
+            self._recorder.response(node.tally, result)
+            return
+        if node.kind == "metric" and result is not None:
+            self._recorder.tally.metrics[node.name].add(number(result))
+        node.tally.ok += 1
+
+    def count_error(self, node: Node, error: BaseException, intended_ns: int) -> None:
+        """It raised. A feed without further rows is no error: the shard ends."""
+        if isinstance(error, FeedUsedUp):
+            self.is_stopping = True
+            self.on_used_up(str(error))
         else:
-            self._recorder.check_failed(node.name, failure, monotonic_ns())
+            self._recorder.error(node.tally, error, monotonic_ns(), intended_ns)
+
+    def count_verdict(self, node: Node, verdict: Any) -> None:
+        """A check returned this, or raised it."""
+        if isinstance(verdict, BaseException):
+            self._recorder.check_failed(node.name, described(verdict), monotonic_ns())
+        elif verdict is False:
+            self._recorder.check_failed(node.name, f"{node.name} returned False", monotonic_ns())
+        else:
+            self._recorder.tally.checks[node.name].passed += 1
 
 
 def is_being_cancelled() -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from talka.engine.clients.custom import CustomClient
-from talka.engine.clients.http import HTTPClient, HTTPEngine
+from talka.engine.clients.http import HTTPEngine
 from talka.engine.recorder import described
 from talka.errors import Invalid
 from talka.wire.shards import VALUE_LIMIT_BYTES
@@ -31,7 +31,7 @@ class UserClients:
     __slots__ = ("http", "custom")
 
     def __init__(self, engine: HTTPEngine) -> None:
-        self.http = HTTPClient(engine)
+        self.http = engine.new_client()
         # What users await may be done at once: such a call is no sign that the event loop has run.
         self.custom = CustomClient(Unheard())
 

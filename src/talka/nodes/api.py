@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures
 from collections.abc import Sequence
-from typing import TypeAlias, TypedDict, Unpack
+from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from talka.control.planning_load import Overrides
 from talka.nodes.local import LocalOptions, run_workflows
@@ -24,6 +24,7 @@ class RunOptions(TypedDict, total=False):
     thresholds: Sequence[str]
     grace: str | float
     seed: int | None
+    engine: Literal["auto", "native", "python"]
     allow_partial: bool
 
 
@@ -47,6 +48,7 @@ async def run(workflows: Workflows, **options: Unpack[RunOptions]) -> ResultDocu
             thresholds=tuple(options.get("thresholds", ())),
             grace=options.get("grace", "30s"),
             seed=options.get("seed"),
+            engine=options.get("engine", "auto"),
             allow_partial=options.get("allow_partial", False),
         ),
     )

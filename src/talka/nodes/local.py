@@ -17,6 +17,7 @@ import psutil
 from talka.clock import SECOND, monotonic_ns, utc_now
 from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
 from talka.control.planning_load import Overrides, plan_load_job, with_overrides
+from talka.engine import native
 from talka.engine.feeds import load_feeds
 from talka.engine.loader import being_imported, in_memory, load, select
 from talka.engine.prepare import prepare
@@ -40,6 +41,10 @@ class TooManyUsers(Invalid):
     """More connections than this process may open."""
 
 
+class NoSuchEngine(Invalid):
+    """The engine that was asked for cannot run on this machine."""
+
+
 class StartedByImport(Invalid):
     """A file starts its own job when it is imported, and every core imports it."""
 
@@ -50,7 +55,7 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: tuple[str, ...] = ()
     grace: str | float = "30s"
     seed: int | None = None
-    engine: Literal["auto", "python"] = "auto"
+    engine: Literal["auto", "native", "python"] = "auto"
     allow_partial: bool = False
 
 
@@ -64,6 +69,8 @@ class LocalJob:
         self.cores = physical_cores() if options.cores is None else options.cores
         if self.cores < 1:
             raise Invalid(f"cores = {self.cores} means that nothing would run: give at least 1")
+        if options.engine == "native" and (obstacle := native.available()) is not None:
+            raise NoSuchEngine(f"there is no native engine here: {obstacle}")
         for spec in self.specs:
             prepare(spec)
             load_feeds(spec)
@@ -74,7 +81,9 @@ class LocalJob:
             job=new_job_id(random.SystemRandom()),
             source=source,
             cores=self.cores,
-            settings=Settings(grace_ns=parse_duration(options.grace, what="grace"), engine="python", seed=options.seed),
+            settings=Settings(
+                grace_ns=parse_duration(options.grace, what="grace"), engine=options.engine, seed=options.seed
+            ),
             thresholds=thresholds,
         )
 

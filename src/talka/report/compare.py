@@ -233,7 +233,7 @@ def warnings_of(a: ResultDocument, b: ResultDocument) -> list[str]:
     if abs(a.duration_s - b.duration_s) > LENGTHS_ALIKE * max(a.duration_s, b.duration_s):
         apart.append(f"A ran {seconds_text(a.duration_s)} and B {seconds_text(b.duration_s)}")
     for what, one, two in (
-        ("engine", a.generator.engine, b.generator.engine),
+        ("engine", a.generator.engine_text, b.generator.engine_text),
         ("version", a.generator.version, b.generator.version),
     ):
         if one != two:

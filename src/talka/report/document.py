@@ -16,6 +16,7 @@ from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import Span
 from talka.work.lifecycle import TaskState
+from talka.work.load import Plan
 from talka.work.outcome import Facts, Outcome, decide
 from talka.work.specs import Outlined
 
@@ -27,6 +28,10 @@ BUSY_FROM_NS: Final = SECOND
 """Shorter runs are mostly opening of connections: they say nothing about how busy a core would be."""
 LATE_START_MS: Final = 5.0
 """Starts later than this at p99: the pure-Python engine's timers are good to about one millisecond."""
+NATIVE_LATE_START_MS: Final = 1.0
+"""The native engine's are good to some tens of microseconds."""
+PLAN_POINTS: Final = 1000
+"""At which a plan is looked at for its mean."""
 
 
 class BadResult(Invalid):
@@ -128,6 +133,11 @@ class Workflow(msgspec.Struct, frozen=True):
     steps: list[Step]
     checks: list[Check]
     metrics: list[Metric]
+    implied_vus: float = 0.0
+    """How many users the numbers stand for: throughput x (latency + think time). Close to `mean_vus` when users spend
+    their time in measured steps; far above it, steps of a layer overlap; far below, they do something else."""
+    mean_vus: float | None = None
+    """How many there were on average (closed model)."""
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -173,6 +183,7 @@ class Generator(msgspec.Struct, frozen=True):
     """How well the generator kept up. `cpu` is the busiest core's share of one CPU."""
 
     engine: str
+    """native or python; both where cores differed."""
     version: str
     cpu: float
     start_lag_ms: Times | None
@@ -181,6 +192,12 @@ class Generator(msgspec.Struct, frozen=True):
     cores: list[CoreHealth]
     ui_cpu: float = 0.0
     """The share of one CPU that drawing the live view took."""
+    driver: str = ""
+    """What ran the users on the native engine: direct, task, or both, as workflows differ."""
+
+    @property
+    def engine_text(self) -> str:
+        return (self.engine or "unknown") + (f" ({self.driver})" if self.driver else "")
 
 
 class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,7 +335,24 @@ def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined) -> Workflow:
         ],
         checks=[check_of(name, check) for name, check in tally.checks.items()],
         metrics=[metric_of(name, metric, elapsed_s) for name, metric in tally.metrics.items()],
+        implied_vus=implied_vus(run, tally, spec.think_ns, elapsed_s),
+        mean_vus=mean_vus(run.spec.plan, round(elapsed_s * SECOND)),
     )
+
+
+def implied_vus(run: WorkflowRun, tally: Tally, think_ns: int, elapsed_s: float) -> float:
+    """Little's law. Open model: from the send, as a call that waits for a free user keeps none busy."""
+    is_open = run.spec.plan.model == "open"
+    in_steps_us = sum((step.service_time if is_open else step.response_time).total for step in tally.steps.values())
+    return per_second(in_steps_us / 1e6 + tally.iterations * think_ns / SECOND, elapsed_s)
+
+
+def mean_vus(plan: Plan, elapsed_ns: int) -> float | None:
+    if plan.model == "open":
+        return None
+    length_ns = min(elapsed_ns, plan.length_ns or elapsed_ns)
+    looks = [plan.vus_at(length_ns * (2 * point + 1) // (2 * PLAN_POINTS)) for point in range(PLAN_POINTS)]
+    return round(sum(looks) / PLAN_POINTS, 3)
 
 
 def step_of(name: str, measured: bool, tally: StepTally, elapsed_s: float, tags: Mapping[str, str]) -> Step:
@@ -452,15 +486,19 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
     busiest = max((core.cpu for core in cores), default=0.0)
     lasted_ns = max((health.wall_ns for health in healths), default=0)
     is_busy = busiest > BUSY_CPU and lasted_ns >= BUSY_FROM_NS
-    is_late = any((core.start_lag_p99_ms or 0) > LATE_START_MS for core in cores)
+    engines = [word.partition("/") for word in job.engine.split(", ")]
+    is_native = all(engine == "native" for engine, _, _ in engines)
+    limit_ms = NATIVE_LATE_START_MS if is_native else LATE_START_MS
+    is_late = any((core.start_lag_p99_ms or 0) > limit_ms for core in cores)
     return Generator(
-        engine=job.engine,
+        engine=", ".join(sorted({engine for engine, _, _ in engines})),
         version=version,
         cpu=busiest,
         start_lag_ms=times_of(tally.generator.start_lag),
         loop_lag_ms=times_of(tally.generator.loop_lag),
         saturated=is_busy or is_late,
         cores=cores,
+        driver=", ".join(sorted({driver for _, _, driver in engines if driver})),
     )
 
 

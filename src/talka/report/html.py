@@ -379,7 +379,7 @@ def lag_text(ms: float | None) -> str:
 def environment(document: ResultDocument) -> str:
     totals = document.totals
     found = {
-        "Talka": f"{document.generator.version}, engine {document.generator.engine or 'unknown'}",
+        "Talka": f"{document.generator.version}, engine {document.generator.engine_text}",
         "file": document.job.file or "none",
         "job": document.job.id,
         "started": document.started_at,

@@ -1,6 +1,6 @@
 """The plan of a job that has not run: as text for people, and as a document, schema `talka.plan/1`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -35,6 +35,9 @@ class PlannedWorkflow(msgspec.Struct, frozen=True):
     course: list[Point]
     depends_on: list[str]
     layers: list[list[str]]
+    engine: str = ""
+    """What would run it on this machine, with its driver where it has a choice: `native/direct`."""
+    engine_reason: str = ""
 
 
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +49,19 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
 
-def plan_document(specs: Sequence[WorkflowSpec], cores: int) -> PlanDocument:
+Engines = Mapping[str, tuple[str, str]]
+"""Of each workflow: what would run it, and why."""
+
+
+def plan_document(specs: Sequence[WorkflowSpec], cores: int, engines: Engines | None = None) -> PlanDocument:
     shares = shares_of(specs, cores)
-    return PlanDocument(cores=cores, workflows=[planned(spec, shares[spec.name]) for spec in specs])
+    return PlanDocument(
+        cores=cores,
+        workflows=[planned(spec, shares[spec.name], *(engines or {}).get(spec.name, ("", ""))) for spec in specs],
+    )
 
 
-def planned(spec: WorkflowSpec, shards: int) -> PlannedWorkflow:
+def planned(spec: WorkflowSpec, shards: int, engine: str, engine_reason: str) -> PlannedWorkflow:
     plan = spec.plan
     return PlannedWorkflow(
         name=spec.name,
@@ -65,6 +75,8 @@ def planned(spec: WorkflowSpec, shards: int) -> PlannedWorkflow:
         course=course_of(plan),
         depends_on=sorted(spec.depends_on),
         layers=[[node.name for node in layer] for layer in spec.layers],
+        engine=engine,
+        engine_reason=engine_reason,
     )
 
 
@@ -77,7 +89,7 @@ def course_of(plan: Plan) -> list[Point]:
     return points
 
 
-def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, width: int = 100) -> str:
+def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | None = None, width: int = 100) -> str:
     """What would run: every workflow, in the order given."""
     page = Page(width)
     shares = shares_of(specs, cores)
@@ -85,6 +97,9 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, width: int = 100) ->
         page.section(spec.name, place_text(spec))
         page.row("load", f"{spec.shape.describe()} ({spec.plan.model} model)")
         page.row("cores", split_text(spec, shares[spec.name], cores))
+        if engines and spec.name in engines:
+            engine, reason = engines[spec.name]
+            page.row("engine", f"{engine}: {reason}" if reason else engine)
         page.row("starts", f"after {', '.join(sorted(spec.depends_on))}" if spec.depends_on else "at once")
         if planned := planned_text(spec):
             page.row("planned", planned)

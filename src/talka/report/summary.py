@@ -154,6 +154,9 @@ def show_workflow(page: Page, workflow: Workflow) -> None:
     room = room_for([step.name for step in measured], page.width // 2)
     for step in measured:
         show_step(page, step, room)
+    if workflow.implied_vus:
+        known = f"of {workflow.mean_vus:,.1f}" if workflow.mean_vus is not None else f"of at most {workflow.vus:,}"
+        page.sentence(f"throughput x time of an iteration: {workflow.implied_vus:,.1f} {known} VUs")
     others = [glued(f"{step.name} {runs_text(step)}") for step in workflow.steps if not step.measured]
     if others:
         page.sentence("; ".join(others), lead="not measured: ")
@@ -296,7 +299,7 @@ def show_generator(page: Page, document: ResultDocument) -> None:
     if not generator.cores and not generator.engine:
         return
     page.section("GENERATOR")
-    facts = [f"engine {generator.engine or 'unknown'}", f"busiest core at {generator.cpu * 100:.0f} % of a CPU"]
+    facts = [f"engine {generator.engine_text}", f"busiest core at {generator.cpu * 100:.0f} % of a CPU"]
     if generator.start_lag_ms is not None:
         facts.append(f"start lag p99 {time_text(generator.start_lag_ms.p99)}")
     if generator.loop_lag_ms is not None:

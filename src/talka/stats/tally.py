@@ -74,11 +74,11 @@ class StepTally(msgspec.Struct):
         if seen < SAMPLES_KEPT:
             insort(self.samples, sample)
 
-    def saw_status(self, status: int) -> None:
+    def saw_status(self, status: int, times: int = 1) -> None:
         codes = self.status_codes
         if status not in codes and len(codes) >= STATUS_CODES_KEPT:
             status = 0
-        codes[status] = codes.get(status, 0) + 1
+        codes[status] = codes.get(status, 0) + times
 
     def merge(self, other: "StepTally") -> None:
         self.ok += other.ok

@@ -34,6 +34,7 @@ class WorkflowOrder(msgspec.Struct, frozen=True):
     """The load shape in words."""
     nodes: tuple[NodeOutline, ...]
     announcements: tuple[str, ...] = ()
+    think_ns: int = 0
 
 
 class JobOrder(msgspec.Struct, frozen=True):

@@ -65,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     grace_ns: int
     engine: str = "python"
+    """auto, native or python."""
     seed: int | None = None
     report_every_ns: int = 200_000_000
     silence_ns: int = 0
@@ -108,11 +109,13 @@ class Hello(Message, frozen=True, tag=11):
     pid: int
     python: str
     engine: str
+    """Empty: that is known once it is armed."""
     protocol: int = PROTOCOL
 
 
 class Armed(Message, frozen=True, tag=12):
-    pass
+    engine: str = ""
+    """What it runs on, as of `engines_of`."""
 
 
 class Refused(Message, frozen=True, tag=13):
@@ -210,6 +213,14 @@ _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, 
 
 class BadMessage(Untrusted):
     """Bytes that are no message of this conversation."""
+
+
+def engines_of(*told: str) -> str:
+    """What all of these say: engines, each with its driver behind a stroke where it has one, such as `native/direct`.
+
+    Cores of one job may run on several, for the machines and the workflows differ.
+    """
+    return ", ".join(sorted({word for text in told for word in text.split(", ") if word}))
 
 
 def encode(message: ToCore | FromCore) -> bytes:

@@ -21,6 +21,7 @@ Value = TypeVar("Value")
 AnyWorkflow = TypeVar("AnyWorkflow", bound="type[Workflow]")
 Function: TypeAlias = Callable[..., Any]
 Priority = Literal["low", "normal", "high", "exclusive", "auto"]
+Driver = Literal["auto", "direct", "task"]
 Expect: TypeAlias = int | range | Iterable[int | range]
 
 
@@ -235,6 +236,9 @@ class Workflow(metaclass=WorkflowType):
     """The pause of a user between two iterations (closed model): a duration, or `between("0.5s", "2s")`."""
     verify: bool | str = True
     """TLS: True checks against the system's authorities, a string names a file of them, False checks nothing."""
+    driver: Driver = "auto"
+    """Who runs its users on the native engine: the direct driver, which waits for nothing but calls of `client.http`, or
+    Tasks, which wait for anything. By default the direct one where reading the code shows that it will do."""
     abstract: bool = False
     """True on a class that only others inherit from (it is not inherited itself)."""
     depends_on: ClassVar[tuple[object, ...]] = ()
@@ -248,8 +252,8 @@ class Workflow(metaclass=WorkflowType):
 
 
 RESERVED: Final = frozenset(
-    {"vus", "duration", "load", "priority", "timeout", "thresholds", "think", "verify", "abstract", "depends_on"}
-    | {"client", "context", "received"}
+    {"vus", "duration", "load", "priority", "timeout", "thresholds", "think", "verify", "driver", "abstract"}
+    | {"depends_on", "client", "context", "received"}
 )
 
 

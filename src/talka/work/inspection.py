@@ -17,6 +17,7 @@ from talka.work.dsl import (
     Bare,
     Check,
     Declaration,
+    Driver,
     Flow,
     Function,
     Metric,
@@ -37,6 +38,7 @@ from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSp
 from talka.work.thresholds import Threshold, parse_threshold
 
 PRIORITIES: Final = typing.get_args(Priority)
+DRIVERS: Final = typing.get_args(Driver)
 METRIC_KINDS: Final = typing.get_args(MetricKind)
 TAGS_LIMIT: Final = 10
 TAG_CHARACTERS_LIMIT: Final = 64
@@ -196,6 +198,10 @@ class Reader:
         if priority not in PRIORITIES:
             text = f"{workflow.__name__}: priority = {priority!r} is not one of {', '.join(PRIORITIES)}"
             self.complain(text, workflow, attribute="priority")
+        driver = setting(workflow, "driver")
+        if driver not in DRIVERS:
+            text = f"{workflow.__name__}: driver = {driver!r} is not one of {', '.join(DRIVERS)}"
+            self.complain(text, workflow, attribute="driver")
         timeout_ns = self.timeout(workflow, shape)
         think = self.think(workflow, shape)
         if shape is None:
@@ -219,6 +225,7 @@ class Reader:
             teardowns=tuple(node for node in once if node.kind == "teardown"),
             feeds=feeds_of(workflow),
             think=think,
+            driver=typing.cast(Driver, driver),
         )
 
     def complain_about_lost(self, workflow: type[Workflow]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind
-from talka.work.dsl import Priority, Workflow
+from talka.work.dsl import Driver, Priority, Workflow
 from talka.work.feeds import Between, Feed
 from talka.work.load import Plan
 from talka.work.shapes import LoadShape
@@ -75,6 +75,9 @@ class Outlined(Protocol):
     def nodes(self) -> Sequence[Node]: ...
     @property
     def announcements(self) -> Sequence[str]: ...
+    @property
+    def think_ns(self) -> int:
+        """The mean pause of a user between two iterations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +139,16 @@ class WorkflowSpec:
     teardowns: tuple[NodeSpec, ...] = ()
     feeds: Mapping[str, Feed] = field(default_factory=dict)
     think: Between | None = None
+    driver: Driver = "auto"
 
     @property
     def load(self) -> str:
         """The load shape in words."""
         return self.shape.describe()
+
+    @property
+    def think_ns(self) -> int:
+        return 0 if self.think is None else (self.think.low_ns + self.think.high_ns) // 2
 
     @property
     def nodes(self) -> list[NodeSpec]:

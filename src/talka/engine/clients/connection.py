@@ -21,6 +21,8 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MOST_FRAMING: Final = 8
 """Chunks of one byte take six on the wire; beyond this factor the server sends anything but a body."""
+LAST_KNOWN_INTERIM: Final = 103
+"""The parser knows that answers from 100 to this one have no body. No other below 200 may have one either."""
 
 
 class Shared:
@@ -209,7 +211,10 @@ class Connection(asyncio.BufferedProtocol):
             self.first_byte_ns = now
             self.due_ns = self.total_due_ns
         try:
-            self.parser.feed_data(shared.receive_buffer[:nbytes])  # type: ignore[union-attr]
+            if self.request.is_head:  # type: ignore[union-attr]
+                self.feed_head(nbytes)
+            else:
+                self.parser.feed_data(shared.receive_buffer[:nbytes])  # type: ignore[union-attr]
         except (HttpParserError, HttpParserUpgrade) as error:
             self.fail("protocol", self.explain(error))
             return
@@ -274,6 +279,9 @@ class Connection(asyncio.BufferedProtocol):
                 self.keep_alive = keeps_alive(self.parser.get_http_version(), self.headers)  # type: ignore[union-attr]
         elif status < 100:
             raise ValueError(f"its status is {status}")
+        elif status > LAST_KNOWN_INTERIM and announces_a_body(self.trailers):
+            # The parser would read that body, and as one of the answer that is still to come.
+            raise ValueError(f"it announces a body, and its status is {status}")
         else:
             self.trailers.clear()
 
@@ -283,6 +291,18 @@ class Connection(asyncio.BufferedProtocol):
         elif not self.is_complete:
             self.is_complete = True
             self.keep_alive = self.parser.should_keep_alive()  # type: ignore[union-attr]
+
+    def feed_head(self, nbytes: int) -> None:
+        """Feed the parser with a part of an answer to HEAD, of which it cannot know that its head is all of it.
+
+        The last byte comes by itself: a head that is complete before it has something behind it.
+        """
+        data, parser = self.shared.receive_buffer, self.parser
+        assert parser is not None
+        parser.feed_data(data[: nbytes - 1])
+        if self.is_complete:
+            raise HttpParserError
+        parser.feed_data(data[nbytes - 1 : nbytes])
 
     # Ends of an exchange
 
@@ -323,9 +343,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(body) > self.shared.max_body_bytes:
             self.fail("protocol", self.too_large())
-            return
-        if body and request.is_head:
-            self.fail("protocol", "the server sent a body in answer to HEAD")
             return
         response = HTTPResponse(request.method, request.url, self.status, self.headers, body)
         response.sent_ns = self.sent_ns
@@ -392,7 +409,8 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, HttpParserUpgrade) or self.parser.get_status_code() == 101:  # type: ignore[union-attr]
             return "the server switched to another protocol (101), which nobody asked for"
         if self.is_complete:
-            return "the server sent more than the answer"
+            is_head = self.request.is_head  # type: ignore[union-attr]
+            return "the server sent a body in answer to HEAD" if is_head else "the server sent more than the answer"
         return f"the answer is not HTTP/1.1: {error.__context__ or error}"
 
 
@@ -413,6 +431,10 @@ def ends_with_the_connection(headers: list[tuple[bytes, bytes]]) -> bool:
     if codings:
         return codings[-1] != b"chunked"
     return not words_of(headers, b"content-length")
+
+
+def announces_a_body(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in headers)
 
 
 def keeps_alive(version: str, headers: list[tuple[bytes, bytes]]) -> bool:

@@ -6,7 +6,7 @@ connections of its own and never repeats a request by itself: what the report co
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urljoin
 
 from talka.clock import SECOND, monotonic_ns, utc_now
@@ -94,6 +94,17 @@ class HTTPEngine(Shared):
         self._timeouts: dict[float, Timeout] = {}
         self._resolver = Resolver(self.loop)
         self._tls: SSLContext | None = None
+
+    def new_client(self) -> "AnyClient":
+        """A client for one virtual user."""
+        return HTTPClient(self)
+
+    def new_pool(self) -> Pool:
+        return Pool()
+
+    async def open(self, pool: Pool, url: PreparedURL, tls: "SSLContext | None") -> Connection:
+        """A new connection of this pool. Time limits are the caller's."""
+        return await open_connection(self, pool, url, await self.resolve(url), tls)
 
     async def resolve(self, url: PreparedURL) -> list[Address]:
         """Find the addresses of the URL's host, once for each host and port."""
@@ -187,8 +198,28 @@ def method(name: str) -> Callable[..., Answer]:
     return call
 
 
-class HTTPClient:
-    """The HTTP client of one virtual user.
+class AnyClient(Protocol):
+    """What a virtual user's client can do, whatever engine it is on; the types users see are in `work.clients`."""
+
+    @property
+    def get(self) -> Callable[..., Answer]: ...
+    @property
+    def post(self) -> Callable[..., Answer]: ...
+    @property
+    def put(self) -> Callable[..., Answer]: ...
+    @property
+    def patch(self) -> Callable[..., Answer]: ...
+    @property
+    def delete(self) -> Callable[..., Answer]: ...
+    @property
+    def head(self) -> Callable[..., Answer]: ...
+    @property
+    def options(self) -> Callable[..., Answer]: ...
+    def close(self) -> None: ...
+
+
+class Caller:
+    """What clients of either engine have in common: requests, cookies, redirects, pools. Where they keep it is theirs.
 
     Calls return once the answer is complete. They raise `ExchangeFailed` when there is none, and `Invalid` when the
     arguments make no request; an answer with an error status is an answer.
@@ -196,6 +227,154 @@ class HTTPClient:
     `redirects` is how many to follow: by default the engine's bound, none for False. `auth` is (user, password) or a
     token. `data` is bytes, text, a `Form`, a file, or anything that can be JSON; `json` is always JSON.
     """
+
+    __slots__ = ()
+
+    _engine: HTTPEngine
+    _pools: dict[str, Pool]
+    _jar: CookieJar | None
+
+    def close(self) -> None:
+        """Close this user's connections. Calls still under way are cancelled."""
+        for pool in self._pools.values():
+            for connection in list(pool.open):
+                connection.close()
+        self._pools.clear()
+
+    def _request(
+        self,
+        method: str,
+        text: str,
+        headers: Headers,
+        params: Headers,
+        cookies: Headers,
+        auth: Auth,
+        data: Any,
+        json: Any,
+    ) -> Request:
+        engine = self._engine
+        jar = self._jar
+        key = None
+        if not jar:
+            key = (method, text, id(headers), id(params), id(cookies), id(auth), id(data), id(json))
+            kept = engine.prepared.get(key)
+            if kept is not None:
+                return kept[0]
+        url = engine.url(text)
+        if params is not None:
+            url = url.with_query(prepare_params(params).encoded)
+        ready_headers = None if headers is None else prepare_headers(headers)
+        names = ready_headers.names if ready_headers is not None else ()
+        ready_cookies = prepare_cookies(cookies or {})
+        if ready_cookies and "cookie" in names:
+            raise BadHeader("cookies are given twice: as cookies= and as the header 'Cookie'")
+        cookie_line = ready_cookies.encoded
+        if jar and "cookie" not in names:
+            now_s = utc_now().timestamp()
+            from_jar = jar.header_for(url.host, url.target, url.scheme == "https", now_s, without=ready_cookies)
+            cookie_line = b"; ".join(part for part in (from_jar, cookie_line) if part)
+        if data is not None and json is not None:
+            raise BadBody("a body is given twice: as data= and as json=")
+        body = prepare_data(data) if data is not None else prepare_json(json) if json is not None else None
+        ready_auth = None if auth is None else prepare_auth(auth)
+        request = serialise(method, url, engine.user_agent, ready_headers, cookie_line, ready_auth, body)
+        if key is not None:
+            engine.keep(key, request, (headers, params, cookies, auth, data, json))
+        return request
+
+    async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
+        """A new connection. If there is none, the call was not sent and is counted so."""
+        engine = self._engine
+        url = request.url
+        allowed_ns = min(limits.connect_ns, total_due_ns - monotonic_ns())
+        pool: Pool | None = None
+        try:
+            pool = self._pool(url)
+            pool.opening += 1
+            tls = engine.tls_for(url)
+            async with asyncio.timeout(allowed_ns / SECOND):
+                return await engine.open(pool, url, tls)
+        except TimeoutError:
+            engine.exchanges.not_sent += 1
+            failure = ExchangeFailed("timeout", f"{url}: no connection within {allowed_ns / SECOND:.2f} s")
+            if engine.trace is not None:
+                engine.trace(failure, request.payload)
+            raise failure from None
+        except BaseException as error:
+            engine.exchanges.not_sent += 1
+            if engine.trace is not None and isinstance(error, ExchangeFailed):
+                engine.trace(error, request.payload)
+            raise
+        finally:
+            if pool is not None:
+                pool.opening -= 1
+
+    def _pool(self, url: PreparedURL) -> Pool:
+        pool = self._pools.get(url.origin)
+        if pool is None:
+            if len(self._pools) >= MAX_ORIGINS:
+                self._forget_an_origin()
+            pool = self._pools[url.origin] = self._engine.new_pool()
+        if len(pool.open) + pool.opening >= MAX_CONNECTIONS:
+            raise TooManyConnections(
+                f"{url}: one user has {MAX_CONNECTIONS} calls to {url.origin} under way at once, which is the most;"
+                " spread them over more users"
+            )
+        return pool
+
+    def _forget_an_origin(self) -> None:
+        for origin, pool in self._pools.items():
+            if not pool.opening and len(pool.open) == len(pool.idle):
+                for connection in list(pool.idle):
+                    connection.close()
+                del self._pools[origin]
+                return
+        raise TooManyConnections(f"one user has calls to {MAX_ORIGINS} hosts under way at once, which is the most")
+
+    def _redirected(
+        self,
+        request: Request,
+        response: HTTPResponse,
+        url: str,
+        headers: Headers,
+        params: Headers,
+        cookies: Headers,
+        auth: Auth,
+        data: Any,
+        json: Any,
+        redirects: int | None,
+        hops: int,
+    ) -> tuple[Request, Headers, Headers, Auth, Any, Any] | None:
+        """The request that follows this answer, and what it is made of besides its URL; None when nothing follows.
+
+        The parameters were those of the first URL; the server has put into its own what it wants to see again.
+        """
+        locations = () if redirects == 0 else response.headers.get_all("location")
+        if not locations:
+            return None
+        status, method = response.status, request.method
+        bound = self._engine.max_redirects if redirects is None or redirects is True else redirects
+        if hops >= bound:
+            raise ExchangeFailed(
+                "protocol", f"{method} {url}: more than {bound} redirects; the last to {locations[0]!r}"
+            )
+        target = redirect_target(request, locations[0])
+        if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+            method, data, json = "GET", None, None
+            headers = without(headers, BODY_HEADERS)
+        if target.origin != request.url.origin:
+            headers, cookies, auth = without(headers, ORIGIN_HEADERS), None, None
+        following = self._request(method, target, headers, None, cookies, auth, data, json)
+        return following, headers, cookies, auth, data, json
+
+    def _remember(self, set_cookie: bytes, url: PreparedURL) -> None:
+        if self._jar is None:
+            self._jar = CookieJar()  # type: ignore[misc] # it has a place in every subclass
+        self._jar.store(set_cookie, url.host, url.target, utc_now().timestamp())
+
+
+class HTTPClient(Caller):
+    """The client in Python, of one virtual user."""
 
     __slots__ = ("_engine", "_pools", "_jar")
 
@@ -211,13 +390,6 @@ class HTTPClient:
     delete = method("DELETE")
     head = method("HEAD")
     options = method("OPTIONS")
-
-    def close(self) -> None:
-        """Close this user's connections. Calls still under way are cancelled."""
-        for pool in self._pools.values():
-            for connection in list(pool.open):
-                connection.close()
-        self._pools.clear()
 
     async def _call(
         self,
@@ -299,115 +471,16 @@ class HTTPClient:
             if engine.trace is not None:
                 engine.trace(response, request.payload)
 
-            if status not in FOLLOWED or redirects == 0:
+            if status not in FOLLOWED:
                 return response
-            locations = response.headers.get_all("location")
-            if not locations:
-                return response
-            bound = engine.max_redirects if redirects is None or redirects is True else redirects
-            if hops >= bound:
-                raise ExchangeFailed(
-                    "protocol", f"{method} {url}: more than {bound} redirects; the last to {locations[0]!r}"
-                )
-            hops += 1
-            target = redirect_target(request, locations[0])
-            if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
-                method, data, json = "GET", None, None
-                headers = without(headers, BODY_HEADERS)
-            if target.origin != request.url.origin:
-                headers, cookies, auth = without(headers, ORIGIN_HEADERS), None, None
-            request = self._request(method, target, headers, None, cookies, auth, data, json)
-            started_ns = monotonic_ns()
-
-    def _request(
-        self,
-        method: str,
-        text: str,
-        headers: Headers,
-        params: Headers,
-        cookies: Headers,
-        auth: Auth,
-        data: Any,
-        json: Any,
-    ) -> Request:
-        engine = self._engine
-        jar = self._jar
-        key = None
-        if not jar:
-            key = (method, text, id(headers), id(params), id(cookies), id(auth), id(data), id(json))
-            kept = engine.prepared.get(key)
-            if kept is not None:
-                return kept[0]
-        url = engine.url(text)
-        if params is not None:
-            url = url.with_query(prepare_params(params).encoded)
-        ready_headers = None if headers is None else prepare_headers(headers)
-        names = ready_headers.names if ready_headers is not None else ()
-        ready_cookies = prepare_cookies(cookies or {})
-        if ready_cookies and "cookie" in names:
-            raise BadHeader("cookies are given twice: as cookies= and as the header 'Cookie'")
-        cookie_line = ready_cookies.encoded
-        if jar and "cookie" not in names:
-            now_s = utc_now().timestamp()
-            from_jar = jar.header_for(url.host, url.target, url.scheme == "https", now_s, without=ready_cookies)
-            cookie_line = b"; ".join(part for part in (from_jar, cookie_line) if part)
-        if data is not None and json is not None:
-            raise BadBody("a body is given twice: as data= and as json=")
-        body = prepare_data(data) if data is not None else prepare_json(json) if json is not None else None
-        ready_auth = None if auth is None else prepare_auth(auth)
-        request = serialise(method, url, engine.user_agent, ready_headers, cookie_line, ready_auth, body)
-        if key is not None:
-            engine.keep(key, request, (headers, params, cookies, auth, data, json))
-        return request
-
-    async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
-        """A new connection. If there is none, the call was not sent and is counted so."""
-        engine = self._engine
-        url = request.url
-        allowed_ns = min(limits.connect_ns, total_due_ns - monotonic_ns())
-        pool: Pool | None = None
-        try:
-            pool = self._pool(url)
-            pool.opening += 1
-            tls = engine.tls_for(url)
-            async with asyncio.timeout(allowed_ns / SECOND):
-                return await open_connection(engine, pool, url, await engine.resolve(url), tls)
-        except TimeoutError:
-            engine.exchanges.not_sent += 1
-            failure = ExchangeFailed("timeout", f"{url}: no connection within {allowed_ns / SECOND:.2f} s")
-            if engine.trace is not None:
-                engine.trace(failure, request.payload)
-            raise failure from None
-        except BaseException as error:
-            engine.exchanges.not_sent += 1
-            if engine.trace is not None and isinstance(error, ExchangeFailed):
-                engine.trace(error, request.payload)
-            raise
-        finally:
-            if pool is not None:
-                pool.opening -= 1
-
-    def _pool(self, url: PreparedURL) -> Pool:
-        pool = self._pools.get(url.origin)
-        if pool is None:
-            if len(self._pools) >= MAX_ORIGINS:
-                self._forget_an_origin()
-            pool = self._pools[url.origin] = Pool()
-        if len(pool.open) + pool.opening >= MAX_CONNECTIONS:
-            raise TooManyConnections(
-                f"{url}: one user has {MAX_CONNECTIONS} calls to {url.origin} under way at once, which is the most;"
-                " spread them over more users"
+            following = self._redirected(
+                request, response, url, headers, params, cookies, auth, data, json, redirects, hops
             )
-        return pool
-
-    def _forget_an_origin(self) -> None:
-        for origin, pool in self._pools.items():
-            if not pool.opening and len(pool.open) == len(pool.idle):
-                for connection in list(pool.idle):
-                    connection.close()
-                del self._pools[origin]
-                return
-        raise TooManyConnections(f"one user has calls to {MAX_ORIGINS} hosts under way at once, which is the most")
+            if following is None:
+                return response
+            request, headers, cookies, auth, data, json = following
+            hops += 1
+            started_ns = monotonic_ns()
 
     def _interrupted(self, connection: Connection, waiter: "asyncio.Future[HTTPResponse]", call: Call | None) -> None:
         """The caller was cancelled. If the exchange had ended just before, it counts as it ended."""
@@ -426,11 +499,6 @@ class HTTPClient:
             return
         exchanges.interrupted += 1
         connection.close()
-
-    def _remember(self, set_cookie: bytes, url: PreparedURL) -> None:
-        if self._jar is None:
-            self._jar = CookieJar()
-        self._jar.store(set_cookie, url.host, url.target, utc_now().timestamp())
 
 
 def redirect_target(request: Request, location: str) -> PreparedURL:

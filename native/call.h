@@ -1,0 +1,37 @@
+/* A call in progress: what client.http.get(...) returns, and the drivers' side of it. */
+#ifndef TALKA_CALL_H
+#define TALKA_CALL_H
+
+#include "engine.h"
+
+typedef struct Call Call;
+
+/* One virtual user that is stepped by a driver in C. Embed it at the start of the user's own struct.
+ *
+ * How a step runs:
+ *     stepper->intended_ns, stepper->expect set;
+ *     engine->stepping = stepper; status = PyIter_Send(coroutine, Py_None, &result); engine->stepping = NULL;
+ *     PYGEN_NEXT with result == engine->marker: a Call waits for this stepper; resume() will be called once;
+ *     PYGEN_NEXT with anything else: a foreign await;
+ *     PYGEN_RETURN, PYGEN_ERROR: the step is over.
+ * resume() is called from within a pump, from a callback of the event loop (a new connection stands), or from within
+ * client.close(); never from within PyIter_Send. It has the GIL and no exception set, and shall leave none.
+ * A coroutine that is given up must be closed (its close() interrupts the exchange and forgets the stepper) before the
+ * stepper's memory goes. */
+struct Stepper {
+    void (*resume)(Stepper *stepper);
+    int64_t intended_ns;  /* Taken by the first exchange of the step, which sets it to 0. */
+    PyObject *expect;     /* Borrowed: a container of accepted statuses, or NULL. Must live until the step is over. */
+    Call *waiting;        /* The Call that waits, or NULL. Kept by the Call: read only for drivers. */
+};
+
+extern PyTypeObject CallType;
+
+static inline int call_check(PyObject *object)
+{
+    return Py_IS_TYPE(object, &CallType);
+}
+
+int call_ready_types(PyObject *module);
+
+#endif

@@ -1,0 +1,187 @@
+"""The HTTP client on the engine in C. What happens for every call is there; what happens seldom is here.
+
+Import it only where `engine.native` says that the extension can be used.
+"""
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from talka._native import Client, Connection, Engine, Pool
+from talka.clock import monotonic_ns
+from talka.engine.calls import ExchangeFailed
+from talka.engine.clients.connection import MAX_BODY_BYTES
+from talka.engine.clients.deadlines import Timeout, timeout_of
+from talka.engine.clients.http import (
+    DEFAULT_TIMEOUT,
+    Auth,
+    Caller,
+    Headers,
+    HTTPEngine,
+    TimeoutLike,
+    Trace,
+)
+from talka.engine.clients.opening import connected_socket, reason_of
+from talka.engine.clients.requests import Request
+from talka.engine.clients.urls import BadURL, PreparedURL
+from talka.errors import Invalid
+from talka.stats.tally import Exchanges
+
+if TYPE_CHECKING:
+    from ssl import MemoryBIO, SSLContext, SSLObject
+
+HANDSHAKE_BYTES: Final = 64 * 1024
+
+
+class NativeHTTPEngine(HTTPEngine):
+    """Sockets, answers, deadlines and counting are the core's; names, TLS contexts and caches are as in Python.
+
+    Counts reach `exchanges` at the end of every pump, and when something is interrupted; `core.pour()` brings them up
+    to date in between.
+    """
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        *,
+        version: str,
+        verify: bool | str = True,
+        timeout: Timeout | float = DEFAULT_TIMEOUT,
+        max_redirects: int = 10,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        trace: Trace | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.core = Engine(self, loop, exchanges, timeout_of(timeout), max_body_bytes, trace)
+        super().__init__(
+            exchanges,
+            version=version,
+            verify=verify,
+            timeout=timeout,
+            max_redirects=max_redirects,
+            max_body_bytes=max_body_bytes,
+            trace=trace,
+        )
+        loop.add_reader(self.core.fileno(), self.core.pump)
+
+    @property
+    def pulse(self) -> int:
+        return self.core.pulse
+
+    @pulse.setter
+    def pulse(self, value: int) -> None:
+        self.core.pulse = value
+
+    @property
+    def connections(self) -> set[Any]:
+        return self.core.connections
+
+    @connections.setter
+    def connections(self, value: set[Any]) -> None:
+        """The core has its own."""
+
+    def new_client(self) -> "NativeHTTPClient":
+        return NativeHTTPClient(self)
+
+    def new_pool(self) -> Any:
+        return Pool()
+
+    async def open(self, pool: Any, url: PreparedURL, tls: "SSLContext | None") -> Any:
+        addresses = await self.resolve(url)
+        started_ns = monotonic_ns()
+        sock = await connected_socket(self.loop, url, addresses)
+        connected_ns = monotonic_ns()
+        try:
+            secured = None if tls is None else await shaken_hands(self.loop, sock, url.host.rstrip("."), tls)
+            connection = Connection(self.core, pool, sock.fileno(), secured)
+        except OSError as error:
+            sock.close()
+            kind, what = ("reset", "opening the connection") if tls is None else ("tls", "the TLS handshake")
+            raise ExchangeFailed(kind, f"{url}: {what} failed: {reason_of(error)}") from None
+        except BaseException:
+            sock.close()
+            raise
+        sock.detach()
+        connection.connect_ns = connected_ns - started_ns
+        if tls is not None:
+            connection.tls_ns = monotonic_ns() - connected_ns
+        return connection
+
+    def on_all_gone(self) -> None:
+        self.all_gone.set()
+
+    async def close(self) -> None:
+        """Close every connection at once, politely under TLS; nobody waits for the other end."""
+        if (descriptor := self.core.fileno()) >= 0:
+            self.loop.remove_reader(descriptor)
+        self.core.close()
+        await self._resolver.close()
+        self.deadlines.close()
+
+
+class NativeHTTPClient(Caller, Client):
+    """The client of one virtual user. Its calls are the core's, which asks here for what it cannot do itself."""
+
+    __slots__ = ()
+
+    def _made(
+        self,
+        method: str,
+        url: str,
+        headers: Headers,
+        params: Headers,
+        cookies: Headers,
+        auth: Auth,
+        data: Any,
+        json: Any,
+    ) -> Request:
+        """A request that is not at hand."""
+        engine = self._engine
+        try:
+            arguments = (headers, params, cookies, auth, data, json)
+            if self._jar is None and all(argument is None for argument in arguments):
+                return engine.bare[method].get(url) or engine.bare_request(method, url)
+            return self._request(method, url, headers, params, cookies, auth, data, json)
+        except (Invalid, TypeError) as error:
+            engine.exchanges.not_sent += 1
+            if isinstance(error, TypeError) and not isinstance(url, str):
+                raise BadURL(url, "is not a text") from None
+            raise
+
+    def _limits(self, timeout: TimeoutLike) -> Timeout:
+        assert timeout is not None
+        try:
+            return self._engine.timeout_for(timeout)
+        except (Invalid, TypeError):
+            self._engine.exchanges.not_sent += 1
+            raise
+
+
+async def shaken_hands(
+    loop: asyncio.AbstractEventLoop, sock: socket.socket, host: str, context: "SSLContext"
+) -> "tuple[SSLObject, MemoryBIO, MemoryBIO]":
+    """The handshake on a socket that nobody else uses yet: the TLS object, its inlet and its outlet."""
+    import ssl
+
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    secured = context.wrap_bio(incoming, outgoing, server_hostname=host)
+    is_done = False
+    while not is_done:
+        try:
+            secured.do_handshake()
+            is_done = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            if outgoing.pending:
+                await loop.sock_sendall(sock, outgoing.read())  # tells the server why
+            raise
+        if outgoing.pending:
+            await loop.sock_sendall(sock, outgoing.read())
+        if not is_done:
+            received = await loop.sock_recv(sock, HANDSHAKE_BYTES)
+            if not received:
+                raise ConnectionResetError(errno.ECONNRESET, "closed during the handshake")
+            incoming.write(received)
+    return secured, incoming, outgoing

@@ -1,0 +1,64 @@
+"""The engine in C, where it is built: the only module that imports `talka._native`."""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from talka.engine.clients.http import HTTPEngine
+
+from talka.errors import Invalid
+
+NAME: Final = "talka._native"
+INTERFACE: Final = 1
+"""What this code expects of the extension. A binary that an older build left behind has another number."""
+
+
+def imported() -> tuple[Any, str | None]:
+    """The extension, and why it cannot be used."""
+    if sys.platform != "linux":
+        return None, "it needs Linux"
+    try:
+        extension = importlib.import_module(NAME)
+    except ModuleNotFoundError as error:
+        return None, "it was not built when Talka was installed" if error.name == NAME else f"{error}"
+    except ImportError as error:
+        return None, f"it cannot be loaded ({error})"
+    found = getattr(extension, "INTERFACE", 0)
+    if found != INTERFACE:
+        return (
+            None,
+            f"the one that is there was built for another Talka (interface {found}, not {INTERFACE}): rebuild it",
+        )
+    return extension, None
+
+
+_extension, _obstacle = imported()
+
+
+def available() -> str | None:
+    """Why the native engine cannot run here; None when it can."""
+    return _obstacle
+
+
+def is_chosen(setting: str) -> bool:
+    """Whether a setting of auto, native or python means the native engine here."""
+    if setting == "native" and _obstacle is not None:
+        raise Invalid(f"there is no native engine here: {_obstacle}")
+    return setting != "python" and _obstacle is None
+
+
+def new_driver(engine: Any, **parts: Any) -> Any:
+    """The direct driver on a `NativeHTTPEngine`; see `engine.driven`."""
+    return _extension.Driver(engine.core, **parts)
+
+
+def dense_histogram(precision: int) -> Any:
+    return _extension.DenseHistogram(precision)
+
+
+def engine_class() -> "type[HTTPEngine]":
+    """The HTTP engine whose sockets and answers are handled in C. Only where `available` says None."""
+    from talka.engine.clients.native_http import NativeHTTPEngine
+
+    return NativeHTTPEngine
