@@ -1,7 +1,7 @@
 """Are the numbers true? Exact counts, a known delay, a stalled server, and memory over a minute.
 
 Depends on the machine, so it is no test: run it on a quiet one. Prints what was asked, what was measured and whether
-it held; exits 1 when something did not.
+it held; exits 1 when something did not. Engines may be named; by default both are asked, one after the other.
 """
 
 import json
@@ -15,6 +15,8 @@ import urllib.request
 from pathlib import Path
 
 import psutil
+
+from talka.engine import native
 
 REPEATS = 5
 FAILURES: list[str] = []
@@ -85,7 +87,7 @@ def run(target: str, *arguments: str, server: Server) -> dict:
 def verdict(name: str, asked: str, measured: str, held: bool) -> None:
     print(f"  {'held ' if held else 'BROKE'}  {name:<44} asked {asked:<26} measured {measured}", flush=True)
     if not held:
-        FAILURES.append(name)
+        FAILURES.append(f"{name} ({os.environ['TALKA_ENGINE']})")
 
 
 def exact_counts(folder: Path) -> None:
@@ -173,11 +175,17 @@ def memory() -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        exact_counts(Path(folder))
-    delay()
-    stall()
-    memory()
+    for engine in sys.argv[1:] or ("native", "python"):
+        if engine == "native" and (obstacle := native.available()) is not None:
+            print(f"There is no native engine: {obstacle}")
+            continue
+        print(f"The {engine} engine", flush=True)
+        os.environ["TALKA_ENGINE"] = engine
+        with tempfile.TemporaryDirectory() as folder:
+            exact_counts(Path(folder))
+        delay()
+        stall()
+        memory()
     if FAILURES:
         sys.exit(f"{len(FAILURES)} did not hold: {', '.join(FAILURES)}")
     print("Everything held.")
