@@ -574,6 +574,7 @@ class LoadJob:
                 effects += self._stop(now, run)
             elif length_ns is not None and now - run.origin_ns > length_ns:
                 run.stopped_ns = run.origin_ns + length_ns
+                effects += self._give_up_waiting(now, run, run.stopped_ns)
         elif now > max(run.stopped_ns, self.taken_up_ns) + self.spec.settings.grace_ns + STOP_SLACK_NS:
             for core, _, _ in self._cores_of(run):
                 if core not in self.arriving:
@@ -619,12 +620,18 @@ class LoadJob:
     def _stop(self, now: int, run: WorkflowRun) -> list[Effect]:
         run.stopped_ns = run.stopped_ns or now
         effects: list[Effect] = []
-        for core, shard, attempt in self._cores_of(run):
+        for core, _, attempt in self._cores_of(run):
             if attempt.went_ns:
                 effects.append(Send(core, Stop()))
-            else:  # a replacement that has not begun has nothing to finish
+        return effects + self._give_up_waiting(now, run, now)
+
+    def _give_up_waiting(self, now: int, run: WorkflowRun, end_ns: int) -> list[Effect]:
+        """A replacement that has not begun has nothing to finish."""
+        effects: list[Effect] = []
+        for core, shard, attempt in self._cores_of(run):
+            if not attempt.went_ns:
                 del self._running[core]
-                self._close_gap(run, shard, now)
+                self._close_gap(run, shard, end_ns)
                 effects += [KillCore(core), *self._shard_done(now, run, shard)]
         return effects
 
