@@ -113,6 +113,7 @@ class SubmitConnection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[SubmitAnswer]] = {}
         self._sent = 0
         self._unsent = 0
+        self._has_turn = False
         self._has_room = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -145,9 +146,11 @@ class SubmitConnection(asyncio.Protocol):
         self._sent += 1
         self._protocol.send_text(content)
         self._unsent += 1
-        if self._unsent == 1:
-            # What is submitted within one turn of the loop goes out together.
-            self._loop.call_soon(self._flush)
+        if not self._has_turn:
+            # The first of a turn of the loop goes out at once, those that follow it in the same turn together.
+            self._has_turn = True
+            self._loop.call_soon(self._end_turn)
+            self._flush()
         elif self._unsent >= FLUSH_FRAMES:
             self._flush()
         return answer
@@ -279,6 +282,10 @@ class SubmitConnection(asyncio.Protocol):
         self._protocol.fail(1002, what[:100])
         self._write()
         self._transport.abort()
+
+    def _end_turn(self) -> None:
+        self._has_turn = False
+        self._flush()
 
     def _flush(self) -> None:
         if self._unsent:

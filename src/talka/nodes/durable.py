@@ -140,23 +140,32 @@ class DurableJobs(DagReading):
             return
         rest: list[object] = []
         told: list[CallAnswered | DagEnded] = []
+        held: list[int] = []
         for effect in effects:
-            if isinstance(effect, CallAnswered | DagEnded):
-                told.append(effect)
-            elif isinstance(effect, Commit | Fetch):
-                self.carry_out(effect)
-            else:
-                rest.append(effect)
+            match effect:
+                case Commit(ticket=ticket, changes=changes):
+                    if self._store.commit(ticket, changes):
+                        held.append(ticket)
+                case Fetch():
+                    self._fetch(effect)
+                case CallAnswered() | DagEnded():
+                    told.append(effect)
+                case _:
+                    rest.append(effect)
         manager = self._node.manager
         if rest or self.durable.next_tick_at < manager.next_tick_at:
             self._node.perform(manager.act(boottime_ns(), rest))
         for news in told:
             self.carry_out(news)
+        if held:
+            self._committed(held)
 
     def carry_out(self, effect: Commit | Fetch | CallAnswered | DagEnded) -> None:
         match effect:
             case Commit(ticket=ticket, changes=changes):
-                self._store.commit(ticket, changes)
+                if self._store.commit(ticket, changes):
+                    # Not at once: whoever calls is in the midst of other effects.
+                    asyncio.get_running_loop().call_soon(self._committed, [ticket])
             case Fetch():
                 self._fetch(effect)
             case CallAnswered():

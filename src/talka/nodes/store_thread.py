@@ -69,12 +69,13 @@ class StoreThread:
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
-    def commit(self, ticket: int, changes: Sequence[Change]) -> None:
+    def commit(self, ticket: int, changes: Sequence[Change]) -> bool:
+        """Whether it holds already: then it is not answered."""
         if not self._is_awake and self._is_quick and self._is_made_here(changes):
-            self._loop.call_soon(self._on_committed, [ticket])
-            return
+            return True
         self._waiting.append((ticket, changes))
         self._order(self._write)
+        return False
 
     def _order(self, work: Callable[[], object]) -> None:
         if not self._is_awake:
