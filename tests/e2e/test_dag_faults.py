@@ -161,17 +161,6 @@ def test_a_task_with_which_processes_die_is_a_dead_letter_with_all_attempts_and_
     assert again["counts"] == {"completed": 3}
 
 
-def test_a_handler_that_blocks_its_event_loop_beyond_the_lease_is_not_given_to_another(cluster: DagCluster) -> None:
-    seconds = LEASE_S * 2.4
-    job = cluster.dag("blocked", {"id": "blocked", "handler": "block", "config": seconds})
-
-    facts = cluster.wait_for_end(job)
-
-    assert facts["state"] == "completed"
-    assert len(cluster.ledger(job=job, word="began")) == 1
-    assert cluster.tasks(job)["blocked"]["attempts"] == 1
-
-
 @pytest.mark.serial
 def test_a_handler_that_blocks_for_twenty_short_leases_is_not_given_to_another(tmp_path: Path) -> None:
     lease_s = 0.5
