@@ -156,7 +156,8 @@ def show_workflow(page: Page, workflow: Workflow) -> None:
         show_step(page, step, room)
     if workflow.implied_vus:
         known = f"of {workflow.mean_vus:,.1f}" if workflow.mean_vus is not None else f"of at most {workflow.vus:,}"
-        page.sentence(f"throughput x time of an iteration: {workflow.implied_vus:,.1f} {known} VUs")
+        implied = f"{workflow.implied_vus:,.1f}" if workflow.implied_vus >= 1 else f"{workflow.implied_vus:.2g}"
+        page.sentence(f"throughput x time of an iteration: {implied} {known} VUs")
     others = [glued(f"{step.name} {runs_text(step)}") for step in workflow.steps if not step.measured]
     if others:
         page.sentence("; ".join(others), lead="not measured: ")
