@@ -255,6 +255,17 @@ class Cluster:
         self.wait(self.leader, within_s, "one leader that all agree on")
         return self.leader()
 
+    def wait_for_voters(self) -> str:
+        """Until all voters of a new group take part. A majority founds it, and the leader brings the others in: without it
+        before that, those are too few of whom the group knows the disks."""
+
+        def all_take_part() -> bool:
+            return all(self.told(name, "leader")["phase"] == "active" for name in self.up)
+
+        self.wait_for_leader()
+        self.wait(all_take_part, SOON_S, "all voters to take part")
+        return self.wait_for_leader()
+
     def said(self, kind: str, /, **facts: Any) -> list[tuple[str, dict[str, Any]]]:
         """(who, event) of all lives of all members."""
         return [

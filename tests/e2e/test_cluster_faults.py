@@ -97,7 +97,7 @@ def test_a_member_stalled_while_it_suspects_another_hears_the_refutation_before_
 @pytest.mark.serial
 def test_another_leader_is_elected_when_the_leader_is_killed(members: Cluster) -> None:
     members.start_all("abcde", *VOTERS)
-    first = members.wait_for_leader()
+    first = members.wait_for_voters()
     first_term = members.up[first].term
 
     members.kill(first)
@@ -136,7 +136,7 @@ def test_voters_that_all_die_at_once_agree_on_one_leader_again_and_terms_never_g
 @pytest.mark.serial
 def test_a_leader_that_is_told_to_stop_hands_over_and_says_good_bye(members: Cluster) -> None:
     members.start_all("abcde", *VOTERS)
-    first = members.wait_for_leader()
+    first = members.wait_for_voters()
 
     assert members.stop(first) == 0
     members.wait_for_leader()
@@ -150,7 +150,7 @@ def test_a_leader_that_is_told_to_stop_hands_over_and_says_good_bye(members: Clu
 @pytest.mark.serial
 def test_a_leader_that_was_stalled_follows_the_one_elected_meanwhile(members: Cluster) -> None:
     members.start_all("abcde", *VOTERS)
-    first = members.wait_for_leader()
+    first = members.wait_for_voters()
     others = [life for name, life in members.up.items() if name != first]
 
     members.signal(first, signal.SIGSTOP)

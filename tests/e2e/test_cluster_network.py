@@ -103,7 +103,7 @@ def test_a_leader_cut_off_from_the_majority_steps_down_and_follows_the_next_one(
 ) -> None:
     cluster = cut_members
     cluster.start_all("abcde", "--voters", "a,b,c,d,e")
-    first = cluster.wait_for_leader()
+    first = cluster.wait_for_voters()
     others = {name: life for name, life in cluster.up.items() if name != first}
 
     for other in others:
