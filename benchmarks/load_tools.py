@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
@@ -101,25 +102,26 @@ class Case(msgspec.Struct, frozen=True):
         return ADDRESSES[self.target]
 
 
-class Tool:
+class Tool(ABC):
     """A generator. `missing` says why it cannot be had here, and is empty when it can."""
 
     name = ""
     codes: tuple[int, ...] = (0,)
     """With which of these it ends when it has measured."""
 
-    def missing(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def missing(self) -> str: ...
 
     def version(self) -> str:
         return ""
 
+    @abstractmethod
     def command(self, case: Case, seconds: int, folder: Path) -> list[str]:
         """For so many seconds of load; may write what it needs into the folder, where it will run."""
-        raise NotImplementedError
 
     def note(self, reading: Reading, output: str, folder: Path) -> None:
-        """Put its own words into the reading."""
+        """Put its own words into the reading. Some say nothing of use."""
+        return
 
     def measure(self, case: Case, server: Server, folder: Path, window_s: float, seconds: int) -> Reading:
         with Run.started(self.command(case, seconds, folder), server, folder) as run:
