@@ -32,12 +32,17 @@ class CoreTimer:
             self._handle = None
         self._at = at
         if at < NEVER:
-            # In whole milliseconds, rounded up: uvloop rounds to the nearest, and what fires too early fires again and
-            # again until its time has come.
-            delay_ms = -(-max(0, at - boottime_ns()) // MILLISECOND)
-            self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_due)
+            self._wait()
+
+    def _wait(self) -> None:
+        # In whole milliseconds, rounded up: uvloop rounds to the nearest.
+        delay_ms = -(-max(0, self._at - boottime_ns()) // MILLISECOND)
+        self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_due)
 
     def _on_due(self) -> None:
+        if boottime_ns() < self._at:  # uvloop counts from the millisecond that has begun: up to one too early
+            self._wait()
+            return
         self._handle, self._at = None, NEVER
         try:
             self._fire()
