@@ -236,20 +236,24 @@ class Cluster:
 
     # What they believe
 
+    def members_up(self) -> dict[str, Life]:
+        return self.up
+
     def all_agree(self) -> bool:
-        names = set(self.up)
-        return all(life.view == names - {name} for name, life in self.up.items())
+        lives = self.members_up()
+        return all(life.view == set(lives) - {name} for name, life in lives.items())
 
     def wait_until_all_agree(self, within_s: float = SOON_S) -> float:
         return self.wait(self.all_agree, within_s, f"{', '.join(self.up)} to see each other and nobody else")
 
     def leader(self) -> str:
         """The one that all who are up name under one term, itself included; empty where there is none."""
-        named = {(life.leader, life.term) for life in self.up.values()}
+        lives = self.members_up()
+        named = {(life.leader, life.term) for life in lives.values()}
         if len(named) != 1:
             return ""
         (leader, _), *_ = named
-        return leader if [name for name, life in self.up.items() if life.reigns] == [leader] else ""
+        return leader if [name for name, life in lives.items() if life.reigns] == [leader] else ""
 
     def wait_for_leader(self, within_s: float = SOON_S) -> str:
         self.wait(self.leader, within_s, "one leader that all agree on")
@@ -260,7 +264,7 @@ class Cluster:
         before that, those are too few of whom the group knows the disks."""
 
         def all_take_part() -> bool:
-            return all(self.told(name, "leader")["phase"] == "active" for name in self.up)
+            return all(self.told(name, "leader")["phase"] == "active" for name in self.members_up())
 
         self.wait_for_leader()
         self.wait(all_take_part, SOON_S, "all voters to take part")

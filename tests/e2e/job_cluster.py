@@ -169,22 +169,9 @@ class JobCluster(Cluster):
                 process.kill()
         assert not names, f"left behind {LEFT_BEHIND_S:g} s after all nodes were killed: {names}"
 
-    # What managers believe. Workers are no members.
-
-    def _managers_up(self) -> dict[str, Life]:
+    def members_up(self) -> dict[str, Life]:
+        """Workers are no members."""
         return {name: self.up[name] for name in self.managers if name in self.up}
-
-    def all_agree(self) -> bool:
-        lives = self._managers_up()
-        return all(life.view == set(lives) - {name} for name, life in lives.items())
-
-    def leader(self) -> str:
-        lives = self._managers_up()
-        named = {(life.leader, life.term) for life in lives.values()}
-        if len(named) != 1:
-            return ""
-        (leader, _), *_ = named
-        return leader if [name for name, life in lives.items() if life.reigns] == [leader] else ""
 
     @staticmethod
     def now() -> float:

@@ -65,6 +65,7 @@ def under_way(cluster, truth, *options: str, tasks: int = 2, requests: int = 50,
 
 def led_apart(cluster, job_server, *options: str):
     """A job that runs, led by another manager than the one that leads the cluster; and the server's count of it."""
+    cluster.wait_for_voters()
     for _ in range(12):
         truth = Truth(job_server)
         started = cluster.start_submit(PLAIN, *options)

@@ -108,6 +108,7 @@ def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
     gates = {"GATES": str(cluster.folder)}
     submitted = cluster.start_submit(STAGES, "--cores", "2", "--grace", "90s", "--env", "GATES", env=gates)
     cluster.wait_until_running(submitted.job(), tasks=2)
+    cluster.wait_for_voters()
 
     for name in cluster.managers:
         cluster.replace(name, by_next=by_next)
@@ -116,7 +117,8 @@ def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
             until(cluster.unread, cluster, SOON_S, "the present version to count what it cannot read")
     for stage, name in enumerate(cluster.workers, 2):
         cluster.replace(name, by_next=by_next, stage=stage)
-    assert {worker.version for worker in cluster.client().workers()} == {f"{VERSION}+next" if by_next else VERSION}
+    client, versions = cluster.client(), {f"{VERSION}+next" if by_next else VERSION}
+    until(lambda: {each.version for each in client.workers()} == versions, cluster, SOON_S, "all to be replaced")
     assert submitted.process.poll() is None, "the job ended before the last node was replaced: this proves nothing"
     for stage in range(2 + len(cluster.workers), STAGE_COUNT + 1):
         cluster.open_gate(stage)
