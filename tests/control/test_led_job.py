@@ -70,7 +70,7 @@ def record_of(*workflows: WorkflowOrder, cores: int = 1, workers: tuple[str, ...
     return JobRecord(
         job="b4k7",
         order=order,
-        state=JobState.RUNNING,
+        state=JobState.DISPATCHING,
         number=1,
         fence=FENCE,
         pool=cores * len(workers),
@@ -864,6 +864,6 @@ def test_what_is_known_of_a_job_is_told() -> None:
     assert led.led.next_tick_at == 0
 
     assert led.led.name == "b4k7"
-    assert led.led.facts().state is JobState.RUNNING, "as it is on record"
+    assert led.led.facts().state is JobState.DISPATCHING, "as it is on record"
     assert led.led.places() == {"w1": 1, "w2": 1}
     assert led.led.warnings() == ()

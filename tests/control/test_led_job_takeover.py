@@ -12,7 +12,7 @@ import pytest
 from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.clock_offsets import ClockOffsets
-from talka.control.led_job import LedJob
+from talka.control.led_job import START_DELAY_NS, LedJob
 from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.speech import Speak
 from talka.stats.tally import Tally
@@ -75,14 +75,21 @@ def result_of(attempt: int, **more: Any) -> bytes:
     return encode_result(AttemptResult("b4k7", attempt, Tally(started=9, iterations=9), [], ended_at_ns=SECOND, **more))
 
 
+RESULT = result_of(1)
+
+
 def shards_of(closed: Mapping[int, bytes], **more: Any) -> tuple[ShardEntry, ...]:
     return tuple(
         ShardEntry(
             number - 1,
             1,
             2,
-            (AttemptEntry(number, place, sha256(closed[number]).digest() if number in closed else b""),),
-            **more,
+            **{
+                "attempts": (
+                    AttemptEntry(number, place, sha256(closed[number]).digest() if number in closed else b""),
+                ),
+                **more,
+            },
         )
         for number, place in PLACES.items()
     )
@@ -420,13 +427,12 @@ def test_clocks_are_asked_for_at_once() -> None:
 
 def test_tasks_that_run_tell_that_the_load_has_begun_when_the_record_does_not() -> None:
     heir = Heir(account_of(TaskState.ASSIGNED))
+    heir.learn_clock("w2")
 
     heir.found(runs(1), TaskFacts(2, "armed"))
 
     assert heir.state is TaskState.RUNNING
-    assert heir.running == {1: (True, START_NS - 2 * SECOND), 2: (False, 0)}
-    heir.learn_clock("w2")
-    heir.say("w2", Report("b4k7", 2, encode(Armed())))
+    assert heir.running == {1: (True, START_NS - 2 * SECOND), 2: (True, heir.now)}
     (start,) = said(heir.recorded(), Start)
     assert (start.start_at_ns, start.origin_ns) == (heir.now, START_NS - 2 * SECOND)
     assert heir.led.job is not None
@@ -436,7 +442,7 @@ def test_tasks_that_run_tell_that_the_load_has_begun_when_the_record_does_not() 
 def test_it_does_not_matter_which_of_the_tasks_runs() -> None:
     heir = Heir(account_of(TaskState.ASSIGNED))
 
-    heir.found(TaskFacts(1, "armed"), runs(2))
+    heir.found(TaskFacts(1, "arming"), runs(2))
 
     assert heir.state is TaskState.RUNNING
     assert heir.running == {1: (False, 0), 2: (True, START_NS - 2 * SECOND)}
@@ -450,19 +456,100 @@ def test_when_the_plan_of_a_workflow_began_is_told_by_the_record_where_it_is_the
     assert heir.running == {1: (True, START_NS - 2 * SECOND), 2: (True, START_NS - 2 * SECOND)}
 
 
-@pytest.mark.parametrize("stage", ["arming", "armed"])
-def test_tasks_that_have_not_begun_start_when_they_say_again_that_they_are_armed(stage: TaskStage) -> None:
+def test_tasks_that_have_not_begun_start_when_they_are_armed() -> None:
     heir = Heir(account_of(TaskState.ASSIGNED))
-    effects = heir.found(TaskFacts(1, stage), TaskFacts(2, stage))
+    effects = heir.found(TaskFacts(1, "arming"), TaskFacts(2, "armed"))
     assert said(effects, Assign) == []
-    assert heir.running == {1: (False, 0), 2: (False, 0)}
+    assert heir.running == {1: (False, 0), 2: (True, 0)}
     for worker in PLACES.values():
         heir.learn_clock(worker)
 
     heir.say("w1", Report("b4k7", 1, encode(Armed())))
-    heir.say("w2", Report("b4k7", 2, encode(Armed())))
 
     assert [worker for worker, _ in told(heir.recorded(), Start)] == ["w1", "w2"]
+
+
+def test_tasks_that_are_armed_need_not_say_it_again() -> None:
+    heir = Heir(account_of(TaskState.ASSIGNED))
+    for worker in PLACES.values():
+        heir.learn_clock(worker)
+
+    heir.found(TaskFacts(1, "armed"), TaskFacts(2, "armed"))
+
+    assert [worker for worker, _ in told(heir.recorded(), Start)] == ["w1", "w2"]
+    assert said(heir.say("w1", Report("b4k7", 1, encode(Armed()))), Start) == []
+
+
+def test_tasks_that_are_armed_do_not_start_in_a_job_that_is_to_be_cancelled() -> None:
+    heir = Heir(account_of(TaskState.ASSIGNED), cancel="alice said so")
+
+    heir.found(TaskFacts(1, "armed"), TaskFacts(2, "armed"))
+
+    assert said(heir.recorded(), Start) == []
+
+
+# -- a start that was decided, and the manager was lost before it could tell
+
+
+def start_of(effects: list[object]) -> list[tuple[str, int, int]]:
+    return [(worker, start.start_at_ns, start.origin_ns) for worker, start in told(effects, Start)]
+
+
+@pytest.mark.parametrize("stage", ["arming", "armed"])
+def test_a_start_that_no_worker_was_told_of_is_decided_again(stage: TaskStage) -> None:
+    heir = Heir(account_of())
+    for worker in PLACES.values():
+        heir.learn_clock(worker)
+
+    heir.found(TaskFacts(1, stage), TaskFacts(2, "armed"))
+    heir.say("w1", Report("b4k7", 1, encode(Armed())))
+
+    instant = heir.now + START_DELAY_NS
+    assert start_of(heir.recorded()) == [("w1", instant, instant), ("w2", instant, instant)]
+    assert heir.led.job is not None
+    assert (heir.led.job.origin_ns, heir.led.job.lost) == (instant, [])
+    assert {account.state for account in said(heir.effects, Account)} == {JobState.RUNNING}
+
+
+def test_a_start_that_one_worker_was_told_of_stands() -> None:
+    heir = Heir(account_of())
+    heir.learn_clock("w2")
+
+    heir.found(runs(1), TaskFacts(2, "armed"))
+
+    assert start_of(heir.recorded()) == [("w2", heir.now, START_NS - 2 * SECOND)]
+    assert heir.led.job is not None
+    assert [lost.cause for lost in heir.led.job.lost] == ["was told to start late: its manager was lost"]
+
+
+def test_a_start_stands_when_a_worker_that_may_have_been_told_of_it_is_lost() -> None:
+    heir = Heir(account_of(), grants=(W1, W2_LOST))
+    heir.learn_clock("w1")
+
+    heir.has("w1", TaskFacts(1, "armed"))
+
+    assert start_of(heir.recorded()) == [("w1", heir.now, START_NS - 2 * SECOND)]
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        (shards_of({1: RESULT}, is_done=True)[0], shards_of({})[1]),
+        (shards_of({1: RESULT})[0], shards_of({})[1]),
+        (shards_of({}, gap=0)[0], shards_of({})[1]),
+        (shards_of({}, attempts=(AttemptEntry(3, "w1"), AttemptEntry(1, "w1")))[0], shards_of({})[1]),
+    ],
+    ids=["done", "accepted", "with a gap", "replaced"],
+)
+def test_a_start_stands_when_something_has_come_of_it(shards: tuple[ShardEntry, ...]) -> None:
+    heir = Heir(account_of(shards=shards, attempts=3, lost=(("Shop", Gap(0, "died", 0, 0, 6, 0)),)))
+    heir.learn_clock("w2")
+    if shards[0].attempts[0].digest:
+        heir.take(heir.led.on_blob(heir.now, digest_of(RESULT), RESULT))
+
+    heir.found(TaskFacts(1, "arming"), TaskFacts(2, "armed"))
+
+    assert start_of(heir.recorded()) == [("w2", heir.now, START_NS - 2 * SECOND)]
 
 
 def test_tasks_that_no_worker_knows_are_assigned_under_the_new_fence_once_one_account_is_on_record() -> None:
@@ -530,7 +617,7 @@ def test_a_worker_that_answered_and_was_lost_before_all_had_is_lost_all_the_same
     effects = heir.has("w1", TaskFacts(1, "armed"))
 
     assert TaskLost("b4k7", 2, "w2", "its lease is over") in effects
-    assert heir.running == {1: (False, 0), 2: (False, 0)}
+    assert heir.running == {1: (True, 0), 2: (False, 0)}
 
 
 @pytest.mark.parametrize("grants", [(W1, W2_LOST, W3), (W1, W2, W3)], ids=["worker", "task"])

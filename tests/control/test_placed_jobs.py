@@ -13,6 +13,7 @@ from talka.control.shard_run import LostShard
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.shards import Armed, Gap, Go, Stop
+from talka.work.lifecycle import TaskState
 from talka.work.load import Shard, Slice
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, SharedIterations
 
@@ -373,6 +374,26 @@ def test_a_task_that_the_manager_before_did_not_start_begins_late_and_that_is_to
 
     assert gaps(driven) == [(1, 0.0, 1.0, 50)]
     assert driven.job.lost[0].cause == "was told to start late: its manager was lost"
+
+
+def test_a_task_that_was_not_started_before_its_plan_was_over_is_missing_whole(job_of: JobOf) -> None:
+    driven = taken_up(job_of)
+
+    assert KillCore(2) in driven.later(10).tick()
+
+    assert gaps(driven) == [(1, 0.0, 10.0, 500)]
+    assert driven.job.lost[0].cause == "was never told to start: its manager was lost"
+
+
+def test_the_clock_of_a_job_goes_on_when_one_of_its_workflows_is_started_anew(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS, "Bank": ARRIVALS}, places={"w1": 1, "w2": 1})
+    driven.run()
+    job, bank = driven.job, driven.job.workflows["Bank"]
+    origin_ns = job.origin_ns
+
+    job.start_anew(bank)
+
+    assert (bank.state, bank.origin_ns, job.origin_ns) == (TaskState.ASSIGNED, 0, origin_ns)
 
 
 def test_a_task_that_is_lost_before_anybody_started_it_leaves_a_gap_too(job_of: JobOf) -> None:

@@ -20,6 +20,7 @@ from talka.control.job_account import account_of, closed_of, resume, spec_of
 from talka.control.job_view import facts_of
 from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.shard_run import ShardRun
 from talka.control.speech import Speak
 from talka.control.take_over import TakeOver
 from talka.errors import Untrusted
@@ -430,6 +431,8 @@ class LedJob:
         for run in job.workflows.values():
             if not run.is_under_way:
                 continue
+            if run.state is TaskState.RUNNING and not run.stopped_ns and all(map(self._waits, run.shards)):
+                job.start_anew(run)
             for shard in run.shards:
                 if shard.is_done:
                     continue
@@ -444,8 +447,25 @@ class LedJob:
         effects += self._carry_out(now, job.start(now))
         if self.record.cancel and job.interrupted_by is None and not job.ended_ns:
             effects += self._carry_out(now, job.interrupt(now, "cancel"))
-        elif job.interrupted_by is not None or job.aborted is not None:
+        elif job.is_stopping:
             effects += self._carry_out(now, job.stop_again(now))
+        return effects + self._go_on_arming(now)
+
+    def _waits(self, shard: ShardRun) -> bool:
+        """Nothing of it was ever started."""
+        attempt = shard.current
+        is_first = not shard.is_done and shard.gap is None and len(shard.attempts) == 1
+        return is_first and attempt.core not in self._closed and self._take_over.waits(attempt.place, attempt.core)
+
+    def _go_on_arming(self, now: int) -> list[object]:
+        """Those that are armed may have said so before everybody had answered: they need not say it again."""
+        assert self.job is not None
+        effects: list[object] = []
+        for core, (_, _, attempt) in list(self.job.running().items()):
+            facts = self._take_over.facts(attempt.place, core) if self._take_over.has(attempt.place) else None
+            is_here = core in self.job.running() and core not in self._losses
+            if is_here and facts is not None and facts.state == "armed":
+                effects += self._carry_out(now, self.job.on_message(now, core, Armed()))
         return effects
 
     def _take_up(self, now: int, core: int, worker: str, is_running: bool, origin_ns: int) -> list[object]:
@@ -666,7 +686,9 @@ class LedJob:
             return JobState.CANCELLING
         if self.job.ended_ns:
             return JobState.COMPLETING
-        return JobState.RUNNING if self.job.origin_ns else JobState.DISPATCHING
+        # Once it ran it stays so, also when its start was decided again.
+        has_begun = self.job.origin_ns or self.record.state is JobState.RUNNING
+        return JobState.RUNNING if has_begun else JobState.DISPATCHING
 
     def _account(self, now: int) -> list[object]:
         """Tell the leader what is to be on record, if it is not."""

@@ -309,6 +309,12 @@ class LoadJob:
         own = shard.shard.count if self.places is not None and attempt.place in self.places else 0
         return sum(self._free_places().values()) + own
 
+    def start_anew(self, run: WorkflowRun) -> None:
+        """Its start was decided, and no core was told of it or ever will be: it is decided again."""
+        run.state, run.origin_ns = TaskState.ASSIGNED, 0
+        if not any(other.origin_ns for other in self.workflows.values()):
+            self.origin_ns = 0
+
     def stop_again(self, now: int) -> list[Effect]:
         """Tell those that run to stop: the manager before may have died before it did."""
         return self._stop_all(now)
@@ -626,11 +632,14 @@ class LoadJob:
         return effects + self._give_up_waiting(now, run, now)
 
     def _give_up_waiting(self, now: int, run: WorkflowRun, end_ns: int) -> list[Effect]:
-        """A replacement that has not begun has nothing to finish."""
+        """What has not begun has nothing to finish."""
         effects: list[Effect] = []
         for core, shard, attempt in self._cores_of(run):
             if not attempt.went_ns:
                 del self._running[core]
+                if shard.gap is None:  # no replacement
+                    shard.gap = self._gap_after(now, run, shard, "was never told to start: its manager was lost")
+                    self.own_lost.append(shard.gap)
                 self._close_gap(run, shard, end_ns)
                 effects += [KillCore(core), *self._shard_done(now, run, shard)]
         return effects
