@@ -82,7 +82,7 @@ class Duties(Observer):
             "job": name,
             "started": {run.spec.name: run.tally().started for run in job.workflows.values()},
             "states": {run.spec.name: str(run.state) for run in job.workflows.values()},
-            "lost": [[lost.workflow, lost.from_ns, lost.to_ns] for lost in job.lost],
+            "lost": [[lost.workflow, lost.shard, lost.from_ns, lost.to_ns] for lost in job.lost],
         }
         state, reason = JobState.COMPLETED, ""
         if job.interrupted_by is not None:

@@ -39,7 +39,8 @@ class Document(msgspec.Struct, frozen=True):
     job: str
     started: dict[str, int]
     states: dict[str, str]
-    lost: list[tuple[str, int, int]]
+    lost: list[tuple[str, int, int, int]]
+    """Workflow, first shard, from and to."""
 
 
 def manager_on(host: Host) -> Manager | None:
@@ -159,6 +160,15 @@ class JobHistory(Observer):
                 world.violate("I5", f"job {job} was acknowledged, and the leader's records do not have it")
 
 
+def never_began(runs: list[CoreRun]) -> list[int]:
+    """The first shards of tasks of which no shard was told to go, by this attempt or by another."""
+    began = {run.arm.shard.index for run in runs if run.go is not None}
+    tasks: dict[int, set[int]] = {}
+    for run in runs:
+        tasks.setdefault(run.attempt, set()).add(run.arm.shard.index)
+    return [min(shards) for shards in tasks.values() if not shards & began]
+
+
 class CountsAreTrue(Observer):
     """I6: of an attempt one result counts, and no more than was run; what is missing from a job's result is told."""
 
@@ -228,9 +238,13 @@ class CountsAreTrue(Observer):
                 text = f"its result has {counted} iterations, and those accepted add up to {counts}"
                 world.violate("I6", f"{what}: {text}")
             elif counted < truth and document.states[workflow] == "completed":
-                if not any(name == workflow for name, _, _ in document.lost):
+                if not any(lost[0] == workflow for lost in document.lost):
                     text = f"its result has {counted} of {truth} iterations and tells of no loss"
                     world.violate("I6", f"{what}: {text}")
+            if document.states[workflow] == "completed":
+                told = {shard for name, shard, _, _ in document.lost if name == workflow}
+                for shard in sorted(set(never_began(mine)) - told):
+                    world.violate("I6", f"{what}: shard {shard} was never started, and its result does not tell")
 
 
 class OneAttemptAtATime(Observer):
