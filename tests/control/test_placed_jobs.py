@@ -385,6 +385,26 @@ def test_a_task_that_was_not_started_before_its_plan_was_over_is_missing_whole(j
     assert driven.job.lost[0].cause == "was never told to start: its manager was lost"
 
 
+def test_a_task_that_a_cancel_ended_before_the_manager_heard_of_it_cancels_the_job(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS, "Later": {"after": {"Shop"}}}, places={"w1": 1, "w2": 1})
+    driven.run()
+
+    assert driven.later(1).result(1, is_cancelled=True) == [Send(2, Stop())]
+    assert driven.result(2, is_cancelled=True) == [JobEnded()]
+
+    assert driven.states == {"Shop": "cancelled", "Later": "cancelled"}
+    assert driven.job.interrupted_by == "cancel"
+
+
+def test_a_task_that_a_cancel_ended_before_it_began_cancels_the_job(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1})
+    driven.start()
+
+    assert driven.result(1, is_cancelled=True) == [KillCore(2), JobEnded()]
+
+    assert driven.states == {"Shop": "cancelled"}
+
+
 def test_the_clock_of_a_job_goes_on_when_one_of_its_workflows_is_started_anew(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS, "Bank": ARRIVALS}, places={"w1": 1, "w2": 1})
     driven.run()

@@ -680,6 +680,20 @@ def test_the_manager_that_leads_a_job_is_told_that_it_is_cancelled(office: Offic
     assert (to, record.cancel, record.state) == ("m1", "cancelled", JobState.CANCELLING)
 
 
+def test_what_is_not_on_disk_when_it_is_to_be_told_is_told_as_soon_as_it_is(office: Office, order_of: OrderOf) -> None:
+    """A write that ends may be of a record that has changed since: an account came in between."""
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    office.group.hold()
+    office.ask("cancel", CancelCall(job))
+    office.account(job, 1)
+
+    assert office.registry.lead_message(job) == []
+    told = [effect for effect in office.group.write() if isinstance(effect, LeadWanted)]
+
+    assert told == [LeadWanted(job), LeadWanted(job)], "one is that of the cancel"
+
+
 def test_a_job_that_is_being_cancelled_stays_so_until_it_has_ended(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id

@@ -596,6 +596,17 @@ def test_one_that_is_stopped_before_it_began_ends_with_nothing() -> None:
     assert (driven.task.stage, result.tally, result.started_at_ns, result.ended_at_ns) == ("ended", Tally(), 0, 0)
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_the_result_tells_whether_it_ended_with_its_job(is_cancelled: bool) -> None:
+    driven = Driven(vus(), count=1).run()
+    driven.take(driven.task.stop(driven.now, is_cancelled=is_cancelled))
+    driven.take(driven.task.stop(driven.now, is_cancelled=not is_cancelled))
+
+    driven.finish(1)
+
+    assert driven.task.result().is_cancelled is is_cancelled
+
+
 def test_cores_that_do_not_stop_in_time_are_killed() -> None:
     driven = Driven(vus()).run()
     driven.later(1).stop()

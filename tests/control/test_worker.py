@@ -1297,6 +1297,19 @@ def test_jobs_that_were_cancelled_are_stopped_also_when_the_order_did_not_reach_
     assert rig.all(Send) == [Send(core, Stop()) for core in cores]
 
 
+def test_the_result_of_what_its_worker_stopped_says_that_the_job_is_cancelled() -> None:
+    """The manager that leads it may not have heard: to it this would be a task that did all it was asked to."""
+    rig = Rig()
+    cores = rig.running(1)
+    rig.renew(cancelled=("job",))
+
+    for core in cores:
+        rig.finish(core)
+        rig.exit(core)
+
+    assert decode_result(rig.disk["result/job/1"]).is_cancelled
+
+
 def test_what_has_ended_of_a_cancelled_job_stays() -> None:
     rig = Rig()
     rig.ended(1)

@@ -184,6 +184,7 @@ def a_result() -> AttemptResult:
         gaps=(Gap(1, "was killed by SIGKILL", SECOND, 2 * SECOND, 3, 40),),
         engine="python",
         worker="w1",
+        is_cancelled=True,
     )
 
 

@@ -551,7 +551,11 @@ class LoadJob:
         self.engine = engines_of(self.engine, result.engine)
         for window in attempt.on_result(now, result, self.origin_ns):
             self.timeline.add(window)
-        return self._on_final(now, core, result.provided, result.notes, result.failure)
+        is_news = result.is_cancelled and not self.is_stopping
+        if is_news:
+            self.interrupted_by = "cancel"  # else what stopped early would pass for what was asked for
+        effects = self._on_final(now, core, result.provided, result.notes, result.failure)
+        return [*effects, *self._stop_all(now)] if is_news else effects
 
     def _on_final(
         self, now: int, core: int, provided: dict[str, bytes], notes: Sequence[str], failure: str | None

@@ -295,7 +295,7 @@ class Registry:
         if record is None or is_final(record.state) or not record.owner:
             return []
         if not self.book.is_written(job):
-            return []  # said when it is
+            return self.book.once_written(record, LeadWanted(job))
         return [Speak(record.owner, Lead(encode_record(record)), Lane.CONTROL)]
 
     def _regrant(self, now: int, record: JobRecord) -> JobRecord:

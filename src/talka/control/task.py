@@ -74,7 +74,7 @@ class Task:
         """By shard: how the last core went that died before it began."""
         self._stopped_ns = 0
         """From when on it starts nothing new: it was told to stop, or its plan is over."""
-        self._is_told_to_stop = False
+        self._is_told_to_stop = self._is_cancelled = False
         self._failure: str | None = None
         self._notes: list[str] = []
         self._engine = ""
@@ -143,11 +143,11 @@ class Task:
                 self._open_gap(shard, cause, start.start_at_ns, now)
         return self._planned(effects)
 
-    def stop(self, now: int) -> list[CoreEffect]:
+    def stop(self, now: int, *, is_cancelled: bool = False) -> list[CoreEffect]:
         """Start nothing new, finish what is under way. A task that has not begun has nothing to finish."""
         if self._is_told_to_stop or self.stage == "ended":
             return []
-        self._is_told_to_stop = True
+        self._is_told_to_stop, self._is_cancelled = True, is_cancelled
         self._stopped_ns = self._stopped_ns or now
         effects: list[CoreEffect] = []
         for core, (shard, attempt) in list(self._running.items()):
@@ -234,6 +234,7 @@ class Task:
             gaps=self._gaps(),
             engine=self._engine,
             worker=self._worker,
+            is_cancelled=self._is_cancelled,
         )
 
     def _starts(self) -> list[int]:

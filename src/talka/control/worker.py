@@ -263,7 +263,7 @@ class Worker:
             if held.job in renew.orphans:
                 effects += self.tasks.kill(now, held, "nobody waits for its job any more")
             elif held.job in renew.cancelled and held.stage != "ended":
-                effects += self.tasks.stop(now, held)
+                effects += self.tasks.stop(now, held, is_cancelled=True)
         return effects
 
     def _check_lease(self, now: int) -> list[object]:

@@ -173,9 +173,10 @@ class WorkerTasks:
     def go(self, now: int, held: WorkerTask, start: Start) -> list[object]:
         return [] if held.task is None else self._settle(now, held, held.task.go(now, start))
 
-    def stop(self, now: int, held: WorkerTask) -> list[object]:
+    def stop(self, now: int, held: WorkerTask, *, is_cancelled: bool = False) -> list[object]:
+        """`is_cancelled`: not by order of the manager that leads its job."""
         if held.task is not None:
-            return self._settle(now, held, held.task.stop(now))
+            return self._settle(now, held, held.task.stop(now, is_cancelled=is_cancelled))
         if held.stage == "ended":
             held.tell_again(now)
             return []

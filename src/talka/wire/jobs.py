@@ -483,6 +483,8 @@ class AttemptResult(msgspec.Struct, frozen=True):
     """Made by the manager out of the last acknowledged report: the worker was lost."""
     engine: str = ""
     worker: str = ""
+    is_cancelled: bool = False
+    """Its worker heard that the job is cancelled, maybe before the manager that leads it."""
 
 
 _result_decoder: msgspec.msgpack.Decoder[AttemptResult] = msgspec.msgpack.Decoder(AttemptResult)
