@@ -245,6 +245,8 @@ class CountsAreTrue(Observer):
                 told = {shard for name, shard, _, _ in document.lost if name == workflow}
                 for shard in sorted(set(never_began(mine)) - told):
                     world.violate("I6", f"{what}: shard {shard} was never started, and its result does not tell")
+                if any(run.final == "stop" for run in mine):
+                    world.violate("I6", f"{what}: it was stopped, and its result says that it was completed")
 
 
 class OneAttemptAtATime(Observer):
