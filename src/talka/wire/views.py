@@ -5,6 +5,7 @@ stands for what is not known or has not happened; new fields go last and have a 
 """
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -149,4 +150,10 @@ def instant_text(realtime_ms: int) -> str:
         return ""
     seconds, milliseconds = divmod(realtime_ms, 1000)
     # By seconds and a rest: a float cannot hold every millisecond.
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    return f"{_second_text(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(64)
+def _second_text(seconds: int) -> str:
+    """Kept, as most instants that are told are of now: it takes longer than all else that is told of a small job."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
