@@ -41,7 +41,7 @@ test: $(STAMP) ## every test (under 15 minutes on 2 cores)
 	@# These must have the processors when they want them, and mostly wait: what only computes takes what they leave.
 	@mkdir -p build
 	@nice -n 19 $(MAKE) --no-print-directory test-computing > build/computing.log 2>&1 & computing=$$!; \
-	 $(BIN)/python -m pytest -q -m "serial and not long" tests || { kill $$computing; exit 1; }; \
+	 $(BIN)/python -m pytest -q -m "serial and not long" tests || { kill $$computing 2> /dev/null; exit 1; }; \
 	 wait $$computing || { cat build/computing.log; exit 1; }; grep -E "^TOTAL|passed" build/computing.log
 
 # Of these the simulator, and the pure half with its coverage.

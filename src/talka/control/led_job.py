@@ -462,7 +462,7 @@ class LedJob:
         assert self.job is not None
         effects: list[object] = []
         for core, (_, _, attempt) in list(self.job.running().items()):
-            facts = self._take_over.facts(attempt.place, core) if self._take_over.has(attempt.place) else None
+            facts = self._take_over.facts(attempt.place, core)
             is_here = core in self.job.running() and core not in self._losses
             if is_here and facts is not None and facts.state == "armed":
                 effects += self._carry_out(now, self.job.on_message(now, core, Armed()))

@@ -239,8 +239,7 @@ class LoadJob:
             return self._lost_while_arming(now, run, shard, cause)
         if attempt.went_ns or shard.gap is None:
             # Else it is a replacement that never began, and the gap of the one before it stays open.
-            shard.gap = self._gap_after(now, run, shard, cause)
-            self.own_lost.append(shard.gap)
+            self._open_gap(now, run, shard, cause)
         until_ns, length_ns = now, shard.shard.length_ns
         is_over = length_ns is not None and now >= run.origin_ns + length_ns
         if not run.stopped_ns and not is_over and shard.has_more_to_run:
@@ -513,8 +512,7 @@ class LoadJob:
             # A replacement: it joins the plan where the plan is now.
             start_ns = max(now, run.origin_ns)
             if shard.gap is None and start_ns > run.origin_ns:
-                shard.gap = self._gap_after(now, run, shard, "was told to start late: its manager was lost")
-                self.own_lost.append(shard.gap)
+                self._open_gap(now, run, shard, "was told to start late: its manager was lost")
             shard.current.went_ns = start_ns
             self._close_gap(run, shard, start_ns)
             return [Send(shard.current.core, Go(start_ns, run.origin_ns, self.origin_ns))]
@@ -642,8 +640,7 @@ class LoadJob:
             if not attempt.went_ns:
                 del self._running[core]
                 if shard.gap is None:  # no replacement
-                    shard.gap = self._gap_after(now, run, shard, "was never told to start: its manager was lost")
-                    self.own_lost.append(shard.gap)
+                    self._open_gap(now, run, shard, "was never told to start: its manager was lost")
                 self._close_gap(run, shard, end_ns)
                 effects += [KillCore(core), *self._shard_done(now, run, shard)]
         return effects
@@ -673,9 +670,9 @@ class LoadJob:
         run.failure = "the worker it was given was lost before it could start, and there was no room on others"
         return self._end(now, run, TaskState.FAILED)
 
-    def _gap_after(self, now: int, run: WorkflowRun, shard: ShardRun, cause: str) -> LostShard:
+    def _open_gap(self, now: int, run: WorkflowRun, shard: ShardRun, cause: str) -> None:
         last_known_ns = max(shard.current.reported_ns, shard.current.went_ns, run.origin_ns)
-        return LostShard(
+        shard.gap = LostShard(
             workflow=run.spec.name,
             shard=shard.shard.index,
             cause=cause,
@@ -684,6 +681,7 @@ class LoadJob:
             vus_missing=shard.shard.vus,
             arrivals_missing=0,
         )
+        self.own_lost.append(shard.gap)
 
     def _close_gap(self, run: WorkflowRun, shard: ShardRun, until_ns: int) -> None:
         due_until_ns = min(until_ns, run.stopped_ns or until_ns)

@@ -67,11 +67,11 @@ class TakeOver:
         return worker in self._snapshots
 
     def facts(self, worker: str, attempt: int) -> TaskFacts | None:
-        return self._snapshots[worker].get(attempt)
+        return self._snapshots.get(worker, {}).get(attempt)
 
     def waits(self, worker: str, attempt: int) -> bool:
         """The worker has it and was not told to start it: by nobody, as it hears the manager before no more."""
-        facts = self._snapshots.get(worker, {}).get(attempt)
+        facts = self.facts(worker, attempt)
         return facts is not None and facts.state in ("arming", "armed")
 
     def origins(self, origin_ms: int, wall_offset_ns: int) -> tuple[int, dict[int, int]]:
