@@ -3,8 +3,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from talka.client import calls
+from talka.client.calls import Calls
 from talka.client.client import Client
 from talka.client.requests import JobOrder
+from talka.clock import SECOND
 from talka.web.auth import Tokens
 from tests.web.fake_control import KEY, LIMIT_S, Api, Apis, FakeControl, make_order
 from tests.web.fake_dags import FakeDags
@@ -53,8 +55,15 @@ def order_of() -> Callable[..., JobOrder]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
-    """Makes clients that give up after a try or two, however long one may take on a busy machine."""
-    monkeypatch.setattr(calls, "LAST_TRY_S", LIMIT_S - 0.1)
+    """Makes clients whose time is over once every manager was asked, however long that takes on a busy machine."""
+    now_ns = 0
+
+    async def pause(client: Calls, attempts: int, most_s: float = 0.0) -> None:
+        nonlocal now_ns
+        now_ns += LIMIT_S * SECOND
+
+    monkeypatch.setattr(calls, "monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(Calls, "_pause", pause)
 
     def make(*addresses: str, **more: str) -> Client:
         return Client(addresses, question_s=LIMIT_S, result_s=LIMIT_S, **more)
