@@ -23,7 +23,7 @@ def wait_until_serving(server, requests: int = 50) -> None:
 @pytest.mark.serial
 def test_killed_core_is_replaced_for_the_rest_of_the_plan(command, server, find_cores) -> None:
     process = command.start(
-        "run", PLAIN, "--json", str(command.result), "--rate", "300/s", "--for", "4s", "--cores", "2"
+        "run", PLAIN, "--json", str(command.result), "--rate", "300/s", "--for", "6s", "--cores", "2"
     )
     wait_until_serving(server, 300)
     victim, other = find_cores(process.pid)
@@ -34,22 +34,25 @@ def test_killed_core_is_replaced_for_the_rest_of_the_plan(command, server, find_
     assert document["status"] == "partial"
     [lost] = document["lost_shards"]
     assert lost["cause"] == "was killed by SIGKILL"
-    assert lost["from_s"] < lost["to_s"] <= 4.5
+    assert lost["from_s"] < lost["to_s"] <= 6.5
     assert "SIGKILL" in out and f"{lost['from_s']:.1f} s" in out and f"{lost['to_s']:.1f} s" in out
     health = document["generator"]["cores"]
     assert len(health) == 3, "two cores and one replacement"
     missing = server.count() - document["totals"]["requests"]
-    # What it sent after its last report: arrivals due in the gap, and those under way when it reported.
-    assert 0 <= missing <= lost["arrivals_missing"] + 20
+    # What it sent after its last report: arrivals due in the gap, and those under way when it reported. On a machine that
+    # stood still, also those that were due before: how long, the others tell.
+    lag_ms = max((document["generator"][name] or {"max": 0})["max"] for name in ("start_lag_ms", "loop_lag_ms"))
+    under_way = 20 + 0.15 * lag_ms
+    assert 0 <= missing <= lost["arrivals_missing"] + under_way
     # The rest of the plan went on: nearly everything outside the gap was sent.
-    assert document["totals"]["requests"] >= 1200 - lost["arrivals_missing"] - 20
+    assert document["totals"]["requests"] >= 1800 - lost["arrivals_missing"] - under_way
     assert not other.is_running()
 
 
 @pytest.mark.serial
 def test_allow_partial_turns_a_lost_core_into_success(command, server, find_cores) -> None:
     process = command.start(
-        "run", PLAIN, "--json", str(command.result), "--for", "2s", "--cores", "2", "--allow-partial"
+        "run", PLAIN, "--json", str(command.result), "--for", "5s", "--cores", "2", "--allow-partial"
     )
     wait_until_serving(server)
     find_cores(process.pid)[0].kill()
@@ -125,7 +128,7 @@ def test_nothing_survives_the_death_of_the_owner(command, server, find_cores) ->
 @pytest.mark.serial
 def test_nothing_is_left_after_an_ordinary_run(command, server) -> None:
     process = command.start("run", PLAIN, "--for", "500ms", "--cores", "2")
-    wait_until_serving(server)
+    wait_until_serving(server, 1)  # on a machine that stands still there are not many more
     family = psutil.Process(process.pid).children(recursive=True)
     process.communicate(timeout=WAIT_S)
     assert process.returncode == 0
