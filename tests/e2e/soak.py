@@ -47,8 +47,8 @@ SETTLE_S: Final = 90.0
 LOOK_S: Final = 0.5
 HARD: Final = ("worker", "worker", "manager", "manager", "stop")
 """In any order, and then all of them again."""
-LEAST_TIMES: Final = 20
-"""For a p99."""
+LEAST_TIMES: Final = {"core": 200, "worker": 20}
+"""For a p99. Of fewer than 100 it is the worst, which for cores is that of the second in which the machine stood still."""
 DEATHS_AT_MOST: Final = 2
 """Of one task's processes."""
 CORES_BETWEEN: Final = 5
@@ -70,7 +70,7 @@ class Soak:
     """One run. `run` answers with what was broken."""
 
     def __init__(self, folder: Path, *, seed: int, minutes: float, tasks: int, say: Callable[[str], None]) -> None:
-        self.cluster = DagCluster(folder, WORKERS, CORES)
+        self.cluster = DagCluster(folder, WORKERS, CORES, preset="fast")
         self.blows: list[Blow] = []
         self.restarts_s: dict[str, list[float]] = {"core": [], "worker": []}
         self.stale = 0
@@ -350,7 +350,7 @@ class Soak:
         for kind, limit_s in LIMITS_S.items():
             times = sorted(self.restarts_s[kind])
             # Of a few the worst says more of the machine than of the product.
-            word, judged_s = ("p99", _p99(times)) if len(times) >= LEAST_TIMES else ("median", _median(times))
+            word, judged_s = ("p99", _p99(times)) if len(times) >= LEAST_TIMES[kind] else ("median", _median(times))
             if judged_s > limit_s:
                 told.append(
                     f"{kind} killed: its tasks ran again after {judged_s:.2f} s ({word}), and {limit_s:g} s are promised"
@@ -358,8 +358,10 @@ class Soak:
         return told
 
     def _is_disturbed(self, blow: Blow, until_ns: int) -> bool:
-        """Whether somebody else had been struck when this one's tasks were given out again."""
-        return any(
+        """Whether somebody else had been struck when this one's tasks were given out again; or the machine, so that the
+        manager stood still and had to be elected anew."""
+        stalls_ns = [round(event["at"] * 1e9) for _, event in self.cluster.said("stepped-down")]
+        return any(blow.at_ns - AFTERMATH_NS <= at_ns <= until_ns for at_ns in stalls_ns) or any(
             other is not blow
             and other.at_ns <= until_ns
             and other.at_ns >= blow.at_ns - (0 if other.kind == "core" else AFTERMATH_NS)
