@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -179,8 +180,11 @@ class DagCluster(JobCluster):
         handlers: str = HANDLERS,
         store: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        preset: str = "wan",
         **more: Any,
     ) -> None:
+        """`preset`: with "fast" a manager that a busy machine keeps waiting for two thirds of a second has to be elected
+        anew, and meanwhile leases end; with "wan" one that is started again leads too late for what its workers run."""
         folder.mkdir(parents=True, exist_ok=True)
         self.store = store or folder / "jobs.sqlite"
         self.ledger_file = folder / "ledger"
@@ -192,6 +196,7 @@ class DagCluster(JobCluster):
             1,
             0 if is_up else workers,
             cores,
+            preset=preset,
             manager_options=("--store", self.url, *more.pop("manager_options", ())),
             worker_options=("--handlers", str(self.handlers_file), *more.pop("worker_options", ())),
             environment={"LEDGER": str(self.ledger_file), **(environment or {})},
@@ -213,6 +218,18 @@ class DagCluster(JobCluster):
             super().start_nodes(within_s)
         return self
 
+    def wait_until_ready(self, within_s: float = SOON_S) -> None:
+        """And what its store has was read: that goes on beside the election, and until then it tells of no jobs."""
+        super().wait_until_ready(within_s)
+        self.wait_until_loaded(within_s)
+
+    def wait_until_loaded(self, within_s: float = SOON_S) -> None:
+        def is_so() -> bool:
+            self.hear(0.05)
+            return self.ask_api_once("GET", "/readyz").status == 200
+
+        self.wait(is_so, within_s, f"{self.managers[0]} to be ready")
+
     def start_up(self, within_s: float = SOON_S, *options: str) -> Life:
         if UP not in self.apis:
             self.apis[UP] = f"127.0.0.1:{free_port()}"
@@ -224,6 +241,7 @@ class DagCluster(JobCluster):
         life = self._spawn(UP, words, self._environment)
         self.wait(lambda: life.said("up") or life.is_over, within_s, "talka up to be ready")
         assert life.said("up"), life.errors.read_text()
+        self.wait_until_loaded(within_s)
         return life
 
     def core_processes(self, name: str) -> list[psutil.Process]:
@@ -308,7 +326,30 @@ class DagCluster(JobCluster):
         key: str = "",
         timeout_s: float = SOON_S,
     ) -> "ApiAnswer":
-        """`body` is bytes, parts of bytes that are sent as they come, or what is to be JSON."""
+        """`body` is bytes, parts of bytes that are sent as they come, or what is to be JSON.
+
+        A manager that a busy machine kept waiting refuses what it is asked for a moment, and one that stood still leads
+        nobody for a while: whoever is told to come back comes back, as every client does.
+        """
+        again = () if isinstance(body, Iterator) else (429, 503) if method == "GET" else (429,)
+        until = time.monotonic() + timeout_s
+        while True:
+            answer = self.ask_api_once(method, path, body, kind=kind, token=token, key=key, timeout_s=timeout_s)
+            if answer.status not in again or time.monotonic() >= until:
+                return answer
+            self.listen(0.2)
+
+    def ask_api_once(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: str = "application/json",
+        token: str = "",
+        key: str = "",
+        timeout_s: float = SOON_S,
+    ) -> "ApiAnswer":
         headers = {"authorization": f"Bearer {token}"} if token else {}
         if key:
             headers["idempotency-key"] = key

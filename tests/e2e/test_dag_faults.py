@@ -16,12 +16,15 @@ from tests.e2e.dag_cluster import UP, DagCluster, Line, dag_cluster, kill_proces
 from tests.e2e.soak import Soak
 
 LEASE_S = 5.0
+LONG_LEASE_S = 60.0
+"""Where nobody may wait for the end of a lease: on a busy machine anything else takes a few seconds too."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagCluster]:
     """Two workers, for tests that leave no more than a restarted process behind."""
-    with dag_cluster(tmp_path_factory.mktemp("faults"), 2, 2) as cluster:
+    options = ("--lease", f"{LONG_LEASE_S:g}s")
+    with dag_cluster(tmp_path_factory.mktemp("faults"), 2, 2, manager_options=options) as cluster:
         yield cluster
 
 
@@ -34,7 +37,9 @@ def waited_s(lines: list[Line], killed_ns: int) -> float:
 
 
 def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(tmp_path: Path) -> None:
-    with dag_cluster(tmp_path, cores=2, is_up=True) as cluster:
+    lease = ("--lease", f"{LONG_LEASE_S:g}s")
+    with dag_cluster(tmp_path, cores=2, is_up=True, start=False) as cluster:
+        cluster.start_up(SOON_S, *lease)
         chain = [{"id": f"t{n}", "handler": "mark", "depends_on": [f"t{n - 1}"] if n else []} for n in range(6)]
         chain[2] |= {"handler": "until", "config": "gate"}
         jobs = [cluster.dag(f"chain-{n}", *chain) for n in range(5)]
@@ -45,7 +50,7 @@ def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(
 
         cluster.kill(UP)
         done_before = {(task.job, task.id) for task in cluster.stored() if task.state == "completed"}
-        life = cluster.start_up()
+        life = cluster.start_up(SOON_S, *lease)
         back_ns = round(life.said("up")[0]["at"] * 1e9)
         fresh = cluster.dag("fresh", {"id": "one", "handler": "mark"})
         cluster.open_gate("gate")
@@ -67,7 +72,7 @@ def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(
     assert again[1].fence > again[0].fence
     # Its old tasks were free at once: nobody waited for a lease or for a worker that is no more, only for cores to be
     # there, as those of a new job do.
-    assert (again[1].at_ns - first_new.at_ns) / 1e9 < 2.0
+    assert (again[1].at_ns - first_new.at_ns) / 1e9 < LONG_LEASE_S / 6
 
 
 def test_a_second_manager_is_refused_the_store_with_a_sentence(cluster: DagCluster, tmp_path: Path) -> None:
@@ -99,7 +104,7 @@ def test_the_task_of_a_killed_core_runs_again_long_before_its_lease_ends(cluster
     began = cluster.ledger(job=job, word="began")
     assert facts["state"] == "completed"
     assert len(began) == 2
-    assert waited_s(began, killed_ns) < LEASE_S - 1
+    assert waited_s(began, killed_ns) < LONG_LEASE_S / 6
     assert cluster.tasks(job)["held"]["output"] == began[1].fence
 
 
@@ -161,14 +166,15 @@ def test_a_task_with_which_processes_die_is_a_dead_letter_with_all_attempts_and_
     assert again["counts"] == {"completed": 3}
 
 
-@pytest.mark.serial
+@pytest.mark.timeout(300)
 def test_a_handler_that_blocks_for_twenty_short_leases_is_not_given_to_another(tmp_path: Path) -> None:
-    lease_s = 0.5
-    with dag_cluster(tmp_path, 2, 1, manager_options=("--lease", "500ms")) as cluster:
+    lease_s = 4.0  # a shorter one ends when a busy machine keeps a process waiting
+    with dag_cluster(tmp_path, 2, 1, manager_options=("--lease", f"{lease_s:g}s")) as cluster:
         job = cluster.dag("blocked", {"id": "blocked", "handler": "block", "config": lease_s * 20})
         (line,) = cluster.wait_for_lines(job=job, word="began")
-        beside = cluster.wait_for_end(cluster.dag("beside", *({"id": f"t{n}", "handler": "mark"} for n in range(20))))
-        facts = cluster.wait_for_end(job, 40)
+        tasks = [{"id": f"t{n}", "handler": "mark"} for n in range(20)]
+        beside = cluster.wait_for_end(cluster.dag("beside", *tasks), lease_s * 20 + SOON_S)
+        facts = cluster.wait_for_end(job, lease_s * 20 + SOON_S)
         lost = cluster.said("worker-lost")
 
         worker = cluster.tasks(job)["blocked"]["worker"]
@@ -190,19 +196,22 @@ def test_tasks_of_a_killed_worker_run_on_another_within_ten_seconds(tmp_path: Pa
     with dag_cluster(tmp_path, 2, 1) as cluster:
         job = cluster.dag("worker", *({"id": f"t{n}", "handler": "until", "config": "gate"} for n in range(4)))
         cluster.wait_for_lines(4, job=job)
-        on_first = [name for name, task in cluster.tasks(job).items() if task["worker"] == "w1"]
+        given = {name: task["worker"] for name, task in cluster.tasks(job).items()}
+        # Whoever was there first may have all of them.
+        victim = given["t0"]
+        (other,) = {"w1", "w2"} - {victim}
+        on_victim = [name for name, worker in given.items() if worker == victim]
 
         killed_ns = round(cluster.now() * 1e9)
-        cluster.kill("w1")
-        cluster.wait_for_lines(4 + len(on_first), job=job)
+        cluster.kill(victim)
+        cluster.wait_for_lines(4 + len(on_victim), job=job)
         cluster.open_gate("gate")
         facts = cluster.wait_for_end(job)
 
         assert facts["counts"] == {"completed": 4}
-        assert on_first
-        for name in on_first:
+        for name in on_victim:
             assert waited_s(cluster.ledger(job=job, task=name, word="began"), killed_ns) < 10
-        assert all(task["worker"] == "w2" for name, task in cluster.tasks(job).items() if name in on_first)
+        assert all(task["worker"] == other for name, task in cluster.tasks(job).items() if name in on_victim)
 
 
 def test_a_worker_started_again_frees_its_old_tasks_at_once(tmp_path: Path) -> None:
@@ -225,7 +234,7 @@ def test_a_worker_started_again_frees_its_old_tasks_at_once(tmp_path: Path) -> N
 
 
 def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_next_life(tmp_path: Path) -> None:
-    with dag_cluster(tmp_path, 2, 1) as cluster:
+    with dag_cluster(tmp_path, 2, 1, preset="fast") as cluster:
         job = cluster.dag(
             "on",
             *({"id": f"t{n}", "handler": "until", "config": "gate"} for n in range(6)),
@@ -246,7 +255,7 @@ def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_
 
 
 def test_a_manager_away_for_longer_than_the_lease_costs_nothing_that_runs(tmp_path: Path) -> None:
-    with dag_cluster(tmp_path, 2, 1) as cluster:
+    with dag_cluster(tmp_path, 2, 1, preset="fast") as cluster:
         job = cluster.dag("away", *({"id": f"t{n}", "handler": "block", "config": "gate"} for n in range(2)))
         cluster.wait_for_lines(2, job=job, word="began")
 
@@ -317,7 +326,7 @@ def test_a_full_disk_refuses_jobs_with_a_sentence_and_goes_on_when_there_is_room
         statuses = []
         body = {"kind": "dag", "name": "full", "tasks": [{"id": "t", "handler": "mark", "config": 0, "key": "k" * 200}]}
         for _ in range(200):
-            answer = cluster.ask_api("POST", "/v1/jobs", body, timeout_s=15)
+            answer = cluster.ask_api("POST", "/v1/jobs", body, timeout_s=SOON_S)
             statuses.append(answer.status)
             if answer.status == 503:
                 break

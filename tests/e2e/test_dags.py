@@ -1,6 +1,7 @@
 """Pipelines on real processes: a manager with a store, two workers, and the commands as users run them."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -320,10 +321,11 @@ def test_a_limit_holds_over_all_jobs_and_workers(cluster: DagCluster) -> None:
 
 def test_a_rate_limit_spreads_starts(cluster: DagCluster) -> None:
     limits = [{"key": "gate", "rate": "5/s"}]
-    job = cluster.dag("gate", *({"id": f"t{n}", "handler": "mark", "limits": limits} for n in range(11)))
+    job = cluster.dag("gate", *({"id": f"t{n}", "handler": "mark", "limits": limits} for n in range(21)))
 
     assert cluster.wait_for_end(job)["state"] == "completed"
 
+    # They take four seconds, of which a busy machine may keep the first one waiting for some.
     starts = sorted(line.at_ns for line in cluster.ledger(job=job, word="began"))
     assert starts[-1] - starts[0] >= 1_000_000_000
 
@@ -371,6 +373,7 @@ def test_a_schedule_submits_its_pipeline_when_it_is_due(cluster: DagCluster) -> 
 # Many
 
 
+@pytest.mark.timeout(300)
 def test_tasks_streamed_as_ndjson_are_one_job_once_all_are_there(cluster: DagCluster) -> None:
     number = 20_000
     head = json.dumps({"kind": "dag", "name": "stream"}).encode() + b"\n"
@@ -382,7 +385,7 @@ def test_tasks_streamed_as_ndjson_are_one_job_once_all_are_there(cluster: DagClu
     )
 
     answer = cluster.ask_api("POST", "/v1/jobs", head + b"\n".join(lines) + b"\n", kind="application/x-ndjson")
-    facts = cluster.wait_for_end(answer.body["id"], 90)
+    facts = cluster.wait_for_end(answer.body["id"], 200)
 
     assert answer.status == 201, answer
     assert (facts["state"], facts["counts"]) == ("completed", {"completed": number})
@@ -422,17 +425,19 @@ def test_ten_dags_at_once_run_each_task_once_and_after_all_it_waits_for(cluster:
 
 
 @pytest.mark.serial
+@pytest.mark.timeout(300)
 def test_a_hundred_jobs_on_ten_workers_lose_nothing_and_are_fair(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 10, 1, start=False) as cluster:
         cluster.start_manager("m1")
         cluster.wait_for("m1", "elected")
+        cluster.wait_until_loaded()
         # Before there is anybody to run them: else the first job is done before the last is there.
         small = [{"id": f"t{n}", "handler": "work", "config": 0.04} for n in range(60)]
         jobs = [cluster.dag(f"job-{n}", *small) for n in range(100)]
         for name in cluster.workers:
             cluster.start_worker(name)
         for job in jobs:
-            assert cluster.wait_for_end(job, 110)["counts"] == {"completed": 60}
+            assert cluster.wait_for_end(job, 200)["counts"] == {"completed": 60}
 
         lines = cluster.ledger(word="began")
 
@@ -440,20 +445,17 @@ def test_a_hundred_jobs_on_ten_workers_lose_nothing_and_are_fair(tmp_path: Path)
     assert least_fairness(lines, jobs) >= 0.9
 
 
-def least_fairness(lines: list[Line], jobs: list[str], window_s: float = 5.0) -> float:
-    """Jain's index of starts for each job in every window in which all of them still had work."""
+def least_fairness(lines: list[Line], jobs: list[str], starts_each: int = 12) -> float:
+    """Jain's index of starts for each job in every stretch of so many starts in which all of them still had work: where
+    nothing else runs, that of five seconds. On a slow machine too few begin in these to be shared out evenly."""
     begun_ns = max(min(line.at_ns for line in lines if line.job == job) for job in jobs)
     over_ns = min(max(line.at_ns for line in lines if line.job == job) for job in jobs)
+    starts = [line.job for line in sorted(lines, key=lambda line: line.at_ns) if begun_ns <= line.at_ns <= over_ns]
+    width = starts_each * len(jobs)
+    assert len(starts) >= width, "no stretch in which all of them had work"
     least = 1.0
-    at_ns, width_ns = begun_ns, round(window_s * 1e9)
-    assert at_ns + width_ns <= over_ns, "no window in which all of them had work"
-    while at_ns + width_ns <= over_ns:
-        counts = dict.fromkeys(jobs, 0)
-        for line in lines:
-            if at_ns <= line.at_ns < at_ns + width_ns:
-                counts[line.job] += 1
-        total = sum(counts.values())
+    for begin in range(0, len(starts) - width + 1, width // 5):
+        counts = Counter(starts[begin : begin + width])
         squares = sum(count * count for count in counts.values())
-        least = min(least, total * total / (len(jobs) * squares) if squares else 0.0)
-        at_ns += width_ns // 5
+        least = min(least, width * width / (len(jobs) * squares))
     return least
