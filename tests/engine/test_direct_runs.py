@@ -142,6 +142,7 @@ async def run(
     shard: tuple[int, int] = (0, 1),
     grace_s: float = 5,
     already_ns: int = 0,
+    late_ns: int = 0,
     iterations_done: int = 0,
     watch: Callable[[Executor], Awaitable[None]] | None = None,
     think: Callable[[], int] | None = None,
@@ -157,7 +158,7 @@ async def run(
         stage.think = think or stage.think
         executor = stage.executor(part, grace_ns=round(grace_s * SECOND), iterations_done=iterations_done)
         assert isinstance(executor, DrivenExecutor) == (way == "native direct")
-        start_ns = monotonic_ns() + MILLISECOND
+        start_ns = monotonic_ns() + MILLISECOND - late_ns
         stage.recorder.start(start_ns, start_ns - already_ns)
         watching = asyncio.create_task(watch(executor)) if watch is not None else None  # type: ignore[arg-type]
         async with asyncio.timeout(30):
@@ -359,6 +360,12 @@ async def test_a_shard_that_starts_late_runs_the_arrivals_that_are_left(server: 
     load = ConstantRate("100/s", "1.2s")
     ran = await run(getting(f"{server}/"), way, load=load, shard=(1, 2), already_ns=SECOND)
     assert ran.tally.started + ran.tally.dropped == 10
+
+
+@every_way
+async def test_arrivals_of_a_plan_that_was_over_before_it_could_begin_start_all_the_same(server: str, way: str) -> None:
+    ran = await run(getting(f"{server}/"), way, load=ConstantRate("100/s", "0.1s"), late_ns=SECOND)
+    assert (ran.tally.started, ran.tally.dropped, ran.step.ok) == (10, 0, 10)
 
 
 # What steps do.

@@ -545,6 +545,21 @@ def test_arrivals_due_when_the_generator_was_held_up_start_after_the_end_too() -
     virtually(main())
 
 
+def test_arrivals_of_a_plan_that_was_over_before_it_could_begin_start_all_the_same() -> None:
+    async def main() -> None:
+        run = Run(ConstantRate("10/s", "1s"), busy_s=0.01)
+        loop = asyncio.get_running_loop()
+
+        def stand_still() -> None:
+            loop.now_ns += 5 * SECOND  # type: ignore[attr-defined]
+
+        loop.call_later(0.01, stand_still)
+        await run.whole()
+        assert (run.tally.started, run.tally.dropped, run.step.ok) == (10, 0, 10)
+
+    virtually(main())
+
+
 @pytest.mark.parametrize("late_us", [0, 300, 600])
 @pytest.mark.parametrize("new_loop", [CoarseLoop, asyncio.new_event_loop, new_event_loop])
 def test_arrivals_due_just_before_the_end_start_however_coarse_the_timers_are(new_loop: Any, late_us: int) -> None:

@@ -75,11 +75,14 @@ class Executor:
                     break
         await self._until(start_at_ns)
         self.started_at_ns = monotonic_ns()
-        if self._shard.length_ns is not None:
-            self._end_at(origin_ns + self._shard.length_ns)
         try:
             if self._shard.plan.model == "open":
-                await self._run_open(max(0, start_at_ns - origin_ns))
+                # First, so that all that is due starts where the end has come already.
+                self._open(max(0, start_at_ns - origin_ns))
+            if self._shard.length_ns is not None:
+                self._end_at(origin_ns + self._shard.length_ns)
+            if self._shard.plan.model == "open":
+                await self._run_open()
             else:
                 await self._run_closed()
         except asyncio.CancelledError:
@@ -231,8 +234,7 @@ class Executor:
 
     # Open: an iteration for every arrival, when it is due, whatever became of earlier ones.
 
-    async def _run_open(self, from_ns: int) -> None:
-        self._open(from_ns)
+    async def _run_open(self) -> None:
         await self._stopped.wait()
         if self._timer is not None:
             self._timer.cancel()
