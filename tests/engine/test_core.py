@@ -19,6 +19,7 @@ from talka.engine.beginnings import new_event_loop
 from talka.engine.clients.http import HTTPEngine
 from talka.engine.core import OutOfTurn, OwnerGone, serve
 from talka.engine.loader import in_memory
+from talka.engine.recorder import Recorder
 from talka.stats.windows import Window
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, FrameTooLong, framed
 from talka.wire.shards import (
@@ -152,7 +153,9 @@ def arm_of(
     grace_ns: int = SECOND,
     seed: int | None = None,
     engine: str = "python",
+    report_every_ns: int = 3600 * SECOND,
 ) -> Arm:
+    """Unless told otherwise it reports once, in the end, however long that takes."""
     if isinstance(workflow, type):
         in_memory[KEY] = (workflow,)
         plan = plan or (workflow.load or IterationsPerVU(1, 1)).plan()
@@ -165,7 +168,7 @@ def arm_of(
         shard=(plan or IterationsPerVU(1, 1).plan()).split(1)[0],
         iterations_done=0,
         values=values or {},
-        settings=Settings(grace_ns=grace_ns, engine=engine, seed=seed, report_every_ns=100 * MILLISECOND),
+        settings=Settings(grace_ns=grace_ns, engine=engine, seed=seed, report_every_ns=report_every_ns),
     )
 
 
@@ -313,17 +316,61 @@ async def test_the_same_seed_draws_the_same_numbers(owner: Owner) -> None:
 
 
 class Busy(Workflow):
-    """Two hundred steps a second or so."""
+    """Two hundred steps a second or so, until it is stopped."""
 
-    load = ConstantVUs(1, "350ms")
+    load = ConstantVUs(1, "1h")
+    begins: asyncio.Event
 
     @step()
     async def go(self) -> Answer:
+        Busy.begins.set()
         return await self.client.custom.call(asyncio.sleep(0.005))
 
 
+async def one_more_step_is_done() -> None:
+    """With one user, whose step that begins next ends before the one after it begins."""
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(2):
+            Busy.begins.clear()
+            await Busy.begins.wait()
+
+
+async def busy(owner: Owner, workflow: type[Workflow] = Busy) -> None:
+    """From now on, reports every 100 ms."""
+    Busy.begins = asyncio.Event()
+    owner.send(arm_of(workflow, report_every_ns=100 * MILLISECOND, grace_ns=WAIT_S * SECOND))
+    await owner.expect(Armed)
+    owner.send(go_now())
+
+
+async def four_reports_and_the_last(owner: Owner) -> list[tuple[dict[str, StepTotals], Totals]]:
+    """Each acknowledged when there is more to tell, so that however late they come each has its news."""
+    found: list[tuple[dict[str, StepTotals], Totals]] = []
+    for _ in range(4):
+        found.append(await owner.report())
+        await one_more_step_is_done()
+        owner.send(Ack(found[-1][1].sequence))
+    owner.send(Stop())
+    return [*found, *await owner.reports_to_the_end()]
+
+
+@pytest.fixture
+def rolled(monkeypatch: pytest.MonkeyPatch) -> "asyncio.Queue[Recorder]":
+    """Gets the recorder whenever it may have closed a window."""
+
+    def roll(self: Recorder, now: int) -> None:
+        original(self, now)
+        seen.put_nowait(self)
+
+    original = Recorder.roll
+    monkeypatch.setattr(Recorder, "roll", roll)
+    seen: asyncio.Queue[Recorder] = asyncio.Queue()
+    return seen
+
+
 async def test_reports_are_cumulative_and_their_windows_add_up(owner: Owner) -> None:
-    reports = await run_whole(owner, arm_of(Busy))
+    await busy(owner)
+    reports = await four_reports_and_the_last(owner)
     assert [totals.sequence for _, totals in reports] == list(range(1, len(reports) + 1))
     assert len(reports) >= 2
     counts = [steps["go"].tally.ok for steps, _ in reports]
@@ -337,12 +384,14 @@ async def test_reports_are_cumulative_and_their_windows_add_up(owner: Owner) -> 
     assert sum(window.response_time.count for window in windows) == counts[-1]
 
 
-async def test_the_next_report_waits_for_the_acknowledgement_of_the_last(owner: Owner) -> None:
-    owner.send(arm_of(Busy))
-    await owner.expect(Armed)
-    owner.send(go_now())
+async def test_the_next_report_waits_for_the_acknowledgement_of_the_last(
+    owner: Owner, rolled: "asyncio.Queue[Recorder]"
+) -> None:
+    await busy(owner)
     _, first = await owner.report()
     owner.send(Ack(first.sequence + 1), Ack(first.sequence - 1))  # neither is an answer to it
+    await windows_closed(rolled, 4)
+    owner.send(Stop())
     _, final = await owner.report()
     assert final.final and final.sequence == 2, "without an acknowledgement only the last one comes"
     owner.send(Ack(final.sequence))
@@ -355,21 +404,22 @@ async def test_the_next_report_waits_for_the_acknowledgement_of_the_last(owner: 
     assert sum(window.started for window in final.windows) == final.tally.started
 
 
-class Lasting(Workflow):
-    load = ConstantVUs(1, "30s")
-
-    @step()
-    async def go(self) -> Answer:
-        return await self.client.custom.call(asyncio.sleep(0.005))
+async def windows_closed(rolled: "asyncio.Queue[Recorder]", number: int) -> None:
+    """Until so many wait to be acknowledged."""
+    async with asyncio.timeout(WAIT_S):
+        while len((await rolled.get()).log.open_windows()) < number:
+            pass
 
 
 async def test_a_core_whose_owner_falls_silent_ends_by_itself(owner: Owner) -> None:
-    arm = arm_of(Lasting)
-    settings = msgspec.structs.replace(arm.settings, silence_ns=150_000_000, report_every_ns=1)
+    Busy.begins = asyncio.Event()
+    arm = arm_of(Busy)
+    settings = msgspec.structs.replace(arm.settings, silence_ns=2 * SECOND, report_every_ns=1)
     owner.send(msgspec.structs.replace(arm, settings=settings))
     await owner.expect(Armed)
-    owner.send(go_now())
-    for _ in range(3):  # longer than it would bear silence
+    go = go_now()
+    owner.send(go)
+    while monotonic_ns() < go.start_at_ns + 3 * SECOND:  # longer than it would bear silence
         _, report = await owner.report()
         owner.send(Ack(report.sequence))
 
@@ -383,10 +433,14 @@ async def test_a_core_whose_owner_falls_silent_ends_by_itself(owner: Owner) -> N
 
 
 async def test_windows_left_at_the_end_come_in_pieces_that_fit_a_frame(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, rolled: "asyncio.Queue[Recorder]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("talka.engine.core.WINDOWS_PER_REPORT", 1)
-    reports = await run_whole(owner, arm_of(Busy))
+    await busy(owner)
+    reports = [await owner.report()]
+    await windows_closed(rolled, 4)
+    owner.send(Ack(reports[0][1].sequence), Stop())
+    reports += await owner.reports_to_the_end()
     windows = [window for _, totals in reports for window in totals.windows]
     assert all(len(totals.windows) <= 1 for _, totals in reports)
     assert len(windows) >= 4
@@ -413,7 +467,7 @@ async def test_each_metric_has_a_frame_of_its_own(owner: Owner) -> None:
 
 async def test_steps_that_did_not_change_are_not_sent_again(owner: Owner) -> None:
     class Mixed(Workflow):
-        load = ConstantVUs(1, "350ms")
+        load = ConstantVUs(1, "1h")
         has_run = False
 
         @step()
@@ -428,9 +482,13 @@ async def test_steps_that_did_not_change_are_not_sent_again(owner: Owner) -> Non
 
         @step()
         async def frequent(self) -> Answer:
+            Busy.begins.set()
             return await self.client.custom.call(asyncio.sleep(0.005))
 
-    reports = await run_whole(owner, arm_of(Mixed))
+    await busy(owner, Mixed)
+    reports = await four_reports_and_the_last(owner)
+    if not reports[0][0]["rare"].tally.count:
+        del reports[0]  # it was due before the first iteration was through
     assert len(reports) >= 2
     assert [("rare" in steps, "frequent" in steps) for steps, _ in reports] == [
         (True, True),

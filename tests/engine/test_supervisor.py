@@ -129,7 +129,9 @@ class Owner:
     async def start(self, body: str | Source, plan: Plan = ONCE, *, core: int = 1) -> None:
         """A core that is on its way: armed, and told to go."""
         source = written(self.folder, body) if isinstance(body, str) else body
-        settings = Settings(grace_ns=0, report_every_ns=100 * MILLISECOND)
+        # Where the order of what it says counts, nothing is told before the end, however long that takes.
+        report_every_ns = 3600 * SECOND if plan is ONCE else 100 * MILLISECOND
+        settings = Settings(grace_ns=0, report_every_ns=report_every_ns)
         await self.supervisor.start(core, Arm("job", source, "Shop", plan.split(1)[0], 0, {}, settings))
         assert (await self.until(Hello)).pid == self.supervisor.pids()[core]
         await self.until(Armed)
