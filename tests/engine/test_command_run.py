@@ -213,7 +213,10 @@ async def test_command_that_is_stopped_ends_with_its_children(place: Path) -> No
     await happens(lambda: is_gone(child))
 
 
-async def test_command_that_ends_when_asked_may_clean_up(place: Path, tmp_path: Path) -> None:
+async def test_command_that_ends_when_asked_may_clean_up(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_run, "TERMINATE_S", WAIT_S)
     script = f"trap 'touch {tmp_path}/cleaned; exit 0' TERM; echo $$ > {place}; while :; do sleep 0.01; done"
     one, task = started(script)
     await pid_in(place)
@@ -235,7 +238,8 @@ async def test_command_that_ignores_being_asked_is_killed(place: Path, monkeypat
     await happens(lambda: is_gone(pid))
 
 
-async def test_command_that_is_stopped_twice_is_killed_at_once(place: Path) -> None:
+async def test_command_that_is_stopped_twice_is_killed_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_run, "TERMINATE_S", WAIT_S)
     one, task = started(f"trap 'echo asked >> {place}.asked' TERM; echo $$ > {place}; while :; do sleep 0.01; done")
     pid = await pid_in(place)
 
@@ -257,7 +261,7 @@ async def test_command_that_is_stopped_while_it_starts_ends_all_the_same() -> No
     one.stop("cancelled")
 
     assert (await task).outcome == "cancelled"
-    assert list(family([], str(one.fence))) == []
+    await happens(lambda: list(family([], str(one.fence))) == [])
 
 
 async def test_only_the_family_of_one_attempt_is_found() -> None:

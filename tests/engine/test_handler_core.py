@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from talka.clock import cpu_ns
+from talka.clock import SECOND, cpu_ns
 from talka.engine import handler_core
 from talka.engine.handler_core import HandlerCore, first_word, framed_message, limit_cpu, loaded, new_deframer
 from talka.engine.handler_run import DETAILS_LIMIT_BYTES, Attempt, TooMuchDetail, classes_of, described, sendable
@@ -732,11 +732,13 @@ def test_processor_time_is_bounded_from_now_on(monkeypatch: pytest.MonkeyPatch) 
     kept: list[tuple[int, tuple[int, int]]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: kept.append((kind, limits)))
 
+    before_ns = cpu_ns()
     limit_cpu(5_000)
+    after_ns = cpu_ns()
 
     ((kind, (soft, hard)),) = kept
     assert kind == resource.RLIMIT_CPU
-    assert 5 <= soft - cpu_ns() / 1_000_000_000 <= 6 and hard == soft + 1
+    assert before_ns + 5 * SECOND <= soft * SECOND <= after_ns + 6 * SECOND and hard == soft + 1
 
 
 def test_processor_time_that_is_bounded_already_is_not_bounded_wider(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -408,7 +408,8 @@ async def test_child_that_left_the_group_holds_nothing_back(owner: Owner, how: s
     assert (await owner.next(ExitFacts)).exit_code == 7
 
 
-async def test_core_that_is_asked_ends_by_itself(owner: Owner) -> None:
+async def test_core_that_is_asked_ends_by_itself(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler_supervisor, "END_S", WAIT_S)
     await owner.start()
     fence = owner.hand("wait")
     await owner.next(Said)
