@@ -6,7 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,11 +102,27 @@ def ask(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     return run
 
 
+def once(holds: Callable[[Done], bool], look: Callable[[], Done]) -> Done:
+    """What is answered once this holds. On a busy machine a member is suspected, and steps down, for a moment."""
+    give_up_at = time.monotonic() + LIMIT_S
+    while not holds(answer := look()):
+        assert time.monotonic() < give_up_at, answer
+    return answer
+
+
+def are_alive(answer: Done) -> bool:
+    return answer.out.count(" alive ") == 2
+
+
+def rows_of(answer: Done) -> dict[str, str]:
+    return dict(line.split(maxsplit=1) for line in answer.out.splitlines())
+
+
 # Answers.
 
 
 def test_members_as_a_table(cluster: Cluster, ask) -> None:
-    code, out, err = ask(cluster, "members")
+    code, out, err = once(are_alive, lambda: ask(cluster, "members"))
     assert (code, err) == (0, "")
     heading, a, b = [line.split() for line in out.splitlines()]
     assert heading == ["NAME", "STATE", "ADDRESS", "ROLE", "DATACENTER", "NOTE"]
@@ -114,7 +131,10 @@ def test_members_as_a_table(cluster: Cluster, ask) -> None:
 
 
 def test_members_as_json(cluster: Cluster, ask) -> None:
-    code, out, err = ask(cluster, "members", "--json", to="b")
+    code, out, err = once(
+        lambda answer: all(member["state"] == "alive" for member in json.loads(answer.out)),
+        lambda: ask(cluster, "members", "--json", to="b"),
+    )
     members = json.loads(out)
     assert (code, err) == (0, "") and [member["name"] for member in members] == ["a", "b"]
     for member in members:
@@ -134,25 +154,35 @@ def test_of_a_name_with_several_addresses_the_one_that_listens_is_asked(
 
 
 def test_leader(cluster: Cluster, ask) -> None:
-    code, out, _ = ask(cluster, "leader")
-    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert code == 0 and (rows["leader"], rows["term"], rows["voters"]) == ("a", "1", "a")
-    code, out, _ = ask(cluster, "leader", "--json")
+    answer = once(lambda answer: "none known" not in answer.out, lambda: ask(cluster, "leader"))
+    rows = rows_of(answer)
+    assert answer.code == 0 and (rows["leader"], rows["voters"]) == ("a", "a")
+    assert rows["token"].split(".")[1] == rows["term"] and int(rows["term"]) >= 1
+    code, out, _ = once(lambda answer: json.loads(answer.out)["leader"], lambda: ask(cluster, "leader", "--json"))
     facts = json.loads(out)
-    assert code == 0 and facts["leader"] == "a" and facts["token"][1] == facts["term"] == 1
+    assert code == 0 and facts["leader"] == "a" and facts["token"][1] == facts["term"] >= int(rows["term"])
 
 
 def test_leader_asked_of_one_without_a_vote(cluster: Cluster, ask) -> None:
-    code, out, _ = ask(cluster, "leader", to="b")
-    rows = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert code == 0 and (rows["leader"], rows["term"]) == ("a", "1")
-    assert rows["asked"] == "no voter: it knows by hearsay"
+    def is_the_leaders_word(answer: Done) -> bool:
+        return [rows_of(answer)[word] for word in ("leader", "term")] == [
+            rows_of(ask(cluster, "leader"))[word] for word in ("leader", "term")
+        ] and "none known" not in answer.out
+
+    answer = once(is_the_leaders_word, lambda: ask(cluster, "leader", to="b"))
+    assert answer.code == 0 and rows_of(answer)["leader"] == "a"
+    assert rows_of(answer)["asked"] == "no voter: it knows by hearsay"
 
 
-def test_audit_of_a_quiet_cluster(cluster: Cluster, ask) -> None:
-    assert ask(cluster, "audit") == (0, "", "nobody was accused yet\n")
-    code, out, _ = ask(cluster, "audit", "--json")
-    assert (code, json.loads(out)) == (0, [])
+def test_audit_of_a_quiet_cluster(ask, folder: Path) -> None:
+    alone = start(folder, "a")  # of two, on a busy machine, one may have been accused
+    try:
+        quiet = Cluster(folder, {"a": until(alone, "ready")["address"]})
+        assert ask(quiet, "audit") == (0, "", "nobody was accused yet\n")
+        code, out, _ = ask(quiet, "audit", "--json")
+        assert (code, json.loads(out)) == (0, [])
+    finally:
+        end([alone])
 
 
 def test_keys(cluster: Cluster, ask) -> None:
@@ -168,9 +198,18 @@ def test_keys(cluster: Cluster, ask) -> None:
 def test_metrics_are_what_prometheus_reads(cluster: Cluster, ask) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    code, out, _ = ask(cluster, "metrics")
-    families = {family.name: family for family in text_string_to_metric_families(out)}
-    assert code == 0
+    def families_in(answer: Done) -> dict[str, Any]:
+        return {family.name: family for family in text_string_to_metric_families(answer.out)}
+
+    def is_as_usual(answer: Done) -> bool:
+        families = families_in(answer)
+        alive = [sample.value for sample in families["talka_members"].samples if sample.labels["state"] == "alive"]
+        others = [families[name].samples[0].value for name in ("talka_is_leader", "talka_datagrams_received")]
+        return alive == [2] and all(others)
+
+    answer = once(is_as_usual, lambda: ask(cluster, "metrics"))
+    families = families_in(answer)
+    assert answer.code == 0
     states = {sample.labels["state"]: sample.value for sample in families["talka_members"].samples}
     assert states == {"alive": 2, "suspect": 0, "dead": 0, "left": 0}
     assert families["talka_is_leader"].samples[0].value == 1
@@ -208,6 +247,10 @@ def test_keys_are_rotated_and_retired_and_a_death_is_in_the_audit(ask, folder: P
         (folder / "secret").write_text(OTHER_SECRET + "\n")
         code, out, err = ask(cluster, "keys", "--retire", new[0])
         assert code == 2 and "is the primary one" in err
+        once(
+            lambda answer: json.loads(answer.out)["unconfirmed"] == [],
+            lambda: ask(cluster, "keys", "--json", to="b"),
+        )
         code, out, err = ask(cluster, "keys", "--retire", old[0], "--json", to="b")
         assert code == 0, err
         assert [key["id"] for key in json.loads(out)["keys"]] == [new[0]]
@@ -217,13 +260,18 @@ def test_keys_are_rotated_and_retired_and_a_death_is_in_the_audit(ask, folder: P
         assert code == 7 and "does not know this secret" in err
 
         processes[1].kill()
+        once(
+            lambda answer: json.loads(answer.out)[1]["state"] == "dead",
+            lambda: ask(cluster, "members", "--json"),
+        )
         until(processes[0], "lost", name="b")
         code, out, _ = ask(cluster, "audit")
         assert code == 0 and out.split()[:5] == ["AGO", "MEMBER", "VERDICT", "BY", "REASON"]
         assert "a (own timer)" in out.splitlines()[-1]
         verdicts = json.loads(ask(cluster, "audit", "--json").out)
-        assert [verdict["verdict"] for verdict in verdicts] == ["suspect", "dead"]
-        assert {verdict["subject"] for verdict in verdicts} == {"b"}
+        # Before, on a busy machine, each may have waited for the other for a while.
+        assert [verdict["verdict"] for verdict in verdicts[-2:]] == ["suspect", "dead"]
+        assert {verdict["subject"] for verdict in verdicts[-2:]} == {"b"}
         dead = json.loads(ask(cluster, "members", "--json").out)[1]
         assert (dead["name"], dead["state"], dead["accuser"]) == ("b", "dead", "a") and dead["reason"]
         assert f"a: {dead['reason']}" in ask(cluster, "members").out
@@ -237,8 +285,8 @@ def test_keys_are_rotated_and_retired_and_a_death_is_in_the_audit(ask, folder: P
 def test_nobody_is_there(cluster: Cluster, ask) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{sock.getsockname()[1]}"
-    code, out, err = ask(cluster, "members", to=nobody)
+        nobody = f"127.0.0.1:{sock.getsockname()[1]}"  # bound: nobody else can take it, and it refuses
+        code, out, err = ask(cluster, "members", to=nobody)
     assert (code, out) == (7, "") and err.startswith(f"nobody listens at {nobody}: is the node running")
 
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -120,11 +121,12 @@ def member(folder: Path, environment: dict[str, str]):
 
 
 def test_events_are_lines_of_json_and_sigterm_says_good_bye(member) -> None:
-    a = member("a", "--json", "--voters", "a")
+    # Patient ones: nobody is suspected while a busy machine keeps it from saying good-bye.
+    a = member("a", "--json", "--voters", "a", "--preset", "wan")
     ready = a.event("ready")
     assert abs(ready["at"] - time.time()) < LIMIT_S
     assert ready["name"] == "a" and ready["address"].startswith("127.0.0.1:") and int(ready["boot"]) >= 0
-    b = member("b", "--json", "--seed", ready["address"])
+    b = member("b", "--json", "--seed", ready["address"], "--preset", "wan")
     joined = a.event("joined", name="b")
     assert joined["address"] == b.event("ready")["address"]
     b.event("joined", name="a")
@@ -153,7 +155,7 @@ def test_events_are_sentences_for_people(member) -> None:
     a.line(lambda line: "b joined (127.0.0.1:" in line)
     b.line(lambda line: "a joined (127.0.0.1:" in line)
     if not any("leads from now on" in line for line in a.lines):
-        a.line(lambda line: line.endswith("leads from now on, term 1\n"))
+        a.line(lambda line: re.search(r"leads from now on, term \d+\n$", line) is not None)
     b.signal(signal.SIGTERM)
     a.line(lambda line: line.endswith("b left\n"))
     a.signal(signal.SIGTERM)
