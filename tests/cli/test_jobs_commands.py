@@ -13,7 +13,6 @@ import pytest
 from talka.cli.live_layout import Size
 from talka.cli.live_view import Composer
 from talka.cli.remote import waiting_text
-from talka.client.client import Client
 from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, ManagerView, WorkerView
 from talka.work.lifecycle import JobState
@@ -242,7 +241,7 @@ def test_address_may_come_from_the_environment_or_the_configuration(
 def test_cluster_that_is_not_there_has_exit_code_7(
     words: list[str], command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Client._call.__kwdefaults__, "patience_s", 0.2)
+    monkeypatch.setattr("talka.client.calls.LAST_TRY_S", 3600)  # the first is the last
     code, out, err = command(*words, "--to", "127.0.0.1:1")
     assert (code, out) == (7, "") and "127.0.0.1:1 cannot be reached" in err
 

@@ -218,7 +218,7 @@ def test_missing_file_has_the_exit_code_it_has_with_run(remote: Any, command: An
 
 
 def test_cluster_that_is_not_there_is_told_with_exit_code_7(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Client._call.__kwdefaults__, "patience_s", 0.2)
+    monkeypatch.setattr("talka.client.calls.LAST_TRY_S", 3600)  # the first is the last
     code, out, err = command("submit", URL, "--to", "127.0.0.1:1")
     assert (code, out) == (7, "") and "127.0.0.1:1 cannot be reached" in err
 

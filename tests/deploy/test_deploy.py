@@ -75,7 +75,7 @@ def test_unit_is_verified_by_systemd(unit: Path, tmp_path: Path) -> None:
         [SYSTEMD_ANALYZE, "verify", "--man=no", "--recursive-errors=no", str(copy)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     complaints = [line for line in ended.stderr.splitlines() if unit.name in line]
     assert ended.returncode == 0 and not complaints, ended.stderr

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -37,6 +37,7 @@ class Node:
     async def listen(self, port: int = 0) -> "Node":
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", port))
         sock.setblocking(False)
         self.address = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -71,6 +72,12 @@ class Node:
             while not holds():
                 self._news.clear()
                 await self._news.wait()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a good connection may take long."""
+    monkeypatch.setattr(module, "DIAL_TIMEOUT_S", LIMIT_S)
 
 
 @pytest.fixture
@@ -313,10 +320,12 @@ async def test_connections_are_limited_in_both_directions(node, stranger, monkey
 
 
 @pytest.fixture
-def closed_port() -> int:
+def closed_port() -> Iterator[int]:
+    """Refuses while no node listens there. It stays bound: only whoever shares it, as nodes here do, can take it."""
     with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+        yield int(sock.getsockname()[1])
 
 
 async def test_frames_for_nobody_are_given_up_and_the_breaker_opens(
@@ -345,8 +354,8 @@ async def test_frames_for_nobody_are_given_up_and_the_breaker_opens(
     await there.streams.close()
 
 
-async def test_peer_that_restarts_is_reached_again(node) -> None:
-    here, there = await node(), await node()
+async def test_peer_that_restarts_is_reached_again(node, closed_port: int) -> None:
+    here, there = await node(), await (await node(listens=False)).listen(closed_port)
     here.streams.send(there.address, b"before", Class.CONTROL)
     await there.until(lambda: there.contents == [b"before"])
     await there.streams.close()

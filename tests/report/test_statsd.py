@@ -64,9 +64,10 @@ def test_a_machine_on_which_nobody_listens_is_told(windows: list[TimelineRow], j
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    outputs = Outputs([parse_output(f"statsd=127.0.0.1:{port}")])
-    outputs.rows(windows * 20, job)
-    (warning,) = outputs.close(LIMIT_S)
+        free.connect(("127.0.0.1", port))  # it hears but itself, and nobody else can take the port
+        outputs = Outputs([parse_output(f"statsd=127.0.0.1:{port}")])
+        outputs.rows(windows * 20, job)
+        (warning,) = outputs.close(LIMIT_S)
     assert (
         warning
         == f"the output statsd failed: 127.0.0.1:{port} cannot be reached: Connection refused; 240 rows were lost"
@@ -146,9 +147,11 @@ def test_windows_without_an_answer_have_no_times(carbon: Carbon, job: JobInfo, r
 
 
 def test_a_connection_that_is_refused_is_told(result: ResultDocument) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    outputs = Outputs([parse_output(f"graphite=127.0.0.1:{port}")])
-    assert outputs.finish(result, LIMIT_S) == [
-        f"the output graphite failed: 127.0.0.1:{port} cannot be reached: Connection refused"
-    ]
+    # Bound and not listened on: nobody else can take the port, and it refuses.
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        outputs = Outputs([parse_output(f"graphite=127.0.0.1:{port}")])
+        assert outputs.finish(result, LIMIT_S) == [
+            f"the output graphite failed: 127.0.0.1:{port} cannot be reached: Connection refused"
+        ]
