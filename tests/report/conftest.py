@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from talka.report import targets
 from talka.report.document import (
     Check,
     ErrorSample,
@@ -158,6 +159,12 @@ class HttpServer:
 
     def next(self) -> Request:
         return self.requests.get(timeout=LIMIT_S)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine our servers may answer late."""
+    monkeypatch.setattr(targets, "TIMEOUT_S", LIMIT_S)
 
 
 @pytest.fixture

@@ -196,12 +196,10 @@ def test_a_machine_without_threads_to_spare_gives_a_warning(
 def test_a_silent_server_and_a_full_disk_change_nothing_but_the_warnings(
     silent_server: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     result: ResultDocument,
     windows: list[TimelineRow],
     job: JobInfo,
 ) -> None:
-    monkeypatch.setattr(targets, "TIMEOUT_S", LIMIT_S)
     good = tmp_path / "good.jsonl"
     texts = [f"influx=http://{silent_server}/write?db=x", f"otlp=http://{silent_server}", "jsonl=/dev/full"]
     outputs = Outputs([parse_output(text) for text in [*texts, f"jsonl={good}"]])
