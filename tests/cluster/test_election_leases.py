@@ -187,6 +187,42 @@ def test_whatever_wakes_a_leader_that_stalled_ends_its_leadership(group: Any, wo
     assert group.told(SteppedDown)[0].reason.startswith("stalled for ")
 
 
+def test_the_only_voter_goes_on_after_a_stall_within_its_lease(make_group: MakeGroup) -> None:
+    group = make_group("a")
+    group.start()
+    group.elect()
+    group.run(SECOND)
+    group.paused.add("a")
+    group.run(LEADER_LEASE - LAN.heartbeat_ns - 10 * MILLISECOND)
+    group.paused.clear()
+    assert group.voters["a"].is_leading(group.now)
+
+    told = group.ask("a", "write", 1, "x", b"v")
+    group.run(3 * SECOND)
+
+    assert SteppedDown not in [type(news) for news in told]
+    assert [(ended.ref, ended.outcome) for ended in group.told(WriteEnded)] == [(1, "accepted")]
+    assert group.leader() == "a"
+    assert group.told(SteppedDown) == []
+
+
+def test_the_only_voter_that_slept_through_its_lease_is_elected_anew(make_group: MakeGroup) -> None:
+    group = make_group("a")
+    group.start()
+    group.elect()
+    first = group.voters["a"].reign.term
+    group.paused.add("a")
+    group.run(LEADER_LEASE + 10 * MILLISECOND)
+    group.paused.clear()
+    assert not group.voters["a"].is_leading(group.now)
+
+    group.ask("a", "tick")
+    group.run(5 * SECOND)
+
+    assert [news.reason[:12] for news in group.told(SteppedDown)] == ["stalled for "]
+    assert group.voters["a"].reign.term > first
+
+
 def test_a_short_stall_costs_nothing(group: Any) -> None:
     leader = group.elect()
     group.paused.add(leader)

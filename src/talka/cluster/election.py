@@ -281,7 +281,10 @@ class Election:
         self._woken_at = now
 
     def _has_slept(self, now: int) -> bool:
-        return now - self._woken_at > self._config.heartbeat_ns + self._config.lease_ns // 4
+        if now - self._woken_at <= self._config.heartbeat_ns + self._config.lease_ns // 4:
+            return False
+        # Where nobody else votes, nobody else can lead: within its lease it goes on, and its work is not interrupted.
+        return self.reign is None or not self.reign.holds_lease(now) or bool(self._electorate.others())
 
     def _finish(self, now: int, out: list[object]) -> list[object]:
         """Hear what this voter says to itself, make everything durable, and set the clock."""
