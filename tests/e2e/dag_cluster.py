@@ -180,11 +180,8 @@ class DagCluster(JobCluster):
         handlers: str = HANDLERS,
         store: Path | None = None,
         environment: Mapping[str, str] | None = None,
-        preset: str = "wan",
         **more: Any,
     ) -> None:
-        """`preset`: with "fast" a manager that a busy machine keeps waiting for two thirds of a second has to be elected
-        anew, and meanwhile leases end; with "wan" one that is started again leads too late for what its workers run."""
         folder.mkdir(parents=True, exist_ok=True)
         self.store = store or folder / "jobs.sqlite"
         self.ledger_file = folder / "ledger"
@@ -196,7 +193,6 @@ class DagCluster(JobCluster):
             1,
             0 if is_up else workers,
             cores,
-            preset=preset,
             manager_options=("--store", self.url, *more.pop("manager_options", ())),
             worker_options=("--handlers", str(self.handlers_file), *more.pop("worker_options", ())),
             environment={"LEDGER": str(self.ledger_file), **(environment or {})},

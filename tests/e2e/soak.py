@@ -47,8 +47,8 @@ SETTLE_S: Final = 90.0
 LOOK_S: Final = 0.5
 HARD: Final = ("worker", "worker", "manager", "manager", "stop")
 """In any order, and then all of them again."""
-LEAST_TIMES: Final = {"core": 200, "worker": 20}
-"""For a p99. Of fewer than 100 it is the worst, which for cores is that of the second in which the machine stood still."""
+LEAST_TIMES: Final = {"core": 100, "worker": 20}
+"""For a p99. Of fewer it is the worst, which for cores is that of the second in which the machine stood still."""
 DEATHS_AT_MOST: Final = 2
 """Of one task's processes."""
 CORES_BETWEEN: Final = 5
@@ -70,7 +70,7 @@ class Soak:
     """One run. `run` answers with what was broken."""
 
     def __init__(self, folder: Path, *, seed: int, minutes: float, tasks: int, say: Callable[[str], None]) -> None:
-        self.cluster = DagCluster(folder, WORKERS, CORES, preset="fast")
+        self.cluster = DagCluster(folder, WORKERS, CORES)
         self.blows: list[Blow] = []
         self.restarts_s: dict[str, list[float]] = {"core": [], "worker": []}
         self.stale = 0
