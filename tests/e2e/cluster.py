@@ -304,6 +304,24 @@ class Cluster:
     def states(self, name: str) -> dict[str, str]:
         return {member["name"]: member["state"] for member in self.told(name, "members")}
 
+    def wait_for_states(self, name: str, states: dict[str, str], within_s: float = SOON_S) -> None:
+        """A member may be suspected for a moment, and refutes: that is asked for again, while members are heard."""
+        until = time.monotonic() + within_s
+        while (found := self.states(name)) != states:
+            assert time.monotonic() < until, f"{name} sees {found}, not {states}\n{self.story()}"
+            self.hear(0.1)
+
+    def wait_for_leader_told(self, name: str, *words: str, within_s: float = SOON_S) -> dict[str, Any]:
+        """What it answers about the leader, once it is what all agree on; another may be elected at any moment."""
+        until = time.monotonic() + within_s
+        while True:
+            facts: dict[str, Any] = self.told(name, "leader", *words)
+            self.hear(0)
+            if facts["leader"] and (facts["leader"], facts["term"]) == (self.leader(), self.up[name].term):
+                return facts
+            assert time.monotonic() < until, f"{name} tells {facts}\n{self.story()}"
+            self.hear(0.1)
+
     def metrics(self, name: str, *words: str) -> dict[tuple[str, str], float]:
         """(name, label) to number."""
         answer = self.ask(name, "metrics", *words)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.e2e.cluster import SOON_S, Cluster
+from tests.e2e.job_cluster import until
 from tests.e2e.networks import part
 
 LONGEST_SUSPICION_S = 6.0
@@ -21,7 +22,7 @@ def test_two_members_without_datagrams_between_them_stay_alive_for_each_other_ov
     blocked = sorted((who, event["name"]) for who, event in cluster.said("udp-blocked"))
     assert blocked == [("b", "c"), ("c", "b")]
     assert not cluster.said("lost"), cluster.story()
-    assert cluster.states("b") == dict.fromkeys("abcde", "alive")
+    cluster.wait_for_states("b", dict.fromkeys("abcde", "alive"))
     facts = {member["name"]: member for member in cluster.told("c", "members")}
     assert [name for name, member in facts.items() if not member["datagrams"]] == ["b"]
 
@@ -42,7 +43,7 @@ def test_halves_that_forgot_each_other_are_one_cluster_within_a_minute_of_the_li
     halves = {"a": "ab", "b": "ab", "c": "cd", "d": "cd"}
     cluster.wait(
         lambda: all(cluster.up[name].view == set(half) - {name} for name, half in halves.items()),
-        30,
+        SOON_S,
         "both halves to lose each other",
     )
     # Who is dropped from the view is dropped in silence: it is asked for, now and then, while members are heard.
@@ -56,7 +57,7 @@ def test_halves_that_forgot_each_other_are_one_cluster_within_a_minute_of_the_li
     cluster.network.mend()
     cluster.wait_until_all_agree(60)
     for name in "abcd":
-        assert cluster.states(name) == dict.fromkeys("abcd", "alive")
+        cluster.wait_for_states(name, dict.fromkeys("abcd", "alive"))
 
 
 def test_a_member_that_hears_nobody_does_not_make_others_lose_a_third_one(cut_members: Cluster) -> None:
@@ -66,7 +67,7 @@ def test_a_member_that_hears_nobody_does_not_make_others_lose_a_third_one(cut_me
     for other in "abcef":
         cluster.network.cut(other, "d")
     cluster.wait(
-        lambda: all("d" not in life.view for name, life in cluster.up.items() if name != "d"), 30, "all to lose d"
+        lambda: all("d" not in life.view for name, life in cluster.up.items() if name != "d"), SOON_S, "all to lose d"
     )
     cluster.listen(2 * LONGEST_SUSPICION_S)
 
@@ -84,7 +85,7 @@ def test_nobody_is_lost_while_every_link_loses_a_tenth_of_its_packets(cut_member
     cluster.network.lose(10)
     cluster.listen(20)
 
-    assert cluster.network.lost() > 50
+    until(lambda: cluster.network.lost() > 50, cluster, SOON_S, "more than 50 packets to be lost")
     assert not cluster.said("lost"), cluster.said("lost")
 
 
@@ -93,7 +94,7 @@ def test_eleven_members_started_at_once_agree_on_each_other_within_20_seconds(me
     members.start_all("abcdefghijk", preset="default", within_s=20)
 
     for name in "abcdefghijk":
-        assert members.states(name) == dict.fromkeys("abcdefghijk", "alive")
+        members.wait_for_states(name, dict.fromkeys("abcdefghijk", "alive"))
     assert not members.said("lost")
 
 
