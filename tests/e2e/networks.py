@@ -13,7 +13,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import count
+from functools import cache
+from itertools import count, cycle, islice
 from typing import Any, NamedTuple, Protocol
 
 import psutil
@@ -64,9 +65,17 @@ def part(network: Network, one: Iterable[str], other: Iterable[str], *, datagram
             network.cut(there, here, datagrams_only=datagrams_only)
 
 
+@cache
+def _own_ports() -> "cycle[int]":
+    """Those that this process may give away. Each of those that run tests beside each other has others."""
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    ports = range(FIRST_PORT + int(worker.removeprefix("gw")), LAST_PORT, int(workers))
+    return cycle(random.SystemRandom().sample(ports, len(ports)))
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """One that is free for TCP and UDP."""
-    for port in random.sample(range(FIRST_PORT, LAST_PORT), 200):
+    """One that is free for TCP and UDP, and not given away before: it is bound later, and again by the next life."""
+    for port in islice(_own_ports(), 200):
         with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram:
             try:
                 stream.bind((host, port))
