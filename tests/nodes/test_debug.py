@@ -16,6 +16,7 @@ from talka.work.inspection import inspect_workflows
 from talka.work.outcome import ExitCode
 from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantVUs
+from tests.web.fake_control import free_port
 
 Answer = CustomResponse[Any]
 
@@ -82,17 +83,14 @@ async def test_a_long_body_is_cut_short(address: str) -> None:
 
 
 async def test_an_exchange_that_fails_is_shown_with_its_kind() -> None:
-    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
+    with free_port() as port:
 
-    class Shop(Workflow):
-        @step()
-        async def get(self) -> HTTPResponse:
-            return await self.client.http.get(f"http://127.0.0.1:{port}/")
+        class Shop(Workflow):
+            @step()
+            async def get(self) -> HTTPResponse:
+                return await self.client.http.get(f"http://127.0.0.1:{port}/")
 
-    code, said = await debugged(Shop)
+        code, said = await debugged(Shop)
     assert "> GET / HTTP/1.1" in said
     assert any(line.startswith("< refused: ") for line in said)
     assert any(line.startswith("✗ get: ") for line in said)

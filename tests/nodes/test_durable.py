@@ -15,7 +15,7 @@ from talka.control import dag_shelf, handout
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
 from talka.control.speech import Speak
 from talka.errors import Invalid, Unavailable
-from talka.nodes import dag_reading, durable, store_upkeep
+from talka.nodes import dag_reading, durable, store_thread, store_upkeep
 from talka.nodes.durable import DurableJobs
 from talka.nodes.store_upkeep import StoreTaken
 from talka.store.blobs import Blobs
@@ -29,6 +29,8 @@ from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import MoveJob, PutSchedule, ScheduleRow
 
 ONCE = DagSettings(retry=Retry(max=0))
+RARELY = "0 0 29 2 *"
+"""Hardly at the moment of a test."""
 
 
 class Node:
@@ -142,6 +144,15 @@ async def node(node_of: NodeOf) -> Node:
     return made
 
 
+@pytest.fixture
+async def idle_node(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """It does its chores only when the test says so."""
+    for name in ("LEASE_EVERY_S", "SWEEP_S", "SCHEDULE_S"):
+        monkeypatch.setattr(durable, name, 3600.0)
+    made: Node = await node_of()
+    return made
+
+
 def dag(tasks: dict[str, Any], settings: DagSettings = DagSettings(), **more: Any) -> DagSpec:  # noqa: B008 - a value
     return DagSpec(name=more.pop("name", "n"), tasks=specs(tasks), settings=settings, **more)
 
@@ -230,7 +241,8 @@ async def test_a_key_that_is_about_to_be_kept_is_not_told_before(node: Node, mon
     assert (await first).id == (await second).id
 
 
-async def test_submissions_that_nobody_awaits_are_answered_each(node: Node) -> None:
+async def test_submissions_that_nobody_awaits_are_answered_each(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_thread, "monotonic_ns", lambda: 1 << 62)  # after a long silence, all at one instant
     for number in range(20):
         node.jobs.submit_soon(dag({f"t{number}": ""}), "", "me", node.done)
     assert len(node.told) <= 1, "the first may hold at once, the others go together"
@@ -259,6 +271,7 @@ async def test_while_the_store_takes_nothing_nothing_is_accepted(node: Node, mon
     def fail(changes: Any) -> list[int]:
         raise RecordsUnavailable("the disk is full")
 
+    monkeypatch.setattr(durable, "PATIENCE_S", 3600.0)
     monkeypatch.setattr(node.records, "apply", fail)
     first = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
     await node.until(lambda: bool(node.events))
@@ -609,11 +622,12 @@ async def test_a_job_that_ends_while_it_is_asked_to_run_again_is_to_be_asked_aga
 # Schedules.
 
 
-async def test_a_schedule_submits_its_job_once_for_each_instant(node: Node) -> None:
-    view = await node.jobs.put_schedule(dag({"a": ""}, schedule="* * * * *", name="nightly"), "me")
-    assert (view.name, view.cron, view.last_job) == ("nightly", "* * * * *", "")
+async def test_a_schedule_submits_its_job_once_for_each_instant(idle_node: Node) -> None:
+    node = idle_node
+    view = await node.jobs.put_schedule(dag({"a": ""}, schedule=RARELY, name="nightly"), "me")
+    assert (view.name, view.cron, view.last_job) == ("nightly", RARELY, "")
     with pytest.raises(BadDag):
-        await node.jobs.put_schedule(dag({"a": "z"}, schedule="* * * * *"), "")
+        await node.jobs.put_schedule(dag({"a": "z"}, schedule=RARELY), "")
     await node.jobs.follow_schedules()
     assert not node.jobs.durable.jobs, "it is not due"
     (row,) = node.records.schedules()
@@ -632,12 +646,13 @@ async def test_a_schedule_submits_its_job_once_for_each_instant(node: Node) -> N
         await node.jobs.drop_schedule("nightly")
 
 
-async def test_a_schedule_that_cannot_be_followed_does_not_hold_up_the_others(node: Node) -> None:
+async def test_a_schedule_that_cannot_be_followed_does_not_hold_up_the_others(idle_node: Node) -> None:
+    node = idle_node
     good = dag({"a": ""}, name="good")
     rows = [
-        ScheduleRow(name="bad", cron="* * * * *", spec=msgspec.json.encode(dag({"a": "z"})), next_ms=1),
-        ScheduleRow(name="good", cron="* * * * *", spec=msgspec.json.encode(good), next_ms=1),
-        ScheduleRow(name="ugly", cron="* * * * *", spec=b"{}", next_ms=1),
+        ScheduleRow(name="bad", cron=RARELY, spec=msgspec.json.encode(dag({"a": "z"})), next_ms=1),
+        ScheduleRow(name="good", cron=RARELY, spec=msgspec.json.encode(good), next_ms=1),
+        ScheduleRow(name="ugly", cron=RARELY, spec=b"{}", next_ms=1),
     ]
     node.records.apply([PutSchedule(row) for row in rows])
     await node.jobs.follow_schedules()
@@ -725,7 +740,8 @@ async def test_a_store_has_one_manager_at_a_time(node: Node, tmp_path: Path) -> 
         Node(tmp_path, owner="another")
 
 
-async def test_the_lease_is_kept_and_had_again_if_nobody_took_it(node: Node) -> None:
+async def test_the_lease_is_kept_and_had_again_if_nobody_took_it(idle_node: Node) -> None:
+    node = idle_node
     await node.jobs.keep_lease()
     (lease,) = node.records.leases("manager")
     assert lease.epoch == node.jobs.durable.epoch
@@ -736,10 +752,11 @@ async def test_the_lease_is_kept_and_had_again_if_nobody_took_it(node: Node) -> 
     assert lease.owner == "owner"
 
 
-async def test_a_manager_whose_store_was_taken_stops(node: Node) -> None:
+async def test_a_manager_whose_store_was_taken_stops(idle_node: Node) -> None:
+    node = idle_node
     (lease,) = node.records.leases("manager")
     node.records.release("owner", [(lease.key, lease.epoch)])
-    (other,) = node.records.acquire(["manager"], "another", 1000)
+    (other,) = node.records.acquire(["manager"], "another", 3_600_000)
     await node.jobs.keep_lease()
     assert "another manager has taken the store" in str(node.broken[0])
     node.records.release("another", [(other.key, other.epoch)])

@@ -388,7 +388,21 @@ def test_where_the_limit_cannot_be_raised_the_present_one_counts(limits: dict[st
 # Signals.
 
 
-def waiting_workflow(signals: list[signal.Signals]) -> type[Workflow]:
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released for each signal that has reached the job."""
+    heard = threading.Semaphore(0)
+    interrupt = local.LocalRunner.interrupt
+
+    def note(runner: local.LocalRunner, name: Any) -> None:
+        interrupt(runner, name)
+        heard.release()
+
+    monkeypatch.setattr(local.LocalRunner, "interrupt", note)
+    return heard
+
+
+def waiting_workflow(signals: list[signal.Signals], heard: threading.Semaphore) -> type[Workflow]:
     """Each signal is sent when the step is in; then it waits for ever."""
 
     class Waiting(Workflow):
@@ -398,22 +412,24 @@ def waiting_workflow(signals: list[signal.Signals]) -> type[Workflow]:
         async def go(self) -> Answer:
             for sent in signals:
                 os.kill(os.getpid(), sent)
-                await asyncio.sleep(0.05)
+                await asyncio.to_thread(heard.acquire, timeout=30)  # two of a kind on their way are one
             return await self.client.custom.call(asyncio.Event().wait())
 
     return Waiting
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_an_interrupted_job_ends_with_its_report(sent: signal.Signals, code: int) -> None:
-    document = await run_workflows([waiting_workflow([sent])], LocalOptions(grace=0.1), handle_signals=True)
+async def test_an_interrupted_job_ends_with_its_report(
+    sent: signal.Signals, code: int, heard: threading.Semaphore
+) -> None:
+    document = await run_workflows([waiting_workflow([sent], heard)], LocalOptions(grace=0.1), handle_signals=True)
     assert (document.status, document.exit_code) == ("cancelled", code)
     assert document.workflows[0].steps[0].interrupted == 1
     assert not asyncio.get_running_loop().remove_signal_handler(sent), "the handler is gone with the job"
 
 
-async def test_a_second_interrupt_does_not_wait_for_the_grace_period() -> None:
-    workflow = waiting_workflow([signal.SIGINT, signal.SIGINT])
+async def test_a_second_interrupt_does_not_wait_for_the_grace_period(heard: threading.Semaphore) -> None:
+    workflow = waiting_workflow([signal.SIGINT, signal.SIGINT], heard)
     async with asyncio.timeout(60):
         document = await run_workflows([workflow], LocalOptions(grace="1h"), handle_signals=True)
     assert (document.status, document.exit_code) == ("cancelled", 130)

@@ -147,11 +147,19 @@ async def test_what_the_store_cannot_take_now_is_tried_until_it_can(
     assert scene.names() == [["a"]]
 
 
-async def test_the_problem_is_there_as_long_as_it_lasts(scene: Scene) -> None:
-    scene.records.failures = [RecordsUnavailable("the disk is full")]
+async def test_the_problem_is_there_as_long_as_it_lasts(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply, has_room = scene.records.apply, threading.Event()
+
+    def fail_while_full(changes: Sequence[Change]) -> list[int]:
+        if not has_room.is_set():
+            raise RecordsUnavailable("the disk is full")
+        return apply(changes)
+
+    monkeypatch.setattr(scene.records, "apply", fail_while_full)
     scene.commit(1, "a")
     await scene.until(lambda: scene.told == ["the disk is full"])
     assert scene.thread.problem == "the disk is full"
+    has_room.set()
     await scene.until(lambda: scene.thread.problem == "")
 
 
@@ -212,7 +220,8 @@ async def test_what_waits_is_written_before_it_ends(scene: Scene, monkeypatch: p
     assert [name for batch in scene.names() for name in batch] == ["a", "2", "3", "4", "5", "6"]
 
 
-async def test_it_ends_though_the_store_takes_nothing(scene: Scene) -> None:
+async def test_it_ends_though_the_store_takes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_thread, "AGAIN_S", 3600.0)  # however long it is until the end
     scene.records.failures = [RecordsUnavailable("the disk is full") for _ in range(9)]
     scene.commit(1, "a")
     await scene.until(lambda: scene.told == ["the disk is full"])
