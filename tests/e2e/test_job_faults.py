@@ -21,8 +21,11 @@ UNDER_WAY = 20
 
 @pytest.fixture(scope="module")
 def cluster(start_jobs, tmp_path_factory):
-    """Three managers and three workers of one core. Each test leaves it whole."""
-    with start_jobs(tmp_path_factory.mktemp("faults"), 3, 3) as cluster:
+    """Three managers and three workers of one core. Each test leaves it whole.
+
+    Leases bear that a leader is missed for long: on a busy machine the next one may take longer than the usual lease.
+    """
+    with start_jobs(tmp_path_factory.mktemp("faults"), 3, 3, manager_options=("--lease", "20s")) as cluster:
         yield cluster
 
 
@@ -70,7 +73,7 @@ def led_apart(cluster, job_server, *options: str):
         truth = Truth(job_server)
         started = cluster.start_submit(PLAIN, *options)
         job = started.job()
-        if cluster.wait_for_owner(job) != cluster.leader():
+        if cluster.wait_for_owner(job) != cluster.wait_for_leader():
             cluster.wait_until_running(job, 2)
             cluster.wait(lambda truth=truth: truth.count() >= 50, SOON_S, "50 requests")
             return started, job, truth
@@ -97,30 +100,30 @@ def workflow(tmp_path: Path, step: str, *, head: str = "", body: str = "", name:
 
 
 @pytest.mark.serial
-def test_killed_worker_is_replaced_by_a_spare_one_for_the_rest_of_the_plan(cluster, truth) -> None:
-    with mended(cluster):
-        started, job, running = under_way(cluster, truth, "--rate", "60/s", "--for", "10s", "--cores", "2")
-        victim, _ = running
-        [spare] = set(cluster.workers) - set(running)
-        cluster.kill(victim)
-        cluster.wait_for(spare, "task-started", job=job)
-        ended = started.ended()
-        assert ended.code == 6, ended.text
-        document = ended.document()
-        assert document["status"] == "partial"
-        [lost] = document["lost_shards"]
-        assert victim in lost["cause"]
-        assert 0 < lost["from_s"] < lost["to_s"] <= 10
-        requests = document["totals"]["requests"]
-        assert 0 <= truth.count() - requests <= lost["arrivals_missing"] + UNDER_WAY
-        assert requests >= 600 - lost["arrivals_missing"] - UNDER_WAY
-        assert victim in ended.out and "lost" in ended.out
+def test_killed_worker_is_replaced_by_a_spare_one_for_the_rest_of_the_plan(make_jobs, truth) -> None:
+    cluster = make_jobs(3, 3)  # with the usual lease, after which the plan has a rest
+    started, job, running = under_way(cluster, truth, "--rate", "60/s", "--for", "14s", "--cores", "2")
+    victim, _ = running
+    [spare] = set(cluster.workers) - set(running)
+    cluster.kill(victim)
+    cluster.wait_for(spare, "task-started", job=job)
+    ended = started.ended()
+    assert ended.code == 6, ended.text
+    document = ended.document()
+    assert document["status"] == "partial"
+    [lost] = document["lost_shards"]
+    assert victim in lost["cause"]
+    assert 0 < lost["from_s"] < lost["to_s"] <= 14
+    requests = document["totals"]["requests"]
+    assert 0 <= truth.count() - requests <= lost["arrivals_missing"] + UNDER_WAY
+    assert requests >= 840 - lost["arrivals_missing"] - UNDER_WAY
+    assert victim in ended.out and "lost" in ended.out
 
 
 @pytest.mark.serial
 def test_killed_core_is_replaced_by_its_worker(cluster, truth) -> None:
     with mended(cluster):
-        started, job, running = under_way(cluster, truth, "--rate", "100/s", "--for", "4s", "--cores", "2")
+        started, job, running = under_way(cluster, truth, "--rate", "100/s", "--for", "8s", "--cores", "2")
         name = next(iter(running))
         [core] = cluster.core_processes(name)
         core.kill()
@@ -130,7 +133,7 @@ def test_killed_core_is_replaced_by_its_worker(cluster, truth) -> None:
         [lost] = document["lost_shards"]
         assert "SIGKILL" in lost["cause"]
         assert 0 <= truth.count() - document["totals"]["requests"] <= lost["arrivals_missing"] + UNDER_WAY
-        assert document["totals"]["requests"] >= 400 - lost["arrivals_missing"] - UNDER_WAY
+        assert document["totals"]["requests"] >= 800 - lost["arrivals_missing"] - UNDER_WAY
         assert len(cluster.up[name].said("task-started", job=job)) == 1, "the task itself went on"
 
 
@@ -170,7 +173,7 @@ def test_job_survives_the_manager_that_leads_it(cluster, job_server) -> None:
 def test_job_survives_the_leader_of_the_cluster(cluster, job_server) -> None:
     with mended(cluster):
         started, job, truth = led_apart(cluster, job_server, "--rate", "60/s", "--for", "6s")
-        leader = cluster.leader()
+        leader = cluster.wait_for_leader()
         cluster.kill(leader)
         ended = started.ended()
         assert ended.code == 0, ended.text
@@ -280,8 +283,8 @@ def test_cancel_ends_what_does_not_want_to_end_within_its_grace(cluster, truth, 
         assert cluster.client().job(job).state == "cancelled"
         assert psutil.wait_procs(cores, timeout=SOON_S)[1] == []
         ends = [event["at"] for kind in ("task-ended", "task-killed") for _, event in cluster.said(kind, job=job)]
-        # Grace and a second; the rest is for a busy machine.
-        assert len(ends) == 2 and max(ends) - cancelled_at < 1 + 1 + 2
+        # Grace and a second; the rest is for a busy machine, and less than the grace of one that is not told another.
+        assert len(ends) == 2 and max(ends) - cancelled_at < 1 + 1 + 10
 
 
 @pytest.mark.serial
@@ -300,7 +303,7 @@ def test_children_of_a_test_end_with_it(cluster, truth, tmp_path) -> None:
         tmp_path,
         "if not self.context.get('child'):\n    self.context['child'] = subprocess.Popen(['sleep', '1000'])",
     )
-    ended = cluster.submit(file, "--for", "500ms", "--cores", "2", "--vus", "2")
+    ended = cluster.submit(file, "--iterations", "20", "--cores", "2", "--vus", "2")
     assert ended.code == 0, ended.text
     assert ended.document()["totals"]["requests"] == truth.count()
     cluster.wait(lambda: not [one for one in cluster.processes() if one.name() == "sleep"], SOON_S, "children to end")
