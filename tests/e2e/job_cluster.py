@@ -163,9 +163,11 @@ class JobCluster(Cluster):
         super().close()
         self.network.close()
         _, left = psutil.wait_procs(self.processes(), timeout=LEFT_BEHIND_S)
-        names = [f"{process.pid}: {' '.join(process.cmdline())[:200]}" for process in left if process.is_running()]
+        names = []
         for process in left:
-            with suppress(psutil.Error):
+            with suppress(psutil.Error):  # it has ended just now
+                if process.is_running():
+                    names.append(f"{process.pid}: {' '.join(process.cmdline())[:200]}")
                 process.kill()
         assert not names, f"left behind {LEFT_BEHIND_S:g} s after all nodes were killed: {names}"
 

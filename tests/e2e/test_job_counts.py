@@ -35,8 +35,8 @@ def results_of(cluster, job: str) -> dict[int, AttemptResult]:
         for file in (cluster.data(name) / "blobs").iterdir():
             try:
                 result = decode_result(file.read_bytes())
-            except BadJobMessage:
-                continue  # a bundle, or a document
+            except (BadJobMessage, FileNotFoundError):
+                continue  # a bundle, or a document, or one that has its name only now
             if result.job == job:
                 found[result.attempt] = result
                 copies[result.attempt] += 1

@@ -1,7 +1,7 @@
 """Every node is replaced by one of the next minor version, one after the other, and back again, while a job runs."""
 
+import http.client
 import re
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +72,7 @@ class MixedCluster(JobCluster):
         try:
             with urllib.request.urlopen(f"http://{self.api(name)}/{path}", timeout=20) as answer:
                 return str(answer.read().decode())
-        except urllib.error.URLError:
+        except (OSError, http.client.HTTPException):  # also in the midst of an answer
             return ""
 
     def unread(self) -> int:
@@ -84,6 +84,11 @@ class MixedCluster(JobCluster):
 def takes_nothing(client: Client, worker: str) -> bool:
     """It is told to stop, and managers know."""
     return worker not in {view.name for view in client.workers() if view.state not in ("draining", "offline")}
+
+
+def heard(cluster: MixedCluster) -> set[tuple[str, str]]:
+    """Who heard which news of the next version."""
+    return {(who, event["what"]) for who, event in cluster.said("heard")}
 
 
 @pytest.fixture
@@ -132,8 +137,8 @@ def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
     # A goodbye reaches whoever leads at that moment, or nobody, and then its next life tells. None was taken for dead.
     assert {event["cause"] for _, event in cluster.said("worker-lost")} <= {LEFT, STARTED_ANEW}
     # What the next version says is heard where it is known, and agreed on where both know it.
-    heard = {(who, event["what"]) for who, event in cluster.said("heard")}
-    assert heard == {(who, what) for who in nodes for what in ("field", "message")}
+    expected = {(who, what) for who in nodes for what in ("field", "message")}
+    cluster.wait(lambda: heard(cluster) == expected, SOON_S, "every node to hear what the next version says")
     agreed = {(event["version"], "weather" in event["capabilities"]) for _, event in cluster.said("agreed")}
     next_protocol = str(ProtocolVersion(PROTOCOL.major, PROTOCOL.minor + 1))
     assert (next_protocol, True) in agreed
