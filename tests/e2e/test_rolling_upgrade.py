@@ -103,6 +103,7 @@ def cluster(tmp_path: Path, server: Server) -> Iterator[MixedCluster]:
     assert mistakes == {}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("by_next", [True, False], ids=["upgrade", "downgrade"])
 def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
     cluster: MixedCluster, server: Server, by_next: bool
@@ -111,7 +112,7 @@ def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
     cluster.are_next = set() if by_next else set(nodes)
     cluster.start_nodes()
     gates = {"GATES": str(cluster.folder)}
-    submitted = cluster.start_submit(STAGES, "--cores", "2", "--grace", "90s", "--env", "GATES", env=gates)
+    submitted = cluster.start_submit(STAGES, "--cores", "2", "--grace", "300s", "--env", "GATES", env=gates)
     cluster.wait_until_running(submitted.job(), tasks=2)
     cluster.wait_for_voters()
 
