@@ -14,6 +14,7 @@ import psutil
 from talka.errors import TalkaError
 from tests.e2e.chaos_cluster import CLIENT, LEDGER, SECOND, ChaosCluster, Ledger, Watcher
 from tests.e2e.job_cluster import Ended, Started, until
+from tests.e2e.standstill import Standstill, standstill
 
 CORES = 3
 """Of four: one worker is spare."""
@@ -110,10 +111,8 @@ class Outcome:
 class Round:
     """One job and one blow on a cluster that is whole. Afterwards it is whole again, or the round says why not."""
 
-    def __init__(self, cluster: ChaosCluster, draw: Draw, slack_s: float = 0.0) -> None:
-        """`slack_s`: how long the machine itself may stand still while it recovers."""
+    def __init__(self, cluster: ChaosCluster, draw: Draw) -> None:
         self.cluster = cluster
-        self._slack_s = slack_s
         self.draw = draw
         self.outcome = Outcome(draw)
         self._dice = draw.dice()
@@ -124,13 +123,15 @@ class Round:
 
     def run(self) -> Outcome:
         begun = time.monotonic()
-        try:
-            if self.draw.role == "cancel":
-                self._run_cancel()
-            else:
-                self._run_blow()
-        except AssertionError as problem:
-            self._break(str(problem).partition("\n")[0])
+        with standstill() as machine:
+            try:
+                if self.draw.role == "cancel":
+                    self._run_cancel()
+                else:
+                    self._run_blow()
+            except AssertionError as problem:
+                self._break(str(problem).partition("\n")[0])
+        self._judge_recovery(machine)
         try:
             self.cluster.make_whole()
         except AssertionError as problem:
@@ -289,7 +290,6 @@ class Round:
         self._judge_counts(ledger, served)
         if not is_deaf:
             outcome.recovery_s = max(0, ledger.last_of() - self._struck_ns) / SECOND
-        self._judge_recovery()
 
     # What must be true
 
@@ -376,10 +376,13 @@ class Round:
             outcome.recovery_s = (recovered_ns - self._struck_ns) / SECOND
         elif self.draw.phase == "middle" and role != "client" and self.draw.fault == "kill":
             self._break("nothing showed that it recovered")
-        self._judge_recovery()
 
-    def _judge_recovery(self) -> None:
+    def _judge_recovery(self, machine: Standstill) -> None:
         limit_s = LIMITS_S.get(self.draw.kind)
         recovery_s = self.outcome.recovery_s
-        if limit_s is not None and recovery_s is not None and recovery_s > limit_s + self._slack_s:
+        if limit_s is None or recovery_s is None or recovery_s <= limit_s:
+            return
+        if machine.slack_s:
+            self.outcome.notes.append(f"the machine itself stood still for {machine.longest_s:.2f} s")
+        if recovery_s > limit_s + machine.slack_s:
             self._break(f"recovered in {recovery_s:.2f} s, and {limit_s:g} s are promised")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LOOK_S = 0.005
+LIMIT_S = 0.1
+SLACK_S = 5.0
 
 
 class Standstill:
@@ -13,6 +15,11 @@ class Standstill:
         self.longest_s = 0.0
         """For which a thread that wanted to run did not."""
         self._is_over = threading.Event()
+
+    @property
+    def slack_s(self) -> float:
+        """How much longer what happened meanwhile may have taken: no longer, where the machine ran."""
+        return SLACK_S if self.longest_s > LIMIT_S else 0.0
 
     def watch(self) -> None:
         seen_s = time.monotonic()
