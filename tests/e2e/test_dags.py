@@ -1,6 +1,7 @@
 """Pipelines on real processes: a manager with a store, two workers, and the commands as users run them."""
 
 import json
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -445,17 +446,20 @@ def test_a_hundred_jobs_on_ten_workers_lose_nothing_and_are_fair(tmp_path: Path)
     assert least_fairness(lines, jobs) >= 0.9
 
 
-def least_fairness(lines: list[Line], jobs: list[str], starts_each: int = 12) -> float:
-    """Jain's index of starts for each job in every stretch of so many starts in which all of them still had work: where
-    nothing else runs, that of five seconds. On a slow machine too few begin in these to be shared out evenly."""
+def least_fairness(lines: list[Line], jobs: list[str], window_s: float = 5.0, starts_each: int = 8) -> float:
+    """Jain's index of starts for each job in every window in which all of them still had work. On a slow machine windows
+    are longer: few starts cannot be shared out evenly."""
     begun_ns = max(min(line.at_ns for line in lines if line.job == job) for job in jobs)
     over_ns = min(max(line.at_ns for line in lines if line.job == job) for job in jobs)
-    starts = [line.job for line in sorted(lines, key=lambda line: line.at_ns) if begun_ns <= line.at_ns <= over_ns]
-    width = starts_each * len(jobs)
-    assert len(starts) >= width, "no stretch in which all of them had work"
-    least = 1.0
-    for begin in range(0, len(starts) - width + 1, width // 5):
-        counts = Counter(starts[begin : begin + width])
+    starts = sorted((line.at_ns, line.job) for line in lines if begun_ns <= line.at_ns <= over_ns)
+    least, windows = 1.0, 0
+    for first, (at_ns, _) in enumerate(starts):
+        end = max(bisect_left(starts, (at_ns + round(window_s * 1e9), "")), first + starts_each * len(jobs))
+        if end >= len(starts):
+            break
+        windows += 1
+        counts = Counter(job for _, job in starts[first:end])
         squares = sum(count * count for count in counts.values())
-        least = min(least, width * width / (len(jobs) * squares))
+        least = min(least, (end - first) ** 2 / (len(jobs) * squares))
+    assert windows, "no window in which all of them had work"
     return least

@@ -253,7 +253,7 @@ async def test_a_pause_keeps_users_back_and_ends_with_the_plan(server: str, way:
         async def get(self, url: URL = f"{server}/") -> HTTPResponse:
             return await self.client.http.get(url)
 
-    ran = await run(Pausing, way, load=ConstantVUs(3, "2.4s"))
+    ran = await run(Pausing, way, load=ConstantVUs(3, "2.1s"))
     assert 3 * 2 <= ran.tally.iterations <= 3 * 4
     started_ns = monotonic_ns()
 
