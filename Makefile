@@ -36,8 +36,8 @@ demo: $(STAMP) ## run a real load test on the bundled server: live view, summary
 	@$(BIN)/talka demo --html build/demo.html
 
 test: $(STAMP) ## every test (under 15 minutes on 2 cores)
-	@# Most of these wait for other processes: four at a time on two cores, and whoever is done helps the others.
-	@$(BIN)/python -m pytest -q -m "not serial" -n 4 --dist worksteal tests $(PURE:%=--ignore=%) --ignore=tests/sim
+	@# Most of these wait for other processes: five at a time on two cores, and whoever is done helps the others.
+	@$(BIN)/python -m pytest -q -m "not serial" -n 5 --dist worksteal tests $(PURE:%=--ignore=%) --ignore=tests/sim
 	@# These must have the processors when they want them, and mostly wait: what only computes takes what they leave.
 	@mkdir -p build
 	@nice -n 19 $(MAKE) --no-print-directory test-computing > build/computing.log 2>&1 & computing=$$!; \

@@ -40,7 +40,6 @@ PROOF_S = 3.0
 # Deaths and stalls
 
 
-@pytest.mark.serial
 def test_everybody_agrees_on_each_of_five_deaths_and_returns(members: Cluster) -> None:
     members.start_all("abcdef")
     for victim in "bcdef":
@@ -95,7 +94,6 @@ def test_a_member_stalled_while_it_suspects_another_hears_the_refutation_before_
     assert not stalled.said("lost"), stalled.events
 
 
-@pytest.mark.serial
 def test_another_leader_is_elected_when_the_leader_is_killed(members: Cluster) -> None:
     members.start_all("abcde", *VOTERS)
     first = members.wait_for_voters()
@@ -111,7 +109,6 @@ def test_another_leader_is_elected_when_the_leader_is_killed(members: Cluster) -
     assert len({tuple(token) for token in tokens}) == len(tokens)
 
 
-@pytest.mark.serial
 def test_voters_that_all_die_at_once_agree_on_one_leader_again_and_terms_never_go_back(members: Cluster) -> None:
     members.start_all("abcde", *VOTERS)
     members.wait_for_leader()

@@ -44,7 +44,7 @@ def test_talka_up_killed_in_mid_job_goes_on_with_every_acknowledged_job_at_once(
         chain = [{"id": f"t{n}", "handler": "mark", "depends_on": [f"t{n - 1}"] if n else []} for n in range(6)]
         chain[2] |= {"handler": "until", "config": "gate"}
         jobs = [cluster.dag(f"chain-{n}", *chain) for n in range(5)]
-        long = {"id": "long", "handler": "work", "config": "never"}
+        long = {"id": "long", "handler": "until", "config": "never"}
         held = cluster.dag("held", long, {"id": "short", "handler": "mark"})
         cluster.wait_for_lines(1, job=held, task="long")
         cluster.wait_for_lines(2, job=jobs[0], word="ended")
