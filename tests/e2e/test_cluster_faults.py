@@ -40,6 +40,7 @@ PROOF_S = 3.0
 # Deaths and stalls
 
 
+@pytest.mark.patient
 def test_everybody_agrees_on_each_of_five_deaths_and_returns(members: Cluster) -> None:
     members.start_all("abcdef")
     for victim in "bcdef":
@@ -109,6 +110,7 @@ def test_another_leader_is_elected_when_the_leader_is_killed(members: Cluster) -
     assert len({tuple(token) for token in tokens}) == len(tokens)
 
 
+@pytest.mark.patient
 def test_voters_that_all_die_at_once_agree_on_one_leader_again_and_terms_never_go_back(members: Cluster) -> None:
     members.start_all("abcde", *VOTERS)
     members.wait_for_leader()
@@ -162,6 +164,7 @@ def test_a_leader_that_was_stalled_follows_the_one_elected_meanwhile(members: Cl
 # Keys
 
 
+@pytest.mark.patient
 def test_a_member_that_was_down_while_keys_changed_rejoins_with_its_old_secret(members: Cluster) -> None:
     cluster = members
     cluster.start_all("abcd")

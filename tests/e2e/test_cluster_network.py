@@ -6,6 +6,8 @@ from tests.e2e.cluster import SOON_S, Cluster
 from tests.e2e.job_cluster import until
 from tests.e2e.networks import part
 
+pytestmark = pytest.mark.patient
+
 LONGEST_SUSPICION_S = 6.0
 """Of up to ten members at the preset `fast`: 4 × 0.25 s, six times that when nobody confirms."""
 DEFAULT_LONGEST_SUSPICION_S = 12.0

@@ -262,6 +262,7 @@ def test_workers_go_on_without_their_manager_and_their_results_are_taken_by_its_
         assert len(began) == 6, "what was done while nobody led was done again"
 
 
+@pytest.mark.patient
 def test_a_manager_away_for_longer_than_the_lease_costs_nothing_that_runs(tmp_path: Path) -> None:
     with dag_cluster(tmp_path, 2, 1) as cluster:
         job = cluster.dag("away", *({"id": f"t{n}", "handler": "block", "config": "gate"} for n in range(2)))

@@ -354,6 +354,7 @@ def test_a_pipeline_submitted_twice_with_one_key_is_one_job(cluster: DagCluster)
     assert "monday" in third.err
 
 
+@pytest.mark.patient
 def test_a_schedule_submits_its_pipeline_when_it_is_due(cluster: DagCluster) -> None:
     file = cluster.folder / "minutely.json"
     file.write_text(

@@ -103,6 +103,7 @@ def cluster(tmp_path: Path, server: Server) -> Iterator[MixedCluster]:
     assert mistakes == {}
 
 
+@pytest.mark.patient
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("by_next", [True, False], ids=["upgrade", "downgrade"])
 def test_a_job_ends_complete_and_exact_while_every_node_is_replaced(
