@@ -312,25 +312,14 @@ class DagCluster(JobCluster):
         return str(answer.body["id"])
 
     def ask_api(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        kind: str = "application/json",
-        token: str = "",
-        key: str = "",
-        timeout_s: float = SOON_S,
+        self, method: str, path: str, body: Any = None, *, timeout_s: float = SOON_S, **more: str
     ) -> "ApiAnswer":
-        """`body` is bytes, parts of bytes that are sent as they come, or what is to be JSON.
-
-        A manager that a busy machine kept waiting refuses what it is asked for a moment, and one that stood still leads
-        nobody for a while: whoever is told to come back comes back, as every client does.
-        """
+        """As `ask_api_once`, and again as long as it is told to come back, as every client does: a manager that a busy
+        machine kept waiting refuses what it is asked for a moment, and one that stood still leads nobody for a while."""
         again = () if isinstance(body, Iterator) else (429, 503) if method == "GET" else (429,)
         until = time.monotonic() + timeout_s
         while True:
-            answer = self.ask_api_once(method, path, body, kind=kind, token=token, key=key, timeout_s=timeout_s)
+            answer = self.ask_api_once(method, path, body, timeout_s=timeout_s, **more)
             if answer.status not in again or time.monotonic() >= until:
                 return answer
             self.listen(0.2)
@@ -346,6 +335,7 @@ class DagCluster(JobCluster):
         key: str = "",
         timeout_s: float = SOON_S,
     ) -> "ApiAnswer":
+        """`body` is bytes, parts of bytes that are sent as they come, or what is to be JSON."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
         if key:
             headers["idempotency-key"] = key
