@@ -12,7 +12,7 @@ import msgspec
 from talka.control.allocation import Claim, allocate
 from talka.control.deadlines import Deadline, Granted
 from talka.control.shard_run import ATTEMPTS_LIMIT, Attempt, LostShard, ShardRun
-from talka.stats.tally import Tally, merged
+from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline
 from talka.wire.jobs import AttemptResult
 from talka.wire.shards import (
@@ -128,6 +128,7 @@ class WorkflowRun:
         self.deadline: Deadline | None = None
         """Once it has run longer than its timeout."""
         self.started_before = 0
+        self.timeline = Timeline()
 
     @property
     def is_under_way(self) -> bool:
@@ -147,7 +148,9 @@ class WorkflowRun:
             self.provided |= shard.provided
 
     def tally(self) -> Tally:
-        return merged([attempt.tally for shard in self.shards for attempt in shard.attempts])
+        whole = merged([attempt.tally for shard in self.shards for attempt in shard.attempts])
+        fold_calls(whole.calls)
+        return whole
 
     def counts(self) -> Tally:
         """Numbers alone, without anything that takes long to merge."""
@@ -156,6 +159,7 @@ class WorkflowRun:
             whole.iterations += tally.iterations
             whole.started += tally.started
             whole.dropped += tally.dropped
+            whole.interrupted_iterations += tally.interrupted_iterations
             whole.exchanges.merge(tally.exchanges)
         return whole
 
@@ -177,7 +181,7 @@ class LoadJob:
     def __init__(self, spec: JobSpec, *, start_delay_ns: int = START_DELAY_NS) -> None:
         self.spec = spec
         self.workflows = {workflow.name: WorkflowRun(workflow) for workflow in spec.workflows}
-        self.timeline = Timeline()
+        self.timeline = Timeline(with_steps=False)
         self.places: dict[str, int] | None = None
         """Workers and how many of their cores the job may use; None: the cores of this machine."""
         self.pool = spec.cores
@@ -530,11 +534,12 @@ class LoadJob:
     # Running.
 
     def _on_totals(self, now: int, core: int, message: TotalsMessage) -> list[Effect]:
-        _, _, attempt = self._running[core]
+        run, _, attempt = self._running[core]
         if message.sequence > attempt.sequence:
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
             for window in attempt.on_totals(now, message):
+                run.timeline.add(window)
                 self.timeline.add(window)
         effects: list[Effect] = [Send(core, Ack(message.sequence))]
         if message.final:
@@ -545,9 +550,10 @@ class LoadJob:
         """The result of a task, whole: its reports before it are of no more interest."""
         if core not in self._running:
             return []
-        _, _, attempt = self._running[core]
+        run, _, attempt = self._running[core]
         self.engine = engines_of(self.engine, result.engine)
         for window in attempt.on_result(now, result, self.origin_ns):
+            run.timeline.add(window)
             self.timeline.add(window)
         is_news = result.is_cancelled and not self.is_stopping
         if is_news:

@@ -64,7 +64,7 @@ class TaskWindows:
         taken: list[Window] = []
         counters = 0
         for window in self._waiting():
-            counters += len(window.response_time.counts)
+            counters += window.counters
             if taken and (counters > COUNTERS_PER_REPORT or len(taken) == WINDOWS_PER_REPORT):
                 break
             taken.append(window)

@@ -18,6 +18,23 @@ SPANS: Final = ((1, 600), (100, 360), (600, 10_080))
 """(windows in a span, spans kept at least): 100 ms for 60 s, 10 s for an hour, 1 min for a week."""
 
 
+class StepWindow(msgspec.Struct, array_like=True):
+    """What one step did in a window."""
+
+    count: int = 0
+    failed: int = 0
+    errors: dict[str, int] = {}
+    """Failures by kind."""
+    response_time: CoarseHistogram = msgspec.field(default_factory=CoarseHistogram)
+
+    def add(self, other: "StepWindow") -> None:
+        self.count += other.count
+        self.failed += other.failed
+        for kind, times in other.errors.items():
+            self.errors[kind] = self.errors.get(kind, 0) + times
+        self.response_time.merge(other.response_time)
+
+
 class Window(msgspec.Struct):
     """One slice of time of one shard or of several. `vus` is the most that were active in it."""
 
@@ -27,12 +44,30 @@ class Window(msgspec.Struct):
     failed: int = 0
     vus: int = 0
     response_time: CoarseHistogram = msgspec.field(default_factory=CoarseHistogram)
+    """Of all steps together."""
+    steps: dict[str, StepWindow] = {}
+    """Steps that ended in it."""
 
-    def add(self, other: "Window") -> None:
+    @property
+    def counters(self) -> int:
+        """How many numbers its histograms take: what its size on the wire goes by."""
+        return len(self.response_time.counts) + sum(8 + len(step.response_time.counts) for step in self.steps.values())
+
+    def add(self, other: "Window", *, with_steps: bool = True) -> None:
         self.started += other.started
         self.requests += other.requests
         self.failed += other.failed
         self.response_time.merge(other.response_time)
+        for name, step in other.steps.items() if with_steps else ():
+            self.steps.setdefault(name, StepWindow()).add(step)
+
+    def blurred(self) -> "Window":
+        """With coarser histograms, which are a quarter of the work to whoever merges those of many workers."""
+        steps = {
+            name: msgspec.structs.replace(step, response_time=step.response_time.blurred())
+            for name, step in self.steps.items()
+        }
+        return msgspec.structs.replace(self, response_time=self.response_time.blurred(), steps=steps)
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -67,7 +102,9 @@ class WindowLog:
 class Timeline:
     """Windows of all shards, merged. Each shard gives a window once; its receiver sees to that."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_steps: bool = True) -> None:
+        """A timeline of several workflows has no steps: two of them may have a step of the same name."""
+        self._with_steps = with_steps
         self._levels: tuple[dict[int, Window], ...] = tuple({} for _ in SPANS)
         self._oldest = [0 for _ in SPANS]
         """The first span each level holds. It starts a span of the next level: no time is told in two widths."""
@@ -81,7 +118,7 @@ class Timeline:
             span = window.index // width
             if span >= self._oldest[level]:
                 into = self._levels[level].setdefault(span, Window(span))
-                into.add(window)
+                into.add(window, with_steps=self._with_steps)
                 # Shards of one instant add up; over a longer span the highest count is the telling one.
                 into.vus = into.vus + window.vus if width == 1 else max(into.vus, window.vus)
                 return

@@ -143,6 +143,8 @@ class StepTotals(Message, frozen=True, tag=14):
     name: str
     tally: StepTally
     measured: bool
+    call: str | None = None
+    """The name of calls that `name` made, when it is they that were counted."""
 
 
 class MetricTotals(Message, frozen=True, tag=16):
@@ -188,6 +190,7 @@ class UnreadStep(Message, frozen=True, tag=14):
     name: str
     tally: msgspec.Raw
     measured: bool
+    call: str | None = None
 
 
 class UnreadMetric(Message, frozen=True, tag=16):
