@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from talka.stats.windows import SPANS, Window
+from talka.stats.windows import COUNTERS_PER_REPORT, SPANS, Window
 from talka.wire.shards import WINDOWS_PER_REPORT
 
-COUNTERS_PER_REPORT: Final = 60_000
-"""Of all histograms of a report's windows: about half a frame, which leaves room for the generator's own."""
 LAG_LIMIT: Final = SPANS[0][1]
 """Windows by which a core may be behind the others before they are no longer held back for it."""
 WIDEST: Final = SPANS[-1][0]

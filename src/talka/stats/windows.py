@@ -12,6 +12,8 @@ import msgspec
 from talka.stats.histogram import CoarseHistogram
 
 WINDOW_NS: Final = 100_000_000
+COUNTERS_PER_REPORT: Final = 60_000
+"""Of all histograms of a report's windows: about half a frame, which leaves room for the generator's own."""
 UNACKNOWLEDGED_LIMIT: Final = 600
 """A minute of windows. A receiver that acknowledged none for so long has lost the oldest."""
 SPANS: Final = ((1, 600), (100, 360), (600, 10_080))
@@ -93,6 +95,16 @@ class WindowLog:
 
     def open_windows(self) -> list[Window]:
         return list(self._closed.values())
+
+    def oldest(self, most: int, counters: int) -> list[Window]:
+        """As many as a report carries: at most so many with at most so many counters together, but at least one."""
+        taken: list[Window] = []
+        for window in self._closed.values():
+            counters -= window.counters
+            if taken and (counters < 0 or len(taken) == most):
+                break
+            taken.append(window)
+        return taken
 
     def acknowledge(self, windows: Iterable[Window]) -> None:
         for window in windows:

@@ -16,19 +16,24 @@ from talka.work.dsl import (
     RESERVED,
     Bare,
     Check,
+    Connections,
     Declaration,
     Driver,
     Flow,
     Function,
     Metric,
+    OnStart,
+    OnStop,
     Priority,
     Setup,
     State,
     Step,
     Teardown,
+    Users,
     Workflow,
     code_of,
 )
+from talka.work.calling import calls_client
 from talka.work.durations import parse_duration
 from talka.work.feeds import Between, Feed, pause_of
 from talka.work.graph import Cycle, ancestors_of, layers_of
@@ -39,6 +44,8 @@ from talka.work.thresholds import Threshold, parse_threshold
 
 PRIORITIES: Final = typing.get_args(Priority)
 DRIVERS: Final = typing.get_args(Driver)
+USERS: Final = typing.get_args(Users)
+CONNECTIONS: Final = typing.get_args(Connections)
 METRIC_KINDS: Final = typing.get_args(MetricKind)
 TAGS_LIMIT: Final = 10
 TAG_CHARACTERS_LIMIT: Final = 64
@@ -181,7 +188,9 @@ class Reader:
                 continue
             self.complain(text, workflow, function=found.function)
         states = {name: found for name, found in declared.items() if isinstance(found, State)}
-        hooks = {name: found for name, found in declared.items() if isinstance(found, Setup | Teardown)}
+        hooks = {
+            name: found for name, found in declared.items() if isinstance(found, Setup | Teardown | OnStart | OnStop)
+        }
         runs = {name: found for name, found in declared.items() if name not in states and name not in hooks}
         if not runs and not states:
             self.complain(f"{workflow.__name__} has no steps: decorate a method with @step()", workflow)
@@ -202,6 +211,8 @@ class Reader:
         if driver not in DRIVERS:
             text = f"{workflow.__name__}: driver = {driver!r} is not one of {', '.join(DRIVERS)}"
             self.complain(text, workflow, attribute="driver")
+        users = self.choice(workflow, "users", USERS)
+        connections = self.choice(workflow, "connections", CONNECTIONS)
         timeout_ns = self.timeout(workflow, shape)
         think = self.think(workflow, shape)
         if shape is None:
@@ -226,7 +237,21 @@ class Reader:
             feeds=feeds_of(workflow),
             think=think,
             driver=typing.cast(Driver, driver),
+            starts=tuple(node for node in once if node.kind == "on_start"),
+            stops=tuple(node for node in once if node.kind == "on_stop"),
+            users=typing.cast(Users, users),
+            connections=typing.cast(Connections, connections),
         )
+
+    def choice(self, workflow: type[Workflow], name: str, choices: Sequence[str]) -> str:
+        """A setting that is one of some words. What is no text is an attribute of the test's own, such as a feed."""
+        value = setting(workflow, name)
+        if not isinstance(value, str):
+            return str(getattr(Workflow, name))
+        if value not in choices:
+            text = f"{workflow.__name__}: {name} = {value!r} is not one of {', '.join(choices)}"
+            self.complain(text, workflow, attribute=name)
+        return value
 
     def complain_about_lost(self, workflow: type[Workflow]) -> None:
         """Methods that were declared, and that Python dropped without a word."""
@@ -263,7 +288,10 @@ class Reader:
         try:
             pause = pause_of(setting(workflow, "think"))
             if pause is not None and isinstance(shape, OpenShape):
-                raise Invalid("think has no meaning with an arrival rate, where users do not come back")
+                raise Invalid(
+                    "think has no meaning with an arrival rate, where users do not come back:"
+                    " write await self.pause(…) in a step"
+                )
         except Invalid as error:
             self.complain(f"{workflow.__name__}: {error}", workflow, attribute="think")
             return None
@@ -327,8 +355,6 @@ class Reader:
         if hints is None:
             hints = {"return": None}
         returns = hints.pop("return", inspect.Parameter.empty)
-        if found.kind == "step" and returns is inspect.Parameter.empty:
-            complain("has no return annotation: write -> HTTPResponse to measure it, or -> None")
         inputs: list[str] = []
         optimized: dict[str, tuple[ArgumentKind, Any]] = {}
         parameters = list(inspect.signature(found.function).parameters.values())
@@ -351,7 +377,9 @@ class Reader:
         is_async = inspect.iscoroutinefunction(found.function)
         if found.kind == "step" and not is_async:
             complain("must be an async method: write async def")
-        measured = found.kind == "step" and is_response(returns)
+        measured = isinstance(found, OnStart | OnStop) or (
+            found.kind == "step" and (is_response(returns) or calls_client(found.function, workflow))
+        )
         if isinstance(found, Metric) and found.metric_kind not in METRIC_KINDS:
             complain(f"has the kind {found.metric_kind!r}, which is not one of {', '.join(METRIC_KINDS)}")
         if isinstance(found, Check | Metric) and not found.after:
@@ -477,8 +505,8 @@ def feeds_of(workflow: type[Workflow]) -> dict[str, Feed]:
 
 def announcements_of(workflow: type[Workflow], nodes: Iterable[NodeSpec]) -> tuple[str, ...]:
     return tuple(
-        f"{workflow.__name__}.{node.name} runs but is not measured: its return annotation is not a client's response "
-        f"(write @action if that is what you want)"
+        f"{workflow.__name__}.{node.name} runs but is not measured: it calls no client, and its return annotation is not a "
+        f"client's response (write @action if that is what you want)"
         for node in nodes
         if node.kind == "step" and not node.measured
     )
