@@ -125,9 +125,7 @@ class Stage:
                 think=self.think,
                 renew=self.renew,
             )
-        return Executor(
-            *parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think, renew=self.renew
-        )
+        return Executor(*parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think, renew=self.renew)
 
     @property
     def engine(self) -> str:
