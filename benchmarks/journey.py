@@ -33,6 +33,7 @@ SPARE_S: Final = 3
 class Settings(argparse.Namespace):
     users: int
     seconds: int
+    engine: str
     output: Path
 
 
@@ -40,6 +41,7 @@ def settings_of(arguments: list[str]) -> Settings:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--users", type=int, default=200, help="of each tool (200)")
     parser.add_argument("--seconds", type=int, default=10, help="in which rate and CPU are measured (10)")
+    parser.add_argument("--engine", choices=("native", "python"), default="native", help="ours (native)")
     default = Path(__file__).resolve().parent.parent / "build" / "bench-journey.json"
     parser.add_argument("--output", type=Path, default=default, help="JSON file")
     return parser.parse_args(arguments, namespace=Settings())
@@ -97,9 +99,6 @@ class OurJourney(Ours):
     script = SCRIPTS / "journey_talka.py"
     codes = (0,)
 
-    def __init__(self) -> None:
-        super().__init__("native")
-
     def missing(self) -> str:
         asked = subprocess.run([sys.executable, "-c", FEATURES], capture_output=True, text=True, check=True)
         lacks = asked.stdout.split()
@@ -115,7 +114,7 @@ class OurJourney(Ours):
         for workflow in json.loads((folder / RESULT).read_bytes())["workflows"]:
             for step in workflow["steps"]:
                 # A method whose calls have one name, its own, is one row.
-                for row in step["calls"] or [step]:
+                for row in step.get("calls") or [step]:
                     counts[row["name"]] += row["count"]
         return dict(counts)
 
@@ -179,7 +178,7 @@ def main() -> None:
         sys.exit("this needs two cores: nothing was measured")
     if not have("taskset", "util-linux"):
         sys.exit("taskset is missing (Debian package util-linux): nothing was measured")
-    tools: tuple[Tool, ...] = (OurJourney(), K6Journey(), LocustJourney())
+    tools: tuple[Tool, ...] = (OurJourney(settings.engine), K6Journey(), LocustJourney())
     journeys = []
     try:
         program = compiled()

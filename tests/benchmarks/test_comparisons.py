@@ -126,7 +126,7 @@ def test_counts_are_read_from_what_each_tool_tells(tmp_path: Path) -> None:
     calls = [{"name": "page", "count": 70}, {"name": "order", "count": 8}]
     steps = [{"name": "login", "count": 5, "calls": []}, {"name": "visit", "count": 25, "calls": calls}]
     result.write_text(json.dumps({"workflows": [{"steps": steps}]}))
-    assert OurJourney().told("", tmp_path) == counts
+    assert OurJourney("native").told("", tmp_path) == counts
 
 
 def test_fault_is_a_longer_script_or_a_count_that_is_not_the_servers() -> None:
