@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 from epoll_server import EpollServer, compiled
-from load import aligned, markdown, say
+from load import DISTURBED, aligned, markdown, say
 from load_meter import Reading, Run
 from load_server import NotMeasured, have
 from load_tools import RESULT
@@ -203,6 +203,8 @@ class Turn(msgspec.Struct):
     seconds: float
     """Of CPU time that were measured."""
     server_busy: float
+    others_busy: float
+    """What others took meanwhile, as a share of one core."""
     warnings: list[str]
 
 
@@ -222,6 +224,7 @@ def measured(wheel: Wheel, row: Row, server: EpollServer, folder: Path, seconds:
         user_share=reading.all.user_s / cpu_s if cpu_s else 0.0,
         seconds=cpu_s,
         server_busy=reading.server_busy,
+        others_busy=reading.others_busy,
         warnings=warnings_of(json.loads((folder / RESULT).read_bytes()), row, reading),
     )
 
@@ -237,7 +240,7 @@ def warnings_of(document: dict[str, dict[str, float]], row: Row, reading: Readin
     # Those under way at the end may be cut off, and the server may not have read them.
     if not totals["requests"] - totals["interrupted"] <= reading.served <= totals["requests"]:
         warnings.append(f"it counts {totals['requests']:,} requests, the server {reading.served:,}")
-    if reading.others_busy > 0.1:
+    if reading.others_busy > DISTURBED:
         warnings.append(f"others took {reading.others_busy:.0%} of a core meanwhile")
     return warnings
 
@@ -333,6 +336,20 @@ class Ratio(msgspec.Struct):
         return "?" if self.pooled - self.error <= most else "✗"
 
 
+def mark_of(turns: list[Turn], most_us: float) -> str:
+    """As a ratio's."""
+    if statistics.median(turn.user_us for turn in turns) <= most_us:
+        return "✓"
+    return "?" if pooled_us(turns) * (1 - 2 * relative_error(turns)) <= most_us else "✗"
+
+
+def disturbed_of(outcomes: list[Outcome]) -> str:
+    """What the numbers are worth where the machine did other things as well."""
+    turns = [turn for outcome in outcomes for of_wheel in outcome.turns.values() for turn in of_wheel]
+    count = sum(turn.others_busy > DISTURBED for turn in turns)
+    return f"In {count} of {len(turns)} turns others took more than {DISTURBED:.0%} of a core." if count else ""
+
+
 def tables_of(outcomes: list[Outcome]) -> tuple[list[list[str]], list[list[str]]]:
     both = [["", "old, user µs/call", "new", "new / old (range)", "all turns", "with system", "must", ""]]
     alone = [["new alone", "user µs/call (range)", "with system, µs", "driver", "must", ""]]
@@ -368,7 +385,7 @@ def tables_of(outcomes: list[Outcome]) -> tuple[list[list[str]], list[list[str]]
             elif row.key not in {one.against for one in ROWS}:
                 is_direct = not any("instead of" in warning for turn in turns for warning in turn.warnings)
                 must = f"direct driver, ≤ {CALL_MOST_US:g} µs"
-                mark = "✓" if statistics.median(user) <= CALL_MOST_US and is_direct else "✗"
+                mark = mark_of(turns, CALL_MOST_US) if is_direct else "✗"
             whole = statistics.median(turn.all_us for turn in turns)
             shown_user = f"{statistics.median(user):.2f} ({min(user):.2f}–{max(user):.2f})"
             alone.append([row.title, shown_user, f"{whole:.2f}", row.driver, must, mark])
@@ -404,6 +421,9 @@ def main() -> None:
     tables = [table for table in tables_of(outcomes) if len(table) > 1]
     for table in tables:
         say("\n" + aligned(table))
+    if disturbed := disturbed_of(outcomes):
+        say("\n" + disturbed)
+        machine += f" {disturbed}"
     settings.output.parent.mkdir(parents=True, exist_ok=True)
     results = {"machine": machine, "outcomes": outcomes}
     settings.output.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")

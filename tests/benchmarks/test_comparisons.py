@@ -13,14 +13,14 @@ import journey
 import wheels
 from journey import Journey, K6Journey, LocustJourney, OurJourney, faults_of, lines_of
 from load_server import NotMeasured
-from wheels import ROWS, Outcome, Ratio, Turn, pooled_us, relative_error, settings_of, tables_of, wheel_of
+from wheels import ROWS, Outcome, Ratio, Turn, disturbed_of, pooled_us, relative_error, settings_of, tables_of, wheel_of
 
 OURS, *PEERS = OurJourney.script, K6Journey.script, LocustJourney.script
 
 
 def turn(user_us: float, *, system_us: float = 4.0, seconds: float = 8.0, warnings: list[str] | None = None) -> Turn:
     all_us = user_us + system_us
-    return Turn(user_us, all_us, 1e6 / all_us, user_us / all_us, seconds, 0.5, warnings or [])
+    return Turn(user_us, all_us, 1e6 / all_us, user_us / all_us, seconds, 0.5, 0.0, warnings or [])
 
 
 def row_of(key: str) -> wheels.Row:
@@ -65,11 +65,20 @@ def test_table_judges_new_rows_by_their_own_bounds() -> None:
 
     loop, think, pause = row_of("loop"), row_of("think"), row_of("pause")
     assert marks([Outcome(loop, {"new": [turn(1.9)]})]) == ["✓"]
-    assert marks([Outcome(loop, {"new": [turn(2.1)]})]) == ["✗"]
+    assert marks([Outcome(loop, {"new": [turn(2.1)]})]) == ["?"]
+    assert marks([Outcome(loop, {"new": [turn(2.1, seconds=1000)]})]) == ["✗"]
     assert marks([Outcome(loop, {"new": [turn(1.9, warnings=["driver task, instead of direct"])]})]) == ["✗"]
     thinking = Outcome(think, {"new": [turn(9)]})
     assert marks([thinking, Outcome(pause, {"new": [turn(10)]})]) == ["", "✓"]
     assert marks([thinking, Outcome(pause, {"new": [turn(11)]})]) == ["", "✗"]
+
+
+def test_turns_that_others_disturbed_are_counted() -> None:
+    quiet, disturbed = turn(1), turn(1)
+    disturbed.others_busy = 0.5
+    assert disturbed_of([Outcome(row_of("plain"), {"old": [quiet], "new": [quiet]})]) == ""
+    outcome = Outcome(row_of("plain"), {"old": [quiet, disturbed], "new": [disturbed, disturbed]})
+    assert disturbed_of([outcome]) == "In 3 of 4 turns others took more than 10% of a core."
 
 
 def test_row_that_was_not_measured_says_why_in_the_table() -> None:
