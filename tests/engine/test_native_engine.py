@@ -18,12 +18,12 @@ import uvloop
 
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
 from talka.engine import native
-from talka.engine.calls import Call, ExchangeFailed, current_call
+from talka.engine.calls import ExchangeFailed, NodeRun, current_call
 from talka.engine.clients.deadlines import SLOT_NS, Timeout
 from talka.engine.clients.requests import prepare_headers
 from talka.engine.clients.urls import parse_url
-from talka.stats.tally import Exchanges
-from talka.work.responses import BrokenBody, HTTPResponse
+from talka.stats.tally import Exchanges, Sample
+from talka.work.responses import BrokenBody, HTTPResponse, Response
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=f"no native engine: {native.available()}")
 
@@ -102,6 +102,24 @@ async def serving(answer: Answer = always_ok) -> AsyncIterator[Server]:
         await asyncio.sleep(0)
 
 
+class Rows:
+    """Where the calls of a method are counted; here they are just written down."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def answered(self, name: str | None, response: Response) -> Sample | None:
+        self.told.append(("answered", name, response))
+        return None
+
+    def failed(self, name: str | None, error: BaseException, intended_ns: int) -> Sample:
+        self.told.append(("failed", name, getattr(error, "kind", ""), intended_ns))
+        return Sample(0, getattr(error, "kind", ""), str(error))
+
+    def cut(self, name: str | None) -> None:
+        self.told.append(("cut", name))
+
+
 def new_engine(**options: Any) -> Any:
     return native.engine_class()(Exchanges(), version="1", **options)
 
@@ -152,7 +170,7 @@ async def test_requests_leave_nothing_behind() -> None:
 
         async def some(count: int) -> None:
             client, plain = engine.new_client(), engine.new_client()
-            current_call.set(Call(0, {404}))
+            current_call.set(NodeRun(0, Rows(), {404}))
             for number in range(count):
                 try:
                     response = await client.get(server.url + "varied", redirects=number % 2, headers=headers)

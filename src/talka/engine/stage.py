@@ -120,14 +120,14 @@ class Stage:
                 *parts,
                 new_driver=partial(native.new_driver, self._engine),
                 keeps_last=self._choice.keeps_last,
+                changes_users=self._choice.changes_users,
+                fresh_connections=self.spec.connections == "fresh",
                 grace_ns=grace_ns,
                 iterations_done=iterations_done,
                 think=self.think,
                 renew=self.renew,
             )
-        return Executor(
-            *parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think, renew=self.renew
-        )
+        return Executor(*parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think, renew=self.renew)
 
     @property
     def engine(self) -> str:
