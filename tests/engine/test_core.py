@@ -45,7 +45,7 @@ from talka.wire.shards import (
     decode_from_core,
     encode,
 )
-from talka.work.dsl import Provide, Workflow, metric, state, step
+from talka.work.dsl import Provide, Workflow, action, metric, on_start, state, step
 from talka.work.load import Plan
 from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantVUs, IterationsPerVU
@@ -468,17 +468,13 @@ async def test_each_metric_has_a_frame_of_its_own(owner: Owner) -> None:
 async def test_steps_that_did_not_change_are_not_sent_again(owner: Owner) -> None:
     class Mixed(Workflow):
         load = ConstantVUs(1, "1h")
-        has_run = False
 
-        @step()
-        async def gate(self) -> None:
-            if self.has_run:
-                raise LookupError
-            self.has_run = True
-
-        @step("gate")
+        @on_start()
         async def rare(self) -> Answer:
             return CustomResponse(1)
+
+        @action()
+        def gate(self) -> None: ...
 
         @step()
         async def frequent(self) -> Answer:

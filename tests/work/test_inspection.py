@@ -1,5 +1,6 @@
 """Workflow classes become specifications, or all that is wrong with them is said at once, each with its line."""
 
+import difflib
 import functools
 import textwrap
 from dataclasses import dataclass
@@ -12,7 +13,21 @@ import pytest
 import talka.work.dsl
 from talka.stats.tally import MetricTally
 from talka.work.arguments import URL, Auth, Cookies, Data, Directory, File, FileGlob, Headers, Params
-from talka.work.dsl import Provide, Use, Workflow, action, check, depends, metric, setup, state, step, teardown
+from talka.work.dsl import (
+    Provide,
+    Use,
+    Workflow,
+    action,
+    check,
+    depends,
+    metric,
+    on_start,
+    on_stop,
+    setup,
+    state,
+    step,
+    teardown,
+)
 from talka.work.durations import SECOND_NS
 from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows, names_for_thresholds
@@ -86,7 +101,7 @@ def test_all_problems_of_all_workflows_are_said_at_once_each_with_its_line():
             timeout = "soon"
 
             @step()
-            async def login(self): ...
+            def login(self): ...
 
             @step("logn")
             async def browse(self) -> HTTPResponse: ...
@@ -390,7 +405,7 @@ def test_a_step_that_returns_something_else_runs_and_is_announced_as_not_measure
 
     assert not spec.nodes[0].measured
     assert spec.announcements == (
-        "Shop.order runs but is not measured: its return annotation is not a client's response "
+        "Shop.order runs but is not measured: it calls no client, and its return annotation is not a client's response "
         "(write @action if that is what you want)",
     )
 
@@ -412,17 +427,146 @@ def test_a_workflow_is_a_test_when_one_of_its_steps_is_measured():
     assert not spec_of(Setup).is_test
 
 
-def test_a_step_without_return_annotation_is_a_problem():
+class Page:
+    """A page object, as tests have them."""
+
+    def __init__(self, user):
+        self.user = user
+
+    async def open(self):
+        return await self.user.client.http.get("http://localhost:1/")
+
+
+async def helper(user):
+    api = user.client
+    return await api.http.get("http://localhost:1/")
+
+
+class Cloud:
+    @staticmethod
+    def client(name):
+        return name
+
+
+def test_a_step_that_calls_a_client_is_measured_annotated_or_not():
     class Shop(Workflow):
         @step()
+        async def bare(self):
+            await self.client.http.get("http://localhost:1/")
+
+        @step()
+        async def to_a_number(self) -> int:
+            return (await self.client.custom.call(None)).value
+
+        @step()
+        async def through_a_method(self):
+            return await self._fetch()
+
+        @step()
+        async def through_a_function(self):
+            return await helper(self)
+
+        @step()
+        async def through_a_page(self):
+            return await Page(self).open()
+
+        @step()
+        async def in_a_function_inside(self):
+            return [await one() for one in [lambda: self.client.http.get("http://localhost:1/")]]
+
+        async def _fetch(self):
+            return await self.client.http.get("http://localhost:1/")
+
+    spec = spec_of(Shop)
+    assert [node.name for node in spec.nodes if not node.measured] == []
+    assert spec.is_test
+    assert spec.announcements == ()
+
+
+def test_a_client_of_something_else_makes_no_step_a_measured_one():
+    class Shop(Workflow):
+        @step()
+        async def buckets(self) -> None:
+            Cloud.client("http")
+
+        @step()
+        async def calls_itself(self) -> None:
+            await self.calls_itself()
+
+        @step()
+        async def uses_libraries(self) -> None:
+            difflib.get_close_matches("a", ["b"])
+
+    assert [node.name for node in spec_of(Shop).nodes if node.measured] == []
+
+
+def test_methods_of_a_user_run_before_and_after_its_steps_and_are_measured():
+    class Shop(Workflow):
+        @on_start()
+        async def login(self, url: URL = "http://localhost:1/"): ...
+
+        @step()
+        async def browse(self) -> HTTPResponse: ...
+
+        @on_stop()
+        def logout(self): ...
+
+    spec = spec_of(Shop)
+    assert [node.name for node in spec.nodes] == ["login", "browse", "logout"]
+    assert [node.name for node in spec.starts] == ["login"]
+    assert [node.name for node in spec.stops] == ["logout"]
+    assert all(node.measured for node in spec.nodes)
+
+
+def test_a_workflow_with_nothing_but_a_login_is_no_test():
+    class Shop(Workflow):
+        @on_start()
         async def login(self): ...
 
         @action()
-        def pause(self): ...
+        def idle(self): ...
 
-    (problem,) = problems_of(Shop)
-    assert problem.text == ("Shop.login has no return annotation: write -> HTTPResponse to measure it, or -> None")
-    assert problem.line == Shop.login.line
+    assert not spec_of(Shop).is_test
+
+
+@pytest.mark.parametrize(
+    ("load", "users", "fresh"),
+    [
+        (ConstantRate(1, "1s"), "auto", True),
+        (ConstantRate(1, "1s"), "kept", False),
+        (ConstantVUs(1, "1s"), "auto", False),
+        (ConstantVUs(1, "1s"), "fresh", True),
+    ],
+)
+def test_users_of_an_arrival_rate_are_fresh_and_those_in_a_loop_are_kept(load, users, fresh):
+    class Shop(Good):
+        pass
+
+    Shop.load, Shop.users = load, users
+    assert spec_of(Shop).has_fresh_users is fresh
+
+
+def test_a_word_that_users_or_connections_cannot_be_is_a_problem():
+    class Shop(Good):
+        users = "new"
+        connections = "cold"
+
+    texts = [problem.text for problem in problems_of(Shop)]
+    assert texts == [
+        "Shop: users = 'new' is not one of auto, fresh, kept",
+        "Shop: connections = 'cold' is not one of warm, fresh",
+    ]
+
+
+def test_a_feed_or_a_step_named_users_is_the_tests_own():
+    class Shop(Good):
+        users = Feed.csv("users.csv")
+
+        @step()
+        async def connections(self) -> HTTPResponse: ...
+
+    spec = spec_of(Shop)
+    assert (spec.users, spec.connections, list(spec.feeds)) == ("auto", "warm", ["users"])
 
 
 def test_a_step_that_is_not_async_is_a_problem():
@@ -772,9 +916,9 @@ def test_a_threshold_about_a_step_with_a_problem_is_not_a_second_problem():
         thresholds = ["login.failed < 1%"]
 
         @step()
-        async def login(self): ...
+        def login(self) -> HTTPResponse: ...
 
-    assert problem_of(Shop).startswith("Shop.login has no return annotation")
+    assert problem_of(Shop).startswith("Shop.login must be an async method")
 
 
 # Names

@@ -129,7 +129,9 @@ class Recorder:
         found = metrics.get(name)
         if found is None:
             if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_LIMIT:
-                raise BadMetric(f"{name!r} is no name of a metric: a text of 1 to {NAME_CHARACTERS_LIMIT} characters is")
+                raise BadMetric(
+                    f"{name!r} is no name of a metric: a text of 1 to {NAME_CHARACTERS_LIMIT} characters is"
+                )
             if len(metrics) >= METRIC_NAMES_LIMIT:
                 raise BadMetric(f"there are {METRIC_NAMES_LIMIT} metrics already, so {name!r} cannot be one more")
             found = metrics[name] = MetricTally(kind)

@@ -285,7 +285,7 @@ class Workflow(metaclass=WorkflowType):
 
 RESERVED: Final = frozenset(
     {"vus", "duration", "load", "priority", "timeout", "thresholds", "think", "verify", "driver", "abstract"}
-    | {"depends_on", "client", "context", "received", "_hooks", "pause", "metric", "users", "connections"}
+    | {"depends_on", "client", "context", "received", "_hooks"}
 )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind, Optimized
+from talka.work.calling import calls_client
 from talka.work.dsl import (
     RESERVED,
     Bare,
@@ -33,7 +34,6 @@ from talka.work.dsl import (
     Workflow,
     code_of,
 )
-from talka.work.calling import calls_client
 from talka.work.durations import parse_duration
 from talka.work.feeds import Between, Feed, pause_of
 from talka.work.graph import Cycle, ancestors_of, layers_of
