@@ -14,7 +14,7 @@ from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS
 from talka.work.arguments import URL
 from talka.work.dsl import Skip, Workflow, action, check, on_start, on_stop, step
 from talka.work.feeds import FeedUsedUp
-from talka.work.responses import HTTPResponse
+from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
 from tests.engine.three_ways import STALL_S, WAYS, Server, every_way, needs_native, run, same_every_way, server
 
@@ -261,6 +261,30 @@ async def test_a_name_that_is_no_text_is_an_error_of_the_test(server: str) -> No
     ran = await same_every_way(Odd, load=IterationsPerVU(1, 2))
     assert (ran.step.errors, ran.tally.exchanges.not_sent, Server.requests) == ({"exception": 2}, 2, 0)
     assert "name=7 is not a text: it is the row under which the call is counted" in ran.step.samples[0].text
+
+
+async def test_calls_of_the_custom_client_count_under_their_names_too(server: str) -> None:
+    async def answer(value: int) -> int:
+        if value == 2:
+            raise ValueError("two")
+        return value
+
+    class Custom(Workflow):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rounds = 0
+
+        @step()
+        async def go(self) -> CustomResponse[int]:
+            self.rounds += 1
+            await self.client.custom.call(self.client.http.get(f"{server}/"), name="both")
+            return await self.client.custom.call(answer(self.rounds))
+
+    ran = await same_every_way(Custom, load=IterationsPerVU(2, 3))
+    rows = ran.tally.calls["go"]
+    assert rows["both"].ok == 6
+    assert (rows["go"].ok, rows["go"].failed, rows["go"].errors) == (10, 2, {"exception": 2})
+    assert (ran.step.ok, ran.step.errors, ran.step.response_time.count) == (4, {"exception": 2}, 6)
 
 
 async def test_a_number_may_be_counted_from_anywhere_in_a_step(server: str) -> None:
