@@ -388,3 +388,30 @@ def test_verdicts_name_the_workflow_and_judge_its_own_numbers(job_of: JobOf) -> 
         ("Shop", 6.0, False),
         ("Admin", 5.0, True),
     ]
+
+
+# What rates are over.
+
+
+def test_the_span_of_a_workflow_ends_with_its_plan_and_not_with_its_last_iteration(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {"shape": ConstantVUs(1, "10s")}})
+    driven.run()
+    run = driven.job.workflows["Shop"]
+    assert run.span_ns(run.origin_ns + 4 * SECOND) == driven.job.span_ns(run.origin_ns + 4 * SECOND) == 4 * SECOND
+    assert run.span_ns(run.origin_ns + 13 * SECOND) == 10 * SECOND
+    assert driven.job.span_ns(run.origin_ns + 13 * SECOND) == 10 * SECOND
+
+
+def test_the_span_of_a_workflow_that_was_stopped_ends_there(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {"shape": IterationsPerVU(1, 100)}})
+    driven.run()
+    run = driven.job.workflows["Shop"]
+    stopped_ns = driven.later(3).now - run.origin_ns
+    driven.interrupt()
+    assert run.span_ns(driven.later(5).now) == stopped_ns
+
+
+def test_a_job_that_never_began_has_no_span(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}})
+    driven.start()
+    assert (driven.job.span_ns(driven.now), driven.job.workflows["Shop"].span_ns(driven.now)) == (0, 0)
