@@ -39,7 +39,7 @@ from talka.wire.shards import Totals as TotalsMessage
 from talka.work.dsl import Priority
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan, Shard, Slice
-from talka.work.thresholds import Threshold, Verdict, judge, should_abort
+from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
 
 SECOND: Final = 1_000_000_000
 TICK_NS: Final = SECOND // 10
@@ -366,14 +366,18 @@ class LoadJob:
 
     def verdicts(self, now: int) -> list[tuple[str | None, Threshold, Verdict]]:
         """Every rule with its workflow (None: the whole job) and how it stands."""
+        runs = [run for run in self.workflows.values() if self.spec.thresholds or run.spec.thresholds]
+        tallies = {run.spec.name: run.tally() for run in runs}
+        whole = merged(list(tallies.values())) if self.spec.thresholds else Tally()
         found: list[tuple[str | None, Threshold, Verdict]] = []
-        if self.spec.thresholds:
-            whole, elapsed_s = self.tally(), self.span_ns(now) / SECOND
-            found += [(None, rule, judge(rule, whole, elapsed_s)) for rule in self.spec.thresholds]
-        for run in self.workflows.values():
-            if run.spec.thresholds:
-                tally, elapsed_s = run.tally(), run.span_ns(now) / SECOND
-                found += [(run.spec.name, rule, judge(rule, tally, elapsed_s)) for rule in run.spec.thresholds]
+        for rule in self.spec.thresholds:
+            part = self.workflows.get(rule.workflow or "", self)  # whoever ordered the job may have named another
+            found.append((None, rule, judge(rule, scoped(rule, tallies, whole), part.span_ns(now) / SECOND)))
+        for run in runs:
+            name, span_ns = run.spec.name, run.span_ns(now)
+            for rule in run.spec.thresholds:
+                counted = scoped(rule, tallies, tallies[name])
+                found.append((name, rule, judge(rule, counted, span_ns / SECOND)))
         return found
 
     def active_vus(self) -> int:

@@ -35,6 +35,13 @@ def calls_client(function: Any, workflow: type) -> bool:
     return False
 
 
+def makes_metrics(function: Any) -> bool:
+    """Whether it, or another function of its file, may count by `self.metric`."""
+    beside = [found for value in getattr(function, "__globals__", {}).values() for found in functions_of(value)]
+    codes = [code for found in [function, *beside] if (code := code_of(found)) is not None]
+    return any("metric" in names_in(code) for code in codes)
+
+
 def names_in(code: CodeType) -> Iterator[str]:
     """Attributes and globals it names, also in functions inside it."""
     yield from code.co_names
