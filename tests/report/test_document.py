@@ -11,11 +11,12 @@ from hdrh.histogram import HdrHistogram
 
 from talka.control.load_job import Effect, JobEnded, KillCore, LoadJob, Send, StartCore
 from talka.control.planning_load import plan_load_job
-from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, read
+from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, failures_of, read
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Window
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
+from talka.work.failures import Failures
 from talka.work.feeds import between
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape, RampingVUs
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
@@ -486,6 +487,49 @@ def test_an_abort_rule_ends_with_5() -> None:
 def test_without_one_success_it_ends_with_6(tally: Tally) -> None:
     document = Drive(workflow()).arm().at(10).report(tally).document()
     assert (document.status, document.exit_code) == ("failed", 6)
+
+
+def test_a_workflow_without_one_success_ends_with_6_though_another_went_well() -> None:
+    drive = Drive(workflow("Browse"), workflow("Buy"), cores=2).arm().at(10)
+    drive.report(counted(step_tally([10] * 50)), of="Browse")
+    document = drive.report(counted(step_tally([], failed=3)), of="Buy").document()
+    assert (document.status, document.exit_code) == ("partial", 6)
+    assert document.reasons == ["Buy: requests were sent and not one step succeeded."]
+
+
+def test_many_workflows_without_a_success_are_named_in_part() -> None:
+    names = [f"Buy{number}" for number in range(7)]
+    drive = Drive(workflow("Browse"), *map(workflow, names), cores=8).arm().at(10)
+    for name in names:
+        drive.report(counted(step_tally([], failed=3)), of=name)
+    document = drive.report(counted(step_tally([10])), of="Browse").document()
+    assert document.reasons == [
+        "Buy0, Buy1, Buy2, Buy3, Buy4 and 2 more: requests were sent and not one step succeeded."
+    ]
+
+
+def test_a_workflow_of_which_every_step_was_skipped_is_a_warning() -> None:
+    drive = Drive(workflow("Browse"), workflow("Buy"), cores=2).arm().at(10)
+    drive.report(counted(step_tally([10] * 50)), of="Browse")
+    document = drive.report(Tally(started=4, iterations=4, steps={"get": StepTally(skipped=4)}), of="Buy").document()
+    assert (document.status, document.exit_code) == ("completed", 0)
+    assert [text for text in document.warnings if "skipped" in text] == [
+        "every step of Buy was skipped, every time: it says nothing about the target"
+    ]
+
+
+def test_a_workflow_of_actions_whose_requests_all_failed_has_no_success() -> None:
+    drive = Drive(workflow("Browse"), workflow("Tidy", TEN_SECONDS, node("tidy", "action")), cores=2).arm().at(10)
+    drive.report(counted(step_tally([10])), of="Browse")
+    tidy = Tally(started=1, iterations=1, exchanges=Exchanges(failed=2, not_sent=1), actions={"tidy": StepTally(ok=1)})
+    assert drive.report(tidy, of="Tidy").document().exit_code == 6
+
+
+def test_failed_of_a_result_is_the_worse_of_its_steps_and_its_requests() -> None:
+    tally = counted(step_tally([10] * 4), exchanges=Exchanges(ok=4, failed=3, not_sent=1))
+    assert failures_of(Drive(workflow()).arm().at(10).report(tally).document()) == Failures("request", 4, 8)
+    tally = counted(step_tally([10] * 4, failed=6), exchanges=Exchanges(ok=10))
+    assert failures_of(Drive(workflow()).arm().at(10).report(tally).document()) == Failures("step", 6, 10)
 
 
 def test_an_unreachable_target_ends_with_6_and_its_sentence() -> None:

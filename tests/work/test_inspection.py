@@ -928,6 +928,25 @@ def test_thresholds_may_speak_of_any_metric_where_steps_make_their_own():
     assert "metrics" not in names_for_thresholds({"Shop": spec.nodes})
 
 
+def count_in_cart(user: Any) -> None:
+    def count(number: int) -> None:
+        user.metric("cart", number)
+
+    count(3)
+
+
+def test_metrics_that_functions_beside_a_step_make_are_found():
+    class Shop(Workflow):
+        thresholds = ("metrics.cart.total > 1",)
+
+        @step()
+        async def login(self) -> HTTPResponse:
+            count_in_cart(self)
+            return await self.client.http.get("http://shop.test/")
+
+    assert "metrics" not in names_for_thresholds({"Shop": spec_of(Shop).nodes})
+
+
 def test_thresholds_may_choose_steps_by_their_tags_and_their_class():
     class Shop(Workflow):
         thresholds = ("response_time{kind=page}.p99 < 1s", "Shop.login/home.failed < 1%", "Shop.failed < 1%")

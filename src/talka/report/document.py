@@ -17,6 +17,7 @@ from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally, add_counts
 from talka.stats.windows import Span, StepWindow, Timeline
+from talka.work.failures import Failures, of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan
 from talka.work.outcome import Facts, Outcome, decide
@@ -348,11 +349,19 @@ def outcome_of(job: LoadJob, tally: Tally, passed: Sequence[bool], allow_partial
             timed_out=any(run.state is TaskState.TIMEOUT for run in job.workflows.values()),
             lost_shards=len(job.lost),
             unfinished_workflows=sum(run.state in unfinished for run in job.workflows.values()),
+            fruitless=tuple(name for name, run in job.workflows.items() if is_fruitless(run.tally())),
             setup_failed=setup,
             unreachable=unreachable,
             allow_partial=allow_partial,
         )
     )
+
+
+def is_fruitless(tally: Tally) -> bool:
+    """Whether it sent requests and had no success. A step that succeeds without one is a success too."""
+    steps, requests = of_steps(tally.steps.values()), of_requests(tally.exchanges)
+    counted = steps if steps.ended else requests
+    return requests.ended > 0 and counted.failed == counted.ended > 0
 
 
 def totals_of(tally: Tally, span_s: float) -> Totals:
@@ -698,6 +707,17 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
     )
 
 
+def failures_of(document: ResultDocument) -> Failures:
+    """The share of all that failed, as rules mean it."""
+    steps = [step for workflow in document.workflows for step in workflow.steps if step.measured]
+    failed = sum(step.failed for step in steps)
+    not_ok = document.totals.failed + document.totals.not_sent
+    return worse(
+        Failures("request", not_ok, not_ok + document.totals.ok),
+        Failures("step", failed, failed + sum(step.ok for step in steps)),
+    )
+
+
 def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -> list[str]:
     found = [announcement for spec in specs for announcement in spec.announcements]
     found += [f"{name}: {run.failure}" for name, run in job.workflows.items() if run.failure]
@@ -713,6 +733,10 @@ def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -
             if tally.failed:
                 times = "once" if tally.failed == 1 else f"{tally.failed} times, first"
                 found.append(f"{name}.{action} failed {times}: {tally.samples[0].text}")
+    for name, run in job.workflows.items():
+        steps = run.tally().steps.values()
+        if any(step.skipped for step in steps) and not any(step.count for step in steps):
+            found.append(f"every step of {name} was skipped, every time: it says nothing about the target")
     if generator.saturated:
         late = generator.start_lag_ms
         found.append(

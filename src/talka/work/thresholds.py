@@ -19,7 +19,7 @@ recorded, `total` their sum and `rate` that sum per second. In front, `checks`, 
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
@@ -31,6 +31,7 @@ from talka.errors import Invalid
 from talka.stats.histogram import HIGHEST, Histogram
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.work.durations import BARE, BadDuration, BadRate, parse_duration, parse_rate
+from talka.work.failures import of_requests, of_steps, worse
 
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 Measure = Literal[
@@ -613,13 +614,12 @@ def _measured(threshold: Threshold, tally: Tally, elapsed_s: float) -> float | N
             return _thousandth_of([call.service_time for call in calls], threshold.stat)
         case "failed":
             if threshold.step is not None:
-                return failed_share(steps)
-            requests = failed_share(calls) if threshold.tags else failed_requests(tally)
-            return max((share for share in (failed_share(steps), requests) if share is not None), default=None)
+                return of_steps(steps).share
+            return worse(of_steps(calls) if threshold.tags else of_requests(tally.exchanges), of_steps(steps)).share
         case "steps.failed":
-            return failed_share(steps)
+            return of_steps(steps).share
         case "requests.failed":
-            return failed_requests(tally)
+            return of_requests(tally.exchanges).share
         case "checks":
             checks = [check for name, check in tally.checks.items() if threshold.name in (None, name)]
             passed = sum(check.passed for check in checks)
@@ -637,20 +637,6 @@ def _measured(threshold: Threshold, tally: Tally, elapsed_s: float) -> float | N
             return float(tally.iterations) if tally.started else None
         case "metrics":  # pragma: no branch - the type checker sees that no measure is left
             return _of_metric(threshold, tally, elapsed_s)
-
-
-def failed_share(parts: Iterable[StepTally]) -> float | None:
-    """Of runs or calls that came to an end."""
-    parts = list(parts)
-    failed = sum(part.failed for part in parts)
-    return _ratio(failed, failed + sum(part.ok for part in parts))
-
-
-def failed_requests(tally: Tally) -> float | None:
-    """Of requests that came to an end. One that could not even be sent has failed."""
-    exchanges = tally.exchanges
-    failed = exchanges.failed + exchanges.not_sent
-    return _ratio(failed, failed + exchanges.ok)
 
 
 def _of_metric(threshold: Threshold, tally: Tally, elapsed_s: float) -> float | None:
