@@ -908,7 +908,57 @@ def test_thresholds_may_name_steps_checks_and_metrics_of_the_workflow():
 
     spec = spec_of(Shop)
     assert len(spec.thresholds) == 3
-    assert names_for_thresholds(spec.nodes) == {"steps": ["login"], "checks": ["quick"], "metrics": ["size"]}
+    names = names_for_thresholds({"Shop": spec.nodes})
+    assert (names["steps"], names["checks"], names["metrics"]) == (["login"], ["quick"], ["size"])
+    assert names["workflows"] == {"Shop": {"login": {}}}
+    assert {"login", "quick", "size"} < set(names["methods"])
+
+
+def test_thresholds_may_speak_of_any_metric_where_steps_make_their_own():
+    class Shop(Workflow):
+        thresholds = ("metrics.cart.total > 1",)
+
+        @step()
+        async def login(self) -> HTTPResponse:
+            self.metric("cart", 3)
+            return await self.client.http.get("http://shop.test/")
+
+    spec = spec_of(Shop)
+    assert [rule.name for rule in spec.thresholds] == ["cart"]
+    assert "metrics" not in names_for_thresholds({"Shop": spec.nodes})
+
+
+def count_in_cart(user: Any) -> None:
+    def count(number: int) -> None:
+        user.metric("cart", number)
+
+    count(3)
+
+
+def test_metrics_that_functions_beside_a_step_make_are_found():
+    class Shop(Workflow):
+        thresholds = ("metrics.cart.total > 1",)
+
+        @step()
+        async def login(self) -> HTTPResponse:
+            count_in_cart(self)
+            return await self.client.http.get("http://shop.test/")
+
+    assert "metrics" not in names_for_thresholds({"Shop": spec_of(Shop).nodes})
+
+
+def test_thresholds_may_choose_steps_by_their_tags_and_their_class():
+    class Shop(Workflow):
+        thresholds = ("response_time{kind=page}.p99 < 1s", "Shop.login/home.failed < 1%", "Shop.failed < 1%")
+
+        @step(tags={"kind": "page"})
+        async def login(self) -> HTTPResponse:
+            return await self.client.http.get("http://shop.test/", name="home")
+
+    by_tag, by_call, by_class = spec_of(Shop).thresholds
+    assert by_tag.members == (("Shop", "login"),)
+    assert (by_call.workflow, by_call.step, by_call.call) == ("Shop", "login", "home")
+    assert (by_class.workflow, by_class.step) == ("Shop", None)
 
 
 def test_a_threshold_about_a_step_with_a_problem_is_not_a_second_problem():

@@ -31,7 +31,7 @@ from talka.report.summary import progress_line, summary
 from talka.report.text import counted_text
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined, WorkflowSpec
-from talka.work.thresholds import BadThreshold
+from talka.work.thresholds import BadThreshold, meaning_of
 
 PROGRESS_EVERY_NS = 3 * SECOND
 WAITING_EVERY_NS = 30 * SECOND
@@ -125,7 +125,7 @@ def show_plan(job: LocalJob, file: ResultFile | None) -> None:
         if file.is_stdout:
             return
     for rule in job.spec.thresholds:
-        say(f"threshold over the whole job: {rule.text}")
+        say(f"threshold over the whole job: {rule.text}  ({meaning_of(rule)})")
     say(plan_text(job.specs, job.cores, engines=engines, width=columns_of(sys.stdout)))
 
 

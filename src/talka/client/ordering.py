@@ -113,7 +113,7 @@ def planned(specs: Sequence[WorkflowSpec], options: OrderOptions) -> tuple[Workf
 def order_of(name: str, bundle: BundleFacts, specs: Sequence[WorkflowSpec], options: OrderOptions) -> JobOrder:
     if options.cores < 0:
         raise Invalid(f"cores = {options.cores} cannot be: give at least 1, or none for as many as priorities allow")
-    nodes = [node for spec in specs for node in spec.nodes]
+    names = names_for_thresholds({spec.name: spec.nodes for spec in specs})
     by_name = {spec.name: spec for spec in specs}
     return JobOrder(
         name=name,
@@ -122,7 +122,7 @@ def order_of(name: str, bundle: BundleFacts, specs: Sequence[WorkflowSpec], opti
         settings=Settings(
             grace_ns=parse_duration(options.grace, what="grace"), engine=options.engine, seed=options.seed
         ),
-        thresholds=tuple(parse_threshold(rule, **names_for_thresholds(nodes)) for rule in options.thresholds),
+        thresholds=tuple(parse_threshold(rule, **names) for rule in options.thresholds),
         cores=options.cores,
         allow_partial=options.allow_partial,
         submitted_by=options.submitted_by,

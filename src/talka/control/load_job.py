@@ -39,7 +39,7 @@ from talka.wire.shards import Totals as TotalsMessage
 from talka.work.dsl import Priority
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan, Shard, Slice
-from talka.work.thresholds import Threshold, Verdict, judge, should_abort
+from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
 
 SECOND: Final = 1_000_000_000
 TICK_NS: Final = SECOND // 10
@@ -165,6 +165,15 @@ class WorkflowRun:
 
     def elapsed_ns(self, now: int) -> int:
         return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
+
+    def span_ns(self, now: int) -> int:
+        """What rates are over: the plan as far as it came, without the time in which the last iterations ended."""
+        lengths = [self.elapsed_ns(now)]
+        if self.spec.plan.length_ns is not None:
+            lengths.append(self.spec.plan.length_ns)
+        if self.stopped_ns:
+            lengths.append(max(0, self.stopped_ns - self.origin_ns))
+        return min(lengths)
 
 
 def first_failure(tally: Tally) -> str | None:
@@ -326,7 +335,7 @@ class LoadJob:
     def merging_ns(self) -> int:
         """About how long it takes to merge everything that was counted."""
         return MERGE_STEP_NS * sum(
-            len(attempt.counts.steps) + len(attempt.counts.actions) + 1
+            len(attempt.counts.steps) + len(attempt.counts.actions) + sum(map(len, attempt.counts.calls.values())) + 1
             for run in self.workflows.values()
             for shard in run.shards
             for attempt in shard.attempts
@@ -350,16 +359,25 @@ class LoadJob:
     def elapsed_ns(self, now: int) -> int:
         return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 
+    def span_ns(self, now: int) -> int:
+        """From the first start to where the last of its plans ended."""
+        ends = [run.origin_ns + run.span_ns(now) for run in self.workflows.values() if run.origin_ns]
+        return max(ends, default=self.origin_ns) - self.origin_ns
+
     def verdicts(self, now: int) -> list[tuple[str | None, Threshold, Verdict]]:
         """Every rule with its workflow (None: the whole job) and how it stands."""
+        runs = [run for run in self.workflows.values() if self.spec.thresholds or run.spec.thresholds]
+        tallies = {run.spec.name: run.tally() for run in runs}
+        whole = merged(list(tallies.values())) if self.spec.thresholds else Tally()
         found: list[tuple[str | None, Threshold, Verdict]] = []
-        if self.spec.thresholds:
-            whole, elapsed_s = self.tally(), self.elapsed_ns(now) / SECOND
-            found += [(None, rule, judge(rule, whole, elapsed_s)) for rule in self.spec.thresholds]
-        for run in self.workflows.values():
-            if run.spec.thresholds:
-                tally, elapsed_s = run.tally(), run.elapsed_ns(now) / SECOND
-                found += [(run.spec.name, rule, judge(rule, tally, elapsed_s)) for rule in run.spec.thresholds]
+        for rule in self.spec.thresholds:
+            part = self.workflows.get(rule.workflow or "", self)  # whoever ordered the job may have named another
+            found.append((None, rule, judge(rule, scoped(rule, tallies, whole), part.span_ns(now) / SECOND)))
+        for run in runs:
+            name, span_ns = run.spec.name, run.span_ns(now)
+            for rule in run.spec.thresholds:
+                counted = scoped(rule, tallies, tallies[name])
+                found.append((name, rule, judge(rule, counted, span_ns / SECOND)))
         return found
 
     def active_vus(self) -> int:

@@ -74,8 +74,8 @@ class LocalJob:
         for spec in self.specs:
             prepare(spec)
             load_feeds(spec)
-        nodes = [node for spec in self.specs for node in spec.nodes]
-        thresholds = [parse_threshold(rule, **names_for_thresholds(nodes)) for rule in options.thresholds]
+        names = names_for_thresholds({spec.name: spec.nodes for spec in self.specs})
+        thresholds = [parse_threshold(rule, **names) for rule in options.thresholds]
         self.spec: JobSpec = plan_load_job(
             self.specs,
             job=new_job_id(random.SystemRandom()),

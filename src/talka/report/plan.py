@@ -10,6 +10,7 @@ from talka.report.text import Page, counted_text, padded, room_for
 from talka.work.durations import format_duration
 from talka.work.load import RATE_PER_S, Plan
 from talka.work.specs import NodeSpec, WorkflowSpec
+from talka.work.thresholds import meaning_of
 
 SCHEMA: Final = "talka.plan/1"
 SECOND: Final = 1_000_000_000
@@ -115,7 +116,7 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | N
             low, high = format_duration(spec.think.low_ns), format_duration(spec.think.high_ns)
             page.row("think", low if low == high else f"{low} to {high}")
         for rule in spec.thresholds:
-            page.row("threshold", rule.text)
+            page.row("threshold", f"{rule.text}  ({meaning_of(rule)})")
         for provide in spec.provides:
             page.row("provides", f"{provide.key} to {', '.join(sorted(provide.targets)) or 'nobody'}")
         for use in spec.uses:

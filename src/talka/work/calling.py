@@ -4,6 +4,7 @@ Only then a step is measured without an annotation that says so. Functions and c
 are read too: a helper, a page object. What reading does not find, the annotation tells.
 """
 
+import dis
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType
@@ -33,6 +34,35 @@ def calls_client(function: Any, workflow: type) -> bool:
             waiting += functions_of(getattr(workflow, name, None))
             waiting += functions_of(known.get(name))
     return False
+
+
+def makes_metrics(function: Any) -> bool:
+    """Whether it may count by `self.metric`, itself or through what it names."""
+    waiting: list[Any] = [function]
+    seen: set[CodeType] = set()
+    while waiting and len(seen) < READ_LIMIT:
+        code = code_of(found := waiting.pop())
+        if code is None or code in seen:
+            continue
+        seen.add(code)
+        if "metric" in attributes_in(code):
+            return True
+        known = getattr(found, "__globals__", {})
+        classes = [value for value in known.values() if isinstance(value, type) and is_own(value.__module__)]
+        for name in set(names_in(code)):
+            waiting += functions_of(known.get(name))
+            waiting += [method for found in classes for method in functions_of(getattr(found, name, None))]
+    return False
+
+
+def attributes_in(code: CodeType) -> Iterator[str]:
+    """Attributes it reads, also in functions inside it. A global of the name, such as a decorator, is another thing."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from attributes_in(constant)
 
 
 def names_in(code: CodeType) -> Iterator[str]:

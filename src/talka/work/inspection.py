@@ -12,7 +12,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind, Optimized
-from talka.work.calling import calls_client
+from talka.work.calling import calls_client, makes_metrics
 from talka.work.dsl import (
     RESERVED,
     Bare,
@@ -40,7 +40,7 @@ from talka.work.graph import Cycle, ancestors_of, layers_of
 from talka.work.responses import Response
 from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
 from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSpec, WorkflowSpec, default_timeout_ns
-from talka.work.thresholds import Threshold, parse_threshold
+from talka.work.thresholds import Names, Threshold, parse_threshold
 
 PRIORITIES: Final = typing.get_args(Priority)
 DRIVERS: Final = typing.get_args(Driver)
@@ -198,7 +198,11 @@ class Reader:
         once = [self.node(workflow, found, {}) for found in hooks.values()]
         layers = self.layers(workflow, nodes)
         # Rules that name a step with a problem of its own are not wrong for that.
-        known = names_for_thresholds(nodes.values()) if len(self.problems) == problems_before else {}
+        known: Names = (
+            names_for_thresholds({workflow.__name__: [*nodes.values(), *once]})
+            if len(self.problems) == problems_before
+            else {}
+        )
         provides, uses = self.states(workflow, states, by_name)
         self.provides[workflow.__name__], self.uses[workflow.__name__] = provides, uses
         shape = self.shape(workflow)
@@ -308,7 +312,7 @@ class Reader:
                 self.complain(f"{workflow.__name__}: {error}", workflow, attribute="timeout")
         return 0 if shape is None else default_timeout_ns(shape.plan())
 
-    def thresholds(self, workflow: type[Workflow], known: Mapping[str, list[str]]) -> tuple[Threshold, ...]:
+    def thresholds(self, workflow: type[Workflow], known: Names) -> tuple[Threshold, ...]:
         rules = setting(workflow, "thresholds")
         rules = [rules] if isinstance(rules, str) else rules
         parsed = []
@@ -512,14 +516,21 @@ def announcements_of(workflow: type[Workflow], nodes: Iterable[NodeSpec]) -> tup
     )
 
 
-def names_for_thresholds(nodes: Iterable[NodeSpec]) -> dict[str, list[str]]:
-    """The names a threshold may speak of, as `parse_threshold` wants them."""
-    nodes = list(nodes)
-    return {
-        "steps": [node.name for node in nodes if node.measured],
-        "checks": [node.name for node in nodes if node.kind == "check"],
-        "metrics": [node.name for node in nodes if node.kind == "metric"],
-    }
+def names_for_thresholds(workflows: Mapping[str, Iterable[NodeSpec]]) -> Names:
+    """The names a threshold may speak of, of workflows with these methods."""
+    nodes = [node for methods in workflows.values() for node in methods]
+    names = Names(
+        steps=[node.name for node in nodes if node.measured],
+        checks=[node.name for node in nodes if node.kind == "check"],
+        metrics=[node.name for node in nodes if node.kind == "metric"],
+        workflows={
+            name: {node.name: node.tags for node in methods if node.measured} for name, methods in workflows.items()
+        },
+        methods=[node.name for node in nodes],
+    )
+    if any(makes_metrics(node.function) for node in nodes):
+        del names["metrics"]  # `self.metric` takes any name
+    return names
 
 
 def mark_of(hint: Any, mark: type[Any]) -> Any:
