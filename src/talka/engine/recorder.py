@@ -5,11 +5,13 @@ from typing import Protocol
 from talka.clock import MICROSECOND
 from talka.engine.calls import ExchangeFailed
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
-from talka.stats.windows import WINDOW_NS, Window, WindowLog
+from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, Window, WindowLog
 from talka.work.responses import BrokenBody, HTTPResponse, Response
 from talka.work.specs import WorkflowSpec
 
 SAMPLE_CHARACTERS_LIMIT = 300
+FILLED_LIMIT = UNACKNOWLEDGED_LIMIT // 2
+"""Windows filled in after a stall: never so many that measured ones would be pushed out."""
 
 
 class Source(Protocol):
@@ -100,7 +102,17 @@ class Recorder:
         if now < self.window_ends_ns:
             return
         self._close_window()
+        self._fill_up_to(now)
         self._open_window(now)
+
+    def _fill_up_to(self, now: int) -> None:
+        """A loop that stood still for longer than a window skips some. Its users were there all the same: without
+        windows that say so, the sum over all shards would show them leave and come back."""
+        if not self.vus:
+            return
+        first, beyond = self._window.index + 1, (now - self._origin_ns) // WINDOW_NS
+        for index in range(max(first, beyond - FILLED_LIMIT), beyond):
+            self.log.close(Window(index, vus=self.vus))
 
     def finish(self) -> None:
         self._close_window()
