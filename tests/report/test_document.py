@@ -264,12 +264,13 @@ def test_timeline_rows_add_up_to_the_totals() -> None:
     assert sum(row.iterations_started for row in rows) == 10
     assert [(row.t_s, row.width_s, row.vus) for row in rows[:2]] == [(0.0, 0.1, 4), (0.1, 0.1, 4)]
     assert rows[0].response_p50_ms == pytest.approx(10, rel=0.01)
+    assert rows[0].response_p50_ms <= (rows[0].response_p95_ms or 0) <= (rows[0].response_p99_ms or 0)
 
 
 def test_a_timeline_row_without_an_answer_has_no_times() -> None:
     drive = Drive(workflow()).arm().at(10).report(counted(step_tally([10])), windows=[Window(0, vus=2)])
     (row,) = drive.document().timeline
-    assert (row.response_p50_ms, row.response_p99_ms) == (None, None)
+    assert (row.response_p50_ms, row.response_p95_ms, row.response_p99_ms) == (None, None, None)
 
 
 # Thresholds and what the job amounts to.
@@ -566,7 +567,7 @@ def test_the_promised_fields_are_there_by_their_names() -> None:
     has(get["service_time_ms"], "min mean stdev p50 p90 p95 p99 p99_9 max")
     has(shop["checks"][0], "name passed failed")
     has(written["thresholds"][0], "rule value passed")
-    has(written["timeline"][0], "t_s requests failed vus response_p50_ms response_p99_ms")
+    has(written["timeline"][0], "t_s requests failed vus response_p50_ms response_p99_ms response_p95_ms errors")
     has(written["lost_shards"][0], "workflow shard cause from_s to_s")
     has(written["generator"], "engine cpu start_lag_ms saturated")
     assert written["datacenters"] == []

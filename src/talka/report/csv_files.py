@@ -11,7 +11,8 @@ from talka.report.files import BadOutput, FilePlace, reason_of
 from talka.report.measurements import times_of_step
 from talka.report.output import JobInfo
 
-WINDOW_COLUMNS: Final = TimelineRow.__struct_fields__
+WINDOW_COLUMNS: Final = tuple(name for name in TimelineRow.__struct_fields__ if name != "errors")
+"""Kinds of errors are not known before the first of them, and a file's columns are."""
 TIME_COLUMNS: Final = tuple(
     f"{label}_{field}_ms" for label in ("response", "service") for field in Times.__struct_fields__
 )

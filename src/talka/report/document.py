@@ -119,6 +119,22 @@ class Metric(msgspec.Struct, frozen=True):
     percentiles: dict[str, float] | None
 
 
+class StepRow(msgspec.Struct, frozen=True):
+    """What became of one step in one stretch of time."""
+
+    step: str
+    t_s: float
+    width_s: float
+    count: int
+    failed: int
+    errors: dict[str, int] = {}
+    """Failures by kind."""
+    p50_ms: float | None = None
+    """Response times of the stretch; None where nothing was measured."""
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+
+
 class Workflow(msgspec.Struct, frozen=True):
     name: str
     status: str
@@ -138,6 +154,8 @@ class Workflow(msgspec.Struct, frozen=True):
     their time in measured steps; far above it, steps of a layer overlap; far below, they do something else."""
     mean_vus: float | None = None
     """How many there were on average (closed model)."""
+    timeline: list[StepRow] = []
+    """By step and stretch of time; empty in results that have none."""
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -157,6 +175,9 @@ class TimelineRow(msgspec.Struct, frozen=True):
     vus: int
     response_p50_ms: float | None
     response_p99_ms: float | None
+    response_p95_ms: float | None = None
+    errors: dict[str, int] = {}
+    """Failures by kind, in results that tell them by time."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -217,6 +238,8 @@ class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
     start_skew_ms: float
     generator: Generator
     warnings: list[str]
+    measures: int = 1
+    """By which rules response times and failures were counted. Results of different rules cannot be compared."""
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
@@ -438,6 +461,7 @@ def row_of(span: Span) -> TimelineRow:
         vus=span.window.vus,
         response_p50_ms=times.percentile(50) / 1000 if times.count else None,
         response_p99_ms=times.percentile(99) / 1000 if times.count else None,
+        response_p95_ms=times.percentile(95) / 1000 if times.count else None,
     )
 
 

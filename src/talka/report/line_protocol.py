@@ -55,7 +55,7 @@ def post(place: HttpPlace, lines: Sequence[bytes]) -> None:
 
 
 def window_line(row: TimelineRow, job: JobInfo) -> bytes:
-    fields = {name: getattr(row, name) for name in TimelineRow.__struct_fields__ if name != "t_s"}
+    fields = {name: getattr(row, name) for name in TimelineRow.__struct_fields__ if name not in ("t_s", "errors")}
     return line("talka_window", {"job": job.name}, fields, job.started_ns + round(row.t_s * SECOND))
 
 
