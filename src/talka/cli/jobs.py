@@ -29,6 +29,7 @@ from talka.report.output import JobInfo, Output, Outputs, WindowFeed, parse_outp
 from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line, summary
 from talka.report.text import counted_text
+from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined, WorkflowSpec
 from talka.work.thresholds import BadThreshold
@@ -55,7 +56,7 @@ class ReportedJob(Protocol):
     ) -> ResultDocument: ...
 
 
-def plan(target: str, settings: Settings) -> LocalJob:
+def plan(target: str, settings: Settings, request: UrlRequest = PLAIN_GET) -> LocalJob:
     """The job of the target with the settings' load in place of its own. Nothing is sent."""
     options = LocalOptions(
         cores=settings.cores,
@@ -68,7 +69,7 @@ def plan(target: str, settings: Settings) -> LocalJob:
     )
     with mistakes_of(settings):
         if is_url(target):
-            return job_from_url(target, options)
+            return job_from_url(target, options, request)
         return job_from_file(*file_and_names(target), options)
 
 

@@ -26,7 +26,17 @@ from talka.errors import Invalid
 from talka.ids import new_job_id
 from talka.report.document import Meta, ResultDocument, build
 from talka.version import VERSION
-from talka.wire.shards import BundleSource, FileSource, FromCore, MemorySource, Settings, Source, UrlSource
+from talka.wire.shards import (
+    PLAIN_GET,
+    BundleSource,
+    FileSource,
+    FromCore,
+    MemorySource,
+    Settings,
+    Source,
+    UrlRequest,
+    UrlSource,
+)
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration
 from talka.work.inspection import inspect_workflows, names_for_thresholds
@@ -195,8 +205,8 @@ def job_from_file(path: str, names: Sequence[str], options: LocalOptions) -> Loc
     return LocalJob(source, select(load(FileSource(path)), names, path), options)
 
 
-def job_from_url(url: str, options: LocalOptions) -> LocalJob:
-    source = UrlSource(url)
+def job_from_url(url: str, options: LocalOptions, request: UrlRequest = PLAIN_GET) -> LocalJob:
+    source = UrlSource(url, request)
     return LocalJob(source, load(source), options)
 
 

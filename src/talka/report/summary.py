@@ -36,6 +36,10 @@ STATS: Final = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p99.9":
 Item = TypeVar("Item", Check, Metric, Step)
 
 TWO_TIMES: Final = "response: time from the intended start. service: time from the send."
+TLS_HINT: Final = (
+    "If this server's certificate is meant to be so: -k (of a URL) or verify = False (in the workflow) trusts any, "
+    'verify = "ca.pem" names who signed it.'
+)
 CLOSED_MODEL: Final = (
     "Closed model: a stalled server is met only by the requests under way. "
     "Use an arrival rate to see what users would feel."
@@ -219,6 +223,8 @@ def show_errors(page: Page, document: ResultDocument) -> None:
         for name, sample in shown:
             if sample.kind == kind:
                 page.sentence(sample_text(sample), indent=4, lead=f"{sample.t_s:.1f} s  {cut(name, page.width // 4)}: ")
+        if kind == "tls":
+            page.sentence(TLS_HINT, indent=4, lead="→ ")
 
 
 def chosen(samples: Sequence[tuple[str, ErrorSample]]) -> list[tuple[str, ErrorSample]]:
