@@ -43,7 +43,8 @@ def load(source: Source) -> tuple[WorkflowSpec, ...]:
         case UrlSource(url=url, request=request):
             return inspect_workflows([url_workflow(url, request)])
         case MemorySource(key=key):
-            return inspect_workflows(in_memory[key])
+            classes = in_memory[key]
+            return inspect_workflows(classes, load=load_beside(classes))
         case BundleSource():
             return load_file(unpack(source))
 
@@ -83,12 +84,19 @@ def load_file(path: Path) -> tuple[WorkflowSpec, ...]:
     problems += [Problem(text, str(path), line) for text, line in bare_depends(tree)]
     specs: tuple[WorkflowSpec, ...] = ()
     try:
-        specs = inspect_workflows(workflows_of(import_file(path), path), file=str(path), lines=lines)
+        module = import_file(path)
+        load = getattr(module, "load", None)
+        specs = inspect_workflows(workflows_of(module, path), file=str(path), lines=lines, load=load)
     except BadWorkflows as error:
         problems += error.problems
     if problems:
         raise BadWorkflows(problems)
     return specs
+
+
+def load_beside(classes: Sequence[type[Workflow]]) -> object:
+    """What the module of the classes has under the name `load`."""
+    return getattr(sys.modules.get(classes[0].__module__), "load", None) if classes else None
 
 
 def workflows_of(module: ModuleType, path: Path) -> list[type[Workflow]]:

@@ -39,7 +39,7 @@ from talka.wire.shards import (
 )
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration
-from talka.work.inspection import inspect_workflows, names_for_thresholds
+from talka.work.inspection import names_for_thresholds
 from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import parse_threshold
 
@@ -222,7 +222,7 @@ async def run_workflows(
     key = new_job_id(random.SystemRandom())
     in_memory[key] = tuple(workflows)
     try:
-        specs = inspect_workflows(workflows)
+        specs = load(MemorySource(key))
         # One thread is one core: others would only fight for the interpreter's lock.
         job = LocalJob(MemorySource(key), specs, msgspec.structs.replace(options, cores=1))
         return await job.run(handle_signals=handle_signals)
