@@ -51,6 +51,12 @@ threshold = option(
     multiple=True,
     help='Must hold, as "response_time.p99 < 250ms". Repeatable.',
 )
+summary = option(
+    "--summary",
+    section=RESULT,
+    metavar="COLUMNS",
+    help="Times to show of each step: p50,p95,p99.9,mean (p50,p90 … max).",
+)
 html = option("--html", section=RESULT, metavar="FILE", help="Write a page to open, print or send.")
 env = option(
     "--env",
@@ -63,6 +69,7 @@ result_options = options(
     threshold,
     option("--json", section=RESULT, metavar="FILE", help="Write the result; - prints it, without a summary."),
     html,
+    summary,
     option("--junit", section=RESULT, metavar="FILE", help="Write thresholds and checks as JUnit test cases."),
     option(
         "--output",

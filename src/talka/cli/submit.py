@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from talka.wire.shards import UrlRequest
     from talka.work.dag import DagSpec
 
-WATCHED: Final = ("json", "html", "junit", "outputs", "keep", "store")
+WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store")
 """Settings that are about a result, which whoever detaches does not wait for."""
 
 
