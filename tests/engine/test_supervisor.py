@@ -62,10 +62,10 @@ def child(*command):
 def flood(name):
     """Send as much as the socket holds, without waiting, and write down how many messages that were."""
     from talka.wire.framing import framed
-    from talka.wire.shards import Refused, encode
+    from talka.wire.shards import Refused, encode, enveloped
     ours, sent = socket.socket(fileno=os.dup(int(sys.argv[1]))), 0
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    frame = framed(encode(Refused("file", "x" * 30_000)))
+    frame = framed(enveloped(1, encode(Refused("file", "x" * 30_000))))
     with contextlib.suppress(BlockingIOError):
         while sent < 20 and ours.send(frame) == len(frame):
             sent += 1
@@ -397,7 +397,9 @@ def test_a_killed_owner_leaves_no_core_no_child_and_no_guard(tmp_path: Path) -> 
     with owner_process(tmp_path, "child(); await asyncio.sleep(1000)") as process:
         wait_until((tmp_path / "child").exists)
         family = psutil.Process(process.pid).children(recursive=True)
-        names = sorted("core" if "talka.engine.core" in member.cmdline() else member.name() for member in family)
+        names = sorted(
+            "core" if "talka.engine.core_process" in member.cmdline() else member.name() for member in family
+        )
         assert names == ["core", "sh", "sleep"]
         process.kill()
         process.wait()
@@ -467,7 +469,7 @@ def bare_core(parent: int) -> Iterator[tuple["subprocess.Popen[bytes]", socket.s
     with ours:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "talka.engine.core", str(theirs.fileno()), str(parent)],
+                [sys.executable, "-m", "talka.engine.core_process", str(theirs.fileno()), str(parent)],
                 pass_fds=(theirs.fileno(),),
                 stderr=subprocess.PIPE,
                 start_new_session=True,

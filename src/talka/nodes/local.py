@@ -15,7 +15,8 @@ import msgspec
 import psutil
 
 from talka.clock import SECOND, monotonic_ns, utc_now
-from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import JobSpec, LoadJob
 from talka.control.planning_load import Overrides, plan_load_job, with_overrides
 from talka.engine import native
 from talka.engine.feeds import load_feeds
@@ -173,8 +174,8 @@ class LocalRunner:
     async def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm):
-                    await self._supervisor.start(core, arm)
+                case StartCore(core=core, arm=arm, process=process):
+                    await self._supervisor.start(core, arm, process)
                 case Send(core=core, message=message):
                     self._supervisor.send(core, message)
                 case KillCore(core=core):
