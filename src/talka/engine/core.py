@@ -106,6 +106,8 @@ class Core:
         self._started_at_ns = 0
         self._reported_at_ns = 0
         self._cpu_before_ns = 0
+        self._has_dependents = False
+        self._notes: list[str] = []
 
     async def serve(self) -> None:
         """The whole conversation. Cancelled, it ends at once what is under way."""
@@ -165,6 +167,9 @@ class Core:
         ended_at_ns = monotonic_ns()
         await stage.tear_down(arm.settings.grace_ns)
         provided, failure = await stage.provided()
+        if self._has_dependents:
+            context, self._notes = stage.handed_on(provided)
+            provided |= context
         recorder.finish()
         while recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT) != recorder.log.open_windows():
             # An owner that was slow to acknowledge gets what is left piece by piece.
@@ -176,7 +181,9 @@ class Core:
 
     async def _arm(self, arm: Arm) -> Stage:
         try:
-            spec = next((spec for spec in await self._line.specs(arm) if spec.name == arm.workflow), None)
+            specs = await self._line.specs(arm)
+            self._has_dependents = any(arm.workflow in spec.depends_on for spec in specs)
+            spec = next((spec for spec in specs if spec.name == arm.workflow), None)
             if spec is None:
                 raise Invalid(f"{arm.workflow} is not in the file any more")
             stage = self._stage = prepare_stage(
@@ -262,7 +269,7 @@ class Core:
                 provided=provided or {},
                 failure=failure,
                 ended_at_ns=ended_at_ns,
-                notes=self._notes() if final else [],
+                notes=self._all_notes() if final else [],
             )
         )
         await self._line.drain()
@@ -273,6 +280,8 @@ class Core:
             self._sent_counts[name, call] = row.seen
             self._line.send(StepTotals(self._sequence, name, row, measured, call))
 
-    def _notes(self) -> list[str]:
-        own = [] if self._executor is None or self._executor.note is None else [self._executor.note]
-        return own + (self._recorder.notes if self._recorder is not None else [])
+    def _all_notes(self) -> list[str]:
+        """What a reader of the result should know, though nothing failed."""
+        used_up = self._executor.note if self._executor is not None else ""
+        counted = self._recorder.notes if self._recorder is not None else []
+        return [*([used_up] if used_up else []), *counted, *self._notes]
