@@ -368,6 +368,27 @@ def test_damaged_step_is_named_with_its_file(changes: dict[str, Any], words: str
         compare(one_step(), broken, files=("before.json", "after.json"))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"duration_s": 1e300},
+        {"timeline": [TimelineRow(0.0, 5e-324, 1, 1, 0, 1, -1.0, 1.0)]},
+        {"timeline": [TimelineRow(-1.0, 0.1, 1, 1, 0, 1, 1.0, 1.0)]},
+        {"timeline": [TimelineRow(0.0, 0.1, 1, 1, 0, 1, 1.0, 1e200)]},
+        {"generator": Generator("python", "1", 0.3, None, lags(1e99), False, [])},
+    ],
+)
+def test_numbers_that_nobody_measured_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadResult, match=r"B: a number is below 0 or beyond measure"):
+        compare(one_step("job-a"), msgspec.structs.replace(one_step("job-b"), **changes))
+
+
+def test_windows_of_no_width_have_no_rate() -> None:
+    rows = [TimelineRow(0.0, 5e-324, 1, 1, 0, 1, 1.0, 1.0), *one_step().timeline]
+    found = compare(one_step("job-a"), msgspec.structs.replace(one_step("job-b"), timeline=rows))
+    assert row_of(found, "rate").answer == "same"
+
+
 # Warnings.
 
 
