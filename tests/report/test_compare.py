@@ -602,6 +602,20 @@ def test_page_has_pictures_of_every_run_and_of_every_interval() -> None:
     assert "B as seen from A" in page and "C as seen from A" in page
 
 
+def test_page_of_ten_runs_of_a_minute_stays_small() -> None:
+    def run(number: int) -> ResultDocument:
+        chance = random.Random(number)
+        rows = [
+            TimelineRow(
+                at / 10, 0.1, 20, 20 + chance.randrange(9), 0, 2, 20 + chance.random(), 40 + at % 37, 30.5 + at % 7
+            )
+            for at in range(600)
+        ]
+        return msgspec.structs.replace(one_step(f"job-{number}"), timeline=rows, duration_s=60.0)
+
+    assert len(page_of(*map(run, range(10))).encode()) < 200_000
+
+
 def test_charts_of_all_runs_have_the_same_axes() -> None:
     slow = one_step("job-b", ms=60, count=2000)
     slow = msgspec.structs.replace(
