@@ -31,6 +31,7 @@ struct Call {
     PyObject *task;          /* a Task of its own under a driver */
     PyObject *limits;        /* the Timeout, when the call named one */
     PyObject *expect;
+    PyObject *run;           /* the NodeRun that is told of it under a Task */
     int64_t intended_ns;
     int64_t response_ns;
     int64_t total_due_ns;
@@ -44,7 +45,7 @@ static int spare_count;
 /* Interned texts, set once by call_ready_types. */
 static PyObject *name_intended, *name_expect, *name_limits, *name_connect, *name_remember, *name_redirected,
     *name_blocking, *name_set_result, *name_connected, *name_throw, *name_close, *name_cancel, *name_result,
-    *name_done_callback, *name_response_ns, *name_total_ns;
+    *name_done_callback, *name_response_ns, *name_total_ns, *name_answered, *name_failed, *name_cut;
 static PyObject *zero;
 
 void call_answered(Call *call, Connection *connection, PyObject *response, int may_reuse);
@@ -202,8 +203,19 @@ static int take_step(Call *call, int64_t started_ns)
         Py_XSETREF(call->expect, expect);
         result = expect == NULL ? -1 : 0;
     }
-    Py_DECREF(step);
+    Py_XSETREF(call->run, step);
     return result;
+}
+
+static int is_name_fine(Call *call)
+{
+    PyObject *name = call->arguments[ARGUMENT_NAME];
+    if (name == NULL || PyUnicode_Check(name)) {
+        return 1;
+    }
+    call->client->engine->counts.not_sent++;
+    PyErr_Format(PyExc_TypeError, "name=%R is not a text: it is the row under which the call is counted", name);
+    return 0;
 }
 
 /* Send on this connection. Takes over the reference. */
@@ -243,7 +255,7 @@ static int proceed(Call *call, int64_t started_ns)
 static int begin(Call *call)
 {
     int64_t started_ns = engine_now();
-    if (take_step(call, started_ns) < 0 || limits_of(call, started_ns) < 0) {
+    if (take_step(call, started_ns) < 0 || !is_name_fine(call) || limits_of(call, started_ns) < 0) {
         return -1;
     }
     Request *request = client_request(call->client, call->method, call->url, call->arguments);
@@ -514,6 +526,75 @@ void call_answered(Call *call, Connection *connection, PyObject *response, int m
     }
 }
 
+/* Telling whoever made the call what came of it */
+
+static PyObject *name_of(Call *call)
+{
+    PyObject *name = call->arguments[ARGUMENT_NAME];
+    return name == NULL ? Py_None : name;
+}
+
+/* -1 with an exception set. */
+static int tell_answered(Call *call, PyObject *response)
+{
+    Stepper *stepper = call->client->engine->stepping;
+    if (stepper != NULL) {
+        stepper->answered(stepper, call->arguments[ARGUMENT_NAME], response);
+        return 0;
+    }
+    if (call->run == NULL) {
+        return 0;
+    }
+    PyObject *told = PyObject_CallMethodObjArgs(call->run, name_answered, name_of(call), response, NULL);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+static PyObject *told_failed(Call *call, PyObject *error)
+{
+    PyObject *intended = PyLong_FromLongLong(call->intended_ns);
+    if (intended == NULL) {
+        return NULL;
+    }
+    PyObject *told = PyObject_CallMethodObjArgs(call->run, name_failed, name_of(call), error, intended, NULL);
+    Py_DECREF(intended);
+    return told;
+}
+
+/* The call ends with this error: it got no answer, it was interrupted, or it could not even begin. */
+static void tell_failed(Call *call, PyObject *error)
+{
+    int is_failure = PyErr_GivenExceptionMatches(error, known.exchange_failed);
+    if (!is_failure && !PyErr_GivenExceptionMatches(error, known.cancelled_error) &&
+        !PyErr_GivenExceptionMatches(error, PyExc_GeneratorExit)) {
+        return;
+    }
+    Stepper *stepper = call->client->engine->stepping != NULL ? call->client->engine->stepping : call->stepper;
+    if (stepper != NULL) {
+        stepper->failed(stepper, call->arguments[ARGUMENT_NAME], error, call->intended_ns);
+        return;
+    }
+    if (call->run == NULL) {
+        return;
+    }
+    PyObject *told = is_failure ? told_failed(call, error)
+                                : PyObject_CallMethodOneArg(call->run, name_cut, name_of(call));
+    if (told == NULL) {
+        PyErr_WriteUnraisable(call->run);
+    }
+    Py_XDECREF(told);
+}
+
+/* The same for the exception that is set, which stays set. */
+static void tell_raised(Call *call)
+{
+    PyObject *error = taken_exception();
+    if (error != NULL) {
+        tell_failed(call, error);
+        raise_again(error);
+    }
+}
+
 /* Awaiting */
 
 /* The outcome is told, or the call given up: nothing of it is needed any more. */
@@ -523,6 +604,7 @@ static void release(Call *call)
     Py_CLEAR(call->request);
     Py_CLEAR(call->limits);
     Py_CLEAR(call->expect);
+    Py_CLEAR(call->run);
 }
 
 static PySendResult wait(Call *call, PyObject **result)
@@ -609,15 +691,23 @@ static PySendResult advance(Call *call, PyObject *argument, PyObject **result)
             PyObject *error = call->error;
             *result = call->result;
             call->error = call->result = NULL;
-            release(call);
             if (error == NULL) {
+                int told = tell_answered(call, *result);
+                release(call);
+                if (told < 0) {
+                    Py_CLEAR(*result);
+                    return PYGEN_ERROR;
+                }
                 return PYGEN_RETURN;
             }
             Py_CLEAR(*result);
             if (PyExceptionInstance_Check(error)) {
+                tell_failed(call, error);
+                release(call);
                 raise_again(error);
             }
             else {
+                release(call);
                 Py_DECREF(error);
                 PyErr_NoMemory();
             }
@@ -628,6 +718,7 @@ static PySendResult advance(Call *call, PyObject *argument, PyObject **result)
             return PYGEN_ERROR;
         }
         if (status < 0) {
+            tell_raised(call);
             release(call);
             return PYGEN_ERROR;
         }
@@ -674,6 +765,18 @@ static PyObject *call_send(Call *call, PyObject *argument)
 static void give_up(Call *call)
 {
     Connection *connection = call->connection;
+    if (call->state != STATE_NEW && call->state != STATE_DONE) {
+        PyObject *error = taken_exception();
+        PyObject *given_up = PyObject_CallNoArgs(PyExc_GeneratorExit);
+        if (given_up != NULL) {
+            tell_failed(call, given_up);
+            Py_DECREF(given_up);
+        }
+        PyErr_Clear();
+        if (error != NULL) {
+            raise_again(error);
+        }
+    }
     forget_stepper(call);
     Py_CLEAR(call->future);
     if (call->state == STATE_WAITING && connection != NULL) {
@@ -709,9 +812,11 @@ static int pour_now(Call *call)
     return engine->is_pumping || engine->exchanges == NULL ? 0 : engine_pour(engine);
 }
 
-/* Raises what throw() was given: an exception, or a class with what it is made of. */
-static PyObject *thrown(PyObject *type, PyObject *value, PyObject *traceback)
+PyObject *raised_by_throw(PyObject *const *given, Py_ssize_t count)
 {
+    PyObject *type = given[0];
+    PyObject *value = count > 1 && given[1] != Py_None ? given[1] : NULL;
+    PyObject *traceback = count > 2 && given[2] != Py_None ? given[2] : NULL;
     PyObject *error;
     if (PyExceptionInstance_Check(type)) {
         error = Py_NewRef(type);
@@ -758,6 +863,7 @@ static PyObject *call_throw(Call *call, PyObject *const *given, Py_ssize_t count
         }
         Py_CLEAR(call->delegate);
         if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
+            tell_raised(call);
             release(call);
             return NULL;
         }
@@ -770,15 +876,13 @@ static PyObject *call_throw(Call *call, PyObject *const *given, Py_ssize_t count
         }
         return call_send(call, Py_None);
     }
-    PyObject *value = count > 1 && given[1] != Py_None ? given[1] : NULL;
-    PyObject *traceback = count > 2 && given[2] != Py_None ? given[2] : NULL;
     Py_INCREF(call);
     give_up(call);
     if (pour_now(call) < 0) {
         PyErr_Clear();
     }
     Py_DECREF(call);
-    return thrown(given[0], value, traceback);
+    return raised_by_throw(given, count);
 }
 
 static PyObject *call_close(Call *call, PyObject *Py_UNUSED(ignored))
@@ -786,6 +890,9 @@ static PyObject *call_close(Call *call, PyObject *Py_UNUSED(ignored))
     if (call->state == STATE_CONNECTING && call->delegate != NULL) {
         PyObject *delegate = call->delegate;
         call->delegate = NULL;
+        PyErr_SetNone(PyExc_GeneratorExit);
+        tell_raised(call);
+        PyErr_Clear();
         release(call);
         PyObject *result = PyObject_CallMethodNoArgs(delegate, name_close);
         Py_DECREF(delegate);
@@ -819,6 +926,7 @@ static int call_traverse(Call *call, visitproc visit, void *arg)
     Py_VISIT(call->task);
     Py_VISIT(call->limits);
     Py_VISIT(call->expect);
+    Py_VISIT(call->run);
     return 0;
 }
 
@@ -866,6 +974,7 @@ static void call_dealloc(Call *call)
     Py_CLEAR(call->request);
     Py_CLEAR(call->limits);
     Py_CLEAR(call->expect);
+    Py_CLEAR(call->run);
     Py_CLEAR(call->url);
     Py_CLEAR(call->client);
     if (spare_count < SPARE_MOST && !PyObject_GC_IsFinalized((PyObject *)call)) {
@@ -933,6 +1042,9 @@ int call_ready_types(PyObject *module)
         {&name_done_callback, "add_done_callback"},
         {&name_response_ns, "response_ns"},
         {&name_total_ns, "total_ns"},
+        {&name_answered, "answered"},
+        {&name_failed, "failed"},
+        {&name_cut, "cut"},
     };
     for (size_t index = 0; index < sizeof names / sizeof names[0]; index++) {
         *names[index].place = PyUnicode_InternFromString(names[index].text);

@@ -20,7 +20,12 @@ typedef struct Call Call;
  * stepper's memory goes. */
 struct Stepper {
     void (*resume)(Stepper *stepper);
-    int64_t intended_ns;  /* Taken by the first exchange of the step, which sets it to 0. */
+    /* A call of the step ended: with a response, or else with an error. They leave no exception set. */
+    void (*answered)(Stepper *stepper, PyObject *name, PyObject *response);
+    void (*failed)(Stepper *stepper, PyObject *name, PyObject *error, int64_t intended_ns);
+    /* Resume at this instant; 0 takes that back. -1 with an exception set. */
+    int (*pause)(Stepper *stepper, int64_t until_ns);
+    int64_t intended_ns;  /* Taken by the first call of the step, which sets it to 0. */
     PyObject *expect;     /* Borrowed: a container of accepted statuses, or NULL. Must live until the step is over. */
     Call *waiting;        /* The Call that waits, or NULL. Kept by the Call: read only for drivers. */
 };
@@ -31,6 +36,9 @@ static inline int call_check(PyObject *object)
 {
     return Py_IS_TYPE(object, &CallType);
 }
+
+/* Raises what throw() was given: an exception, or a class with what it is made of. Always NULL. */
+PyObject *raised_by_throw(PyObject *const *given, Py_ssize_t count);
 
 int call_ready_types(PyObject *module);
 

@@ -9,7 +9,7 @@
 
 static const char *const METHOD_TEXTS[7] = {"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"};
 static const char *const ARGUMENT_TEXTS[ARGUMENT_COUNT] = {"headers", "params", "cookies", "auth",
-                                                           "data",    "json",   "timeout", "redirects"};
+                                                           "data",    "json",   "timeout", "redirects", "name"};
 
 /* Interned texts, set once by client_ready_types. */
 static PyObject *method_names[7];

@@ -4,8 +4,9 @@
 
 #include "response.h"
 
-static PyObject *text_answered, *text_rejected, *text_judged, *text_raised, *text_foreign, *text_roll, *text_ended;
+static PyObject *text_answered, *text_judged, *text_raised, *text_failed, *text_foreign, *text_ended, *text_renewed;
 static PyObject *text_new_user, *text_broken, *text_last, *text_throw, *text_close, *text_value;
+static PyObject *no_arguments;
 
 static void start_due(Driver *driver);
 
@@ -15,10 +16,10 @@ int driver_ready_texts(void)
         PyObject **text;
         const char *value;
     } texts[] = {
-        {&text_answered, "answered"}, {&text_rejected, "rejected"}, {&text_judged, "judged"},
-        {&text_raised, "raised"},     {&text_foreign, "foreign"},   {&text_roll, "roll"},
+        {&text_answered, "answered"}, {&text_judged, "judged"},   {&text_raised, "raised"},
+        {&text_failed, "failed"},     {&text_foreign, "foreign"}, {&text_renewed, "renewed"},
         {&text_ended, "ended"},       {&text_new_user, "new_user"}, {&text_broken, "broken"},
-        {&text_last, "last"},         {&text_throw, "throw"},       {&text_close, "close"},
+        {&text_last, "last"},         {&text_throw, "throw"},     {&text_close, "close"},
         {&text_value, "value"},
     };
     for (size_t place = 0; place < sizeof(texts) / sizeof(texts[0]); place++) {
@@ -29,13 +30,15 @@ int driver_ready_texts(void)
             }
         }
     }
-    return 0;
+    if (no_arguments == NULL) {
+        no_arguments = PyTuple_New(0);
+    }
+    return no_arguments == NULL ? -1 : 0;
 }
 
 /* Exceptions. */
 
-/* An exception is set that no user's code is to blame for: the run ends with it. */
-static void broken(Driver *driver)
+void driver_broken(Driver *driver)
 {
     PyObject *error = taken_exception();
     driver->is_stopping = 1;
@@ -66,6 +69,37 @@ static int tell(Driver *driver, PyObject *method, int node, PyObject *what, PyOb
     return 0;
 }
 
+/* What the node that ended failed with, where a call of it did: a new reference, and forgotten here. */
+static PyObject *taken_failure(User *user)
+{
+    PyObject *failure = user->failure != NULL ? user->failure : Py_NewRef(Py_None);
+    user->failure = NULL;
+    return failure;
+}
+
+/* Calls a method of outcomes: (number, what, intended, failure, has answer). Its answer as a number; -1 with an
+   exception set. */
+static long tell_end(User *user, PyObject *method, PyObject *what)
+{
+    PyObject *number = PyLong_FromLong(user->node);
+    PyObject *intended = PyLong_FromLongLong(user->intended_ns);
+    PyObject *failure = taken_failure(user);
+    PyObject *told = NULL;
+    if (number != NULL && intended != NULL) {
+        told = PyObject_CallMethodObjArgs(user->driver->outcomes, method, number, what, intended, failure,
+                                          user->has_answer ? Py_True : Py_False, NULL);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(intended);
+    Py_DECREF(failure);
+    if (told == NULL) {
+        return -1;
+    }
+    long answer = PyLong_Check(told) ? PyLong_AsLong(told) : 0;
+    Py_DECREF(told);
+    return answer;
+}
+
 /* A node's code raised. */
 static void node_raised(User *user, PyObject *error)
 {
@@ -78,11 +112,18 @@ static void node_raised(User *user, PyObject *error)
         user->is_cut = 1;
         return;
     }
-    PyObject *intended = PyLong_FromLongLong(user->intended_ns);
-    if (intended == NULL || tell(driver, text_raised, user->node, error, intended) < 0) {
-        broken(driver);
+    switch (tell_end(user, text_raised, error)) {
+    case RAISED_SKIP:
+        user->passed |= (uint64_t)1 << user->node;
+        break;
+    case RAISED_END:
+        user->is_over = 1;
+        break;
+    case RAISED_FAILURE:
+        break;
+    default:
+        driver_broken(driver);
     }
-    Py_XDECREF(intended);
 }
 
 static void node_failed(User *user)
@@ -94,67 +135,45 @@ static void node_failed(User *user)
     }
 }
 
-/* Windows. */
-
-static int roll(Driver *driver, int64_t now_ns)
-{
-    PyObject *now = PyLong_FromLongLong(now_ns);
-    if (now == NULL) {
-        return -1;
-    }
-    /* It drains the window and tells when the next one ends. */
-    PyObject *told = PyObject_CallMethodOneArg(driver->outcomes, text_roll, now);
-    Py_DECREF(now);
-    if (told == NULL) {
-        return -1;
-    }
-    Py_DECREF(told);
-    return 0;
-}
-
 static void iteration_starts(Driver *driver, int64_t now_ns)
 {
-    if (now_ns >= driver->window_ends_ns && roll(driver, now_ns) < 0) {
-        broken(driver);
+    if (now_ns >= driver->window_ends_ns && driver_roll(driver, now_ns) < 0) {
+        driver_broken(driver);
     }
     driver->started++;
 }
 
 /* One iteration. */
 
-/* A measured step returned an answer. -1 with an exception that counts as the step's own. */
-static int count_answer(Driver *driver, Node *node, int number, PyObject *answer)
-{
-    if (!response_check(answer)) {
-        return tell(driver, text_answered, number, answer, NULL);
-    }
-    ResponseData *data = response_data(answer);
-    if (data->done_ns >= driver->window_ends_ns && roll(driver, data->done_ns) < 0) {
-        return -1;
-    }
-    int64_t response_us = (data->done_ns - data->intended_ns) / MICROSECOND;
-    histogram_record(&node->response_time, response_us);
-    histogram_record(&node->service_time, (data->done_ns - data->sent_ns) / MICROSECOND);
-    histogram_record(&driver->window, response_us);
-    statuses_record(node->statuses, data->status);
-    if (data->accepted) {
-        node->ok++;
-        return 0;
-    }
-    return tell(driver, text_rejected, number, answer, NULL);
-}
-
 /* The last result of a step, for code that asks for it by the step's name. */
 static int keep_last(User *user, Node *node, PyObject *result)
 {
-    PyObject *step = PyDict_GetItemWithError(user->steps, node->name);
+    PyObject *step = PyObject_GetAttr(user->workflow, node->name);
     if (step == NULL) {
-        return PyErr_Occurred() ? -1 : 0;
+        return -1;
     }
-    if (PyObject_SetAttr(step, text_last, result) < 0) {
+    int kept = PyObject_SetAttr(step, text_last, result);
+    Py_DECREF(step);
+    if (kept < 0) {
         return -1;
     }
     return user->driver->last == NULL ? 0 : PyDict_SetItem(user->driver->last, node->name, result);
+}
+
+/* What is measured returned. 1: what it gave is there for others; 0: it was skipped; -1 with an exception set. */
+static int count_measured(User *user, Node *node, PyObject *result)
+{
+    int has_called = user->stepper.intended_ns == 0;
+    if (result == Py_None && !has_called && node->kind == KIND_STEP) {
+        node->skipped++;
+        return 0;
+    }
+    if (user->failure != NULL) {
+        return tell_end(user, text_failed, result) < 0 ? -1 : 1;
+    }
+    user->now_ns = engine_now();
+    driver_ended_well(user->driver, node, user->intended_ns, user->now_ns);
+    return 1;
 }
 
 /* The node under way gave this, whose reference is taken over. */
@@ -163,21 +182,22 @@ static void node_returned(User *user, PyObject *result)
     Driver *driver = user->driver;
     int number = user->node;
     Node *node = &driver->nodes[number];
-    int failed = 0;
+    int counted = 1;
     switch (node->kind) {
-    case KIND_MEASURED:
-        failed = count_answer(driver, node, number, result);
+    case KIND_STEP:
+    case KIND_HOOK:
+        counted = count_measured(user, node, result);
         break;
     case KIND_COUNTED:
         node->ok++;
         break;
     case KIND_METRIC:
-        failed = tell(driver, text_answered, number, result, NULL);
+        counted = tell(driver, text_answered, number, result, NULL) < 0 ? -1 : 1;
         break;
     default:
         if (result == Py_False || PyExceptionInstance_Check(result)) {
             if (tell(driver, text_judged, number, result, NULL) < 0) {
-                broken(driver);
+                driver_broken(driver);
             }
         } else {
             node->ok++;
@@ -185,19 +205,56 @@ static void node_returned(User *user, PyObject *result)
         Py_DECREF(result);
         return; /* nobody can wait for a verdict */
     }
-    if (failed == 0 && node->keeps_last) {
-        failed = keep_last(user, node, result);
+    if (counted > 0 && node->keeps_last && keep_last(user, node, result) < 0) {
+        counted = -1;
     }
-    if (failed < 0) {
+    if (counted < 0) {
         node_failed(user);
         Py_DECREF(result);
         return;
     }
-    user->done |= (uint64_t)1 << number;
+    uint64_t bit = (uint64_t)1 << number;
+    if (counted == 0) {
+        user->passed |= bit;
+        Py_DECREF(result);
+        return;
+    }
+    user->done |= bit;
     if (node->keeps_result) {
         Py_XSETREF(user->results[number], result);
     } else {
         Py_DECREF(result);
+    }
+}
+
+/* The user could not begin: its steps have nothing to do in this iteration. */
+static void give_up(User *user)
+{
+    Driver *driver = user->driver;
+    for (int number = driver->first_layer; number < driver->first_stop && !user->is_over; number++) {
+        driver->nodes[number].skipped += driver->nodes[number].kind != KIND_CHECK;
+    }
+}
+
+/* The node under way is over, one way or the other. */
+static void next_node(User *user)
+{
+    Driver *driver = user->driver;
+    int phase = driver->nodes[user->node].phase;
+    int went_well = (int)(((user->done | user->passed) >> user->node) & 1);
+    Py_CLEAR(user->failure);
+    user->node++;
+    if (phase == PHASE_LAYER) {
+        return;
+    }
+    if (!went_well) {
+        if (phase == PHASE_START) {
+            give_up(user);
+        }
+        user->node = user->end; /* what comes after it is not run */
+    } else if (user->node == driver->first_layer) {
+        user->has_begun = 1;
+        user->due_ns = user->now_ns != 0 ? user->now_ns : engine_now();
     }
 }
 
@@ -209,7 +266,15 @@ static void close_coroutine(User *user)
         return;
     }
     user->coroutine = NULL;
+    Engine *engine = user->driver->engine;
+    Stepper *before = engine != NULL ? engine->stepping : NULL;
+    if (engine != NULL) {
+        engine->stepping = &user->stepper;
+    }
     PyObject *closed = PyObject_CallMethodNoArgs(coroutine, text_close);
+    if (engine != NULL) {
+        engine->stepping = before;
+    }
     if (closed == NULL) {
         PyErr_WriteUnraisable(coroutine); /* it raised, or awaited something, on its way out */
     }
@@ -225,7 +290,7 @@ static void foreign_await(User *user, PyObject *yielded)
     Py_XDECREF(yielded);
     close_coroutine(user);
     if (error == NULL) {
-        broken(driver);
+        driver_broken(driver);
         return;
     }
     node_raised(user, error);
@@ -250,7 +315,7 @@ static int coroutine_did(User *user, PySendResult status, PyObject *result)
             node_failed(user);
         }
     }
-    user->node++;
+    next_node(user);
     return 0;
 }
 
@@ -275,18 +340,35 @@ static void call_node(User *user, Node *node)
     driver->engine->stepping = NULL;
     if (result == NULL) {
         node_failed(user);
-        user->node++;
+        next_node(user);
     } else if (!node->is_async) {
         node_returned(user, result);
-        user->node++;
+        next_node(user);
     } else if (PyCoro_CheckExact(result)) {
         user->coroutine = result;
     } else {
         PyErr_Format(PyExc_TypeError, "object %.200s can't be used in 'await' expression", Py_TYPE(result)->tp_name);
         Py_DECREF(result);
         node_failed(user);
-        user->node++;
+        next_node(user);
     }
+}
+
+/* Whether there is anything to do for the node; else it is counted and left out. */
+static int is_to_run(User *user, Node *node)
+{
+    uint64_t missing = node->after & ~user->done;
+    if (missing == 0) {
+        return 1;
+    }
+    if ((missing & ~user->passed) == 0) {
+        if ((missing & node->needs) == 0) {
+            return 1;
+        }
+        user->passed |= (uint64_t)1 << user->node; /* what it would take was skipped, and so is it */
+    }
+    node->skipped += node->kind != KIND_CHECK;
+    return 0;
 }
 
 /* Runs nodes until one waits (0) or the iteration is over (1). */
@@ -295,23 +377,27 @@ static int iterate(User *user)
     Driver *driver = user->driver;
     while (!user->is_cut) {
         if (user->coroutine == NULL) {
-            if (user->node == driver->node_count) {
-                user->is_whole = 1;
+            if (user->node == user->end) {
+                user->is_whole = !user->is_over;
                 return 1;
             }
             Node *node = &driver->nodes[user->node];
-            if (node->opens_layer && driver->is_stopping) {
+            if (user->is_over && node->opens_layer) {
                 return 1;
             }
-            if ((user->done & node->after) != node->after) {
-                user->node++; /* what it waits for failed in this iteration */
+            if (!is_to_run(user, node)) {
+                user->node++;
                 continue;
             }
-            if (node->kind != KIND_CHECK) { /* what a check asks for belongs to the step before it */
-                user->intended_ns = node->layer == 0 ? user->due_ns : engine_now();
-                user->stepper.intended_ns = user->intended_ns;
-                user->stepper.expect = node->expect;
+            if (node->is_due) {
+                user->intended_ns = user->due_ns;
+            } else {
+                user->intended_ns = user->now_ns != 0 ? user->now_ns : engine_now();
             }
+            user->now_ns = 0;
+            user->has_answer = 0;
+            user->stepper.intended_ns = user->intended_ns;
+            user->stepper.expect = node->expect;
             call_node(user, node);
             if (user->coroutine == NULL) {
                 continue;
@@ -338,20 +424,101 @@ static void rests(User *user)
     if (driver->under_way == 0 && (!driver->is_open || driver->is_stopping)) {
         PyObject *told = PyObject_CallMethodNoArgs(driver->outcomes, text_ended);
         if (told == NULL) {
-            broken(driver);
+            driver_broken(driver);
         }
         Py_XDECREF(told);
     }
 }
 
-static void begin_iteration(User *user, int64_t due_ns)
+/* Another user of the same class, as `Workflow()` makes one where the class adds nothing to that. */
+static PyObject *fresh_workflow(User *user)
+{
+    PyObject *workflow = PyBaseObject_Type.tp_new(Py_TYPE(user->workflow), no_arguments, NULL);
+    Py_ssize_t place = 0;
+    PyObject *name, *value;
+    while (workflow != NULL && PyDict_Next(user->template, &place, &name, &value)) {
+        if (PyObject_GenericSetAttr(workflow, name, value) < 0) {
+            Py_CLEAR(workflow);
+        }
+    }
+    return workflow;
+}
+
+/* The place of a user that has run is another user's from now on. */
+static void renew(User *user)
+{
+    Driver *driver = user->driver;
+    user->has_begun = user->has_begun && !driver->has_fresh_users;
+    if (driver->renewal != RENEWAL_PYTHON && user->client != NULL && user->client->jar != Py_None) {
+        Py_SETREF(user->client->jar, Py_NewRef(Py_None));
+    }
+    if (driver->renewal == RENEWAL_COOKIES && user->client != NULL) {
+        return;
+    }
+    PyObject *workflow = NULL;
+    if (driver->renewal != RENEWAL_PYTHON && user->client != NULL && user->template != NULL) {
+        workflow = fresh_workflow(user);
+    } else {
+        PyObject *position = PyLong_FromLong(user->position);
+        workflow = position != NULL ? PyObject_CallMethodOneArg(driver->outcomes, text_renewed, position) : NULL;
+        Py_XDECREF(position);
+    }
+    if (workflow == NULL) {
+        driver_broken(driver);
+    } else {
+        Py_SETREF(user->workflow, workflow);
+    }
+}
+
+/* Nodes from `first` up to `end` are to be run. */
+static void begin_nodes(User *user, int first, int end)
 {
     user->state = STATE_ACTIVE;
-    user->due_ns = due_ns;
-    user->node = 0;
+    user->node = (uint16_t)first;
+    user->end = (uint16_t)end;
     user->done = 0;
+    user->passed = 0;
     user->has_waited = 0;
+    user->is_over = 0;
     user->is_whole = 0;
+    user->now_ns = 0;
+}
+
+static void begin_iteration(User *user, int64_t due_ns)
+{
+    Driver *driver = user->driver;
+    if (driver->renewal != RENEWAL_NONE && user->is_used) {
+        renew(user);
+    }
+    begin_nodes(user, user->has_begun ? driver->first_layer : 0,
+                driver->has_fresh_users ? driver->node_count : driver->first_stop);
+    user->due_ns = due_ns;
+    user->is_used = 1;
+    user->is_iterating = 1;
+    user->has_left = 0;
+}
+
+/* Whether there are last methods for the user to run. Those of fresh users are part of their one iteration. */
+static int has_to_leave(User *user)
+{
+    Driver *driver = user->driver;
+    int has_methods = driver->first_stop < driver->node_count && !driver->has_fresh_users;
+    return has_methods && user->is_used && !user->has_left && (user->has_begun || driver->first_layer == 0);
+}
+
+/* The user runs no further iteration: 1 if its last methods begin, 0 when it rests. */
+static int leave(User *user)
+{
+    Driver *driver = user->driver;
+    if (!has_to_leave(user)) {
+        rests(user);
+        return 0;
+    }
+    begin_nodes(user, driver->first_stop, driver->node_count);
+    user->is_leaving = 1;
+    user->has_left = 1;
+    user->has_begun = 0;
+    return 1;
 }
 
 static void forget_results(User *user)
@@ -368,6 +535,7 @@ static void be_ready(User *user)
 {
     Driver *driver = user->driver;
     user->state = STATE_READY;
+    user->now_ns = 0;
     user->next_ready = NULL;
     if (driver->ready_first == NULL) {
         driver->ready_first = user;
@@ -399,10 +567,9 @@ static int begin_closed(User *user)
 {
     Driver *driver = user->driver;
     if (user->position >= driver->wanted || driver->is_stopping || !take_iteration(user)) {
-        rests(user);
-        return 0;
+        return leave(user);
     }
-    int64_t now_ns = engine_now();
+    int64_t now_ns = user->now_ns != 0 ? user->now_ns : engine_now();
     iteration_starts(driver, now_ns);
     begin_iteration(user, now_ns);
     return 1;
@@ -432,11 +599,12 @@ static int next_closed(User *user)
     if (driver->think != NULL && !driver->is_stopping) {
         int64_t length_ns = drawn_pause(driver);
         if (length_ns < 0 || timers_add(&driver->pauses, engine_now() + length_ns, user) < 0) {
-            broken(driver);
+            driver_broken(driver);
             rests(user);
             return 0;
         }
         user->state = STATE_PAUSING;
+        user->now_ns = 0;
         return 0;
     }
     if (!user->has_waited && !driver->is_stopping) {
@@ -452,9 +620,7 @@ static int begin_open(User *user)
     Driver *driver = user->driver;
     if (driver->is_stopping) {
         driver->dropped++;
-        driver->idle[driver->idle_count++] = user;
-        rests(user);
-        return 0;
+        return leave(user);
     }
     int64_t now_ns = engine_now();
     histogram_record(&driver->start_lag, (now_ns - user->could_start_ns) / MICROSECOND);
@@ -466,13 +632,13 @@ static int begin_open(User *user)
 static int next_open(User *user)
 {
     Driver *driver = user->driver;
-    int64_t now_ns = engine_now(), due_ns = 0;
-    int found = 0;
-    if (!driver->is_stopping) {
-        found = arrivals_peek(&driver->arrivals, &due_ns);
-        if (found < 0) {
-            broken(driver);
-        }
+    if (driver->is_stopping) {
+        return leave(user);
+    }
+    int64_t now_ns = user->now_ns != 0 ? user->now_ns : engine_now(), due_ns = 0;
+    int found = arrivals_peek(&driver->arrivals, &due_ns);
+    if (found < 0) {
+        driver_broken(driver);
     }
     int is_due = found == 1 && driver->origin_ns + due_ns <= now_ns;
     if (is_due && driver->is_backlogged) {
@@ -502,24 +668,28 @@ static void go(User *user)
     for (;;) {
         user->state = STATE_ACTIVE;
         if (PyContext_Enter(user->context) < 0) {
-            broken(driver);
+            driver_broken(driver);
             close_coroutine(user);
             rests(user);
             break;
         }
         int is_over = iterate(user);
         if (PyContext_Exit(user->context) < 0) {
-            broken(driver);
+            driver_broken(driver);
         }
         if (!is_over) {
             user->state = STATE_WAITING;
             break;
         }
         forget_results(user);
-        if (user->is_whole) {
-            driver->iterations++;
+        Py_CLEAR(user->failure);
+        if (user->is_iterating) {
+            driver->iterations += user->is_whole;
+            driver->interrupted += user->is_cut;
         }
-        if (user->is_cut) {
+        user->is_iterating = 0;
+        if (user->is_cut || user->is_leaving) {
+            user->is_leaving = 0;
             rests(user);
             break;
         }
@@ -540,10 +710,13 @@ void driver_arrange(Driver *driver)
         if (driver->pauses.count != 0) {
             at_ns = driver->pauses.timers[0].due_ns;
         }
+        if (driver->naps.count != 0 && driver->naps.timers[0].due_ns < at_ns) {
+            at_ns = driver->naps.timers[0].due_ns;
+        }
         if (driver->is_open && !driver->is_backlogged && !driver->is_stopping) {
             int found = arrivals_peek(&driver->arrivals, &due_ns);
             if (found < 0) {
-                broken(driver);
+                driver_broken(driver);
             } else if (found) {
                 int64_t arrival_ns = driver->origin_ns + due_ns;
                 int64_t earliest_ns = driver->engine->pumped_ns + PUMP_GAP_NS;
@@ -561,12 +734,32 @@ void driver_start_user(User *user)
 {
     Driver *driver = user->driver;
     driver->under_way++;
+    user->now_ns = 0;
     if (begin_closed(user)) {
         go(user);
     }
     if (!driver->engine->is_pumping) {
         driver_arrange(driver);
     }
+}
+
+void driver_let_leave(User *user)
+{
+    if (has_to_leave(user)) {
+        user->driver->under_way++;
+        leave(user);
+        be_ready(user); /* whoever asks may be in the middle of something */
+    }
+}
+
+int driver_pause(Stepper *stepper, int64_t until_ns)
+{
+    User *user = (User *)stepper;
+    if (until_ns != 0 && timers_add(&user->driver->naps, until_ns, user) < 0) {
+        return -1;
+    }
+    user->paused_until_ns = until_ns;
+    return 0;
 }
 
 /* The engine has an answer for the user, or knows that there will be none. */
@@ -599,7 +792,7 @@ static User *free_user(Driver *driver)
     Py_ssize_t before = driver->user_count;
     PyObject *made = PyObject_CallMethodNoArgs(driver->outcomes, text_new_user); /* it calls add() */
     if (made == NULL) {
-        broken(driver);
+        driver_broken(driver);
         return NULL;
     }
     Py_DECREF(made);
@@ -622,7 +815,7 @@ static void start_due(Driver *driver)
     while (!driver->is_stopping) {
         int found = arrivals_peek(&driver->arrivals, &due_ns);
         if (found < 0) {
-            broken(driver);
+            driver_broken(driver);
             break;
         }
         if (found == 0 || driver->origin_ns + due_ns > now_ns) {
@@ -657,6 +850,16 @@ void driver_look(Driver *driver)
     driver->is_looking = 1;
     driver->running++;
     User *user;
+    if (driver->naps.count != 0) {
+        int64_t now_ns = engine_now();
+        while ((user = timers_take(&driver->naps, now_ns)) != NULL) {
+            /* One that was given up is still in the heap, and means nothing. */
+            if (user->paused_until_ns != 0 && user->paused_until_ns <= now_ns && user->state == STATE_WAITING) {
+                user->paused_until_ns = 0;
+                go(user);
+            }
+        }
+    }
     if (driver->pauses.count != 0) {
         int64_t now_ns = driver->is_stopping ? INT64_MAX : engine_now();
         while ((user = timers_take(&driver->pauses, now_ns)) != NULL) {
@@ -670,7 +873,9 @@ void driver_look(Driver *driver)
         driver->ready_first = driver->ready_last = NULL;
         while ((user = next) != NULL) {
             next = user->next_ready;
-            if (driver->is_open ? begin_open(user) : begin_closed(user)) {
+            if (user->is_leaving) {
+                go(user);
+            } else if (driver->is_open ? begin_open(user) : begin_closed(user)) {
                 go(user);
             }
         }
@@ -703,12 +908,12 @@ void driver_cancel_user(User *user)
     Driver *driver = user->driver;
     PyObject *error = PyObject_CallNoArgs(known.cancelled_error);
     if (error == NULL) {
-        broken(driver);
+        driver_broken(driver);
         return;
     }
     if (PyContext_Enter(user->context) < 0) {
         Py_DECREF(error);
-        broken(driver);
+        driver_broken(driver);
         return;
     }
     user->is_cancelled = 1;
@@ -729,7 +934,7 @@ void driver_cancel_user(User *user)
     }
     int waits = coroutine_did(user, status, result);
     if (PyContext_Exit(user->context) < 0) {
-        broken(driver);
+        driver_broken(driver);
     }
     if (waits) {
         user->state = STATE_WAITING; /* it caught it; a moment is left to it */
@@ -750,13 +955,18 @@ void driver_leave(Driver *driver)
         driver->engine->on_pump_argument = NULL;
     }
     for (Py_ssize_t position = 0; position < driver->user_count; position++) {
-        close_coroutine(driver->users[position]);
-        forget_results(driver->users[position]);
-        driver->users[position]->state = STATE_RESTING;
+        User *user = driver->users[position];
+        close_coroutine(user);
+        forget_results(user);
+        Py_CLEAR(user->failure);
+        driver->interrupted += user->is_iterating;
+        user->is_iterating = 0;
+        user->state = STATE_RESTING;
     }
     driver->under_way = 0;
     driver->ready_first = driver->ready_last = NULL;
     timers_free(&driver->pauses);
+    timers_free(&driver->naps);
     Py_CLEAR(driver->arrivals.source);
     driver->arrivals.next = driver->arrivals.count = 0;
 }

@@ -24,29 +24,32 @@ static void free_node(Node *node)
     node->value_count = 0;
     PyMem_Free(node->values);
     PyMem_Free(node->inputs);
-    PyMem_Free(node->statuses);
     node->values = NULL;
     node->inputs = NULL;
-    node->statuses = NULL;
     histogram_free(&node->response_time);
-    histogram_free(&node->service_time);
+    histogram_free(&node->window);
+    driver_free_rows(node);
 }
 
-/* (name, kind, function, is_async, layer, numbers it waits for, ((parameter, number), …), {parameter: value}, expect,
+/* (name, kind, phase, function, is_async, layer, numbers it waits for, ((parameter, number), …), {parameter: value}, expect,
    keeps_last) */
 static int read_node(Driver *driver, int number, PyObject *given)
 {
     Node *node = &driver->nodes[number];
     PyObject *name, *function, *after, *inputs, *arguments, *expect;
-    int kind, is_async, layer, keeps_last;
+    int kind, phase, is_async, layer, keeps_last;
     histogram_init(&node->response_time, FINE_PRECISION);
-    histogram_init(&node->service_time, FINE_PRECISION);
+    histogram_init(&node->window, COARSE_PRECISION);
     if (!PyTuple_Check(given)) {
         PyErr_SetString(PyExc_TypeError, "a node is a tuple");
         return -1;
     }
-    if (!PyArg_ParseTuple(given, "UiOpiO!O!O!Op", &name, &kind, &function, &is_async, &layer, &PyTuple_Type, &after,
-                          &PyTuple_Type, &inputs, &PyDict_Type, &arguments, &expect, &keeps_last)) {
+    if (!PyArg_ParseTuple(given, "UiiOpiO!O!O!Op", &name, &kind, &phase, &function, &is_async, &layer, &PyTuple_Type,
+                          &after, &PyTuple_Type, &inputs, &PyDict_Type, &arguments, &expect, &keeps_last)) {
+        return -1;
+    }
+    if (phase < PHASE_START || phase > PHASE_STOP || (number > 0 && driver->nodes[number - 1].phase > phase)) {
+        PyErr_SetString(PyExc_ValueError, "the phases of nodes come one after the other");
         return -1;
     }
     node->name = Py_NewRef(name);
@@ -54,10 +57,22 @@ static int read_node(Driver *driver, int number, PyObject *given)
     node->function = Py_NewRef(function);
     node->expect = expect == Py_None ? NULL : Py_NewRef(expect);
     node->kind = kind;
+    node->phase = phase;
     node->is_async = is_async;
     node->keeps_last = keeps_last;
     node->layer = layer;
-    node->opens_layer = number == 0 || driver->nodes[number - 1].layer != layer;
+    Node *before = number == 0 ? NULL : &driver->nodes[number - 1];
+    node->opens_layer = before == NULL || before->layer != layer || before->phase != phase;
+    if (phase == PHASE_START) {
+        driver->first_layer = number + 1;
+        node->is_due = number == 0;
+    } else if (phase == PHASE_LAYER) {
+        int first = driver->first_layer;
+        node->is_due = number == first || (driver->nodes[first].layer == layer);
+    }
+    if (phase != PHASE_STOP) {
+        driver->first_stop = number + 1;
+    }
     for (Py_ssize_t place = 0; place < PyTuple_GET_SIZE(after); place++) {
         long other = PyLong_AsLong(PyTuple_GET_ITEM(after, place));
         if (other < 0 || other >= number) {
@@ -100,31 +115,31 @@ static int read_node(Driver *driver, int number, PyObject *given)
             return -1;
         }
         node->after |= (uint64_t)1 << other; /* it waits for that one too, or for one that does */
+        node->needs |= (uint64_t)1 << other;
         PyTuple_SET_ITEM(node->names, value_count + input, Py_NewRef(parameter));
         node->inputs[node->input_count++] = other;
         driver->nodes[other].keeps_result = 1;
         driver->keeps_results = 1;
     }
-    if (kind == KIND_MEASURED) {
-        node->statuses = PyMem_Calloc(1, sizeof(Statuses));
-        if (node->statuses == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        if (histogram_ready(&node->response_time) < 0 || histogram_ready(&node->service_time) < 0) {
-            return -1;
-        }
+    if (kind != KIND_STEP && kind != KIND_HOOK) {
+        return 0;
     }
-    return 0;
+    return histogram_ready(&node->response_time) < 0 || histogram_ready(&node->window) < 0 ? -1 : 0;
 }
 
 static PyObject *driver_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"engine", "nodes", "outcomes", "think", "last", "iterations_left", NULL};
+    static char *names[] = {"engine", "nodes", "outcomes", "think", "last", "iterations_left", "fresh_users", "renewal",
+                             NULL};
     PyObject *engine, *nodes, *outcomes, *think, *last;
     long long iterations_left;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OOOL", names, &engine, &PyTuple_Type, &nodes, &outcomes, &think,
-                                     &last, &iterations_left)) {
+    int fresh_users = 0, renewal = RENEWAL_NONE;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!OOOL|pi", names, &engine, &PyTuple_Type, &nodes, &outcomes,
+                                     &think, &last, &iterations_left, &fresh_users, &renewal)) {
+        return NULL;
+    }
+    if (renewal < RENEWAL_NONE || renewal > RENEWAL_PYTHON) {
+        PyErr_SetString(PyExc_ValueError, "there is no such renewal");
         return NULL;
     }
     if (PyTuple_GET_SIZE(nodes) > MAX_NODES) {
@@ -148,7 +163,8 @@ static PyObject *driver_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     }
     histogram_init(&self->start_lag, FINE_PRECISION);
-    histogram_init(&self->window, COARSE_PRECISION);
+    self->has_fresh_users = (char)fresh_users;
+    self->renewal = (char)renewal;
     self->window_ends_ns = INT64_MAX;
     self->iterations_left = iterations_left;
     self->engine_object = Py_NewRef((PyObject *)found);
@@ -156,7 +172,7 @@ static PyObject *driver_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->outcomes = Py_NewRef(outcomes);
     self->think = think == Py_None ? NULL : Py_NewRef(think);
     self->last = last == Py_None ? NULL : Py_NewRef(last);
-    if (histogram_ready(&self->start_lag) < 0 || histogram_ready(&self->window) < 0) {
+    if (histogram_ready(&self->start_lag) < 0) {
         goto failed;
     }
     self->nodes = PyMem_Calloc((size_t)PyTuple_GET_SIZE(nodes) + 1, sizeof(Node));
@@ -197,9 +213,11 @@ static int driver_traverse(Driver *self, visitproc visit, void *arg)
     for (Py_ssize_t position = 0; position < self->user_count; position++) {
         User *user = self->users[position];
         Py_VISIT(user->workflow);
-        Py_VISIT(user->steps);
+        Py_VISIT(user->template);
+        Py_VISIT(user->client);
         Py_VISIT(user->context);
         Py_VISIT(user->coroutine);
+        Py_VISIT(user->failure);
         for (int number = 0; user->results != NULL && number < self->node_count; number++) {
             Py_VISIT(user->results[number]);
         }
@@ -213,7 +231,8 @@ static int driver_clear(Driver *self)
     for (Py_ssize_t position = 0; position < self->user_count; position++) {
         User *user = self->users[position];
         Py_CLEAR(user->workflow);
-        Py_CLEAR(user->steps);
+        Py_CLEAR(user->template);
+        Py_CLEAR(user->client);
         Py_CLEAR(user->context);
     }
     for (int number = 0; number < self->node_count; number++) {
@@ -244,7 +263,6 @@ static void driver_dealloc(Driver *self)
     }
     PyMem_Free(self->nodes);
     histogram_free(&self->start_lag);
-    histogram_free(&self->window);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -273,9 +291,13 @@ static int grow_users(Driver *self)
 
 static PyObject *driver_add(Driver *self, PyObject *args)
 {
-    PyObject *workflow, *steps;
+    PyObject *workflow, *client, *template;
     long long iterations_left;
-    if (!PyArg_ParseTuple(args, "OO!L", &workflow, &PyDict_Type, &steps, &iterations_left)) {
+    if (!PyArg_ParseTuple(args, "OOOL", &workflow, &client, &template, &iterations_left)) {
+        return NULL;
+    }
+    if (template != Py_None && !PyDict_Check(template)) {
+        PyErr_SetString(PyExc_TypeError, "what a fresh user begins with is a dict or None");
         return NULL;
     }
     if (self->is_closed) {
@@ -303,9 +325,13 @@ static PyObject *driver_add(Driver *self, PyObject *args)
         return NULL;
     }
     user->stepper.resume = driver_resume;
+    user->stepper.answered = driver_answered;
+    user->stepper.failed = driver_failed;
+    user->stepper.pause = driver_pause;
     user->driver = self;
     user->workflow = Py_NewRef(workflow);
-    user->steps = Py_NewRef(steps);
+    user->template = template == Py_None ? NULL : Py_NewRef(template);
+    user->client = PyObject_TypeCheck(client, &ClientType) ? (Client *)Py_NewRef(client) : NULL;
     user->iterations_left = iterations_left;
     user->position = (int32_t)self->user_count;
     self->users[self->user_count++] = user;
@@ -359,6 +385,45 @@ static PyObject *driver_look_method(Driver *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+static User *user_at(Driver *self, Py_ssize_t position)
+{
+    if (position < 0 || position >= self->user_count) {
+        PyErr_SetString(PyExc_ValueError, "there is no such user");
+        return NULL;
+    }
+    return self->users[position];
+}
+
+static PyObject *driver_run_of(Driver *self, PyObject *argument)
+{
+    Py_ssize_t position = PyLong_AsSsize_t(argument);
+    User *user = position == -1 && PyErr_Occurred() ? NULL : user_at(self, position);
+    if (user == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue("(iL)", (int)user->node, (long long)user->stepper.intended_ns);
+}
+
+static PyObject *driver_called(Driver *self, PyObject *args)
+{
+    Py_ssize_t position;
+    PyObject *failure;
+    int has_answer;
+    if (!PyArg_ParseTuple(args, "nOp", &position, &failure, &has_answer)) {
+        return NULL;
+    }
+    User *user = user_at(self, position);
+    if (user == NULL) {
+        return NULL;
+    }
+    user->stepper.intended_ns = 0;
+    user->has_answer |= has_answer != 0;
+    if (failure != Py_None && user->failure == NULL) {
+        user->failure = Py_NewRef(failure);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *driver_next_due(Driver *self, PyObject *Py_UNUSED(ignored))
 {
     int64_t due_ns;
@@ -376,6 +441,11 @@ static PyObject *driver_stop(Driver *self, PyObject *Py_UNUSED(ignored))
 {
     self->is_stopping = 1;
     if (!self->is_closed && !self->engine->is_closed) {
+        for (Py_ssize_t position = 0; position < self->user_count; position++) {
+            if (self->users[position]->state == STATE_RESTING) {
+                driver_let_leave(self->users[position]);
+            }
+        }
         engine_wake_at(self->engine, engine_now()); /* users that pause or wait for their turn end there */
     }
     Py_RETURN_NONE;
@@ -413,61 +483,12 @@ static PyObject *driver_drain_window(Driver *self, PyObject *Py_UNUSED(ignored))
     if (self->engine != NULL && !self->engine->is_closed && engine_pour(self->engine) < 0) {
         return NULL;
     }
-    PyObject *window = histogram_drain(&self->window);
-    if (window == NULL) {
-        return NULL;
-    }
-    PyObject *drained =
-        Py_BuildValue("(KKKnN)", (unsigned long long)self->started, (unsigned long long)self->iterations,
-                      (unsigned long long)self->dropped, self->under_way, window);
-    if (drained != NULL) {
-        self->started = self->iterations = self->dropped = 0;
-    }
-    return drained;
-}
-
-static PyObject *drained_node(Node *node)
-{
-    PyObject *drained;
-    if (node->kind == KIND_MEASURED) {
-        PyObject *response_time = histogram_drain(&node->response_time);
-        PyObject *service_time = response_time != NULL ? histogram_drain(&node->service_time) : NULL;
-        PyObject *statuses = service_time != NULL ? statuses_drain(node->statuses) : NULL;
-        if (statuses == NULL) {
-            Py_XDECREF(response_time);
-            Py_XDECREF(service_time);
-            return NULL;
-        }
-        drained = Py_BuildValue("(KKNNN)", (unsigned long long)node->ok, (unsigned long long)node->interrupted,
-                                response_time, service_time, statuses);
-    } else {
-        drained = Py_BuildValue("(KKOOO)", (unsigned long long)node->ok, (unsigned long long)node->interrupted, Py_None,
-                                Py_None, Py_None);
-    }
-    if (drained != NULL) {
-        node->ok = node->interrupted = 0;
-    }
-    return drained;
+    return driver_drained_window(self);
 }
 
 static PyObject *driver_drain(Driver *self, PyObject *Py_UNUSED(ignored))
 {
-    PyObject *start_lag = histogram_drain(&self->start_lag);
-    PyObject *nodes = start_lag != NULL ? PyTuple_New(self->node_count) : NULL;
-    if (nodes == NULL) {
-        Py_XDECREF(start_lag);
-        return NULL;
-    }
-    for (int number = 0; number < self->node_count; number++) {
-        PyObject *node = drained_node(&self->nodes[number]);
-        if (node == NULL) {
-            Py_DECREF(start_lag);
-            Py_DECREF(nodes);
-            return NULL;
-        }
-        PyTuple_SET_ITEM(nodes, number, node);
-    }
-    return Py_BuildValue("(NN)", start_lag, nodes);
+    return driver_drained(self);
 }
 
 static PyObject *driver_under_way(Driver *self, void *Py_UNUSED(closure))
@@ -488,18 +509,23 @@ static PyMemberDef driver_members[] = {
 };
 
 static PyMethodDef driver_methods[] = {
-    {"add", (PyCFunction)driver_add, METH_VARARGS, "A further user: (workflow, its steps by name, iterations left)."},
+    {"add", (PyCFunction)driver_add, METH_VARARGS, "A further user: (workflow, its HTTP client, what a fresh one begins with or None, iterations left)."},
     {"start", (PyCFunction)driver_start, METH_O, "Closed model: let the user at this position run."},
     {"open", (PyCFunction)driver_open, METH_VARARGS, "Open model: (due times, origin_ns, max_users, drops)."},
     {"look", (PyCFunction)driver_look_method, METH_NOARGS, "Start what is due by now."},
+    {"run_of", (PyCFunction)driver_run_of, METH_O, "(the node a user is at, the intended start nobody took yet or 0)."},
+    {"called", (PyCFunction)driver_called, METH_VARARGS,
+     "Another client made a call for a user: (position, its failure or None, whether somebody waited for it)."},
     {"next_due", (PyCFunction)driver_next_due, METH_NOARGS, "The due time of the next arrival; None without one."},
     {"stop", (PyCFunction)driver_stop, METH_NOARGS, "Start nothing new."},
     {"interrupt", (PyCFunction)driver_interrupt, METH_NOARGS, "Cancel what is under way."},
     {"close", (PyCFunction)driver_close, METH_NOARGS, "Leave the engine; what is still under way is given up."},
     {"drain_window", (PyCFunction)driver_drain_window, METH_NOARGS,
-     "(started, iterations, dropped, under way, response times) since the last time."},
+     "(started, iterations, interrupted ones, dropped, under way, [(node, ended well, response times)]) since the last"
+     " time."},
     {"drain", (PyCFunction)driver_drain, METH_NOARGS,
-     "(start lag, for each node (ok, interrupted, response times, service times, statuses)) since the last time."},
+     "(start lag, for each node (ok, skipped, interrupted, response times, rows)) since the last time; a row is None or"
+     " (ok, response times, service times, statuses)."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -524,7 +550,7 @@ static PyType_Spec driver_spec = {
 
 int driver_add_types(PyObject *module)
 {
-    if (driver_ready_texts() < 0) {
+    if (driver_ready_texts() < 0 || driver_ready_count_texts() < 0) {
         return -1;
     }
     PyObject *type = PyType_FromModuleAndSpec(module, &driver_spec, NULL);

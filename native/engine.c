@@ -8,6 +8,7 @@
 #include "call.h"
 #include "client.h"
 #include "connection.h"
+#include "pause.h"
 
 /* A pump looks for events so many times before the event loop has its turn, and no longer than this. */
 #define ROUNDS_MOST 16
@@ -544,11 +545,21 @@ Engine *engine_from(PyObject *object)
     return (Engine *)core;
 }
 
+static PyObject *engine_pause(Engine *engine, PyObject *argument)
+{
+    long long length_ns = PyLong_AsLongLong(argument);
+    if (length_ns == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    return pause_new(engine, length_ns);
+}
+
 static PyMethodDef engine_methods[] = {
     {"fileno", (PyCFunction)engine_fileno, METH_NOARGS, "The descriptor that becomes readable when a pump is due."},
     {"pump", (PyCFunction)engine_pump, METH_NOARGS, "Handle what has happened."},
     {"pour", (PyCFunction)engine_pour_method, METH_NOARGS, "Bring the Exchanges up to date."},
     {"wake_at", (PyCFunction)engine_wake_at_method, METH_O, "Be pumped at this instant."},
+    {"pause", (PyCFunction)engine_pause, METH_O, "What waits for so many nanoseconds when it is awaited."},
     {"close", (PyCFunction)engine_close, METH_NOARGS, "Close every connection and the engine itself."},
     {NULL, NULL, 0, NULL},
 };

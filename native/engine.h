@@ -12,7 +12,7 @@
 #include <time.h>
 
 /* Must equal INTERFACE in engine/native.py: a binary of another age is not used. */
-#define TALKA_INTERFACE 1
+#define TALKA_INTERFACE 2
 
 #define ENGINE_NEVER INT64_MAX
 
@@ -102,6 +102,7 @@ typedef struct {
     PyObject *exchange_failed;  /* engine.calls.ExchangeFailed */
     PyObject *current_call;     /* engine.calls.current_call, a context variable */
     PyObject *cancelled_error;  /* asyncio.CancelledError */
+    PyObject *sleep;            /* asyncio.sleep */
     PyObject *http_response;    /* work.responses.HTTPResponse */
     PyObject *decode_json;      /* msgspec.json.decode */
     PyObject *prepared;         /* engine.clients.requests.PREPARED, a tuple of types */

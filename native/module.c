@@ -4,6 +4,7 @@
 #include "call.h"
 #include "client.h"
 #include "connection.h"
+#include "pause.h"
 #include "response.h"
 
 Known known;
@@ -35,6 +36,7 @@ static int get_to_know(void)
         {&known.exchange_failed, "talka.engine.calls", "ExchangeFailed"},
         {&known.current_call, "talka.engine.calls", "current_call"},
         {&known.cancelled_error, "asyncio", "CancelledError"},
+        {&known.sleep, "asyncio", "sleep"},
         {&known.http_response, "talka.work.responses", "HTTPResponse"},
         {&known.decode_json, "msgspec.json", "decode"},
         {&known.prepared, "talka.engine.clients.requests", "PREPARED"},
@@ -52,7 +54,7 @@ static int add_all(PyObject *module)
 {
     if (get_to_know() < 0 || PyModule_AddIntConstant(module, "INTERFACE", TALKA_INTERFACE) < 0 ||
         engine_ready_types(module) < 0 || response_ready_types(module) < 0 || connection_ready_types(module) < 0 ||
-        call_ready_types(module) < 0 || client_ready_types(module) < 0) {
+        call_ready_types(module) < 0 || pause_ready_types(module) < 0 || client_ready_types(module) < 0) {
         return -1;
     }
     int (*const parts[])(PyObject *) = {parser_add_types, counters_add_types, schedule_add_types, driver_add_types};

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from talka.work.arguments import Headers as Headers
     from talka.work.arguments import Params as Params
     from talka.work.dsl import Provide as Provide
+    from talka.work.dsl import Skip as Skip
     from talka.work.dsl import Use as Use
     from talka.work.dsl import Workflow as Workflow
     from talka.work.dsl import action as action
     from talka.work.dsl import check as check
     from talka.work.dsl import depends as depends
     from talka.work.dsl import metric as metric
+    from talka.work.dsl import on_start as on_start
+    from talka.work.dsl import on_stop as on_stop
     from talka.work.dsl import setup as setup
     from talka.work.dsl import state as state
     from talka.work.dsl import step as step
@@ -63,7 +66,7 @@ _HOMES = {
     "talka.nodes.api": "run run_blocking",
     "talka.report.document": "ResultDocument",
     "talka.work.arguments": "URL Auth Cookies Data Directory File FileGlob Headers Params",
-    "talka.work.dsl": "Provide Use Workflow action check depends metric setup state step teardown",
+    "talka.work.dsl": "Provide Skip Use Workflow action check depends metric on_start on_stop setup state step teardown",
     "talka.work.feeds": "Feed between",
     "talka.work.handlers": "HandlerTask command handler",
     "talka.work.pipeline": "Dag",

@@ -76,7 +76,7 @@ def workflow(
             inputs=(),
             optimized={},
             measured=True,
-            tags={},
+            tags={"kind": step},
         )
         for step in steps
     )
@@ -117,6 +117,7 @@ class Drive:
     """A load job, the cores it asked for, and the view of it. `now` moves only when a test says so."""
 
     def __init__(self, *specs: WorkflowSpec, cores: int = 1, thresholds: Sequence[str] = ()) -> None:
+        known = {spec.name: {node.name: node.tags for node in spec.nodes} for spec in specs}
         self.job = LoadJob(
             plan_load_job(
                 specs,
@@ -124,7 +125,7 @@ class Drive:
                 source=UrlSource("http://shop.test/"),
                 cores=cores,
                 settings=Settings(grace_ns=SECOND),
-                thresholds=[parse_threshold(rule) for rule in thresholds],
+                thresholds=[parse_threshold(rule, workflows=known) for rule in thresholds],
             )
         )
         self.composer = Composer("shop.py", specs)
@@ -161,9 +162,12 @@ class Drive:
         self._sequence += 1
         for name, step in [*tally.steps.items(), *tally.actions.items()]:
             self.say((of, shard), StepTotals(self._sequence, name, step, name in tally.steps))
+        for name, calls in tally.calls.items():
+            for call, counts in calls.items():
+                self.say((of, shard), StepTotals(self._sequence, name, counts, False, call))
         for name, metric in tally.metrics.items():
             self.say((of, shard), MetricTotals(self._sequence, name, metric))
-        rest = msgspec.structs.replace(tally, steps={}, actions={}, metrics={})
+        rest = msgspec.structs.replace(tally, steps={}, actions={}, metrics={}, calls={})
         core = self.running[of, shard]
         fields: dict[str, Any] = {"windows": [], "vus": 2, "started_at_ns": self.went[core]}
         fields |= {"ended_at_ns": self.now * final, "final": final} | more
@@ -441,6 +445,13 @@ def test_thresholds_are_judged_once_a_second_however_often_it_is_drawn() -> None
 RULES = [
     "response_time.p99 < 20ms",
     "get.response_time.mean > 1ms",
+    "get/page.response_time.max < 20ms",
+    "get/page.service_time.max < 20ms",
+    "get/nobody.response_time.max < 20ms",
+    "get/page.failed < 1%",
+    "failed < 1%",
+    "requests.failed < 1%",
+    "steps.failed < 1%",
     "service_time.max < 1s",
     "get.failed < 10%",
     "checks > 90%",
@@ -457,19 +468,31 @@ RULES = [
 
 def test_verdicts_are_those_the_job_itself_would_give() -> None:
     specs = [workflow("First", thresholds=RULES), workflow("Second", thresholds=RULES)]
-    drive = Drive(*specs, cores=4, thresholds=RULES).arm().at(5)
+    of_job = [
+        "First.get.response_time.max < 10ms",
+        "Second.service_time.max < 10ms",
+        "response_time{kind=get}.p99 < 10ms",
+        "service_time{kind=get}.p99 < 10ms",
+        "First.rate > 1/s",
+    ]
+    drive = Drive(*specs, cores=4, thresholds=RULES + of_job).arm().at(5)
     for number, (of, shard) in enumerate(drive.running):
         get = ran([number + 1, 30 * number + 1], failed=number)
         get.service_time.record(1000 * number)
         size = MetricTally("distribution")
         size.add(number)
         checks = {"paid": CheckTally(passed=9, failed=number % 2), "sent": CheckTally(passed=5)}
+        page = ran([number + 2], failed=number)
+        page.service_time.record(500 * number)
         tally = counted({"get": get}, checks=checks, metrics={"size": size}, dropped=number)
+        tally.exchanges.failed = tally.exchanges.not_sent = number
+        # A core that has made no call yet is among them.
+        tally.calls = {"get": {"page": page}, "tidy": {"sweep": page}} if number else {}
         drive.report(tally, of=of, shard=shard)
     judged = Judge(Histograms()).verdicts(
         drive.job, drive.now, {name: Counts(run) for name, run in drive.job.workflows.items()}
     )
-    assert len(drive.running) == 4 and len(judged) == 3 * len(RULES)
+    assert len(drive.running) == 4 and len(judged) == 3 * len(RULES) + len(of_job)
     assert judged == [(of, verdict) for of, _, verdict in drive.job.verdicts(drive.now)]
 
 

@@ -388,3 +388,49 @@ def test_verdicts_name_the_workflow_and_judge_its_own_numbers(job_of: JobOf) -> 
         ("Shop", 6.0, False),
         ("Admin", 5.0, True),
     ]
+
+
+# What rates are over.
+
+
+def test_the_span_of_a_workflow_ends_with_its_plan_and_not_with_its_last_iteration(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {"shape": ConstantVUs(1, "10s")}})
+    driven.run()
+    run = driven.job.workflows["Shop"]
+    assert run.span_ns(run.origin_ns + 4 * SECOND) == driven.job.span_ns(run.origin_ns + 4 * SECOND) == 4 * SECOND
+    assert run.span_ns(run.origin_ns + 13 * SECOND) == 10 * SECOND
+    assert driven.job.span_ns(run.origin_ns + 13 * SECOND) == 10 * SECOND
+
+
+def test_the_span_of_a_workflow_that_was_stopped_ends_there(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {"shape": IterationsPerVU(1, 100)}})
+    driven.run()
+    run = driven.job.workflows["Shop"]
+    stopped_ns = driven.later(3).now - run.origin_ns
+    driven.interrupt()
+    assert run.span_ns(driven.later(5).now) == stopped_ns
+
+
+def test_a_job_that_never_began_has_no_span(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}})
+    driven.start()
+    assert (driven.job.span_ns(driven.now), driven.job.workflows["Shop"].span_ns(driven.now)) == (0, 0)
+
+
+# Rules over the whole job.
+
+
+def test_a_rule_over_the_job_that_names_a_class_looks_at_that_class_alone(job_of: JobOf) -> None:
+    one_user = {"shape": ConstantVUs(1, "10s")}
+    driven = job_of({"Shop": one_user, "Admin": one_user}, thresholds=["Shop.requests > 5", "Shop.rate > 5/s"])
+    driven.run()
+    for core, requests in ((1, 20), (2, 80)):
+        driven.report(core, Tally(started=1, exchanges=Exchanges(ok=requests)))
+    values = [verdict.value for _, _, verdict in driven.job.verdicts(driven.job.origin_ns + 4 * SECOND)]
+    assert values == [20.0, None]  # without names, it is a step that is called Shop
+
+
+def test_a_rule_that_names_a_class_of_another_job_has_no_sample(job_of: JobOf) -> None:
+    driven = job_of({"Shop": {}}, thresholds=["Nobody.requests > 5"])
+    driven.run()
+    assert [verdict.value for _, _, verdict in driven.job.verdicts(driven.now)] == [None]

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.task_windows import COUNTERS_PER_REPORT, LAG_LIMIT, TaskWindows
+from talka.control.task_windows import LAG_LIMIT, TaskWindows
 from talka.stats.histogram import COARSE_PRECISION, lowest_of
-from talka.stats.windows import SPANS, Window
+from talka.stats.windows import COUNTERS_PER_REPORT, SPANS, Window
 from talka.wire.shards import WINDOWS_PER_REPORT
 
 SINGLE, TEN_S, MINUTE = (width for width, _ in SPANS)

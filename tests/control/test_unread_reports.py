@@ -35,6 +35,11 @@ def step(driven: Driven, sequence: int, name: str, ok: int, *, measured: bool = 
     hear(driven, decode_unread(encode(StepTotals(sequence, name, StepTally(ok=ok), measured))))
 
 
+def call(driven: Driven, sequence: int, node: str, name: str, ok: int, *, is_read: bool = False) -> None:
+    message = StepTotals(sequence, node, StepTally(ok=ok), False, name)
+    hear(driven, message if is_read else decode_unread(encode(message)))
+
+
 def metric(driven: Driven, sequence: int, name: str, values: int) -> None:
     hear(driven, decode_unread(encode(MetricTotals(sequence, name, MetricTally("count", values)))))
 
@@ -54,6 +59,23 @@ def test_steps_actions_and_metrics_count_once_their_report_is_closed_and_are_rea
     assert (tally.started, tally.steps["buy"].ok, tally.actions["log_in"].ok) == (9, 3, 2)
     assert tally.metrics["size"].values == 4
     assert shard.current.counts.steps["buy"].ok == 3
+
+
+def test_calls_count_by_the_method_that_made_them_and_by_name(job_of: JobOf) -> None:
+    driven = placed(job_of)
+    step(driven, 1, "buy", 3)
+    call(driven, 1, "buy", "buy", 3)
+    call(driven, 1, "buy", "page", 4, is_read=True)
+    call(driven, 1, "look", "page", 5)
+    driven.report(1, Tally(started=9), parts=4)
+    call(driven, 2, "buy", "page", 6, is_read=True)
+    driven.report(1, Tally(started=10), parts=1)
+
+    calls = driven.job.tally().calls
+    assert {node: {name: row.ok for name, row in rows.items()} for node, rows in calls.items()} == {
+        "buy": {"buy": 3, "page": 6},
+        "look": {"page": 5},
+    }
 
 
 def test_the_latest_of_each_name_wins_and_what_did_not_change_stays(job_of: JobOf) -> None:

@@ -45,10 +45,10 @@ from talka.wire.shards import (
     decode_from_core,
     encode,
 )
-from talka.work.dsl import Provide, Workflow, metric, state, step
+from talka.work.dsl import Provide, Workflow, action, metric, on_start, state, step
 from talka.work.load import Plan
 from talka.work.responses import CustomResponse, HTTPResponse
-from talka.work.shapes import ConstantVUs, IterationsPerVU
+from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU
 
 Answer = CustomResponse[Any]
 AnyMessage = TypeVar("AnyMessage")
@@ -291,6 +291,20 @@ class Shop(Workflow):
     assert "Shop.known: age from First is not what its annotation says" in (await owner.expect(Refused)).text
 
 
+async def test_arrivals_are_fresh_users_also_if_only_the_command_line_asks_for_a_rate(owner: Owner) -> None:
+    known: list[bool] = []
+
+    class Visitor(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            known.append(hasattr(self, "name"))
+            self.name = "ada"
+            return CustomResponse(1)
+
+    await run_whole(owner, arm_of(Visitor, plan=ConstantRate("100/s", "200ms", max_vus=1).plan()))
+    assert known == [False] * 20
+
+
 async def test_the_garbage_collector_is_left_alone_in_somebody_elses_process(owner: Owner) -> None:
     before = gc.get_freeze_count()
     await run_whole(owner, arm_of(Once))
@@ -468,17 +482,13 @@ async def test_each_metric_has_a_frame_of_its_own(owner: Owner) -> None:
 async def test_steps_that_did_not_change_are_not_sent_again(owner: Owner) -> None:
     class Mixed(Workflow):
         load = ConstantVUs(1, "1h")
-        has_run = False
 
-        @step()
-        async def gate(self) -> None:
-            if self.has_run:
-                raise LookupError
-            self.has_run = True
-
-        @step("gate")
+        @on_start()
         async def rare(self) -> Answer:
             return CustomResponse(1)
+
+        @action()
+        def gate(self) -> None: ...
 
         @step()
         async def frequent(self) -> Answer:

@@ -3,9 +3,10 @@ import asyncio
 import pytest
 
 from talka.clock import monotonic_ns
-from talka.engine.calls import Call, ExchangeFailed, current_call
+from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients.custom import CustomClient
 from talka.engine.clients.deadlines import BadTimeout
+from tests.engine.node_runs import node_run
 
 
 class Engine:
@@ -35,7 +36,7 @@ async def test_any_awaitable_will_do() -> None:
 
 async def test_the_first_call_of_a_step_takes_its_intended_start() -> None:
     client = CustomClient(Engine())
-    token = current_call.set(Call(intended_ns=42))
+    token = current_call.set(node_run(42))
     first = await client.call(answer())
     second = await client.call(answer())
     current_call.reset(token)

@@ -6,7 +6,7 @@ import selectors
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ from talka.engine.executor import Executor
 from talka.engine.recorder import Recorder
 from talka.engine.steps import Iterations, VirtualUser
 from talka.engine.users import Unheard
-from talka.work.dsl import Workflow, step
+from talka.work.dsl import Workflow, check, on_start, on_stop, step
 from talka.work.feeds import FeedUsedUp
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import CustomResponse
@@ -111,12 +111,14 @@ class Run:
         iterations_done: int = 0,
         pulse: Callable[[], int] = lambda: 0,
         think: Callable[[], int] | None = None,
+        base: type[Workflow] | None = None,
     ) -> None:
         async def sleep(user: Users) -> None:
             await asyncio.sleep(busy_s or 0)
 
-        workflow = type("Load", (Users,), {"load": load, "work": work or sleep})
+        workflow = type("Load", (base or Users,), {"load": load, "work": work or sleep})
         [spec] = inspect_workflows([workflow])
+        self.spec = spec
         index, of = shard
         self.shard = spec.plan.split(of)[index]
         self.recorder = Recorder(spec)
@@ -133,16 +135,27 @@ class Run:
             grace_ns=round(grace_s * SECOND),
             iterations_done=iterations_done,
             think=think,
+            renew=self.renew,
         )
         self.origin_ns = 0
 
     def new_user(self, position: int) -> VirtualUser:
-        http = SimpleNamespace(close=lambda: self.closed.append(position))
-        clients: Any = SimpleNamespace(http=http, custom=CustomClient(Unheard()))
-        user = self.iterations.new_user(position, clients, {}, {})
-        user.workflow.position = position  # type: ignore[attr-defined]
+        workflow = self.new_workflow(position)
+        steps = {name: getattr(workflow, name) for name in self.tally.steps}
+        user = VirtualUser(position, workflow, steps, lambda: self.closed.append(position))
         self.users.append(user)
         return user
+
+    def new_workflow(self, position: int) -> Workflow:
+        workflow = self.spec.workflow()
+        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient(Unheard())))
+        workflow.position = position  # type: ignore[attr-defined]
+        return workflow
+
+    def renew(self, user: VirtualUser) -> None:
+        user.workflow = self.new_workflow(user.position)
+        user.steps = {name: getattr(user.workflow, name) for name in self.tally.steps}
+        user.has_begun = False
 
     async def whole(self, *, already_ns: int = 0) -> None:
         """From the start of the plan to its end, or from the middle: `already_ns` of it have passed."""
@@ -160,6 +173,52 @@ class Run:
     @property
     def step(self) -> Any:
         return self.tally.steps["go"]
+
+
+class Journey(Workflow):
+    """Three steps of 400 ms."""
+
+    abstract = True
+
+    @step()
+    async def one(self) -> Answer:
+        return await self.client.custom.call(asyncio.sleep(0.4))
+
+    @step(one)
+    async def two(self) -> Answer:
+        return await self.client.custom.call(asyncio.sleep(0.4))
+
+    @step(two)
+    async def three(self) -> Answer:
+        return await self.client.custom.call(asyncio.sleep(0.4))
+
+    @check("three")
+    def is_there(self) -> bool:
+        return True
+
+
+class Session(Workflow):
+    """A user that logs in, does one thing and logs out."""
+
+    abstract = True
+    log: list[str]
+
+    @on_start()
+    async def login(self) -> None:
+        assert not hasattr(self, "token"), "somebody else's"
+        self.token = object()
+        await self.client.custom.call(asyncio.sleep(0.05))
+        self.log.append("login")
+
+    @step()
+    async def look(self) -> None:
+        await self.client.custom.call(asyncio.sleep(0.01))
+        self.log.append("look")
+
+    @on_stop()
+    async def logout(self) -> None:
+        await self.client.custom.call(asyncio.sleep(0.02))
+        self.log.append("logout")
 
 
 # Closed plans.
@@ -488,7 +547,7 @@ def test_policy_queue_counts_the_wait_and_drops_what_still_waits_in_the_end() ->
         assert run.tally.dropped == 3
         times = run.step.response_time
         assert (times.min // 1000, times.max // 1000) == (150, 450)
-        assert run.step.service_time.max // 1000 == 150
+        assert run.tally.calls_of("go").service_time.max // 1000 == 150
         assert run.tally.generator.start_lag.max < 1_000, "they waited for the target, not for the generator"
 
     virtually(main())
@@ -723,5 +782,161 @@ def test_an_error_in_the_machinery_itself_ends_the_run_with_it() -> None:
         with pytest.raises(RuntimeError, match="a defect"):
             await run.whole()
         assert sorted(run.closed) == [0, 1]
+
+    virtually(main())
+
+
+# Journeys: an iteration that began goes on to its end.
+
+
+@pytest.mark.parametrize("load", [ConstantRate("10/s", "3s"), ConstantVUs(10, "3s")])
+def test_journeys_under_way_at_the_end_of_the_plan_are_finished_with_their_checks(load: LoadShape) -> None:
+    async def main() -> None:
+        run = Run(load, base=Journey)
+        await run.whole()
+        counts = [run.tally.steps[name].ok for name in ("one", "two", "three")]
+        assert counts == [run.tally.started] * 3
+        assert run.tally.checks["is_there"].passed == run.tally.iterations == run.tally.started
+        assert run.tally.interrupted_iterations == run.tally.dropped == 0
+        assert run.tally.started == 30
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("load", [ConstantRate("10/s", "3s"), ConstantVUs(10, "3s")])
+def test_journeys_that_outlast_the_grace_are_cut_and_counted(load: LoadShape) -> None:
+    async def main() -> None:
+        run = Run(load, base=Journey, grace_s=0.1)
+        await run.whole()
+        assert run.tally.interrupted_iterations > 0
+        assert run.tally.iterations + run.tally.interrupted_iterations == run.tally.started
+
+    virtually(main())
+
+
+def test_a_stop_lets_journeys_that_began_go_on_to_their_end() -> None:
+    async def main() -> None:
+        run = Run(ConstantVUs(3, "1h"), base=Journey)
+        run.stop_at(0.5)
+        await run.whole()
+        assert [run.tally.steps[name].ok for name in ("one", "two", "three")] == [3, 3, 3]
+        assert (run.tally.iterations, run.tally.interrupted_iterations) == (3, 0)
+
+    virtually(main())
+
+
+# Users: fresh at each arrival, kept in a loop.
+
+
+def session(**settings: Any) -> tuple[type[Workflow], list[str]]:
+    log: list[str] = []
+    return type("Own", (Session,), {"log": log, "abstract": True, **settings}), log
+
+
+def test_each_arrival_is_a_fresh_user_that_begins_and_leaves_by_itself() -> None:
+    async def main() -> None:
+        base, log = session()
+        run = Run(ConstantRate("5/s", "1s", max_vus=1), base=base)
+        await run.whole()
+        assert log == ["login", "look", "logout"] * 5
+        assert {name: tally.ok for name, tally in run.tally.steps.items()} == {"login": 5, "look": 5, "logout": 5}
+        assert len(run.users) == 1, "one place, five users"
+
+    virtually(main())
+
+
+def test_the_first_step_of_a_user_is_due_when_its_login_is_done() -> None:
+    async def main() -> None:
+        base, _ = session()
+        run = Run(ConstantRate("5/s", "1s"), base=base)
+        await run.whole()
+        steps = run.tally.steps
+        assert steps["login"].response_time.max // 1000 == 50
+        assert steps["look"].response_time.max // 1000 == 10
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("load", [ConstantVUs(2, "1s"), ConstantRate("20/s", "1s", max_vus=2)])
+def test_kept_users_begin_once_and_leave_in_the_end(load: LoadShape) -> None:
+    async def main() -> None:
+        base, log = session(users="kept")
+        run = Run(load, base=base)
+        await run.whole()
+        assert (log.count("login"), log.count("logout")) == (2, 2)
+        assert log.count("look") == run.tally.iterations > 10
+        assert set(log[-2:]) == {"logout"}
+
+    virtually(main())
+
+
+def test_users_in_a_loop_may_be_fresh_too() -> None:
+    async def main() -> None:
+        base, log = session(users="fresh")
+        run = Run(IterationsPerVU(2, 3), base=base)
+        await run.whole()
+        assert (log.count("login"), log.count("look"), log.count("logout")) == (6, 6, 6)
+
+    virtually(main())
+
+
+def test_a_user_whose_login_fails_has_its_steps_skipped_and_begins_again_when_it_is_kept() -> None:
+    failures = [True, True, False]
+
+    class Flaky(Session):
+        abstract = True
+        log: list[str] = []
+
+        @on_start()
+        async def login(self) -> None:
+            if failures and failures.pop(0):
+                raise LookupError("no such account")
+
+    async def main() -> None:
+        run = Run(IterationsPerVU(1, 5), base=Flaky)
+        await run.whole()
+        assert (run.tally.steps["login"].failed, run.tally.steps["login"].ok) == (2, 1)
+        assert (run.tally.steps["look"].skipped, run.tally.steps["look"].ok) == (2, 3)
+        assert run.tally.steps["logout"].ok == 1
+        assert run.tally.iterations == 5
+
+    virtually(main())
+
+
+def test_a_further_user_that_cannot_be_made_ends_the_shard_and_says_why() -> None:
+    made = 0
+
+    class Fussy(Journey):
+        abstract = True
+
+        def __init__(self) -> None:
+            nonlocal made
+            super().__init__()
+            made += 1
+            if made > 2:
+                raise RuntimeError("no more of me")
+
+    async def main() -> None:
+        run = Run(ConstantRate("1/s", "10s", max_vus=1), base=Fussy)
+        await run.whole()
+        assert "a further virtual user cannot be made: RuntimeError: no more of me" in (run.executor.failure or "")
+
+    virtually(main())
+
+
+def test_a_feed_that_is_used_up_in_a_login_ends_the_plan() -> None:
+    class Rows(Session):
+        abstract = True
+        log: list[str] = []
+
+        @on_start()
+        async def login(self) -> None:
+            raise FeedUsedUp("no more accounts")
+
+    async def main() -> None:
+        run = Run(ConstantVUs(1, "1h"), base=Rows)
+        await run.whole()
+        assert run.executor.note == "no more accounts"
+        assert (run.tally.steps["login"].failed, run.tally.steps["look"].seen, run.tally.iterations) == (0, 0, 0)
 
     virtually(main())

@@ -22,7 +22,7 @@ import uvloop
 
 from talka.clock import monotonic_ns
 from talka.engine import native
-from talka.engine.calls import Call, ExchangeFailed, current_call
+from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients import http, opening
 from talka.engine.clients.connection import Connection
 from talka.engine.clients.deadlines import BadTimeout, Timeout
@@ -42,6 +42,7 @@ from talka.engine.clients.requests import (
 from talka.engine.clients.urls import BadURL, parse_url
 from talka.stats.tally import Exchanges
 from talka.work.responses import HTTPResponse
+from tests.engine.node_runs import node_run
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -257,7 +258,7 @@ async def test_an_error_status_is_an_answer_and_a_failed_exchange() -> None:
 @on_both_loops
 async def test_a_status_the_step_expects_is_a_success() -> None:
     async with serving(OK.replace(b"200", b"404")) as server, running_engine() as engine:
-        current_call.set(Call(intended_ns=0, expect={404}))
+        current_call.set(node_run(expect={404}))
         response = await engine.new_client().get(server.url())
         assert response.accepted
         assert counted(engine) == {"ok": 1, "connections": 1}
@@ -267,7 +268,7 @@ async def test_a_status_the_step_expects_is_a_success() -> None:
 async def test_only_the_first_call_of_a_step_takes_its_intended_start() -> None:
     async with serving() as server, running_engine() as engine:
         client = engine.new_client()
-        current_call.set(Call(intended_ns=42))
+        current_call.set(node_run(42))
         first = await client.get(server.url())
         before = monotonic_ns()
         second = await client.get(server.url())
@@ -698,7 +699,9 @@ async def test_a_machine_without_files_left_was_not_sent(monkeypatch: pytest.Mon
 
 
 @in_python_on_both_loops
-async def test_a_connection_lost_as_soon_as_it_was_open_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_lost_as_soon_as_it_was_open_is_a_request_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = Connection.connection_made
 
     def made_and_lost(self: Connection, transport: asyncio.BaseTransport) -> None:
@@ -710,7 +713,7 @@ async def test_a_connection_lost_as_soon_as_it_was_open_was_not_sent(monkeypatch
         await fails(
             engine.new_client().get(server.url()), "reset", "opening the connection failed: connection reset by peer"
         )
-        assert counted(engine) == {"not_sent": 1, "connections": 1}
+        assert counted(engine) == {"failed": 1, "connections": 1}
 
 
 # Timeouts
@@ -899,7 +902,7 @@ async def test_a_call_cancelled_as_its_connection_opens_closes_it_exactly_once(m
             with pytest.raises(asyncio.CancelledError):
                 await call
             await engine.all_gone.wait()
-        assert counted(engine) == {"not_sent": 1, "connections": 1}
+        assert counted(engine) == {"failed": 1, "connections": 1}
         # A descriptor closed twice would now be that of this connection.
         client = engine.new_client()
         await client.get(server.url())
@@ -930,7 +933,7 @@ async def test_a_call_cancelled_just_after_its_end_counts_as_it_ended(
     options = {"trace": and_cancel} if engine_name.get() == "native" else {}
     async with serving(answer) as server, running_engine(**options) as engine:
         client = engine.new_client()
-        current_call.set(Call(0, expect))
+        current_call.set(node_run(expect=expect))
         call = asyncio.create_task(client.get(server.url()))
         for name in ("finish", "fail"):
             patched = functools.partialmethod(and_cancel, original=getattr(Connection, name))
@@ -968,7 +971,7 @@ async def test_redirects_keep_or_change_the_method(status: int, method: str, bec
     final = OK[:-2] if becomes == "HEAD" else OK
     async with serving(redirect_to("../b?c=d", status), final) as server, running_engine() as engine:
         options = {} if method in ("GET", "HEAD") else {"data": "body", "headers": {"content-type": "x/y", "X": "z"}}
-        current_call.set(Call(intended_ns=42))
+        current_call.set(node_run(42))
         call = getattr(engine.new_client(), method.lower())
         response = await call(server.url("/a/x"), params={"p": 1}, **options)
         assert (response.status, response.method, response.url) == (200, becomes, server.url("/b?c=d"))

@@ -1,5 +1,6 @@
 """What is written down: windows that add up to the totals, and samples that stay small."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -7,14 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.clock import MICROSECOND, MILLISECOND
-from talka.engine.calls import ExchangeFailed
-from talka.engine.recorder import FILLED_LIMIT, SAMPLE_CHARACTERS_LIMIT, Recorder, described, kind_of
-from talka.stats.tally import SAMPLES_KEPT
-from talka.stats.windows import WINDOW_NS, Timeline, Window
+from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns
+from talka.engine.calls import ExchangeFailed, NodeRun
+from talka.engine.recorder import (
+    FILLED_LIMIT,
+    METRIC_NAMES_LIMIT,
+    NAME_CHARACTERS_LIMIT,
+    SAMPLE_CHARACTERS_LIMIT,
+    BadMetric,
+    Recorder,
+    described,
+    has_time,
+    kind_of,
+)
+from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, SAMPLES_KEPT, Sample
+from talka.stats.windows import WINDOW_NS, StepWindow, Timeline, Window
 from talka.work.dsl import Workflow, action, check, metric, step
 from talka.work.inspection import inspect_workflows
-from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse
+from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse, NotJSON
 
 ORIGIN_NS = 5_000_000_000
 
@@ -49,6 +60,10 @@ def response(done_ns: int, *, status: int = 200, url: str = "http://localhost:1/
     return made
 
 
+def step_ended(of: Recorder, now: int, failure: Sample | None = None, *, has_time: bool = True) -> None:
+    of.ended("buy", of.tally.steps["buy"], now, now - 3 * MILLISECOND, failure, has_time=has_time)
+
+
 def windows(of: Recorder) -> dict[int, Window]:
     return {window.index: window for window in of.log.open_windows()}
 
@@ -61,22 +76,72 @@ def test_each_node_is_counted_in_its_own_place() -> None:
     assert tally.metrics["price"].kind == "rate"
 
 
-def test_a_response_is_counted_with_both_of_its_times_and_its_status() -> None:
+def test_a_call_is_counted_with_both_of_its_times_and_its_status_under_its_name() -> None:
     of = recorder()
-    buy = of.tally.steps["buy"]
-    of.response(buy, response(ORIGIN_NS + 10 * MILLISECOND))
-    assert (buy.ok, buy.failed, buy.status_codes) == (1, 0, {200: 1})
-    assert (buy.response_time.total, buy.service_time.total) == (3_000, 1_000)
+    rows = of.rows_of("buy")
+    assert rows.answered(None, response(ORIGIN_NS + 10 * MILLISECOND)) is None
+    assert rows.answered("page", response(ORIGIN_NS + 10 * MILLISECOND, status=201)) is None
+    own, page = of.tally.calls["buy"]["buy"], of.tally.calls["buy"]["page"]
+    assert (own.ok, own.failed, own.status_codes, page.ok, page.status_codes) == (1, 0, {200: 1}, 1, {201: 1})
+    assert (own.response_time.total, own.service_time.total) == (3_000, 1_000)
 
 
 def test_an_unaccepted_answer_that_is_not_http_has_failed_too() -> None:
     of = recorder()
-    buy = of.tally.steps["buy"]
     answer: CustomResponse[Any] = CustomResponse(None)
     answer.accepted = False
-    of.response(buy, answer)
-    assert (buy.failed, buy.errors, buy.status_codes) == (1, {"status": 1}, {})
-    assert buy.samples[0].text == "the answer was not accepted"
+    failure = of.rows_of("buy").answered(None, answer)
+    row = of.tally.calls["buy"]["buy"]
+    assert (row.failed, row.errors, row.status_codes, row.samples) == (1, {"status": 1}, {}, [failure])
+    assert row.samples[0].text == "the answer was not accepted"
+
+
+def test_a_call_that_was_cut_is_interrupted() -> None:
+    of = recorder()
+    of.rows_of("buy").cut("page")
+    assert of.tally.calls["buy"]["page"].interrupted == 1
+
+
+def test_calls_beyond_two_hundred_names_are_counted_together_and_one_of_them_is_shown() -> None:
+    of = recorder()
+    rows, others = of.rows_of("buy"), of.rows_of("prepare_it")
+    for number in range(CALL_NAMES_KEPT + 5):
+        rows.answered(f"/item/{number}", response(ORIGIN_NS))
+    rows.answered(None, response(ORIGIN_NS))
+    rows.answered("/item/3", response(ORIGIN_NS))
+    others.answered("elsewhere", response(ORIGIN_NS))
+    calls = of.tally.calls
+    assert len(calls["buy"]) == CALL_NAMES_KEPT + 2
+    assert (calls["buy"][OTHER_CALLS].ok, calls["buy"]["/item/3"].ok, calls["buy"]["buy"].ok) == (5, 2, 1)
+    assert calls["prepare_it"][OTHER_CALLS].ok == 1, "the names are the workflow's, not the method's"
+    assert "'/item/200'" in of.notes[0] and "buy" in of.notes[0]
+    assert len(of.notes) == 2, "once for each method"
+
+
+def test_a_name_as_long_as_a_book_is_cut_and_costs_one_row() -> None:
+    of = recorder()
+    for number in range(3):
+        of.rows_of("buy").answered("x" * 1_000_000 + str(number), response(ORIGIN_NS))
+    assert {len(name): row.ok for name, row in of.tally.calls["buy"].items()} == {NAME_CHARACTERS_LIMIT: 3}
+
+
+def test_a_metric_that_steps_tell_is_counted_and_keeps_its_kind() -> None:
+    of = recorder()
+    of.metric("cart", 3, "distribution")
+    of.metric("cart", 5, "distribution")
+    of.metric("price", 2.5, "rate")
+    assert (of.tally.metrics["cart"].values, of.tally.metrics["cart"].total) == (2, 8.0)
+    assert of.tally.metrics["price"].total == 2.5
+    with pytest.raises(BadMetric, match="'price' is a rate and cannot be a count too"):
+        of.metric("price", 1, "count")
+    with pytest.raises(BadMetric, match="'' is no name of a metric"):
+        of.metric("", 1, "count")
+    with pytest.raises(ValueError, match="a metric cannot count nan"):
+        of.metric("cart", float("nan"), "distribution")
+    for number in range(METRIC_NAMES_LIMIT - 2):
+        of.metric(f"metric {number}", 1, "count")
+    with pytest.raises(BadMetric, match="200 metrics already"):
+        of.metric("one more", 1, "count")
 
 
 # Windows.
@@ -92,14 +157,19 @@ def test_a_window_ends_after_a_hundred_milliseconds() -> None:
     assert list(windows(of)) == [0]
 
 
-def test_a_response_is_counted_in_the_window_in_which_it_was_done() -> None:
+def test_a_step_is_counted_in_the_window_in_which_it_ended_and_its_failures_by_kind() -> None:
     of = recorder()
-    buy = of.tally.steps["buy"]
-    of.response(buy, response(ORIGIN_NS + WINDOW_NS - 1))
-    of.response(buy, response(ORIGIN_NS + WINDOW_NS))
-    of.response(buy, response(ORIGIN_NS + 7 * WINDOW_NS))
+    step_ended(of, ORIGIN_NS + WINDOW_NS - 1)
+    step_ended(of, ORIGIN_NS + WINDOW_NS)
+    step_ended(of, ORIGIN_NS + WINDOW_NS, Sample(0, "reset", "gone"), has_time=False)
+    step_ended(of, ORIGIN_NS + 7 * WINDOW_NS)
     of.finish()
-    assert {index: window.response_time.count for index, window in windows(of).items()} == {0: 1, 1: 1, 7: 1}
+    found = windows(of)
+    assert {index: window.response_time.count for index, window in found.items()} == {0: 1, 1: 1, 7: 1}
+    step = found[1].steps["buy"]
+    assert (step.count, step.failed, step.errors, step.response_time.count) == (2, 1, {"reset": 1}, 1)
+    buy = of.tally.steps["buy"]
+    assert (buy.ok, buy.failed, buy.errors, buy.response_time.count) == (3, 1, {"reset": 1}, 3)
 
 
 def test_windows_count_from_the_start_of_the_job_not_of_the_shard() -> None:
@@ -186,9 +256,9 @@ def test_windows_add_up_to_the_totals_whatever_happens_when(events: list[tuple[s
             case "failed":
                 of.exchanges.failed += 1
             case "response":
-                of.response(buy, response(now))
+                step_ended(of, now)
             case "timeout":
-                of.error(buy, ExchangeFailed("timeout", "no answer"), now, now - MILLISECOND)
+                step_ended(of, now, Sample(now, "timeout", "no answer"))
             case "roll":
                 of.roll(now)
             case "ack":
@@ -202,6 +272,7 @@ def test_windows_add_up_to_the_totals_whatever_happens_when(events: list[tuple[s
     assert sum(window.requests for window in received) == of.exchanges.requests
     assert sum(window.failed for window in received) == of.exchanges.failed
     assert sum(window.response_time.count for window in received) == buy.response_time.count
+    assert sum(window.steps["buy"].failed for window in received if window.steps) == buy.failed
 
 
 # Samples.
@@ -220,7 +291,7 @@ class Counting:
 
     def close_window(self, window: Window) -> None:
         self._recorder.tally.started += 3
-        window.response_time.record(7, 3)
+        window.steps.setdefault("buy", StepWindow()).response_time.record(7, 3)
 
     def open_window(self, ends_ns: int) -> None:
         self.ends_ns.append(ends_ns)
@@ -252,9 +323,9 @@ def test_only_the_first_few_failures_of_a_kind_are_kept_as_samples() -> None:
     buy, cheap = of.tally.steps["buy"], of.tally.checks["is_cheap"]
     for number in range(50):
         now = ORIGIN_NS + number
-        of.error(buy, ValueError(number), now, now)
-        of.error(buy, ExchangeFailed("reset", str(number)), now, now)
-        of.response(buy, response(now, status=500))
+        of.error(buy, ValueError(number), now)
+        of.error(buy, ExchangeFailed("reset", str(number)), now)
+        step_ended(of, now, of.rejected(response(now, status=500)))
         of.check_failed("is_cheap", str(number), now)
     assert buy.errors == {"exception": 50, "reset": 50, "status": 50}
     assert len(buy.samples) == 3 * SAMPLES_KEPT
@@ -267,23 +338,42 @@ def test_samples_are_short_and_can_be_sent_whatever_they_say() -> None:
     of = recorder()
     buy = of.tally.steps["buy"]
     text = "\ud800" + "x" * 100_000
-    of.error(buy, ValueError(text), ORIGIN_NS, ORIGIN_NS)
-    of.error(buy, ExchangeFailed("reset", text), ORIGIN_NS, ORIGIN_NS)
-    of.response(buy, response(ORIGIN_NS, status=500, url=text))
+    of.error(buy, ValueError(text), ORIGIN_NS)
+    of.error(buy, ExchangeFailed("reset", text), ORIGIN_NS)
+    step_ended(of, ORIGIN_NS, of.rejected(response(ORIGIN_NS, status=500, url=text)))
     of.check_failed("is_cheap", text, ORIGIN_NS)
     samples = [*buy.samples, *of.tally.checks["is_cheap"].samples]
     assert [len(sample.text) for sample in samples] == [SAMPLE_CHARACTERS_LIMIT] * 4
     msgspec.msgpack.encode(samples)
 
 
-def test_a_timeout_is_part_of_the_response_times_of_its_window() -> None:
+def test_a_timeout_is_part_of_the_response_times_of_its_calls_and_a_refusal_is_not() -> None:
     of = recorder()
-    buy = of.tally.steps["buy"]
-    now = ORIGIN_NS + 50 * MILLISECOND
-    of.error(buy, ExchangeFailed("timeout", "no answer"), now, now - 30 * MILLISECOND)
-    of.finish()
-    assert buy.response_time.max == 30 * MILLISECOND // MICROSECOND
-    assert windows(of)[0].response_time.count == 1
+    rows = of.rows_of("buy")
+    rows.failed(None, ExchangeFailed("timeout", "no answer"), monotonic_ns() - 30 * MILLISECOND)
+    rows.failed(None, ExchangeFailed("refused", "nobody listens"), monotonic_ns() - 30 * MILLISECOND)
+    row = of.tally.calls["buy"]["buy"]
+    assert (row.failed, row.errors, row.response_time.count) == (2, {"timeout": 1, "refused": 1}, 1)
+    assert row.response_time.max >= 30 * MILLISECOND // MICROSECOND
+
+
+def test_the_time_of_a_run_counts_if_somebody_waited_or_nothing_went_wrong() -> None:
+    rows, failure = recorder().rows_of("buy"), Sample(0, "exception", "KeyError")
+    without_calls, refused, answered = (NodeRun(1, rows) for _ in range(3))
+    refused.failed(None, ExchangeFailed("refused", "nobody listens"), 1)
+    answered.answered(None, response(ORIGIN_NS))
+    assert (has_time(without_calls, None), has_time(without_calls, failure)) == (True, False)
+    assert not has_time(refused, refused.failure)
+    assert has_time(answered, failure)
+
+
+def test_the_first_failed_call_is_the_failure_of_its_step() -> None:
+    run = NodeRun(1, recorder().rows_of("buy"))
+    run.answered(None, response(ORIGIN_NS))
+    assert run.failure is None
+    run.answered(None, response(ORIGIN_NS, status=503))
+    run.failed("page", ExchangeFailed("timeout", "no answer"), 1)
+    assert run.failure is not None and run.failure.status == 503
 
 
 # Words.
@@ -294,7 +384,8 @@ def test_a_timeout_is_part_of_the_response_times_of_its_window() -> None:
     [
         (ExchangeFailed("dns", "no such host"), "dns"),
         (AssertionError(), "check"),
-        (BrokenBody("no JSON"), "protocol"),
+        (BrokenBody("no gzip"), "protocol"),
+        (NotJSON("no JSON"), "exception"),
         (OSError(), "exception"),
     ],
 )
@@ -311,6 +402,15 @@ def test_an_error_is_described_with_the_deepest_line_of_it() -> None:
     except LookupError as error:
         text = described(error)
     assert text == f"LookupError: gone ({__file__}:{deep.__code__.co_firstlineno + 1})"
+
+
+def test_an_error_that_a_library_raised_is_described_with_the_line_of_the_test_that_led_to_it() -> None:
+    try:
+        json.loads("<html>")
+    except ValueError as error:
+        text = described(error)
+        line = error.__traceback__.tb_lineno if error.__traceback__ is not None else 0
+    assert text.endswith(f"({__file__}:{line})")
 
 
 def test_an_error_that_was_never_raised_is_described_without_a_line() -> None:

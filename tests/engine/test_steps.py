@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,11 +13,11 @@ from talka.engine.prepare import prepare
 from talka.engine.recorder import Recorder
 from talka.engine.steps import Iterations, VirtualUser
 from talka.engine.users import Unheard
-from talka.stats.tally import StepTally
+from talka.stats.tally import CheckTally, StepTally
 from talka.work.arguments import URL
-from talka.work.dsl import NoResponse, Provide, Workflow, action, check, metric, state, step
+from talka.work.dsl import NoResponse, Provide, Skip, Workflow, action, check, metric, state, step
 from talka.work.inspection import inspect_workflows
-from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse
+from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse, NotJSON
 
 Answer = CustomResponse[Any]
 
@@ -27,6 +27,7 @@ class Run:
 
     def __init__(self, workflow: type[Workflow]) -> None:
         [spec] = inspect_workflows([workflow])
+        self.spec = spec
         self.recorder = Recorder(spec)
         self.recorder.start(monotonic_ns(), monotonic_ns())
         self.iterations = Iterations(spec, prepare(spec), self.recorder)
@@ -34,8 +35,10 @@ class Run:
         self.user = self.new_user(0)
 
     def new_user(self, position: int) -> VirtualUser:
-        clients: Any = SimpleNamespace(http=None, custom=CustomClient(Unheard()))
-        return self.iterations.new_user(position, clients, {}, {})
+        workflow = self.spec.workflow()
+        workflow.client = cast(Any, SimpleNamespace(http=None, custom=CustomClient(Unheard())))
+        steps = {node.name: getattr(workflow, node.name) for node in self.spec.nodes if node.kind == "step"}
+        return VirtualUser(position, workflow, steps, lambda: None)
 
     async def once(self) -> bool:
         return await self.iterations.run(self.user, monotonic_ns())
@@ -207,7 +210,7 @@ async def test_only_dependents_of_a_failed_step_are_skipped_and_only_in_that_ite
     assert run.tally.checks["child_is_fine"].passed == 1
 
 
-async def test_stopping_ends_the_iteration_before_its_next_layer() -> None:
+async def test_an_iteration_that_began_goes_on_to_its_end_when_the_shard_stops() -> None:
     class Two(Workflow):
         @step()
         async def first(self) -> Answer:
@@ -219,9 +222,8 @@ async def test_stopping_ends_the_iteration_before_its_next_layer() -> None:
             return CustomResponse(1)
 
     run = Run(Two)
-    assert not await run.once(), "cut short, so it does not count as an iteration"
-    assert run.step("first").ok == 1
-    assert run.step("second").count == 0
+    assert await run.once()
+    assert run.step("first").ok == run.step("second").ok == 1
 
 
 # How a step is counted.
@@ -231,7 +233,8 @@ async def test_stopping_ends_the_iteration_before_its_next_layer() -> None:
     ("error", "kind", "text"),
     [
         (AssertionError("no basket"), "check", "AssertionError: no basket ("),
-        (BrokenBody("the body is not JSON"), "protocol", "the body is not JSON"),
+        (BrokenBody("the compressed body is broken"), "protocol", "the compressed body is broken"),
+        (NotJSON("the body is not JSON"), "exception", "the body is not JSON ("),
         (ExchangeFailed("refused", "nobody listens"), "refused", "nobody listens"),
         (KeyError("id"), "exception", "KeyError: 'id' ("),
         (TimeoutError(), "exception", "TimeoutError ("),
@@ -278,17 +281,79 @@ async def test_an_exception_that_cannot_be_shown_is_counted_all_the_same() -> No
     assert run.step("go").samples[0].text.startswith("Unspeakable (")
 
 
-async def test_a_measured_step_that_returns_no_response_has_failed() -> None:
+async def test_a_step_that_calls_nothing_and_returns_nothing_is_skipped_and_so_is_what_takes_its_value() -> None:
     class Nothing(Workflow):
         @step()
         async def go(self) -> Answer:
             return None  # type: ignore[return-value]
 
+        @step("go")
+        async def takes_it(self, go: Answer) -> Answer:
+            return go
+
+        @step("takes_it")
+        async def comes_after(self) -> Answer:
+            return CustomResponse(1)
+
+        @check()
+        def judges_it(self, go: Answer) -> bool:
+            return False
+
     run = Run(Nothing)
+    assert await run.once()
+    assert [(run.step(name).count, run.step(name).skipped) for name in ("go", "takes_it", "comes_after")] == [
+        (0, 1),
+        (0, 1),
+        (1, 0),
+    ]
+    assert run.step("go").response_time.count == 0
+    assert run.tally.checks["judges_it"].failed == 0
+
+
+async def test_a_step_that_raises_skip_is_skipped_whatever_it_did_before() -> None:
+    class Maybe(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            await self.client.custom.call(immediate())
+            raise Skip
+
+        @action("go")
+        def act(self) -> None:
+            raise Skip
+
+        @check("go")
+        def look(self) -> None:
+            raise Skip
+
+    run = Run(Maybe)
     await run.once()
-    tally = run.step("go")
-    assert (tally.failed, tally.errors) == (1, {"exception": 1})
-    assert "go returned NoneType, not a client's response" in tally.samples[0].text
+    assert (run.step("go").count, run.step("go").skipped) == (0, 1)
+    assert (run.step("act").count, run.step("act").skipped) == (0, 1)
+    assert run.tally.checks["look"] == CheckTally()
+    assert run.tally.calls["go"]["go"].ok == 1, "the call was made"
+
+
+async def test_what_waits_for_a_failed_step_is_counted_as_skipped_all_the_way() -> None:
+    class Chain(Workflow):
+        @step()
+        async def one(self) -> Answer:
+            raise ValueError("broken")
+
+        @step("one")
+        async def two(self) -> Answer:
+            return CustomResponse(1)
+
+        @step("two")
+        async def three(self) -> Answer:
+            return CustomResponse(1)
+
+    run = Run(Chain)
+    assert await run.once()
+    assert [(run.step(name).count, run.step(name).skipped) for name in ("one", "two", "three")] == [
+        (1, 0),
+        (0, 1),
+        (0, 1),
+    ]
 
 
 async def test_a_step_that_is_not_measured_may_return_anything() -> None:
@@ -310,6 +375,7 @@ async def test_an_unaccepted_response_has_failed_and_is_still_timed() -> None:
         async def go(self) -> HTTPResponse:
             response = HTTPResponse("GET", "http://localhost:1/x", 404, [], b"")
             response.intended_ns, response.sent_ns, response.done_ns = 1_000_000, 3_000_000, 8_000_000
+            current_call.get().answered(None, response)
             return response
 
         @step("go")
@@ -318,11 +384,13 @@ async def test_an_unaccepted_response_has_failed_and_is_still_timed() -> None:
 
     run = Run(Missing)
     await run.once()
-    tally = run.step("go")
-    assert (tally.ok, tally.failed, tally.errors, tally.status_codes) == (0, 1, {"status": 1}, {404: 1})
-    assert (tally.response_time.max, tally.service_time.max) == (7_000, 5_000)
-    assert tally.samples[0].text == "GET http://localhost:1/x answered 404"
-    assert tally.samples[0].status == 404
+    for tally in (run.step("go"), run.tally.calls["go"]["go"]):
+        assert (tally.ok, tally.failed, tally.errors) == (0, 1, {"status": 1})
+        assert tally.samples[0].text == "GET http://localhost:1/x answered 404"
+        assert tally.samples[0].status == 404
+        assert tally.response_time.count == 1
+    row = run.tally.calls["go"]["go"]
+    assert (row.response_time.max, row.service_time.max, row.status_codes) == (7_000, 5_000, {404: 1})
     assert run.step("after").ok == 1, "there is a response, so those after it run"
 
 
@@ -330,15 +398,18 @@ async def test_a_timeout_counts_with_the_time_it_was_waited_for() -> None:
     class Slow(Workflow):
         @step()
         async def go(self) -> Answer:
-            raise ExchangeFailed("timeout", "no answer")
+            return await self.client.custom.call(never_answered())
+
+    async def never_answered() -> None:
+        raise ExchangeFailed("timeout", "no answer")
 
     run = Run(Slow)
     intended_ns = monotonic_ns() - 2 * SECOND
     await run.iterations.run(run.user, intended_ns)
-    tally = run.step("go")
-    assert tally.errors == {"timeout": 1}
-    assert 2_000_000 <= tally.response_time.min <= (monotonic_ns() - intended_ns) // MICROSECOND
-    assert tally.service_time.count == 0
+    for tally in (run.step("go"), run.tally.calls["go"]["go"]):
+        assert tally.errors == {"timeout": 1}
+        assert 2_000_000 <= tally.response_time.min <= (monotonic_ns() - intended_ns) // MICROSECOND
+        assert tally.service_time.count == 0
 
 
 async def test_a_timeout_of_the_users_own_is_no_measurement() -> None:
@@ -566,10 +637,13 @@ async def test_the_first_call_takes_the_intended_start_and_response_time_is_neve
     intended_ns = monotonic_ns() - 60 * SECOND
     await run.iterations.run(run.user, intended_ns)
     assert run.user.workflow.go.response.intended_ns == intended_ns  # type: ignore[attr-defined]
-    assert run.step("go").response_time.min >= 60_000_000 > run.step("go").service_time.max
+    calls = {name: run.tally.calls_of(name) for name in ("go", "twice", "later")}
+    assert run.step("go").response_time.min >= 60_000_000 > calls["go"].service_time.max
+    assert run.step("twice").response_time.min >= 60_000_000, "a step runs from its intended start to its end"
     # The second call of a step, and steps of later layers, are due when they are made.
-    for name in ("twice", "later"):
-        assert run.step(name).service_time.max <= run.step(name).response_time.max < 60_000_000
+    assert calls["twice"].response_time.min < 60_000_000 <= calls["twice"].response_time.max
+    assert calls["later"].service_time.max <= calls["later"].response_time.max < 60_000_000
+    assert run.step("later").response_time.max < 60_000_000
 
 
 async def test_each_step_of_a_layer_has_its_own_intended_start_and_expectations() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from talka.clock import SECOND, monotonic_ns
 from talka.engine.clients.http import HTTPEngine
 from talka.engine.executor import Executor
 from talka.engine.recorder import Recorder
-from talka.engine.steps import Iterations
+from talka.engine.steps import Iterations, VirtualUser
 from talka.engine.users import VALUES_LIMIT_BYTES, ShardClients, provided_values, received_values
 from talka.errors import Invalid
 from talka.stats.tally import Exchanges
@@ -269,11 +269,17 @@ async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for
     recorder = Recorder(spec)
     iterations = Iterations(spec, {}, recorder)
     clients = ShardClients(engine)
+
+    def new_user(position: int) -> VirtualUser:
+        user = Busy()
+        user.client = cast(Any, clients.new())
+        return VirtualUser(position, user, {"go": cast(Any, user.go)}, lambda: None)
+
     executor = Executor(
         spec.plan.split(1)[0],
         iterations,
         recorder,
-        lambda position: iterations.new_user(position, clients.new(), {}, {}),
+        new_user,
         clients.pulse,
         grace_ns=SECOND,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -10,11 +11,12 @@ from hdrh.histogram import HdrHistogram
 
 from talka.control.load_job import Effect, JobEnded, KillCore, LoadJob, Send, StartCore
 from talka.control.planning_load import plan_load_job
-from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, read
+from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, failures_of, read
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
-from talka.stats.windows import Window
+from talka.stats.windows import StepWindow, Window
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
+from talka.work.failures import Failures
 from talka.work.feeds import between
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape, RampingVUs
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
@@ -139,9 +141,12 @@ class Drive:
         self._sequence += 1
         for name, step in [*tally.steps.items(), *tally.actions.items()]:
             self.say((of, shard), StepTotals(self._sequence, name, step, name in tally.steps))
+        for node_name, calls in tally.calls.items():
+            for name, call in calls.items():
+                self.say((of, shard), StepTotals(self._sequence, node_name, call, False, name))
         for name, metric in tally.metrics.items():
             self.say((of, shard), MetricTotals(self._sequence, name, metric))
-        rest = msgspec.structs.replace(tally, steps={}, actions={}, metrics={})
+        rest = msgspec.structs.replace(tally, steps={}, actions={}, metrics={}, calls={})
         core = self.running[of, shard]
         more = {"windows": [], "vus": 2, "started_at_ns": self.went[core], "ended_at_ns": self.now * final} | more
         self.say((of, shard), Totals(self._sequence, rest, final=final, **more))
@@ -273,6 +278,177 @@ def test_a_timeline_row_without_an_answer_has_no_times() -> None:
     assert (row.response_p50_ms, row.response_p95_ms, row.response_p99_ms) == (None, None, None)
 
 
+# Calls.
+
+
+def with_calls(step: StepTally, **calls: StepTally) -> Tally:
+    return counted(step, calls={"get": calls})
+
+
+def test_calls_of_several_names_have_rows_below_their_step_and_the_step_has_all_their_statuses() -> None:
+    page, login = step_tally([10, 20, 30], failed=1), step_tally([50])
+    page.saw_status(200, 3)
+    page.saw_status(503)
+    login.saw_status(201)
+    step = StepTally(ok=1, failed=1)
+    step.response_time.record(80_000, 2)
+    (get,) = (
+        Drive(workflow()).arm().at(10).report(with_calls(step, page=page, login=login)).document().workflows[0].steps
+    )
+    assert (get.count, get.status_codes) == (2, {"200": 3, "201": 1, "503": 1})
+    assert [(call.name, call.count, call.ok, call.failed, call.rate_per_s) for call in get.calls] == [
+        ("login", 1, 1, 0, 0.1),
+        ("page", 4, 3, 1, 0.4),
+    ]
+    assert get.calls[1].errors == {"status": 1} and len(get.calls[1].samples) == 1
+    assert get.calls[1].status_codes == {"200": 3, "503": 1}
+    assert get.response_time_ms is not None and get.response_time_ms.min == pytest.approx(80, rel=0.01)
+    assert get.service_time_ms is not None and get.service_time_ms.max == pytest.approx(25, rel=0.01)
+    for times, text in [
+        (get.calls[1].response_time_ms, get.calls[1].histogram),
+        (get.service_time_ms, get.service_histogram),
+    ]:
+        assert times is not None
+        assert HdrHistogram.decode(text).get_value_at_percentile(50) / 1000 == times.p50
+
+
+def test_a_step_whose_calls_have_its_own_name_is_one_row() -> None:
+    tally = with_calls(step_tally([10, 20]), get=step_tally([10, 20]))
+    (get,) = Drive(workflow()).arm().at(10).report(tally).document().workflows[0].steps
+    assert (get.calls, get.count) == ([], 2)
+
+
+def test_a_step_that_calls_in_a_loop_tells_how_often() -> None:
+    tally = with_calls(step_tally([30]), get=step_tally([10, 10, 10]))
+    (get,) = Drive(workflow()).arm().at(10).report(tally).document().workflows[0].steps
+    assert [(call.name, call.count) for call in get.calls] == [("get", 3)]
+
+
+def test_a_call_of_another_name_alone_has_a_row() -> None:
+    tally = with_calls(step_tally([10]), page=step_tally([10]))
+    (get,) = Drive(workflow()).arm().at(10).report(tally).document().workflows[0].steps
+    assert [call.name for call in get.calls] == ["page"]
+
+
+def test_actions_checks_and_methods_of_users_that_made_calls_have_rows() -> None:
+    nodes = (node("get"), node("tidy", "action"), node("paid", "check"), node("fresh", "check"))
+    drive = Drive(workflow("Shop", TEN_SECONDS, *nodes)).arm().at(10)
+    calls = {"tidy": {"sweep": step_tally([5])}, "paid": {"paid": step_tally([7])}, "login": {"login": step_tally([9])}}
+    tally = counted(
+        step_tally([10]),
+        actions={"tidy": StepTally(ok=1)},
+        checks={"paid": CheckTally(passed=2, failed=1), "fresh": CheckTally(passed=1)},
+        calls=calls,
+    )
+    tally.steps["login"] = step_tally([9])
+    steps = {step.name: step for step in drive.report(tally).document().workflows[0].steps}
+    assert list(steps) == ["get", "tidy", "paid", "login"]
+    assert [call.name for call in steps["tidy"].calls] == ["sweep"]
+    paid = steps["paid"]
+    assert (paid.measured, paid.ok, paid.failed, paid.errors) == (False, 2, 1, {})
+    assert paid.response_time_ms is not None and paid.response_time_ms.max == pytest.approx(7, rel=0.01)
+    assert (steps["login"].measured, steps["login"].count) == (True, 1)
+
+
+def test_skipped_runs_and_interrupted_iterations_are_told_and_in_no_other_count() -> None:
+    step = step_tally([10])
+    step.skipped = 4
+    document = Drive(workflow()).arm().at(10).report(counted(step, interrupted_iterations=3)).document()
+    (shop,) = document.workflows
+    assert (shop.steps[0].count, shop.steps[0].skipped) == (1, 4)
+    assert (shop.interrupted_iterations, document.totals.interrupted_iterations, shop.iterations) == (3, 3, 1)
+
+
+def test_arrivals_keep_users_busy_while_their_calls_are_answered() -> None:
+    drive = Drive(workflow("Shop", ConstantRate("10/s", "10s"))).arm().at(10)
+    tally = with_calls(StepTally(ok=100), a=step_tally([100] * 100), b=step_tally([100] * 100))
+    (shop,) = drive.report(tally).document().workflows
+    assert shop.implied_vus == 1.0  # the service took half of each
+
+
+# Rates.
+
+
+def test_rates_are_over_the_plan_and_not_over_the_time_in_which_the_last_iterations_end() -> None:
+    tally = with_calls(step_tally([10] * 100), a=step_tally([10] * 100), b=step_tally([10] * 50))
+    tally.metrics["orders"] = MetricTally("count")
+    tally.metrics["orders"].add(30)
+    document = Drive(workflow()).arm().at(14).report(tally).document()
+    (shop,) = document.workflows
+    assert (document.duration_s, shop.duration_s) == (14.0, 14.0)
+    assert (document.totals.rate_per_s, shop.steps[0].rate_per_s, shop.metrics[0].rate_per_s) == (10.0, 10.0, 3.0)
+    assert [call.rate_per_s for call in shop.steps[0].calls] == [10.0, 5.0]
+
+
+def test_rates_of_a_stopped_job_are_over_the_time_until_it_was_stopped() -> None:
+    drive = Drive(workflow(), thresholds=["rate > 9/s"]).arm().at(2)
+    drive.carry_out(drive.job.interrupt(drive.now, "SIGINT"))
+    document = drive.at(5).report(counted(step_tally([10] * 20))).document()
+    assert (document.totals.rate_per_s, document.workflows[0].steps[0].rate_per_s) == (10.0, 10.0)
+    assert document.thresholds[0].value == 10.0
+
+
+def test_rates_of_the_whole_job_are_over_the_time_to_the_end_of_its_last_plan() -> None:
+    first, second = workflow("Seed", ConstantVUs(4, "4s")), workflow("Shop", TEN_SECONDS, after=["Seed"])
+    drive = Drive(first, second).arm("Seed").at(6).report(counted(step_tally([10] * 8)), of="Seed")
+    drive.arm("Shop").at(20).report(counted(step_tally([10] * 10)))
+    document = drive.document()
+    assert [row.steps[0].rate_per_s for row in document.workflows] == [2.0, 1.0]
+    assert document.totals.rate_per_s == pytest.approx(18 / 16, rel=0.01)  # 6 s, and a plan of 10 s
+
+
+# Steps over time.
+
+
+def step_window(index: int, *times_ms: float, failed: int = 0, name: str = "get") -> Window:
+    step = StepWindow(len(times_ms) + failed, failed, {"status": failed} if failed else {})
+    for time_ms in times_ms:
+        step.response_time.record(round(time_ms * 1000))
+    return Window(
+        index, requests=step.count, failed=failed, vus=1, response_time=step.response_time, steps={name: step}
+    )
+
+
+def test_each_step_is_told_over_time_with_its_kinds_of_failures() -> None:
+    windows = [step_window(0, 10, 20), step_window(1, failed=3), step_window(2, 30, name="pay")]
+    document = Drive(workflow()).arm().at(10).report(counted(step_tally([10])), windows=windows).document()
+    rows = document.workflows[0].timeline
+    assert [(row.step, row.t_s, row.width_s, row.count, row.failed, row.errors) for row in rows] == [
+        ("get", 0.0, 0.1, 2, 0, {}),
+        ("get", 0.1, 0.1, 3, 3, {"status": 3}),
+        ("get", 0.2, 0.1, 0, 0, {}),
+        ("pay", 0.0, 0.1, 0, 0, {}),
+        ("pay", 0.1, 0.1, 0, 0, {}),
+        ("pay", 0.2, 0.1, 1, 0, {}),
+    ]
+    assert rows[0].p50_ms == pytest.approx(10, rel=0.01) and rows[0].p99_ms == pytest.approx(20, rel=0.01)
+    assert (rows[1].p50_ms, rows[1].p95_ms, rows[1].p99_ms) == (None, None, None)
+    assert [row.errors for row in document.timeline] == [{}, {"status": 3}, {}]
+
+
+@pytest.mark.parametrize("seconds", [29, 31, 500, 5_000, 20_000])
+def test_steps_over_time_are_told_in_few_rows_that_add_up(seconds: int) -> None:
+    drive = Drive(workflow("Shop", ConstantVUs(4, f"{seconds}s"))).arm()
+    for second in range(seconds):
+        drive.at(second + 1).report(
+            Tally(), final=False, windows=[step_window(second * 10 + part, 10, failed=1) for part in (0, 3, 9)]
+        )
+    document = drive.report(counted(step_tally([10]))).document()
+    rows = document.workflows[0].timeline
+    assert len(rows) <= 300
+    assert sum(row.count for row in rows) == seconds * 6 and sum(row.failed for row in rows) == seconds * 3
+    assert all(before.t_s + before.width_s <= after.t_s + 0.001 for before, after in pairwise(rows))
+    assert sum(row.errors.get("status", 0) for row in document.timeline) == seconds * 3
+
+
+def test_a_workflow_of_many_steps_has_fewer_rows_of_each() -> None:
+    windows = [step_window(index, 10, name=f"step{index % 100}") for index in range(600)]
+    document = Drive(workflow()).arm().at(60).report(counted(step_tally([10])), windows=windows).document()
+    rows = document.workflows[0].timeline
+    assert len(rows) <= 6_000 and {row.step for row in rows} == {f"step{number}" for number in range(100)}
+    assert sum(row.count for row in rows) == 600
+
+
 # Thresholds and what the job amounts to.
 
 
@@ -311,6 +487,49 @@ def test_an_abort_rule_ends_with_5() -> None:
 def test_without_one_success_it_ends_with_6(tally: Tally) -> None:
     document = Drive(workflow()).arm().at(10).report(tally).document()
     assert (document.status, document.exit_code) == ("failed", 6)
+
+
+def test_a_workflow_without_one_success_ends_with_6_though_another_went_well() -> None:
+    drive = Drive(workflow("Browse"), workflow("Buy"), cores=2).arm().at(10)
+    drive.report(counted(step_tally([10] * 50)), of="Browse")
+    document = drive.report(counted(step_tally([], failed=3)), of="Buy").document()
+    assert (document.status, document.exit_code) == ("partial", 6)
+    assert document.reasons == ["Buy: requests were sent and not one step succeeded."]
+
+
+def test_many_workflows_without_a_success_are_named_in_part() -> None:
+    names = [f"Buy{number}" for number in range(7)]
+    drive = Drive(workflow("Browse"), *map(workflow, names), cores=8).arm().at(10)
+    for name in names:
+        drive.report(counted(step_tally([], failed=3)), of=name)
+    document = drive.report(counted(step_tally([10])), of="Browse").document()
+    assert document.reasons == [
+        "Buy0, Buy1, Buy2, Buy3, Buy4 and 2 more: requests were sent and not one step succeeded."
+    ]
+
+
+def test_a_workflow_of_which_every_step_was_skipped_is_a_warning() -> None:
+    drive = Drive(workflow("Browse"), workflow("Buy"), cores=2).arm().at(10)
+    drive.report(counted(step_tally([10] * 50)), of="Browse")
+    document = drive.report(Tally(started=4, iterations=4, steps={"get": StepTally(skipped=4)}), of="Buy").document()
+    assert (document.status, document.exit_code) == ("completed", 0)
+    assert [text for text in document.warnings if "skipped" in text] == [
+        "every step of Buy was skipped, every time: it says nothing about the target"
+    ]
+
+
+def test_a_workflow_of_actions_whose_requests_all_failed_has_no_success() -> None:
+    drive = Drive(workflow("Browse"), workflow("Tidy", TEN_SECONDS, node("tidy", "action")), cores=2).arm().at(10)
+    drive.report(counted(step_tally([10])), of="Browse")
+    tidy = Tally(started=1, iterations=1, exchanges=Exchanges(failed=2, not_sent=1), actions={"tidy": StepTally(ok=1)})
+    assert drive.report(tidy, of="Tidy").document().exit_code == 6
+
+
+def test_failed_of_a_result_is_the_worse_of_its_steps_and_its_requests() -> None:
+    tally = counted(step_tally([10] * 4), exchanges=Exchanges(ok=4, failed=3, not_sent=1))
+    assert failures_of(Drive(workflow()).arm().at(10).report(tally).document()) == Failures("request", 4, 8)
+    tally = counted(step_tally([10] * 4, failed=6), exchanges=Exchanges(ok=10))
+    assert failures_of(Drive(workflow()).arm().at(10).report(tally).document()) == Failures("step", 6, 10)
 
 
 def test_an_unreachable_target_ends_with_6_and_its_sentence() -> None:
@@ -571,6 +790,16 @@ def test_the_promised_fields_are_there_by_their_names() -> None:
     has(written["lost_shards"][0], "workflow shard cause from_s to_s")
     has(written["generator"], "engine cpu start_lag_ms saturated")
     assert written["datacenters"] == []
+    assert written["measures"] == 2
+    has(written["totals"], "interrupted_iterations")
+    has(shop, "interrupted_iterations timeline")
+    has(get, "skipped calls tags")
+
+
+def test_a_result_of_before_says_by_its_silence_how_it_was_measured() -> None:
+    before = msgspec.json.decode(good_job().document().to_json())
+    del before["measures"]
+    assert read(msgspec.json.encode(before)).measures == 1
 
 
 def test_workflows_tell_their_load_and_cores() -> None:

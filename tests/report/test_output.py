@@ -25,7 +25,7 @@ from talka.report.output import (
     new_rows,
     parse_output,
 )
-from talka.stats.windows import Timeline, Window
+from talka.stats.windows import StepWindow, Timeline, Window
 
 LIMIT_S = 30
 
@@ -316,7 +316,7 @@ def test_a_file_that_cannot_be_moved_into_place_leaves_the_old_one_and_nothing_b
 
 
 def rows_of(timeline: Timeline) -> list[TimelineRow]:
-    job = type("Job", (), {"timeline": timeline})()
+    job = type("Job", (), {"timeline": timeline, "workflows": {}})()
     return timeline_of(job)
 
 
@@ -359,6 +359,7 @@ def test_a_feed_sends_windows_while_the_job_runs_and_the_rest_with_the_result(re
 
         spec = type("Spec", (), {"job": "job-7"})
         timeline = Timeline()
+        workflows = {"Shop": type("Run", (), {"timeline": Timeline()})}
         origin_ns = 5 * SECOND
 
     class Noting(Outputs):
@@ -373,9 +374,12 @@ def test_a_feed_sends_windows_while_the_job_runs_and_the_rest_with_the_result(re
     feed = WindowFeed(Noting([]), "shop.py")
     for index in range(30):
         job.timeline.add(Window(index, requests=1))
+        steps = {"get": StepWindow(1, 1, {"status": 1})} if index == 7 else {}
+        job.workflows["Shop"].timeline.add(Window(index, requests=1, steps=steps))
         feed(job, 5 * SECOND + index * SECOND // 10)
     assert len(sent) == 20
-    document = msgspec.structs.replace(result, timeline=rows_of(job.timeline))
+    assert [row.errors for row in sent] == [{"status": 1} if number == 7 else {} for number in range(20)]
+    document = msgspec.structs.replace(result, timeline=timeline_of(job))
     assert feed.finish(document, LIMIT_S) == []
     assert sent == document.timeline
     assert {(info.id, info.name) for info in infos} == {("job-7", "shop.py")}

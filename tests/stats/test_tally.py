@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from talka.stats.histogram import Histogram
 from talka.stats.tally import (
+    CALL_NAMES_KEPT,
     ERROR_KINDS,
+    OTHER_CALLS,
     SAMPLES_KEPT,
     STATUS_CODES_KEPT,
     CheckTally,
@@ -21,6 +23,7 @@ from talka.stats.tally import (
     StepTally,
     Tally,
     first_samples,
+    fold_calls,
     merged,
 )
 
@@ -45,7 +48,7 @@ def histogram_of(values: list[int]) -> Histogram:
 
 
 def step_of(ok: int, interrupted: int, times: list[int], statuses: list[int], samples: list[Sample]) -> StepTally:
-    step = StepTally(ok=ok, interrupted=interrupted)
+    step = StepTally(ok=ok, interrupted=interrupted, skipped=ok // 2)
     for microseconds in times:
         step.response_time.record(microseconds)
         step.service_time.record(microseconds // 2)
@@ -95,6 +98,10 @@ TALLIES = st.builds(
     generator=st.builds(
         GeneratorTally, start_lag=HISTOGRAMS, loop_lag=HISTOGRAMS, cpu_ns=SMALL, wall_ns=SMALL, max_rss_bytes=SMALL
     ),
+    interrupted_iterations=SMALL,
+    calls=st.dictionaries(
+        st.sampled_from(["log in", "search"]), st.dictionaries(st.sampled_from(["page", "image"]), STEPS)
+    ),
 )
 
 
@@ -120,6 +127,8 @@ def full_tally(at_ns: int = 5) -> Tally:
         checks={"has title": check_of(4, [Sample(at_ns, "check", "No title.")])},
         metrics=metrics_of({kind: [0.5, 2.0] for kind in METRIC_KINDS}),
         generator=GeneratorTally(histogram_of([1]), histogram_of([2]), cpu_ns=3, wall_ns=4, max_rss_bytes=5),
+        interrupted_iterations=4,
+        calls={"log in": {"page": step_of(5, 0, [7], [200], []), "image": step_of(1, 0, [9], [304], [])}},
     )
 
 
@@ -148,7 +157,7 @@ def test_merged_is_new_and_leaves_the_given_ones_as_they_are(one: Tally, two: Ta
 def test_merging_adds_every_number_of_a_tally() -> None:
     whole = merged([full_tally(at_ns=5), full_tally(at_ns=6)])
     step, action, check = whole.steps["log in"], whole.actions["set up"], whole.checks["has title"]
-    assert (whole.iterations, whole.started, whole.dropped) == (2, 4, 6)
+    assert (whole.iterations, whole.started, whole.dropped, whole.interrupted_iterations) == (2, 4, 6, 8)
     assert whole.exchanges == Exchanges(2, 4, 6, 8, 10, 12, 14, 16)
     assert (step.ok, step.failed, step.interrupted, step.count) == (2, 2, 4, 8)
     assert step.response_time == histogram_of([3, 3, 4_000, 4_000])
@@ -157,6 +166,7 @@ def test_merging_adds_every_number_of_a_tally() -> None:
     assert [sample.at_ns for sample in step.samples] == [5, 6]
     assert (action.ok, action.failed, action.interrupted, action.errors) == (12, 2, 14, {"exception": 2})
     assert (check.passed, check.failed, [sample.at_ns for sample in check.samples]) == (8, 2, [5, 6])
+    assert {name: call.ok for name, call in whole.calls["log in"].items()} == {"page": 10, "image": 2}
     assert whole.generator == GeneratorTally(
         histogram_of([1, 1]), histogram_of([2, 2]), cpu_ns=6, wall_ns=8, max_rss_bytes=5
     )
@@ -189,6 +199,31 @@ def test_a_full_tally_survives_encoding() -> None:
     tally = full_tally()
     assert all(getattr(tally, field) for field in Tally.__struct_fields__)
     assert copy_of(tally) == tally
+
+
+def test_skipped_runs_are_in_no_count_but_are_seen() -> None:
+    step = StepTally(ok=1, failed=20, interrupted=300, skipped=4_000)
+    assert (step.count, step.seen) == (321, 4_321)
+
+
+def test_all_calls_of_one_method_add_up_and_a_method_without_calls_has_none() -> None:
+    tally = full_tally()
+    whole = tally.calls_of("log in")
+    assert (whole.ok, whole.service_time, whole.status_codes) == (6, histogram_of([3, 4]), {200: 1, 304: 1})
+    assert tally.calls_of("search") == StepTally()
+    assert tally == full_tally(), "looking changes nothing"
+
+
+def test_of_too_many_names_those_with_the_most_calls_are_kept_and_the_rest_is_counted_together() -> None:
+    names = CALL_NAMES_KEPT + 3
+    calls = {
+        "show": {f"/item/{number}": StepTally(ok=number + 1) for number in range(names)},
+        "buy": {"buy": StepTally(ok=1), OTHER_CALLS: StepTally(ok=5)},
+    }
+    fold_calls(calls)
+    assert len(calls["show"]) == CALL_NAMES_KEPT + 1
+    assert calls["show"][OTHER_CALLS].ok == 1 + 2 + 3
+    assert set(calls["buy"]) == {"buy", OTHER_CALLS}, "the method's own name costs nothing"
 
 
 def test_requests_are_the_exchanges_put_on_the_wire() -> None:

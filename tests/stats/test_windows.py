@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.stats import windows
-from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, Span, Timeline, Window, WindowLog
+from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, Span, StepWindow, Timeline, Window, WindowLog
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 SECOND = 1_000_000_000
@@ -42,7 +42,39 @@ def shown(spans: list[Span]) -> list[tuple[float, float, int]]:
     return [(span.start_ns / SECOND, span.length_ns / SECOND, span.window.requests) for span in spans]
 
 
+def step_window(count: int, **errors: int) -> StepWindow:
+    made = StepWindow(count, sum(errors.values()), errors)
+    made.response_time.record(1000, count)
+    return made
+
+
 # A window.
+
+
+def test_windows_add_up_step_by_step_and_kind_by_kind() -> None:
+    whole = Window(1, steps={"buy": step_window(3, reset=1)})
+    whole.add(Window(1, steps={"buy": step_window(2, reset=1, status=1), "look": step_window(1)}))
+    buy = whole.steps["buy"]
+    assert (buy.count, buy.failed, buy.errors, buy.response_time.count) == (5, 3, {"reset": 2, "status": 1}, 5)
+    assert whole.steps["look"].count == 1
+
+
+def test_a_timeline_of_several_workflows_keeps_no_steps() -> None:
+    timeline = Timeline(with_steps=False)
+    timeline.add(Window(1, requests=2, steps={"buy": step_window(3)}))
+    (span,) = timeline.spans()
+    assert (span.window.requests, span.window.steps) == (2, {})
+
+
+def test_a_window_tells_how_much_its_histograms_take_and_blurred_ones_take_less() -> None:
+    wide = Window(1, steps={"buy": StepWindow()})
+    for value in range(1000, 2000):
+        wide.response_time.record(value)
+        wide.steps["buy"].response_time.record(value)
+    blurred = wide.blurred()
+    assert blurred.counters < wide.counters
+    assert blurred.steps["buy"].response_time.count == blurred.response_time.count == 1000
+    assert Window(1).counters < Window(1, steps={"buy": StepWindow()}).counters
 
 
 def test_windows_add_up_and_leave_the_other_as_it_was() -> None:

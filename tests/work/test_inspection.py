@@ -1,5 +1,6 @@
 """Workflow classes become specifications, or all that is wrong with them is said at once, each with its line."""
 
+import difflib
 import functools
 import textwrap
 from dataclasses import dataclass
@@ -12,7 +13,21 @@ import pytest
 import talka.work.dsl
 from talka.stats.tally import MetricTally
 from talka.work.arguments import URL, Auth, Cookies, Data, Directory, File, FileGlob, Headers, Params
-from talka.work.dsl import Provide, Use, Workflow, action, check, depends, metric, setup, state, step, teardown
+from talka.work.dsl import (
+    Provide,
+    Use,
+    Workflow,
+    action,
+    check,
+    depends,
+    metric,
+    on_start,
+    on_stop,
+    setup,
+    state,
+    step,
+    teardown,
+)
 from talka.work.durations import SECOND_NS
 from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows, names_for_thresholds
@@ -86,7 +101,7 @@ def test_all_problems_of_all_workflows_are_said_at_once_each_with_its_line():
             timeout = "soon"
 
             @step()
-            async def login(self): ...
+            def login(self): ...
 
             @step("logn")
             async def browse(self) -> HTTPResponse: ...
@@ -390,7 +405,7 @@ def test_a_step_that_returns_something_else_runs_and_is_announced_as_not_measure
 
     assert not spec.nodes[0].measured
     assert spec.announcements == (
-        "Shop.order runs but is not measured: its return annotation is not a client's response "
+        "Shop.order runs but is not measured: it calls no client, and its return annotation is not a client's response "
         "(write @action if that is what you want)",
     )
 
@@ -412,17 +427,146 @@ def test_a_workflow_is_a_test_when_one_of_its_steps_is_measured():
     assert not spec_of(Setup).is_test
 
 
-def test_a_step_without_return_annotation_is_a_problem():
+class Page:
+    """A page object, as tests have them."""
+
+    def __init__(self, user):
+        self.user = user
+
+    async def open(self):
+        return await self.user.client.http.get("http://localhost:1/")
+
+
+async def helper(user):
+    api = user.client
+    return await api.http.get("http://localhost:1/")
+
+
+class Cloud:
+    @staticmethod
+    def client(name):
+        return name
+
+
+def test_a_step_that_calls_a_client_is_measured_annotated_or_not():
     class Shop(Workflow):
         @step()
+        async def bare(self):
+            await self.client.http.get("http://localhost:1/")
+
+        @step()
+        async def to_a_number(self) -> int:
+            return (await self.client.custom.call(None)).value
+
+        @step()
+        async def through_a_method(self):
+            return await self._fetch()
+
+        @step()
+        async def through_a_function(self):
+            return await helper(self)
+
+        @step()
+        async def through_a_page(self):
+            return await Page(self).open()
+
+        @step()
+        async def in_a_function_inside(self):
+            return [await one() for one in [lambda: self.client.http.get("http://localhost:1/")]]
+
+        async def _fetch(self):
+            return await self.client.http.get("http://localhost:1/")
+
+    spec = spec_of(Shop)
+    assert [node.name for node in spec.nodes if not node.measured] == []
+    assert spec.is_test
+    assert spec.announcements == ()
+
+
+def test_a_client_of_something_else_makes_no_step_a_measured_one():
+    class Shop(Workflow):
+        @step()
+        async def buckets(self) -> None:
+            Cloud.client("http")
+
+        @step()
+        async def calls_itself(self) -> None:
+            await self.calls_itself()
+
+        @step()
+        async def uses_libraries(self) -> None:
+            difflib.get_close_matches("a", ["b"])
+
+    assert [node.name for node in spec_of(Shop).nodes if node.measured] == []
+
+
+def test_methods_of_a_user_run_before_and_after_its_steps_and_are_measured():
+    class Shop(Workflow):
+        @on_start()
+        async def login(self, url: URL = "http://localhost:1/"): ...
+
+        @step()
+        async def browse(self) -> HTTPResponse: ...
+
+        @on_stop()
+        def logout(self): ...
+
+    spec = spec_of(Shop)
+    assert [node.name for node in spec.nodes] == ["login", "browse", "logout"]
+    assert [node.name for node in spec.starts] == ["login"]
+    assert [node.name for node in spec.stops] == ["logout"]
+    assert all(node.measured for node in spec.nodes)
+
+
+def test_a_workflow_with_nothing_but_a_login_is_no_test():
+    class Shop(Workflow):
+        @on_start()
         async def login(self): ...
 
         @action()
-        def pause(self): ...
+        def idle(self): ...
 
-    (problem,) = problems_of(Shop)
-    assert problem.text == ("Shop.login has no return annotation: write -> HTTPResponse to measure it, or -> None")
-    assert problem.line == Shop.login.line
+    assert not spec_of(Shop).is_test
+
+
+@pytest.mark.parametrize(
+    ("load", "users", "fresh"),
+    [
+        (ConstantRate(1, "1s"), "auto", True),
+        (ConstantRate(1, "1s"), "kept", False),
+        (ConstantVUs(1, "1s"), "auto", False),
+        (ConstantVUs(1, "1s"), "fresh", True),
+    ],
+)
+def test_users_of_an_arrival_rate_are_fresh_and_those_in_a_loop_are_kept(load, users, fresh):
+    class Shop(Good):
+        pass
+
+    Shop.load, Shop.users = load, users
+    assert spec_of(Shop).has_fresh_users is fresh
+
+
+def test_a_word_that_users_or_connections_cannot_be_is_a_problem():
+    class Shop(Good):
+        users = "new"
+        connections = "cold"
+
+    texts = [problem.text for problem in problems_of(Shop)]
+    assert texts == [
+        "Shop: users = 'new' is not one of auto, fresh, kept",
+        "Shop: connections = 'cold' is not one of warm, fresh",
+    ]
+
+
+def test_a_feed_or_a_step_named_users_is_the_tests_own():
+    class Shop(Good):
+        users = Feed.csv("users.csv")
+
+        @step()
+        async def connections(self) -> HTTPResponse: ...
+
+    spec = spec_of(Shop)
+    assert (spec.users, spec.connections, list(spec.feeds)) == ("auto", "warm", ["users"])
 
 
 def test_a_step_that_is_not_async_is_a_problem():
@@ -764,7 +908,57 @@ def test_thresholds_may_name_steps_checks_and_metrics_of_the_workflow():
 
     spec = spec_of(Shop)
     assert len(spec.thresholds) == 3
-    assert names_for_thresholds(spec.nodes) == {"steps": ["login"], "checks": ["quick"], "metrics": ["size"]}
+    names = names_for_thresholds({"Shop": spec.nodes})
+    assert (names["steps"], names["checks"], names["metrics"]) == (["login"], ["quick"], ["size"])
+    assert names["workflows"] == {"Shop": {"login": {}}}
+    assert {"login", "quick", "size"} < set(names["methods"])
+
+
+def test_thresholds_may_speak_of_any_metric_where_steps_make_their_own():
+    class Shop(Workflow):
+        thresholds = ("metrics.cart.total > 1",)
+
+        @step()
+        async def login(self) -> HTTPResponse:
+            self.metric("cart", 3)
+            return await self.client.http.get("http://shop.test/")
+
+    spec = spec_of(Shop)
+    assert [rule.name for rule in spec.thresholds] == ["cart"]
+    assert "metrics" not in names_for_thresholds({"Shop": spec.nodes})
+
+
+def count_in_cart(user: Any) -> None:
+    def count(number: int) -> None:
+        user.metric("cart", number)
+
+    count(3)
+
+
+def test_metrics_that_functions_beside_a_step_make_are_found():
+    class Shop(Workflow):
+        thresholds = ("metrics.cart.total > 1",)
+
+        @step()
+        async def login(self) -> HTTPResponse:
+            count_in_cart(self)
+            return await self.client.http.get("http://shop.test/")
+
+    assert "metrics" not in names_for_thresholds({"Shop": spec_of(Shop).nodes})
+
+
+def test_thresholds_may_choose_steps_by_their_tags_and_their_class():
+    class Shop(Workflow):
+        thresholds = ("response_time{kind=page}.p99 < 1s", "Shop.login/home.failed < 1%", "Shop.failed < 1%")
+
+        @step(tags={"kind": "page"})
+        async def login(self) -> HTTPResponse:
+            return await self.client.http.get("http://shop.test/", name="home")
+
+    by_tag, by_call, by_class = spec_of(Shop).thresholds
+    assert by_tag.members == (("Shop", "login"),)
+    assert (by_call.workflow, by_call.step, by_call.call) == ("Shop", "login", "home")
+    assert (by_class.workflow, by_class.step) == ("Shop", None)
 
 
 def test_a_threshold_about_a_step_with_a_problem_is_not_a_second_problem():
@@ -772,9 +966,9 @@ def test_a_threshold_about_a_step_with_a_problem_is_not_a_second_problem():
         thresholds = ["login.failed < 1%"]
 
         @step()
-        async def login(self): ...
+        def login(self) -> HTTPResponse: ...
 
-    assert problem_of(Shop).startswith("Shop.login has no return annotation")
+    assert problem_of(Shop).startswith("Shop.login must be an async method")
 
 
 # Names
@@ -1345,3 +1539,99 @@ def test_a_specification_tells_its_load_in_words() -> None:
     (spec,) = inspect_workflows([Browse])
 
     assert spec.load == spec.shape.describe() == "3 VUs for 10s"
+
+
+# Shares
+
+
+def mix_problem(**attributes):
+    class Browse(Good):
+        share = 7
+
+    Buy = type("Buy", (Good,), attributes)
+    with pytest.raises(BadWorkflows) as caught:
+        inspect_workflows([Browse, Buy], file="mix.py", lines={"Buy": 5, "Buy.share": 6})
+    (problem,) = caught.value.problems
+    return str(problem)
+
+
+def test_shares_are_read_with_the_load_of_the_file():
+    class Browse(Good):
+        share = 7
+
+    load = ConstantRate("10/s", "1m")
+
+    (alone,) = inspect_workflows([Browse])
+    (shared,) = inspect_workflows([Browse], load=load)
+
+    assert (alone.share, alone.whole) == (7, None)
+    assert (shared.share, shared.whole, shared.shape) == (7, load, load)
+
+
+def test_the_load_of_a_file_is_nobodys_where_there_are_no_shares():
+    (spec,) = inspect_workflows([Good], load="a word the file uses for itself")
+
+    assert (spec.share, spec.whole, spec.shape) == (None, None, IterationsPerVU(1, 1))
+
+
+def test_a_file_where_only_some_classes_have_a_share_is_refused():
+    assert mix_problem() == (
+        "mix.py:5: Buy has no share, but Browse has: give one to every class that measures, or to none"
+    )
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.5, "7", True, 10_001])
+def test_a_share_is_a_whole_number(share):
+    assert mix_problem(share=share) == (
+        f"mix.py:6: Buy: share = {share!r} is not possible: write a whole number from 1 to 10,000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"vus": 3}, "vus"),
+        ({"vus": 3, "duration": "1s"}, "vus and duration"),
+        ({"load": ConstantVUs(1, "1s")}, "load"),
+    ],
+)
+def test_a_class_with_a_share_has_no_load_of_its_own(own, words):
+    assert mix_problem(share=3, **own) == (
+        f"mix.py:6: Buy: it has share and also {words}: a share is of the load of the whole file"
+    )
+
+
+def test_a_class_that_runs_alone_shares_nothing():
+    assert "it has share and the priority exclusive" in mix_problem(share=3, priority="exclusive")
+
+
+def test_a_class_that_measures_nothing_has_no_share():
+    @step()
+    async def login(self) -> None: ...
+
+    assert mix_problem(share=3, login=login).startswith("mix.py:6: Buy measures nothing and has no part of the load")
+
+
+def test_a_class_that_measures_nothing_needs_no_share():
+    class Browse(Good):
+        share = 7
+
+    class Seed(Workflow):
+        @action()
+        def seed(self): ...
+
+    assert [spec.share for spec in inspect_workflows([Browse, Seed], load=ConstantVUs(7, "1s"))] == [7, None]
+
+
+def test_classes_that_share_a_load_do_not_wait_for_each_other():
+    assert mix_problem(share=3, depends_on=("Browse",)) == (
+        "mix.py:5: Buy depends on Browse: classes that share a load run at the same time"
+    )
+
+
+def test_the_load_of_a_file_with_shares_is_a_load_shape():
+    class Browse(Good):
+        share = 7
+
+    with pytest.raises(BadWorkflows, match="Browse: the file's load = 5 is not a load shape such as ConstantRate"):
+        inspect_workflows([Browse], load=5)

@@ -29,6 +29,8 @@ ONE_FINDING = [
     ({"samples": 0, "ok": 0}, FAILED, 6),
     ({"ok": 0}, FAILED, 6),
     ({"ok": 1}, COMPLETED, 0),
+    ({"fruitless": ("Buy",)}, PARTIAL, 6),
+    ({"ok": 0, "fruitless": ("Buy",)}, FAILED, 6),
     ({"timed_out": True}, TIMEOUT, 6),
     ({"lost_shards": 1}, PARTIAL, 6),
     ({"unfinished_workflows": 1}, PARTIAL, 6),

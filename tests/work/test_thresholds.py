@@ -7,8 +7,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from talka.stats.tally import CheckTally, Exchanges, MetricTally, StepTally, Tally
-from talka.work.thresholds import EXAMPLES, HOLDS, BadThreshold, Threshold, judge, parse_threshold, should_abort
+from talka.stats.tally import CheckTally, Exchanges, MetricTally, StepTally, Tally, merged
+from talka.work.thresholds import (
+    EXAMPLES,
+    HOLDS,
+    BadThreshold,
+    Threshold,
+    judge,
+    meaning_of,
+    parse_threshold,
+    scoped,
+    should_abort,
+)
 
 SECOND_NS = 1_000_000_000
 quickly = settings(deadline=None, derandomize=True, max_examples=300)
@@ -47,7 +57,12 @@ READ = [
     ("response_time.p99_9 < 1s", (None, "response_time", "p99.9", "<", 1000.0, None)),
     ("response_time.p100 < 1s", (None, "response_time", "p100", "<", 1000.0, None)),
     ("login.response_time.p95 < 100ms", ("login", "response_time", "p95", "<", 100.0, None)),
-    ("Shop.login.service_time.p99.9 < 1s", ("Shop.login", "service_time", "p99.9", "<", 1000.0, None)),
+    ("Shop.login.service_time.p99.9 < 1s", ("login", "service_time", "p99.9", "<", 1000.0, None)),
+    ("steps.failed < 1%", (None, "steps.failed", None, "<", 0.01, None)),
+    ("requests.failed < 1%", (None, "requests.failed", None, "<", 0.01, None)),
+    ("rate.failed < 1%", ("rate", "failed", None, "<", 0.01, None)),
+    ('metrics."cart < 5".p99.9 < 3', (None, "metrics", "p99.9", "<", 3.0, "cart < 5")),
+    ('checks."is it.so?" > 99%', (None, "checks", None, ">", 0.99, "is it.so?")),
     ("failed < 1%", (None, "failed", None, "<", 0.01, None)),
     ("failed == 0%", (None, "failed", None, "==", 0.0, None)),
     ("login.failed < 0.5%", ("login", "failed", None, "<", 0.005, None)),
@@ -103,7 +118,29 @@ WRONG = [
     ("0% < failed < 1%", "it needs one comparison"),
     ("respons_time.p99 < 250ms", '"respons_time.p99" is not among what is measured; perhaps you mean "response_time"'),
     ("login.faild < 1%", 'perhaps you mean "failed"'),
-    ("login.p95 < 1s", "there are response_time, service_time, failed, checks, dropped, rate, requests, iterations"),
+    ("login.p95 < 1s", "there are response_time, service_time, failed, steps.failed, requests.failed, checks, dropped"),
+    ("login/page/more.failed < 1%", "in front stands CLASS, STEP, CLASS.STEP"),
+    ("a.b.c.failed < 1%", "in front stands CLASS, STEP, CLASS.STEP"),
+    ("a/b.c.failed < 1%", "in front stands CLASS, STEP, CLASS.STEP"),
+    ("Shop.login.requests > 5", "requests is counted for a class or the whole job, not for a step"),
+    ("login/page.checks > 5%", "checks is counted for a class or the whole job, not for a step"),
+    ("login/failed < 5%", '"login/failed" is not among what is measured'),
+    ("response_time/p99 < 5ms", "a slash stands only between a step and the name of its calls"),
+    ("failed.p99 < 5%", '"p99" cannot follow failed'),
+    ("login..failed < 1%", '"..failed" cannot be read'),
+    (".failed < 1%", '".failed" cannot be read'),
+    ('"login"x.failed < 1%', '"x.failed" cannot be read'),
+    ('"login.failed < 1%', 'the " is never closed or never opened'),
+    ("failed{kind=page < 1%", "the { is never closed or never opened"),
+    ("failed}{ < 1%", "the } is never closed or never opened"),
+    ("failed{} < 1%", '"{}" are no tags; they are written {name=value}'),
+    ("failed{kind} < 1%", '"{kind}" are no tags'),
+    ("failed{kind=page,} < 1%", '"{kind=page,}" are no tags'),
+    ("failed{kind=page;a=b} < 1%", '"{kind=page;a=b}" are no tags'),
+    ("requests{kind=page} > 5", "tags follow response_time, service_time, failed or rate"),
+    ("response_time.p99{kind=page} < 5ms", "tags follow response_time, service_time, failed or rate"),
+    ("login/page.failed{kind=page} < 5%", "tags choose steps, and calls are not among them"),
+    ("Shop.login.failed{kind=page} < 5%", "tags choose the steps: name a class in front of them, or nothing"),
     ("response_time < 1s", "response_time needs one of min, mean, stdev, max or a percentile"),
     ("service_time.avg < 1s", "service_time needs one of min, mean, stdev, max or a percentile"),
     ("response_time.p < 1s", "response_time needs one of"),
@@ -112,8 +149,6 @@ WRONG = [
     ("metrics < 1", "a metric needs a name and one of count, total, rate"),
     ("metrics.orders < 1", "a metric needs a name and one of count, total, rate"),
     ("metrics.orders.stdev < 1", "a metric needs a name and one of count, total, rate"),
-    ("login.requests > 5", "requests is counted for the whole job, not for a step"),
-    ("login.checks > 5%", "checks is counted for the whole job, not for a step"),
     ("response_time.p99 < 250", "250 has no unit, add ms or s"),
     ("response_time.p99 < 250%", '"250%" is not a duration'),
     ("response_time.p99 < 1h", "times are told apart only below one hour"),
@@ -194,6 +229,117 @@ def test_unknown_names_are_refused_with_the_closest_one(text, problem, mended) -
     assert caught.value.example == mended
 
 
+WORKFLOWS = {
+    "Browse": {"home": {"kind": "page", "area": "shop"}, "search": {"kind": "page"}, "get": {"kind": "api"}},
+    "Buy": {"home": {"kind": "page"}, "pay": {"area": "shop"}, "get": {}},
+}
+OF_JOB = {
+    "steps": ["home", "search", "get", "home", "pay", "get"],
+    "checks": [],
+    "metrics": {},
+    "workflows": WORKFLOWS,
+    "methods": ["home", "search", "get", "pay", "tidy"],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("home.failed < 1%", (None, "home", None)),
+        ("Buy.failed < 1%", ("Buy", None, None)),
+        ("Buy.requests > 5", ("Buy", None, None)),
+        ("Buy.requests.failed < 5%", ("Buy", None, None)),
+        ("Buy.checks > 5%", ("Buy", None, None)),
+        ("Buy.home.rate > 5/s", ("Buy", "home", None)),
+        ("home/page.response_time.p99.9 < 1s", (None, "home", "page")),
+        ("tidy/sweep.failed < 1%", (None, "tidy", "sweep")),
+        ('Buy.home/"GET /item/{id}.json".failed < 1%', ("Buy", "home", "GET /item/{id}.json")),
+        ('home/"say ""a < b""  twice".failed < 1%', (None, "home", 'say "a < b"  twice')),
+        ('"home"."failed".failed < 1%', ("home", "failed", None)),
+    ],
+)
+def test_a_rule_may_name_a_class_a_step_and_a_call(text, expected) -> None:
+    known = OF_JOB if '"failed"' not in text else {}
+    rule = parse_threshold(text, **known)
+    assert (rule.workflow, rule.step, rule.call) == expected
+    assert rule.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "members"),
+    [
+        (
+            "response_time{kind=page}.p99 < 1s",
+            (("kind", "page"),),
+            (("Browse", "home"), ("Browse", "search"), ("Buy", "home")),
+        ),
+        ("failed{kind=page,area=shop} < 1%", (("area", "shop"), ("kind", "page")), (("Browse", "home"),)),
+        ('rate{kind="page", "area"=shop} > 1/s', (("area", "shop"), ("kind", "page")), (("Browse", "home"),)),
+        ("Buy.failed{kind=page} < 1%", (("kind", "page"),), (("Buy", "home"),)),
+    ],
+)
+def test_a_rule_may_choose_steps_by_their_tags(text, tags, members) -> None:
+    rule = parse_threshold(text, **OF_JOB)
+    assert (rule.tags, rule.members, rule.step) == (tags, members, None)
+    assert parse_threshold(text).members == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("hom.failed < 1%", 'there is no step or class "hom"; perhaps you mean "home"'),
+        ("Bui.failed < 1%", 'there is no step or class "Bui"; perhaps you mean "Buy"'),
+        ("Bui.home.failed < 1%", 'there is no class "Bui"; perhaps you mean "Buy"'),
+        ("Buy.serch.failed < 1%", 'there is no step "serch"; there are get, home, pay'),
+        ("Buy.search.failed < 1%", 'there is no step "search"; there are get, home, pay'),
+        ("hme/page.failed < 1%", 'there is no step "hme"; perhaps you mean "home"'),
+        ("home.requests > 5", "requests is counted for a class or the whole job, not for a step"),
+        ("failed{kind=pge} < 1%", 'no step has the tags {kind=pge}; perhaps you mean "kind=page"'),
+        ("failed{zzz=9} < 1%", "no step has the tags {zzz=9}; there are area=shop, kind=api, kind=page"),
+        ("Nobody.failed{kind=page} < 1%", "tags choose the steps"),
+    ],
+)
+def test_unknown_classes_steps_of_a_class_and_tags_are_refused(text, problem) -> None:
+    with pytest.raises(BadThreshold) as caught:
+        parse_threshold(text, **OF_JOB)
+    assert problem in str(caught.value)
+    parse_threshold(caught.value.example)
+
+
+def test_a_test_without_tags_says_so() -> None:
+    with pytest.raises(BadThreshold, match="the test has no tags at all"):
+        parse_threshold("failed{kind=page} < 1%", workflows={"Shop": {"get": {}}})
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("response_time.p99 < 1s", "p99 of the response time of all steps"),
+        ("home.service_time.max < 1s", "max of the service time of step home"),
+        ('Buy.home/"a.b".response_time.p99 < 1s', 'p99 of the response time of calls "a.b" in Buy.home'),
+        ("failed < 1%", "the worse of two shares: steps that failed, and requests that did"),
+        ("Buy.failed < 1%", "the worse of two shares: steps that failed, and requests that did, of Buy"),
+        ("home.failed < 1%", "share that failed of step home"),
+        ("steps.failed < 1%", "share that failed of all steps"),
+        ("requests.failed < 1%", "share of requests that failed"),
+        ("failed{kind=api} < 1%", "share that failed of steps with kind=api: Browse.get"),
+        ("rate > 1/s", "requests a second"),
+        ("home.rate > 1/s", "a second of step home"),
+        ("checks > 1%", "share that passed of all checks"),
+        ("dropped < 1%", "share of arrivals that could not start"),
+        ("Buy.iterations > 1", "number of iterations, of Buy"),
+    ],
+)
+def test_a_rule_is_told_in_words(text, meaning) -> None:
+    assert meaning_of(parse_threshold(text, **OF_JOB)) == meaning
+
+
+def test_rules_about_checks_metrics_and_tags_that_nobody_knows_yet_are_told_in_words() -> None:
+    assert meaning_of(parse_threshold("checks.paid > 1%")) == "share that passed of check paid"
+    assert meaning_of(parse_threshold("metrics.cart.total > 1")) == "total of metric cart"
+    assert meaning_of(parse_threshold("failed{kind=page} < 1%")) == "share that failed of steps with kind=page"
+
+
 def test_metrics_may_be_given_without_their_kinds() -> None:
     assert parse_threshold("metrics.orders.p95 > 1", metrics=["orders"]).name == "orders"
 
@@ -259,7 +405,7 @@ COUNTS = Tally(
     iterations=90,
     started=96,
     dropped=4,
-    exchanges=Exchanges(ok=250, failed=50, interrupted=5),
+    exchanges=Exchanges(ok=240, failed=50, interrupted=15, not_sent=10),
     steps={"login": step_of(ok=98, failed=2, interrupted=100), "buy": step_of(ok=92, failed=8)},
     checks={"a": CheckTally(passed=99, failed=1), "b": CheckTally(passed=90, failed=10)},
 )
@@ -268,8 +414,11 @@ COUNTS = Tally(
 @pytest.mark.parametrize(
     ("rule", "value", "passed", "shown"),
     [
-        ("failed < 5%", 0.05, False, "5 %"),
-        ("failed <= 5%", 0.05, True, "5 %"),
+        ("failed < 20%", 0.2, False, "20 %"),
+        ("failed <= 20%", 0.2, True, "20 %"),
+        ("requests.failed <= 20%", 0.2, True, "20 %"),
+        ("steps.failed < 5%", 0.05, False, "5 %"),
+        ("steps.failed <= 5%", 0.05, True, "5 %"),
         ("login.failed == 2%", 0.02, True, "2 %"),
         ("checks > 90%", 0.945, True, "94.5 %"),
         ("checks.a >= 99%", 0.99, True, "99 %"),
@@ -284,6 +433,94 @@ COUNTS = Tally(
 def test_counts_shares_and_rates_are_judged(rule, value, passed, shown) -> None:
     verdict = verdict_on(rule, COUNTS)
     assert (verdict.value, verdict.passed, verdict.shown) == (value, passed, shown)
+
+
+def test_failed_is_the_worse_of_steps_and_requests() -> None:
+    """Half of the requests failed, and no step knows of it."""
+    requests = Tally(exchanges=Exchanges(ok=50, failed=50), steps={"get": step_of(ok=100)})
+    steps = Tally(exchanges=Exchanges(ok=100), steps={"get": step_of(ok=50, failed=50)})
+    for tally, by_requests, by_steps in ((requests, 0.5, 0.0), (steps, 0.0, 0.5)):
+        found = [verdict_on(rule, tally).value for rule in ("failed < 1%", "requests.failed < 1%", "steps.failed < 1%")]
+        assert found == [0.5, by_requests, by_steps]
+
+
+def test_a_request_that_could_not_be_sent_has_failed() -> None:
+    assert verdict_on("failed < 1%", Tally(exchanges=Exchanges(not_sent=3))).value == 1.0
+
+
+CALLS = Tally(
+    started=9,
+    exchanges=Exchanges(ok=90, failed=10),
+    steps={"home": step_of(300, 400, ok=8, failed=2), "get": step_of(50)},
+    calls={
+        "home": {"page": step_of(100, 200, ok=16, failed=4), "a.b": step_of(10, ok=10)},
+        "tidy": {"sweep": step_of(900, ok=1, failed=3)},
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("home.response_time.max < 1s", 400.0),
+        ("home.service_time.max < 1s", 100.0),
+        ("service_time.min < 1s", 5.0),
+        ("get.service_time.max < 1s", 25.0),
+        ("home/page.response_time.max < 1s", 200.0),
+        ('home/"a.b".service_time.max < 1s', 5.0),
+        ("home/page.failed < 1%", 0.2),
+        ("home/page.rate < 1/s", 2.0),
+        ("tidy/sweep.failed < 1%", 0.75),
+        ("home.failed < 1%", 0.2),
+        ("home/nobody.failed < 1%", None),
+    ],
+)
+def test_calls_are_judged_by_their_name_and_a_steps_service_time_is_that_of_its_calls(rule, value) -> None:
+    assert verdict_on(rule, CALLS).value == value
+
+
+def of_job(rule, tallies):
+    threshold = parse_threshold(rule, **OF_JOB)
+    return judge(threshold, scoped(threshold, tallies, merged(list(tallies.values()))), 10.0).value
+
+
+BY_CLASS = {
+    "Browse": Tally(
+        started=1,
+        exchanges=Exchanges(ok=10),
+        steps={"home": step_of(100), "search": step_of(30), "get": step_of(700, ok=1, failed=1)},
+        calls={"home": {"home": step_of(90, ok=1, failed=1)}},
+    ),
+    "Buy": Tally(started=1, exchanges=Exchanges(ok=4, failed=4), steps={"home": step_of(200), "get": step_of(900)}),
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("home.response_time.max < 1s", 200.0),
+        ("Browse.home.response_time.max < 1s", 100.0),
+        ("Browse.response_time.max < 1s", 700.0),
+        ("response_time{kind=page}.max < 1s", 200.0),
+        ("response_time{kind=api}.max < 1s", 700.0),
+        ("rate{kind=page} > 1/s", 0.3),
+        ("failed{kind=api} < 1%", 0.5),
+        ("failed{kind=page} < 1%", 1 / 3),
+        ("service_time{kind=page,area=shop}.max < 1s", 45.0),
+        ("Buy.failed < 1%", 0.5),
+        ("Browse.requests.failed < 1%", 0.0),
+        ("failed < 1%", 4 / 18),
+        ("Buy.requests > 1", 8.0),
+        ("Buy.rate > 1/s", 0.8),
+    ],
+)
+def test_two_classes_with_a_step_of_one_name_are_told_apart(rule, value) -> None:
+    assert of_job(rule, BY_CLASS) == (None if value is None else pytest.approx(value, rel=0.001))
+
+
+def test_a_class_or_a_step_of_which_nothing_is_known_yet_is_no_sample() -> None:
+    assert of_job("Buy.failed < 1%", {}) is None
+    assert of_job("failed{kind=page} < 1%", {"Buy": Tally()}) is None
 
 
 METRICS = Tally(

@@ -11,8 +11,8 @@ from typing import Final, Literal, TypeAlias
 
 from talka.control.load_job import LoadJob, WorkflowRun
 from talka.stats.histogram import Histogram
-from talka.stats.tally import CheckTally, MetricTally, StepTally, Tally
-from talka.work.thresholds import Threshold, Verdict, judge
+from talka.stats.tally import CheckTally, Exchanges, MetricTally, StepTally, Tally, merged
+from talka.work.thresholds import Threshold, Verdict, judge, scoped
 
 SECOND: Final = 1_000_000_000
 RATE_OVER_NS: Final = 2 * SECOND
@@ -27,8 +27,8 @@ JUDGE_SHARE: Final = 0.01
 """Of the time, for judging."""
 
 Kind = Literal["response_time", "service_time"]
-Key: TypeAlias = tuple[str, str, Kind]
-"""Workflow, step, and which of its times."""
+Key: TypeAlias = tuple[str, ...]
+"""Workflow, step, which of its times, and of calls their name."""
 KINDS: Final[tuple[Kind, ...]] = ("response_time", "service_time")
 
 
@@ -36,20 +36,25 @@ class Counts:
     """What all cores of a workflow have counted so far; nothing is merged that costs."""
 
     def __init__(self, run: WorkflowRun) -> None:
-        self.started = self.iterations = self.dropped = self.requests = 0
+        self.started = self.iterations = self.dropped = 0
+        self.exchanges = Exchanges()
         self.steps: dict[str, list[StepTally]] = {}
         self.actions: dict[str, list[StepTally]] = {}
+        self.calls: dict[str, dict[str, list[StepTally]]] = {}
         self.checks: dict[str, CheckTally] = {}
         self.metrics: dict[str, list[MetricTally]] = {}
         for tally in (attempt.tally for shard in run.shards for attempt in shard.attempts):
             self.started += tally.started
             self.iterations += tally.iterations
             self.dropped += tally.dropped
-            self.requests += tally.exchanges.requests
+            self.exchanges.merge(tally.exchanges)
             for name, step in tally.steps.items():
                 self.steps.setdefault(name, []).append(step)
             for name, action in tally.actions.items():
                 self.actions.setdefault(name, []).append(action)
+            for name, calls in tally.calls.items():
+                for call, counted in calls.items():
+                    self.calls.setdefault(name, {}).setdefault(call, []).append(counted)
             for name, check in tally.checks.items():
                 whole = self.checks.setdefault(name, CheckTally())
                 whole.passed += check.passed
@@ -139,68 +144,69 @@ class Judge:
 
     def verdicts(self, job: LoadJob, now: int, counts: Mapping[str, Counts]) -> list[tuple[str | None, Verdict]]:
         """Every rule with its workflow (None: the whole job)."""
-        scopes: list[tuple[str | None, Sequence[Threshold], Mapping[str, Counts], int]] = [
-            (None, job.spec.thresholds, counts, job.elapsed_ns(now))
-        ]
-        for name, run in job.workflows.items():
-            scopes.append((name, run.spec.thresholds, {name: counts[name]}, run.elapsed_ns(now)))
+        rules_of = {name: (*job.spec.thresholds, *run.spec.thresholds) for name, run in job.workflows.items()}
         wanted: dict[Key, Sequence[Histogram]] = {}
-        for _, rules, counted, _ in scopes:
-            wanted |= histograms_for(rules, counted)
+        for name, rules in rules_of.items():
+            wanted |= histograms_for(rules, name, counts[name])
         self._histograms.refresh(wanted)
         if now >= self._next_at_ns or job.ended_ns:
-            merged = [found for key in wanted if (found := self._histograms.get(key))]
-            rules_in_all = sum(len(rules) for _, rules, _, _ in scopes)
-            cost_ns = sum(len(found.whole.counts) for found in merged) * rules_in_all * COUNTER_NS
+            found = [one for key in wanted if (one := self._histograms.get(key))]
+            rules_in_all = len(job.spec.thresholds) + sum(len(run.spec.thresholds) for run in job.workflows.values())
+            cost_ns = sum(len(one.whole.counts) for one in found) * rules_in_all * COUNTER_NS
             self._next_at_ns = now + max(JUDGE_EVERY_NS, round(cost_ns / JUDGE_SHARE))
-            self._verdicts = [
-                (workflow, judge(rule, tally, elapsed_ns / SECOND))
-                for workflow, rules, counted, elapsed_ns in scopes
-                if rules
-                for tally in [self._tally(rules, counted)]
-                for rule in rules
-            ]
+            tallies = {name: self._tally(rules, name, counts[name]) for name, rules in rules_of.items() if rules}
+            self._verdicts = list(self._judged(job, now, tallies))
         return self._verdicts
 
-    def _tally(self, rules: Sequence[Threshold], counted: Mapping[str, Counts]) -> Tally:
+    def _judged(self, job: LoadJob, now: int, tallies: Mapping[str, Tally]) -> Iterable[tuple[str | None, Verdict]]:
+        every = list(tallies.values())
+        whole = every[0] if len(every) == 1 else merged(every)
+        for rule in job.spec.thresholds:
+            part = job.workflows.get(rule.workflow or "", job)
+            yield None, judge(rule, scoped(rule, tallies, whole), part.span_ns(now) / SECOND)
+        for name, run in job.workflows.items():
+            for rule in run.spec.thresholds:
+                yield name, judge(rule, scoped(rule, tallies, tallies[name]), run.span_ns(now) / SECOND)
+
+    def _tally(self, rules: Sequence[Threshold], workflow: str, counts: Counts) -> Tally:
         """As much of a tally as these rules look at."""
-        tally = Tally()
-        metrics = {str(rule.name) for rule in rules if rule.measure == "metrics"}
-        for workflow, counts in counted.items():
-            tally.started += counts.started
-            tally.iterations += counts.iterations
-            tally.dropped += counts.dropped
-            tally.exchanges.ok += counts.requests  # rules ask only how many there were
-            for name, parts in counts.steps.items():
-                step = tally.steps.setdefault(name, StepTally())
-                step.ok += sum(part.ok for part in parts)
-                step.failed += sum(part.failed for part in parts)
-                step.response_time = self._with(step.response_time, (workflow, name, "response_time"))
-                step.service_time = self._with(step.service_time, (workflow, name, "service_time"))
-            for name, check in counts.checks.items():
-                tally.checks.setdefault(name, CheckTally()).merge(check)
-            for name in metrics & counts.metrics.keys():
-                for metric in counts.metrics[name]:
-                    tally.metrics.setdefault(name, MetricTally(metric.kind)).merge(metric)
+        tally = Tally(iterations=counts.iterations, started=counts.started, dropped=counts.dropped)
+        tally.exchanges.merge(counts.exchanges)
+        for name, parts in counts.steps.items():
+            tally.steps[name] = self._row(parts, (workflow, name))
+        for name, calls in counts.calls.items():
+            tally.calls[name] = {call: self._row(parts, (workflow, name), call) for call, parts in calls.items()}
+        for name, check in counts.checks.items():
+            tally.checks.setdefault(name, CheckTally()).merge(check)
+        for name in {str(rule.name) for rule in rules if rule.measure == "metrics"} & counts.metrics.keys():
+            for metric in counts.metrics[name]:
+                tally.metrics.setdefault(name, MetricTally(metric.kind)).merge(metric)
         return tally
 
-    def _with(self, histogram: Histogram, key: Key) -> Histogram:
-        found = self._histograms.get(key)
-        if found is None:
-            return histogram
-        if not histogram.count:
-            return found.whole
-        both = histogram.copy()
-        both.merge(found.whole)
-        return both
+    def _row(self, parts: Sequence[StepTally], place: tuple[str, str], *call: str) -> StepTally:
+        row = StepTally(ok=sum(part.ok for part in parts), failed=sum(part.failed for part in parts))
+        for kind in KINDS:
+            if found := self._histograms.get((*place, kind, *call)):
+                setattr(row, kind, found.whole)
+        return row
 
 
-def histograms_for(rules: Sequence[Threshold], counted: Mapping[str, Counts]) -> dict[Key, Sequence[Histogram]]:
+def histograms_for(rules: Sequence[Threshold], workflow: str, counts: Counts) -> dict[Key, Sequence[Histogram]]:
     """What the rules look at, of every core."""
-    return {
-        (workflow, step, kind): [getattr(part, kind) for part in parts]
-        for workflow, counts in counted.items()
-        for step, parts in counts.steps.items()
-        for kind in KINDS
-        if any(rule.measure == kind and rule.step in (None, step) for rule in rules)
-    }
+    wanted: dict[Key, Sequence[Histogram]] = {}
+    for rule in rules:
+        if rule.measure not in KINDS or rule.workflow not in (None, workflow):
+            continue
+        kind, chosen = rule.measure, set(counts.steps) if rule.step is None else {rule.step}
+        if rule.tags:
+            chosen &= {step for of, step in rule.members if of == workflow}
+        for step in chosen:
+            calls = counts.calls.get(step, {})
+            if rule.call is not None:
+                calls = {rule.call: calls[rule.call]} if rule.call in calls else {}
+            elif kind == "response_time" or not calls:
+                wanted[workflow, step, kind] = [getattr(part, kind) for part in counts.steps.get(step, ())]
+                continue
+            for call, parts in calls.items():
+                wanted[workflow, step, kind, call] = [getattr(part, kind) for part in parts]
+    return {key: parts for key, parts in wanted.items() if parts}

@@ -23,7 +23,9 @@ MILLISECOND: Final = 1_000_000
 def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:
     """The job as the planner sees it. Workers put the bundle's real place in."""
     bundle = order.bundle
-    source: Source = UrlSource(bundle.url) if bundle.url else BundleSource("", bundle.digest, bundle.file, "")
+    source: Source = (
+        UrlSource(bundle.url, bundle.request) if bundle.url else BundleSource("", bundle.digest, bundle.file, "")
+    )
     return JobSpec(
         job=job,
         source=source,

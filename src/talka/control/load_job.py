@@ -12,7 +12,7 @@ import msgspec
 from talka.control.allocation import Claim, allocate
 from talka.control.deadlines import Deadline, Granted
 from talka.control.shard_run import ATTEMPTS_LIMIT, Attempt, LostShard, ShardRun
-from talka.stats.tally import Tally, merged
+from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline
 from talka.wire.jobs import AttemptResult
 from talka.wire.shards import (
@@ -39,7 +39,7 @@ from talka.wire.shards import Totals as TotalsMessage
 from talka.work.dsl import Priority
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan, Shard, Slice
-from talka.work.thresholds import Threshold, Verdict, judge, should_abort
+from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
 
 SECOND: Final = 1_000_000_000
 TICK_NS: Final = SECOND // 10
@@ -128,6 +128,7 @@ class WorkflowRun:
         self.deadline: Deadline | None = None
         """Once it has run longer than its timeout."""
         self.started_before = 0
+        self.timeline = Timeline()
 
     @property
     def is_under_way(self) -> bool:
@@ -147,7 +148,9 @@ class WorkflowRun:
             self.provided |= shard.provided
 
     def tally(self) -> Tally:
-        return merged([attempt.tally for shard in self.shards for attempt in shard.attempts])
+        whole = merged([attempt.tally for shard in self.shards for attempt in shard.attempts])
+        fold_calls(whole.calls)
+        return whole
 
     def counts(self) -> Tally:
         """Numbers alone, without anything that takes long to merge."""
@@ -156,11 +159,21 @@ class WorkflowRun:
             whole.iterations += tally.iterations
             whole.started += tally.started
             whole.dropped += tally.dropped
+            whole.interrupted_iterations += tally.interrupted_iterations
             whole.exchanges.merge(tally.exchanges)
         return whole
 
     def elapsed_ns(self, now: int) -> int:
         return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
+
+    def span_ns(self, now: int) -> int:
+        """What rates are over: the plan as far as it came, without the time in which the last iterations ended."""
+        lengths = [self.elapsed_ns(now)]
+        if self.spec.plan.length_ns is not None:
+            lengths.append(self.spec.plan.length_ns)
+        if self.stopped_ns:
+            lengths.append(max(0, self.stopped_ns - self.origin_ns))
+        return min(lengths)
 
 
 def first_failure(tally: Tally) -> str | None:
@@ -177,7 +190,7 @@ class LoadJob:
     def __init__(self, spec: JobSpec, *, start_delay_ns: int = START_DELAY_NS) -> None:
         self.spec = spec
         self.workflows = {workflow.name: WorkflowRun(workflow) for workflow in spec.workflows}
-        self.timeline = Timeline()
+        self.timeline = Timeline(with_steps=False)
         self.places: dict[str, int] | None = None
         """Workers and how many of their cores the job may use; None: the cores of this machine."""
         self.pool = spec.cores
@@ -322,7 +335,7 @@ class LoadJob:
     def merging_ns(self) -> int:
         """About how long it takes to merge everything that was counted."""
         return MERGE_STEP_NS * sum(
-            len(attempt.counts.steps) + len(attempt.counts.actions) + 1
+            len(attempt.counts.steps) + len(attempt.counts.actions) + sum(map(len, attempt.counts.calls.values())) + 1
             for run in self.workflows.values()
             for shard in run.shards
             for attempt in shard.attempts
@@ -346,16 +359,25 @@ class LoadJob:
     def elapsed_ns(self, now: int) -> int:
         return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 
+    def span_ns(self, now: int) -> int:
+        """From the first start to where the last of its plans ended."""
+        ends = [run.origin_ns + run.span_ns(now) for run in self.workflows.values() if run.origin_ns]
+        return max(ends, default=self.origin_ns) - self.origin_ns
+
     def verdicts(self, now: int) -> list[tuple[str | None, Threshold, Verdict]]:
         """Every rule with its workflow (None: the whole job) and how it stands."""
+        runs = [run for run in self.workflows.values() if self.spec.thresholds or run.spec.thresholds]
+        tallies = {run.spec.name: run.tally() for run in runs}
+        whole = merged(list(tallies.values())) if self.spec.thresholds else Tally()
         found: list[tuple[str | None, Threshold, Verdict]] = []
-        if self.spec.thresholds:
-            whole, elapsed_s = self.tally(), self.elapsed_ns(now) / SECOND
-            found += [(None, rule, judge(rule, whole, elapsed_s)) for rule in self.spec.thresholds]
-        for run in self.workflows.values():
-            if run.spec.thresholds:
-                tally, elapsed_s = run.tally(), run.elapsed_ns(now) / SECOND
-                found += [(run.spec.name, rule, judge(rule, tally, elapsed_s)) for rule in run.spec.thresholds]
+        for rule in self.spec.thresholds:
+            part = self.workflows.get(rule.workflow or "", self)  # whoever ordered the job may have named another
+            found.append((None, rule, judge(rule, scoped(rule, tallies, whole), part.span_ns(now) / SECOND)))
+        for run in runs:
+            name, span_ns = run.spec.name, run.span_ns(now)
+            for rule in run.spec.thresholds:
+                counted = scoped(rule, tallies, tallies[name])
+                found.append((name, rule, judge(rule, counted, span_ns / SECOND)))
         return found
 
     def active_vus(self) -> int:
@@ -530,11 +552,12 @@ class LoadJob:
     # Running.
 
     def _on_totals(self, now: int, core: int, message: TotalsMessage) -> list[Effect]:
-        _, _, attempt = self._running[core]
+        run, _, attempt = self._running[core]
         if message.sequence > attempt.sequence:
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
             for window in attempt.on_totals(now, message):
+                run.timeline.add(window)
                 self.timeline.add(window)
         effects: list[Effect] = [Send(core, Ack(message.sequence))]
         if message.final:
@@ -545,9 +568,10 @@ class LoadJob:
         """The result of a task, whole: its reports before it are of no more interest."""
         if core not in self._running:
             return []
-        _, _, attempt = self._running[core]
+        run, _, attempt = self._running[core]
         self.engine = engines_of(self.engine, result.engine)
         for window in attempt.on_result(now, result, self.origin_ns):
+            run.timeline.add(window)
             self.timeline.add(window)
         is_news = result.is_cancelled and not self.is_stopping
         if is_news:

@@ -1,6 +1,6 @@
 """One shard of a workflow while it runs: its attempts, what each has counted, and the gaps between them."""
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,9 @@ from talka.wire.shards import (
 )
 from talka.work.load import Shard, Slice
 
+Kind: TypeAlias = Literal["steps", "actions", "metrics", "calls"]
+Part: TypeAlias = tuple[Kind, str, str | None]
+"""Of a report: what kind of thing was counted, its name, and of calls the name they were made under."""
 ATTEMPTS_LIMIT: Final = 4
 """A core that dies at once would otherwise be replaced for ever."""
 
@@ -61,11 +64,12 @@ class Attempt:
         self._steps: dict[str, StepTally] = {}
         self._actions: dict[str, StepTally] = {}
         self._metrics: dict[str, MetricTally] = {}
-        self._unread: dict[tuple[Literal["steps", "actions", "metrics"], str], msgspec.Raw] = {}
+        self._calls: dict[tuple[str, str], StepTally] = {}
+        self._unread: dict[Part, msgspec.Raw] = {}
         """Parts of the last report that nobody has looked at; older ones of the same name are forgotten unread."""
-        self._parts: dict[tuple[str, str], int] = {}
+        self._parts: dict[Part, int] = {}
         """Which report each part was last in, while the report is not closed."""
-        self._coming: dict[tuple[Literal["steps", "actions", "metrics"], str], msgspec.Raw] = {}
+        self._coming: dict[Part, msgspec.Raw] = {}
 
     @property
     def counts(self) -> Tally:
@@ -74,12 +78,12 @@ class Attempt:
 
     @property
     def tally(self) -> Tally:
-        for (kind, name), content in self._unread.items():
+        for (kind, name, call), content in self._unread.items():
             try:
                 if kind == "metrics":
                     self._tally.metrics[name] = read_metric(content)
                 else:
-                    (self._tally.steps if kind == "steps" else self._tally.actions)[name] = read_step(content)
+                    self._rows(kind, name)[call or name] = read_step(content)
             except BadMessage:
                 continue  # what was known of it before still holds
         self._unread = {}
@@ -90,21 +94,31 @@ class Attempt:
         self._tally = tally
         self._unread = {}
 
+    def _rows(self, kind: Kind, name: str) -> dict[str, StepTally]:
+        """Where what was counted of this kind is kept; of calls, those of the method `name`."""
+        if kind == "calls":
+            return self._tally.calls.setdefault(name, {})
+        return self._tally.steps if kind == "steps" else self._tally.actions
+
     def on_step_totals(self, message: StepTotals | UnreadStep) -> None:
         if message.sequence <= self.sequence:
             return
-        self._parts["step", message.name] = message.sequence
+        name, call = message.name, message.call
+        kind: Kind = "calls" if call is not None else "steps" if message.measured else "actions"
+        self._parts[kind, name, call] = message.sequence
         if isinstance(message, UnreadStep):
-            self._coming["steps" if message.measured else "actions", message.name] = message.tally
+            self._coming[kind, name, call] = message.tally
+        elif call is not None:
+            self._calls[name, call] = message.tally
         else:
-            (self._steps if message.measured else self._actions)[message.name] = message.tally
+            (self._steps if message.measured else self._actions)[name] = message.tally
 
     def on_metric_totals(self, message: MetricTotals | UnreadMetric) -> None:
         if message.sequence <= self.sequence:
             return
-        self._parts["metric", message.name] = message.sequence
+        self._parts["metrics", message.name, None] = message.sequence
         if isinstance(message, UnreadMetric):
-            self._coming["metrics", message.name] = message.tally
+            self._coming["metrics", message.name, None] = message.tally
         else:
             self._metrics[message.name] = message.tally
 
@@ -118,7 +132,10 @@ class Attempt:
         message.tally.steps = self._tally.steps | self._steps
         message.tally.actions = self._tally.actions | self._actions
         message.tally.metrics = self._tally.metrics | self._metrics
-        self._steps, self._actions, self._metrics = {}, {}, {}
+        message.tally.calls = self._tally.calls
+        for (name, call), tally in self._calls.items():
+            message.tally.calls.setdefault(name, {})[call] = tally
+        self._steps, self._actions, self._metrics, self._calls = {}, {}, {}, {}
         self._unread |= self._coming
         self._coming, self._parts = {}, {}
         self._tally = message.tally

@@ -45,6 +45,7 @@ class StepMerge:
             tally = attempt.tally
             self._merged[name].merge(tally)
             done += 1 + len(tally.steps) + len(tally.actions) + len(tally.metrics)
+            done += sum(len(calls) for calls in tally.calls.values())
         if not self._rest:
             self.latest = self._merged
             self.passes += 1

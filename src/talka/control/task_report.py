@@ -28,7 +28,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class _Sent(msgspec.Struct, frozen=True):
-    counts: dict[str, int]
+    counts: dict[tuple[str, str | None], int]
     values: dict[str, int]
     last_window: int
 
@@ -39,8 +39,8 @@ class TaskReport:
     def __init__(self) -> None:
         self.windows = TaskWindows()
         self.sequence = 0
-        self._counts: dict[str, int] = {}
-        """Of each step, as far as it was acknowledged."""
+        self._counts: dict[tuple[str, str | None], int] = {}
+        """Of each step, and of each name of calls in it, as far as it was acknowledged."""
         self._values: dict[str, int] = {}
         """Of each metric likewise."""
         self._sent: dict[int, _Sent] = {}
@@ -52,20 +52,27 @@ class TaskReport:
         self.sequence += 1
         tallies = [attempt.tally for attempt in attempts if attempt.sequence]
         report: list[FromCore] = []
-        counts: dict[str, int] = {}
+        counts: dict[tuple[str, str | None], int] = {}
         values: dict[str, int] = {}
+
+        def tell(name: str, call: str | None, tallies: Sequence[StepTally], measured: bool) -> None:
+            counts[name, call] = count = sum(tally.seen for tally in tallies)
+            if everything or self._counts.get((name, call)) != count:
+                report.append(StepTotals(self.sequence, name, _merged_steps(tallies), measured, call))
+
         for measured in (True, False):
             for name, steps in _by_name(tally.steps if measured else tally.actions for tally in tallies).items():
-                counts[name] = count = sum(step.count for step in steps)
-                if everything or self._counts.get(name) != count:
-                    report.append(StepTotals(self.sequence, name, _merged_steps(steps), measured))
+                tell(name, None, steps, measured)
+        for name in dict.fromkeys(name for tally in tallies for name in tally.calls):
+            for call, calls in _by_name(tally.calls.get(name, {}) for tally in tallies).items():
+                tell(name, call, calls, measured=False)
         for name, metrics in _by_name(tally.metrics for tally in tallies).items():
             values[name] = count = sum(metric.values for metric in metrics)
             if everything or self._values.get(name) != count:
                 report.append(MetricTotals(self.sequence, name, _merged_metrics(metrics)))
         windows = self.windows.take()
         if blurred:
-            windows = [msgspec.structs.replace(one, response_time=one.response_time.blurred()) for one in windows]
+            windows = [window.blurred() for window in windows]
         report.append(
             Totals(
                 self.sequence,
@@ -130,12 +137,13 @@ def _merged_metrics(metrics: Sequence[MetricTally]) -> MetricTally:
 
 
 def _rest_of(tallies: Sequence[Tally]) -> Tally:
-    """Everything but steps, actions and metrics: they travel by themselves."""
+    """Everything but steps, actions, calls and metrics: they travel by themselves."""
     rests = [
         Tally(
             iterations=tally.iterations,
             started=tally.started,
             dropped=tally.dropped,
+            interrupted_iterations=tally.interrupted_iterations,
             exchanges=tally.exchanges,
             checks=tally.checks,
             generator=tally.generator,

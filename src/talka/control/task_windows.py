@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from talka.stats.windows import SPANS, Window
+from talka.stats.windows import COUNTERS_PER_REPORT, SPANS, Window
 from talka.wire.shards import WINDOWS_PER_REPORT
 
-COUNTERS_PER_REPORT: Final = 60_000
-"""Of all histograms of a report's windows: about half a frame, which leaves room for the generator's own."""
 LAG_LIMIT: Final = SPANS[0][1]
 """Windows by which a core may be behind the others before they are no longer held back for it."""
 WIDEST: Final = SPANS[-1][0]
@@ -64,7 +62,7 @@ class TaskWindows:
         taken: list[Window] = []
         counters = 0
         for window in self._waiting():
-            counters += len(window.response_time.counts)
+            counters += window.counters
             if taken and (counters > COUNTERS_PER_REPORT or len(taken) == WINDOWS_PER_REPORT):
                 break
             taken.append(window)

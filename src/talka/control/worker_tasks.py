@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import Final
 
 from talka.cluster.effects import Lane, Persist
@@ -24,7 +23,7 @@ from talka.wire.jobs import (
     TaskFacts,
     WantBlob,
 )
-from talka.wire.shards import BundleSource, FromCore, Refused, Source, Totals, UrlSource
+from talka.wire.shards import BundleSource, FromCore, Refused, Source, Totals, UrlSource, digest_of_url
 
 RESULT_PREFIX: Final = "result/"
 TASKS_LIMIT: Final = 512
@@ -234,7 +233,7 @@ class WorkerTasks:
         bundle = assign.bundle
         if assign.first + assign.count > assign.of or len(assign.iterations_done) != assign.count:
             return Refused("setup", f"shards {assign.first} and {assign.count - 1} more of {assign.of} do not exist")
-        if bundle.url and sha256(bundle.url.encode()).hexdigest() != bundle.digest:
+        if bundle.url and digest_of_url(bundle.url, bundle.request) != bundle.digest:
             return Refused("setup", "the digest of the job is not that of its URL: one of them was changed")
         if not self._verify(bundle.digest, bundle.signature):
             return Refused("setup", f"worker {self._name} runs nothing unsigned: no manager has signed this bundle")
@@ -266,7 +265,7 @@ class WorkerTasks:
     def _source(self, assign: Assign) -> Source:
         bundle = assign.bundle
         if bundle.url:
-            return UrlSource(bundle.url)
+            return UrlSource(bundle.url, bundle.request)
         self.bundles.use(bundle.digest)
         return BundleSource(f"blob:{bundle.digest}", bundle.digest, bundle.file, "", bundle.env)
 

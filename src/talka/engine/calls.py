@@ -1,26 +1,74 @@
-"""What a client must know of the step that calls it.
+"""What a client must know of the method that calls it, and tells it of every call.
 
 It travels in a context variable, so that steps of one layer, and tasks a step starts by itself, each find their own.
+See docs/decisions/0027 for what is counted.
 """
 
 from collections.abc import Container
 from contextvars import ContextVar
+from typing import Protocol
 
 from talka.errors import TalkaError
+from talka.stats.tally import Sample
+from talka.work.responses import Response
 
 
-class Call:
-    """One run of one step: when it should have started, and which answers it accepts beyond those below 400."""
+class CallRows(Protocol):
+    """Where the calls of one method are counted, by name; None is the method's own."""
 
-    __slots__ = ("intended_ns", "expect")
+    def answered(self, name: str | None, response: Response) -> Sample | None:
+        """The failure, where the answer is one."""
 
-    def __init__(self, intended_ns: int, expect: Container[int] = ()) -> None:
+    def failed(self, name: str | None, error: BaseException, intended_ns: int) -> Sample: ...
+
+    def cut(self, name: str | None) -> None: ...
+
+
+class NodeRun:
+    """One run of one method: when it should have started, which answers it accepts, and what its calls came to."""
+
+    __slots__ = ("intended_ns", "expect", "failure", "has_waited", "_rows")
+
+    def __init__(self, intended_ns: int, rows: CallRows, expect: Container[int] = ()) -> None:
         self.intended_ns = intended_ns
-        """Taken by the first exchange of the step, which sets it to 0: later ones start when they are made."""
+        """Taken by the first call, which sets it to 0: later ones start when they are made."""
         self.expect = expect
+        """Statuses of 400 and above that are no failure."""
+        self.failure: Sample | None = None
+        """Of the first call that failed."""
+        self.has_waited = False
+        """A call was answered or timed out: somebody waited for the target."""
+        self._rows = rows
+
+    @property
+    def has_called(self) -> bool:
+        return self.intended_ns == 0
+
+    def answered(self, name: str | None, response: Response) -> None:
+        self.has_waited = True
+        failure = self._rows.answered(name, response)
+        if failure is not None and self.failure is None:
+            self.failure = failure
+
+    def failed(self, name: str | None, error: BaseException, intended_ns: int) -> None:
+        """A call got no answer."""
+        failure = self._rows.failed(name, error, intended_ns)
+        self.has_waited = self.has_waited or failure.kind == "timeout"
+        if self.failure is None:
+            self.failure = failure
+
+    def cut(self, name: str | None) -> None:
+        """A call was interrupted."""
+        self._rows.cut(name)
 
 
-current_call: ContextVar[Call] = ContextVar("current_call")
+def checked_name(name: object) -> None:
+    """Refuses what cannot be the name of a call."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name={name!r} is not a text: it is the row under which the call is counted")
+
+
+current_call: ContextVar[NodeRun] = ContextVar("current_call")
 
 
 class ExchangeFailed(TalkaError):

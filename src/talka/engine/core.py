@@ -23,8 +23,8 @@ from talka.engine.rehearsal import rehearse
 from talka.engine.stage import SetupFailed, Stage, prepare_stage
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
 from talka.errors import Invalid, Untrusted
-from talka.stats.tally import Tally
-from talka.stats.windows import WINDOW_NS, Window
+from talka.stats.tally import StepTally, Tally
+from talka.stats.windows import COUNTERS_PER_REPORT, WINDOW_NS, Window
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import (
     WINDOWS_PER_REPORT,
@@ -94,7 +94,7 @@ class Core:
         self._acknowledged = asyncio.Event()
         self._acknowledged.set()
         self._sent_windows: list[Window] = []
-        self._sent_counts: dict[str, int] = {}
+        self._sent_counts: dict[tuple[str, str | None], int] = {}
         self._sent_values: dict[str, int] = {}
         self._recorder: Recorder | None = None
         self._started_at_ns = 0
@@ -159,7 +159,7 @@ class Core:
         await stage.tear_down(arm.settings.grace_ns)
         provided, failure = await stage.provided()
         recorder.finish()
-        while len(recorder.log.open_windows()) > WINDOWS_PER_REPORT:
+        while recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT) != recorder.log.open_windows():
             # An owner that was slow to acknowledge gets what is left piece by piece.
             await self._report()
             await self._acknowledged.wait()
@@ -225,18 +225,20 @@ class Core:
         tally.generator.max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._sequence += 1
         for name, step in (tally.steps | tally.actions).items():
-            if self._sent_counts.get(name) != step.count:
-                self._sent_counts[name] = step.count
-                self._send(StepTotals(self._sequence, name, step, measured=name in tally.steps))
+            self._send_row(name, None, step, measured=name in tally.steps)
+        for name, calls in tally.calls.items():
+            for call, row in calls.items():
+                self._send_row(name, call, row, measured=False)
         for name, metric in tally.metrics.items():
             if self._sent_values.get(name) != metric.values:
                 self._sent_values[name] = metric.values
                 self._send(MetricTotals(self._sequence, name, metric))
-        self._sent_windows = self._recorder.log.open_windows()[:WINDOWS_PER_REPORT]
+        self._sent_windows = self._recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT)
         rest = Tally(
             iterations=tally.iterations,
             started=tally.started,
             dropped=tally.dropped,
+            interrupted_iterations=tally.interrupted_iterations,
             exchanges=tally.exchanges,
             checks=tally.checks,
             generator=tally.generator,
@@ -254,10 +256,20 @@ class Core:
                 provided=provided or {},
                 failure=failure,
                 ended_at_ns=ended_at_ns,
-                notes=[self._executor.note] if final and self._executor is not None and self._executor.note else [],
+                notes=self._notes() if final else [],
             )
         )
         await self._writer.drain()
+
+    def _send_row(self, name: str, call: str | None, row: StepTally, *, measured: bool) -> None:
+        """What was counted for a step or for calls of it, if that has changed."""
+        if self._sent_counts.get((name, call)) != row.seen:
+            self._sent_counts[name, call] = row.seen
+            self._send(StepTotals(self._sequence, name, row, measured, call))
+
+    def _notes(self) -> list[str]:
+        own = [] if self._executor is None or self._executor.note is None else [self._executor.note]
+        return own + (self._recorder.notes if self._recorder is not None else [])
 
     async def _probe_lag(self) -> None:
         assert self._recorder is not None

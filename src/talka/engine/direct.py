@@ -21,7 +21,9 @@ from talka.work.dsl import Declaration, Workflow
 from talka.work.specs import NodeSpec, WorkflowSpec
 
 Kind = Literal["workflow", "clients", "http", "method", "call"]
-"""What an expression stands for: `self`, `self.client`, its `http`, a method of that, and what calling it returns."""
+"""What an expression stands for: `self`, `self.client`, its `http`, a method of that, and what calling it returns.
+
+`self.pause` is such a method too."""
 Kinds = Mapping[str, Kind | None]
 """Of names. None: anything."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -37,6 +39,8 @@ CONTEXT_TYPES: Final = ("ContextVar", "Context", "Token")
 UNREADABLE: Final = frozenset({"eval", "exec", "compile", "__import__", "setattr", "delattr"})
 REFLECTIVE: Final = frozenset({"getattr", "vars", "globals", "locals", "dir"})
 HOOKS: Final = ("client", "__getattr__", "__getattribute__", "__setattr__")
+PLAIN: Final = (FunctionType, staticmethod, classmethod, Declaration)
+"""What a class may have that does nothing but be there when it is asked for."""
 MAX_NODES: Final = 64
 MAX_ARGUMENTS: Final = 64
 TALKA: Final = Path(__file__).parents[1]
@@ -52,6 +56,8 @@ class Choice(NamedTuple):
     """Why it is this one."""
     keeps_last: frozenset[str] = frozenset()
     """The steps whose last response the users' code may ask for."""
+    changes_users: bool = True
+    """Whether the users' code may leave anything on its user, so that the next iteration would find it."""
 
 
 class Doubt(Exception):
@@ -74,7 +80,9 @@ def driver_for(spec: WorkflowSpec) -> Choice:
         return Choice("task", str(doubt), steps)
     finally:
         definitions_in.cache_clear()  # a core needs its memory for users
-    return Choice("direct", "its steps await nothing but self.client.http", frozenset(look.asked_for))
+    return Choice(
+        "direct", "its steps await nothing but self.client.http", frozenset(look.asked_for), look.changes_users
+    )
 
 
 def engine_for(spec: WorkflowSpec, setting: str) -> tuple[str, str]:
@@ -110,6 +118,7 @@ class Look:
         self._own_files: set[str] = set()
         self._seen: set[tuple[CodeType, frozenset[tuple[str, Kind | None]]]] = set()
         self.asked_for: set[str] = set()
+        self.changes_users = False
 
     def at_workflow(self, nodes: list[NodeSpec]) -> None:
         for home in self._workflow.__mro__:
@@ -117,6 +126,8 @@ class Look:
                 for hook in HOOKS:
                     if hook in vars(home):
                         raise Doubt(f"{home.__name__} has its own {hook}")
+                if "__init__" in vars(home) or "__new__" in vars(home):
+                    self.changes_users = True  # who knows what each user gets
         for node in nodes:
             function = node.function
             if not isinstance(function, FunctionType):
@@ -194,8 +205,9 @@ class Look:
             self.asked_for.add(name)
 
     def note_escape(self) -> None:
-        """Whoever has the workflow may ask for anything."""
+        """Whoever has the workflow may ask for anything, and change it."""
         self.asked_for |= self._steps
+        self.changes_users = True
 
 
 class Reading:
@@ -240,6 +252,8 @@ class Reading:
                 match self._kind(value), attr:
                     case "workflow", "client":
                         return "clients"
+                    case "workflow", "pause" if self._look.attribute("pause") is Workflow.pause:
+                        return "method"
                     case "clients", "http":
                         return "http"
                     case "http", _ if attr in METHODS:
@@ -339,6 +353,7 @@ class Reading:
         if not isinstance(node.ctx, ast.Load):
             if node.attr in ("client", "http"):
                 self._doubt(node, f"changes {ast.unparse(node)}")
+            self._look.changes_users = True
             return
         if node.attr == "__dict__":
             self._look.note_escape()
@@ -348,6 +363,8 @@ class Reading:
         self._judge_value(node, found)
         if isinstance(found, property) and isinstance(found.fget, FunctionType) and self._look.is_readable(found.fget):
             self._look.at_function(found.fget, [self._kind(node.value)], {})
+        elif self._kind(node.value) == "workflow" and not isinstance(found, PLAIN) and hasattr(type(found), "__get__"):
+            self._look.note_escape()  # a cached property, for instance, leaves its value on the user
 
     def _judge_value(self, node: ast.expr, value: object) -> None:
         if isinstance(value, ModuleType):
@@ -379,6 +396,8 @@ class Reading:
         if not is_followed:
             if "workflow" in positional or "workflow" in named.values():
                 self._look.note_escape()
+            if self._is_of_library(call.func, target):
+                self._look.note_escape()
             if is_coroutine_function(target):
                 self._doubt(call, f"calls {ast.unparse(call.func)}, a coroutine function of a library")
             return
@@ -393,6 +412,14 @@ class Reading:
             elif isinstance(found, classmethod):
                 positional = [None, *positional]
         self._look.at_function(cast(FunctionType, target), positional, named)
+
+    def _is_of_library(self, func: ast.expr, target: object) -> bool:
+        """Whether it is a method that the workflow has from a library other than this one."""
+        if not isinstance(func, ast.Attribute) or not isinstance(target, FunctionType):
+            return False
+        owner = func.value
+        is_own = self._kind(owner) == "workflow" or (isinstance(owner, ast.Call) and ast.unparse(owner) == "super()")
+        return is_own and target not in vars(Workflow).values()
 
     def _follow_class(self, found: type) -> None:
         """What its methods do may happen as soon as there is an object of it."""

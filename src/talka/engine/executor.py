@@ -35,7 +35,9 @@ class Executor:
         grace_ns: int,
         iterations_done: int = 0,
         think: Callable[[], int] | None = None,
+        renew: Callable[[VirtualUser], None] = lambda user: None,
     ) -> None:
+        self._renew = renew
         self._shard = shard
         self._iterations = iterations
         self._recorder = recorder
@@ -45,6 +47,7 @@ class Executor:
         self._think = think
         self._users: list[VirtualUser] = []
         self._under_way: set[asyncio.Task[None]] = set()
+        self._iterating = 0
         self._stopped = asyncio.Event()
         self.failure: str | None = None
         """Why it ended early, when the user's code is the reason."""
@@ -65,6 +68,7 @@ class Executor:
         self._timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
         iterations.on_used_up = self._used_up
+        iterations.renew = self._renewed
 
     async def run(self, origin_ns: int, start_at_ns: int) -> None:
         self._origin_ns = origin_ns
@@ -129,12 +133,19 @@ class Executor:
                 sleep_until(instant_ns)
 
     async def _finish(self) -> None:
+        ends_ns = monotonic_ns() + self._grace_ns
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=self._grace_ns / SECOND)
+        if self._shard.plan.model == "open" and not self._iterations.has_fresh_users:
+            for user in self._idle:  # they stayed between arrivals, and leave now
+                self._start(self._iterations.leave(user))
+            if self._under_way:
+                await asyncio.wait(self._under_way, timeout=max(0, ends_ns - monotonic_ns()) / SECOND)
         for task in list(self._under_way):
             task.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=LEFT_BEHIND_S)
+        self._recorder.tally.interrupted_iterations += self._iterating  # those that did not heed their cancellation
         self._recorder.vus = 0
         for user in self._users:
             user.close()
@@ -165,6 +176,14 @@ class Executor:
         self._users.append(user)
         return user
 
+    def _renewed(self, user: VirtualUser) -> None:
+        """The user's place is another user's from now on."""
+        try:
+            self._renew(user)
+        except Exception as error:  # noqa: BLE001 - the user's own __init__ may raise anything
+            self.failure = f"a further virtual user cannot be made: {described(error)}"
+            self.stop()
+
     # Closed: as many users as the plan wants, each in a loop.
 
     async def _run_closed(self) -> None:
@@ -194,18 +213,31 @@ class Executor:
             self._start(self._loop(user))
 
     async def _loop(self, user: VirtualUser) -> None:
-        tally, iterations = self._recorder.tally, self._iterations
+        iterations = self._iterations
         while user.position < self._wanted and not iterations.is_stopping and self._take(user):
             pulse = self._pulse()
             now = monotonic_ns()
             self._recorder.iteration(now)
-            if await iterations.run(user, now):
-                tally.iterations += 1
+            await self._iterate(user, now)
             if self._think is not None:
                 await self._pause(self._think())
             elif self._pulse() == pulse:
                 await asyncio.sleep(0)
+        if not iterations.has_fresh_users:
+            await iterations.leave(user)
         user.is_running = False
+
+    async def _iterate(self, user: VirtualUser, intended_ns: int) -> None:
+        tally = self._recorder.tally
+        self._iterating += 1
+        try:
+            if await self._iterations.run(user, intended_ns):
+                tally.iterations += 1
+        except asyncio.CancelledError:
+            tally.interrupted_iterations += 1
+            raise
+        finally:
+            self._iterating -= 1
 
     async def _pause(self, length_ns: int) -> None:
         """As long as that, or until the end."""
@@ -293,8 +325,7 @@ class Executor:
             now = monotonic_ns()
             tally.generator.start_lag.record((now - could_start_ns) // MICROSECOND)
             recorder.iteration(now)
-            if await self._iterations.run(user, intended_ns):
-                tally.iterations += 1
+            await self._iterate(user, intended_ns)
             waiting = self._timer is None and self._due_ns is not None and not self._stopped.is_set()
             if not waiting or self._due_ns is None or self._due_ns > monotonic_ns() - self._origin_ns:
                 break

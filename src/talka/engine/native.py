@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 from talka.errors import Invalid
 
 NAME: Final = "talka._native"
-INTERFACE: Final = 1
+INTERFACE: Final = 2
 """What this code expects of the extension. A binary that an older build left behind has another number."""
 
 

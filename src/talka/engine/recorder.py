@@ -1,17 +1,38 @@
 """Writes down what the steps of one shard did. Everything on the hot path of measuring is here."""
 
-from typing import Protocol
+from types import TracebackType
+from typing import Final, Protocol
 
-from talka.clock import MICROSECOND
-from talka.engine.calls import ExchangeFailed
-from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
-from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, Window, WindowLog
-from talka.work.responses import BrokenBody, HTTPResponse, Response
+from talka.clock import MICROSECOND, monotonic_ns
+from talka.engine.calls import ExchangeFailed, NodeRun
+from talka.engine.direct import is_users_own
+from talka.errors import Invalid
+from talka.stats.tally import (
+    CALL_NAMES_KEPT,
+    OTHER_CALLS,
+    CheckTally,
+    MetricKind,
+    MetricTally,
+    Sample,
+    StepTally,
+    Tally,
+)
+from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, StepWindow, Window, WindowLog
+from talka.work.responses import BrokenBody, HTTPResponse, NotJSON, Response
 from talka.work.specs import WorkflowSpec
 
-SAMPLE_CHARACTERS_LIMIT = 300
-FILLED_LIMIT = UNACKNOWLEDGED_LIMIT // 2
+SAMPLE_CHARACTERS_LIMIT: Final = 300
+FILLED_LIMIT: Final = UNACKNOWLEDGED_LIMIT // 2
 """Windows filled in after a stall: never so many that measured ones would be pushed out."""
+NAME_CHARACTERS_LIMIT: Final = 200
+"""Of a call's name, which is sent and kept as often as there are shards."""
+METRIC_NAMES_LIMIT: Final = 200
+METRIC_LIMIT: Final = 1e15
+"""Sums of such values stay exact to a few digits; beyond it is no measurement."""
+
+
+class BadMetric(Invalid):
+    """A value that cannot be counted under the name it was given."""
 
 
 class Source(Protocol):
@@ -21,7 +42,7 @@ class Source(Protocol):
         """Add to the tallies, and to the present window, all that was counted since the last time."""
 
     def close_window(self, window: Window) -> None:
-        """Add what windows tell: it comes often, and the rest can wait."""
+        """Add what windows tell of steps: it comes often, and the rest can wait. The whole is made of the steps."""
 
     def open_window(self, ends_ns: int) -> None:
         """The next window has begun. What is done at `ends_ns` or later is none of its business: `roll` first."""
@@ -37,10 +58,13 @@ class Recorder:
         self.tally = Tally(
             steps={node.name: StepTally() for node in spec.nodes if node.measured},
             actions={node.name: StepTally() for node in spec.every_node if node.kind != "check" and not node.measured},
-            checks={node.name: CheckTally() for node in spec.nodes if node.kind == "check"},
+            checks={node.name: CheckTally() for node in spec.every_node if node.kind == "check"},
             metrics={node.name: MetricTally(node.metric_kind) for node in spec.nodes if node.metric_kind},
         )
         self.exchanges = self.tally.exchanges
+        self.notes: list[str] = []
+        """What a reader of the result should know."""
+        self._names_left = CALL_NAMES_KEPT
         self.sources: list[Source] = []
         self.log = WindowLog()
         self.vus = 0
@@ -59,38 +83,83 @@ class Recorder:
             self.roll(now)
         self.tally.started += 1
 
-    def response(self, tally: StepTally, response: Response) -> None:
-        """A step returned a response: it was measured."""
-        done = response.done_ns
-        if done >= self.window_ends_ns:
-            self.roll(done)
-        response_us = (done - response.intended_ns) // MICROSECOND
-        tally.response_time.record(response_us)
-        tally.service_time.record((done - response.sent_ns) // MICROSECOND)
-        self._window.response_time.record(response_us)
-        if isinstance(response, HTTPResponse):
-            tally.saw_status(response.status)
-        if response.accepted:
+    def rows_of(self, node: str) -> "Rows":
+        """Where the calls of a method are counted."""
+        return Rows(self, node)
+
+    def ended(
+        self, name: str, tally: StepTally, now: int, intended_ns: int, failure: Sample | None, *, has_time: bool
+    ) -> None:
+        """A measured method ended, well or not."""
+        if now >= self.window_ends_ns:
+            self.roll(now)
+        steps = self._window.steps
+        step = steps.get(name)
+        if step is None:
+            step = steps[name] = StepWindow()
+        step.count += 1
+        if failure is None:
             tally.ok += 1
         else:
-            self.rejected(tally, response)
+            tally.fail(failure)
+            step.failed += 1
+            step.errors[failure.kind] = step.errors.get(failure.kind, 0) + 1
+        if has_time:
+            response_us = (now - intended_ns) // MICROSECOND
+            tally.response_time.record(response_us)
+            step.response_time.record(response_us)
 
-    def rejected(self, tally: StepTally, response: Response) -> None:
+    def sample(self, error: BaseException, now: int) -> Sample:
+        """What was raised, as it is shown."""
+        return Sample(now - self._origin_ns, kind_of(error), described(error))
+
+    def rejected(self, response: Response) -> Sample:
+        """An answer that counts as a failure, as it is shown."""
         if isinstance(response, HTTPResponse):
             text, status = printable(f"{response.method} {response.url} answered {response.status}"), response.status
         else:
             text, status = "the answer was not accepted", 0
-        tally.fail(Sample(response.done_ns - self._origin_ns, "status", text, status))
+        return Sample(response.done_ns - self._origin_ns, "status", text, status)
 
-    def error(self, tally: StepTally, error: BaseException, now: int, intended_ns: int) -> None:
-        """A step or an action raised."""
-        kind = kind_of(error)
-        if kind == "timeout" and isinstance(error, ExchangeFailed):
-            # Somebody waited that long: leaving it out would make a dying server look fast.
-            waited_us = (now - intended_ns) // MICROSECOND
-            tally.response_time.record(waited_us)
-            self._window.response_time.record(waited_us)
-        tally.fail(Sample(now - self._origin_ns, kind, described(error)))
+    def error(self, tally: StepTally, error: BaseException, now: int) -> None:
+        """What is not measured raised."""
+        tally.fail(self.sample(error, now))
+
+    def metric(self, name: str, value: float, kind: MetricKind) -> None:
+        """A number that a step told by itself."""
+        metrics = self.tally.metrics
+        found = metrics.get(name)
+        if found is None:
+            if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_LIMIT:
+                raise BadMetric(
+                    f"{name!r} is no name of a metric: a text of 1 to {NAME_CHARACTERS_LIMIT} characters is"
+                )
+            if len(metrics) >= METRIC_NAMES_LIMIT:
+                raise BadMetric(f"there are {METRIC_NAMES_LIMIT} metrics already, so {name!r} cannot be one more")
+            found = metrics[name] = MetricTally(kind)
+        if found.kind != kind:
+            raise BadMetric(f"the metric {name!r} is a {found.kind} and cannot be a {kind} too")
+        found.add(number(value))
+
+    def new_row(self, node: str, name: str) -> tuple[str, StepTally]:
+        """For calls under a name that was not seen in this method before, or for those that are too many."""
+        rows = self.tally.calls.setdefault(node, {})
+        name = printable(name)[:NAME_CHARACTERS_LIMIT]
+        if name != node and name not in rows:
+            if self._names_left == 0:
+                if OTHER_CALLS not in rows:
+                    self._note(
+                        f"{node} makes calls under more names than the {CALL_NAMES_KEPT} that are kept: others, such as"
+                        f" {name!r}, are counted as {OTHER_CALLS}; leave ids out of name="
+                    )
+                name = OTHER_CALLS
+            else:
+                self._names_left -= 1
+        return name, rows.setdefault(name, StepTally())
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def check_failed(self, name: str, text: str, now: int) -> None:
         self.tally.checks[name].fail(Sample(now - self._origin_ns, "check", printable(text)))
@@ -127,6 +196,8 @@ class Recorder:
         window, exchanges = self._window, self.exchanges
         for source in self.sources:
             source.close_window(window)
+        for step in window.steps.values():
+            window.response_time.merge(step.response_time)
         window.vus = max(window.vus, self.vus)
         window.started = self.tally.started - self._started_before
         window.requests = exchanges.requests - self._requests_before
@@ -144,30 +215,99 @@ class Recorder:
             source.open_window(self.window_ends_ns)
 
 
+class Rows:
+    """The calls of one method, by name."""
+
+    __slots__ = ("_recorder", "_node", "_rows")
+
+    def __init__(self, recorder: Recorder, node: str) -> None:
+        self._recorder = recorder
+        self._node = node
+        self._rows: dict[str | None, StepTally] = {}
+        """By the names that were kept, so there are no more of them."""
+
+    def row(self, name: str | None) -> StepTally:
+        row = self._rows.get(name)
+        if row is None:
+            kept, row = self._recorder.new_row(self._node, self._node if name is None else name)
+            if name is None or kept == name:  # names that are folded or cut short could be any number
+                self._rows[name] = row
+        return row
+
+    def answered(self, name: str | None, response: Response) -> Sample | None:
+        row = self._rows.get(name) or self.row(name)
+        done_ns = response.done_ns
+        row.response_time.record((done_ns - response.intended_ns) // MICROSECOND)
+        row.service_time.record((done_ns - response.sent_ns) // MICROSECOND)
+        if isinstance(response, HTTPResponse):
+            row.saw_status(response.status)
+        if response.accepted:
+            row.ok += 1
+            return None
+        failure = self._recorder.rejected(response)
+        row.fail(failure)
+        return failure
+
+    def failed(self, name: str | None, error: BaseException, intended_ns: int) -> Sample:
+        row = self.row(name)
+        now = monotonic_ns()
+        failure = self._recorder.sample(error, now)
+        if failure.kind == "timeout":
+            # Somebody waited that long: leaving it out would make a dying server look fast.
+            row.response_time.record((now - intended_ns) // MICROSECOND)
+        row.fail(failure)
+        return failure
+
+    def cut(self, name: str | None) -> None:
+        self.row(name).interrupted += 1
+
+
+def has_time(run: NodeRun, failure: Sample | None) -> bool:
+    """Whether the time of a run counts: somebody waited for the target, or nothing went wrong. Docs: decision 27."""
+    return run.has_waited or failure is None
+
+
+def number(value: object) -> float:
+    """What a metric was given, if it can be counted."""
+    counted = float(value)  # type: ignore[arg-type] # what cannot be a number raises, and the step has failed
+    if not abs(counted) <= METRIC_LIMIT:  # also for NaN
+        raise ValueError(f"a metric cannot count {counted}: values go up to {METRIC_LIMIT:g}")
+    return counted
+
+
 def kind_of(error: BaseException) -> str:
     if isinstance(error, ExchangeFailed):
         return error.kind
     if isinstance(error, AssertionError):
         return "check"
-    if isinstance(error, BrokenBody):
+    if isinstance(error, BrokenBody) and not isinstance(error, NotJSON):
         return "protocol"
     return "exception"
 
 
 def described(error: BaseException) -> str:
-    """One line: what was raised and the deepest line of it that is known."""
+    """One line: what was raised, and the deepest line of the users' own code that it came from."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - the user's own __str__ may raise anything
         text = ""
     if not isinstance(error, ExchangeFailed | BrokenBody):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        trace = error.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        if trace is not None:
-            text = f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+    if kind_of(error) in ("exception", "check") and (place := place_of(error.__traceback__)):
+        text = f"{text[: max(0, SAMPLE_CHARACTERS_LIMIT - len(place) - 3)]} ({place})"
     return printable(text)
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """File and line of the deepest frame that is the users' own; the deepest of all where none is."""
+    own = deepest = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        deepest = f"{file}:{trace.tb_lineno}"
+        if is_users_own(file):
+            own = deepest
+        trace = trace.tb_next
+    return own or deepest
 
 
 def printable(text: str) -> str:

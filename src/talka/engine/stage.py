@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from talka.clock import SECOND, monotonic_ns
 from talka.engine import native
-from talka.engine.calls import Call, current_call
+from talka.engine.calls import NodeRun, current_call
 from talka.engine.clients.http import HTTPEngine, Trace
 from talka.engine.direct import Choice, driver_for
 from talka.engine.driven import DrivenExecutor
@@ -17,9 +18,10 @@ from talka.engine.feeds import cursors_for, load_feeds
 from talka.engine.prepare import Arguments, prepare, urls_in
 from talka.engine.recorder import Recorder, described
 from talka.engine.steps import Iterations, VirtualUser
-from talka.engine.users import ShardClients, provided_values, received_values
+from talka.engine.users import ShardClients, ShardHooks, UserClients, provided_values, received_values
 from talka.errors import Invalid
 from talka.version import VERSION
+from talka.work.dsl import BoundStep, Workflow
 from talka.work.feeds import Cursor
 from talka.work.load import Shard
 from talka.work.specs import NodeSpec, WorkflowSpec
@@ -41,9 +43,11 @@ class Stage:
         received: Mapping[str, Mapping[str, Any]],
         cursors: Mapping[str, Cursor],
         think: Callable[[], int] | None,
+        hooks: ShardHooks,
         choice: Choice | None,
     ) -> None:
         self.spec = spec
+        self._hooks = hooks
         self.recorder = recorder
         self.think = think
         self._choice = choice
@@ -56,11 +60,32 @@ class Stage:
         self._cursors = cursors
         self._context: dict[str, Any] = dict(pair for values in received.values() for pair in values.items())
         self._first: VirtualUser | None = None
+        self._step_names = [node.name for node in spec.nodes if node.kind == "step"]
 
     def new_user(self, position: int) -> VirtualUser:
-        user = self.iterations.new_user(position, self.clients.new(), self._context, self._received)
-        vars(user.workflow).update(self._cursors)
-        return user
+        clients = self.clients.new()
+        workflow = self._new_workflow(clients)
+        close: Callable[[], None] = getattr(clients.http, "close", lambda: None)
+        return VirtualUser(position, workflow, self._steps_of(workflow), close)
+
+    def renew(self, user: VirtualUser) -> None:
+        """Another user takes the place: a new object and no cookies. Connections stay, unless they are to be fresh."""
+        clients = cast(UserClients, user.workflow.client)
+        clients.http.forget(connections=self.spec.connections == "fresh", cookies=self.spec.has_fresh_users)
+        if self.spec.has_fresh_users:
+            user.workflow = self._new_workflow(clients)
+            user.steps = self._steps_of(user.workflow)
+            user.has_begun = False
+
+    def _new_workflow(self, clients: UserClients) -> Workflow:
+        workflow = self.spec.workflow()
+        vars(workflow).update(
+            self._cursors, client=clients, context=self._context, received=self._received, _hooks=self._hooks
+        )
+        return workflow
+
+    def _steps_of(self, workflow: Workflow) -> dict[str, BoundStep[Any]]:
+        return {name: getattr(workflow, name) for name in self._step_names}
 
     async def set_up(self) -> None:
         """Find the addresses and authorities of the targets, make a first user, run the setup methods."""
@@ -86,8 +111,7 @@ class Stage:
                 async with asyncio.timeout(grace_ns / SECOND):
                     await self._run_once(node, self._first)
             except Exception as error:  # noqa: BLE001 - users' code may raise anything
-                now = monotonic_ns()
-                self.recorder.error(self.recorder.tally.actions[node.name], error, now, now)
+                self.recorder.error(self.recorder.tally.actions[node.name], error, monotonic_ns())
 
     def executor(self, shard: Shard, *, grace_ns: int, iterations_done: int = 0) -> Executor:
         """What runs the users. Make it once, after `set_up`."""
@@ -97,11 +121,14 @@ class Stage:
                 *parts,
                 new_driver=partial(native.new_driver, self._engine),
                 keeps_last=self._choice.keeps_last,
+                changes_users=self._choice.changes_users,
+                fresh_connections=self.spec.connections == "fresh",
                 grace_ns=grace_ns,
                 iterations_done=iterations_done,
                 think=self.think,
+                renew=self.renew,
             )
-        return Executor(*parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think)
+        return Executor(*parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think, renew=self.renew)
 
     @property
     def engine(self) -> str:
@@ -115,7 +142,7 @@ class Stage:
         await self._engine.close()
 
     async def _run_once(self, node: NodeSpec, user: VirtualUser) -> None:
-        current_call.set(Call(0))
+        current_call.set(NodeRun(monotonic_ns(), self.recorder.rows_of(node.name)))
         result = node.function(user.workflow, **self._arguments.get(node.name, {}))
         if node.is_async:
             await result
@@ -133,6 +160,8 @@ def prepare_stage(
     engine: str = "auto",
 ) -> Stage:
     """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
+    # The load may be another than the file's, and with it whether arrivals are fresh users.
+    spec = replace(spec, plan=shard.plan)
     arguments = prepare(spec)
     received = received_values(spec, values)
     cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)
@@ -148,5 +177,6 @@ def prepare_stage(
     random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
     pause = spec.think
     think = None if pause is None else lambda: pause.draw_ns(random)
+    hooks = ShardHooks(recorder, clients_engine, random)
     choice = driver_for(spec) if is_native else None
-    return Stage(spec, arguments, recorder, clients_engine, received, cursors, think, choice)
+    return Stage(spec, arguments, recorder, clients_engine, received, cursors, think, hooks, choice)

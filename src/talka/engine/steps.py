@@ -1,31 +1,24 @@
 """One iteration of one virtual user: its steps, layer by layer."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from talka.clock import monotonic_ns
-from talka.engine.calls import Call, current_call
-from talka.engine.recorder import Recorder, described
-from talka.stats.tally import StepTally
-from talka.work.clients import Clients
-from talka.work.dsl import BoundStep, Workflow
+from talka.engine.calls import NodeRun, current_call
+from talka.engine.recorder import Recorder, described, has_time, number
+from talka.stats.tally import Sample, StepTally
+from talka.work.dsl import BoundStep, Skip, Workflow
 from talka.work.feeds import FeedUsedUp
-from talka.work.responses import Response
 from talka.work.specs import NodeSpec, WorkflowSpec
 
-METRIC_LIMIT = 1e15
-"""Sums of such values stay exact to a few digits; beyond it is no measurement."""
-
-
-class StepReturnedNothing(Exception):
-    """A measured step gave back something that is not a response, so there is nothing to measure."""
+HOOK_KINDS = ("on_start", "on_stop")
 
 
 class VirtualUser:
     """One user: a workflow object of its own, with its own client. `position` is its place in the shard."""
 
-    __slots__ = ("position", "workflow", "steps", "iterations_left", "is_running", "close")
+    __slots__ = ("position", "workflow", "steps", "iterations_left", "is_running", "has_begun", "is_used", "close")
 
     def __init__(self, position: int, workflow: Workflow, steps: dict[str, BoundStep[Any]], close: Callable[[], None]):
         self.position = position
@@ -34,15 +27,31 @@ class VirtualUser:
         self.iterations_left = -1
         """Below 0: no limit of its own."""
         self.is_running = False
+        self.has_begun = False
+        """Its `@on_start` methods went well."""
+        self.is_used = False
+        """It has run an iteration."""
         self.close = close
 
 
 class Node:
     """A node of the graph, ready to run: its prepared arguments and where its results go."""
 
-    __slots__ = ("name", "kind", "function", "is_async", "after", "inputs", "arguments", "measured", "expect", "tally")
+    __slots__ = (
+        "name",
+        "kind",
+        "function",
+        "is_async",
+        "after",
+        "inputs",
+        "arguments",
+        "measured",
+        "expect",
+        "tally",
+        "rows",
+    )
 
-    def __init__(self, spec: NodeSpec, arguments: Mapping[str, Any], tally: StepTally) -> None:
+    def __init__(self, spec: NodeSpec, arguments: Mapping[str, Any], tally: StepTally, recorder: Recorder) -> None:
         self.name = spec.name
         self.kind = spec.kind
         self.function = spec.function
@@ -53,79 +62,142 @@ class Node:
         self.measured = spec.measured
         self.expect = spec.expect
         self.tally = tally
+        self.rows = recorder.rows_of(spec.name)
+
+
+class Iteration:
+    """How far one iteration has come."""
+
+    __slots__ = ("results", "passed", "is_over")
+
+    def __init__(self) -> None:
+        self.results: dict[str, Any] = {}
+        """What methods returned, by their names."""
+        self.passed: set[str] = set()
+        """Methods that were skipped: what takes their value is skipped too, what only comes after them runs."""
+        self.is_over = False
+        """A feed has no row left for it."""
 
 
 class Iterations:
     """Runs iterations for every virtual user of a shard."""
 
     def __init__(self, spec: WorkflowSpec, arguments: Mapping[str, Mapping[str, Any]], recorder: Recorder) -> None:
-        self._spec = spec
         self._recorder = recorder
         tallies = recorder.tally.steps | recorder.tally.actions
-        self.layers = [
-            [Node(node, arguments.get(node.name, {}), tallies.get(node.name, StepTally())) for node in layer]
-            for layer in spec.layers
-        ]
+
+        def made(nodes: Sequence[NodeSpec]) -> list[Node]:
+            return [
+                Node(node, arguments.get(node.name, {}), tallies.get(node.name, StepTally()), recorder)
+                for node in nodes
+            ]
+
+        self.layers = [made(layer) for layer in spec.layers]
+        self.starts, self.stops = made(spec.starts), made(spec.stops)
+        self.has_fresh_users = spec.has_fresh_users
+        self.is_renewing = spec.has_fresh_users or spec.connections == "fresh"
+        """Whether a user is made ready again before each of its iterations but the first."""
         self.keeps_last = bool(spec.provides)
         self.last: dict[str, Any] = {}
         """The shard's last response of each step, for `Provide` methods."""
         self.is_stopping = False
-        """Once set, steps under way end and no further one starts."""
+        """Once set, iterations under way end and no further one starts."""
         self.on_used_up: Callable[[str], None] = lambda text: None
         """Told when a feed has no row left for a user."""
-
-    def new_user(
-        self, position: int, clients: Clients, context: dict[str, Any], received: Mapping[str, Mapping[str, Any]]
-    ) -> VirtualUser:
-        workflow = self._spec.workflow()
-        workflow.client = clients
-        workflow.context = context
-        workflow.received = received
-        steps = {node.name: getattr(workflow, node.name) for node in self._spec.nodes if node.kind == "step"}
-        close: Callable[[], None] = getattr(clients.http, "close", lambda: None)
-        return VirtualUser(position, workflow, steps, close)
+        self.renew: Callable[[VirtualUser], None] = lambda user: None
+        """Makes another user out of one that has run, if users are fresh; and takes its connections, if they are."""
 
     async def run(self, user: VirtualUser, intended_ns: int) -> bool:
-        """One iteration, meant to start at `intended_ns`. False when it was cut short because the shard is ending."""
-        results: dict[str, Any] = {}
+        """One iteration, meant to start at `intended_ns`. False when there was no row left for it."""
+        if user.is_used and self.is_renewing:
+            self.renew(user)
+        user.is_used = True
+        iteration = Iteration()
+        if self.starts and not user.has_begun:
+            if not await self._run_hooks(self.starts, user, intended_ns, iteration):
+                return self._give_up(iteration)
+            user.has_begun = True
+            intended_ns = monotonic_ns()
         for layer in self.layers:
-            if self.is_stopping:
-                return False
             if len(layer) == 1:
-                await self._run_node(layer[0], user, results, intended_ns)
+                await self._run_node(layer[0], user, iteration, intended_ns)
             else:
                 async with asyncio.TaskGroup() as group:
                     for node in layer:
-                        group.create_task(self._run_node(node, user, results, intended_ns))
+                        group.create_task(self._run_node(node, user, iteration, intended_ns))
+            if iteration.is_over:
+                return False
             intended_ns = 0  # later layers are due when the one before them is done
+        if self.stops and self.has_fresh_users:
+            await self.leave(user)
         return True
 
-    async def _run_node(self, node: Node, user: VirtualUser, results: dict[str, Any], intended_ns: int) -> None:
+    async def leave(self, user: VirtualUser) -> None:
+        """The user's last methods, if it ever began."""
+        if self.stops and (user.has_begun or not self.starts) and user.is_used:
+            user.has_begun = False
+            await self._run_hooks(self.stops, user, monotonic_ns(), Iteration())
+
+    async def _run_hooks(
+        self, hooks: Sequence[Node], user: VirtualUser, intended_ns: int, iteration: Iteration
+    ) -> bool:
+        """One after the other, each due when the one before it is done. False as soon as one failed."""
+        for node in hooks:
+            await self._run_node(node, user, iteration, intended_ns)
+            if node.name not in iteration.results and node.name not in iteration.passed:
+                return False
+            intended_ns = 0
+        return True
+
+    def _give_up(self, iteration: Iteration) -> bool:
+        """The user could not begin: its steps have nothing to do."""
+        if iteration.is_over:
+            return False
+        for layer in self.layers:
+            for node in layer:
+                self.count_skipped(node)
+        return True
+
+    async def _run_node(self, node: Node, user: VirtualUser, iteration: Iteration, intended_ns: int) -> None:
+        results, passed = iteration.results, iteration.passed
         for name in node.after:
             if name not in results:
-                return  # what it waits for failed in this iteration
+                if name not in passed:
+                    self.count_skipped(node)  # what it waits for failed in this iteration
+                    return
+                if name in node.inputs:
+                    self.count_skipped(node)
+                    passed.add(node.name)
+                    return
         arguments = node.arguments
         if node.inputs:
             arguments = {**arguments, **{name: results[name] for name in node.inputs}}
-        if node.kind == "check":
-            await self._run_check(node, user, arguments)
-            return
         if not intended_ns:
             intended_ns = monotonic_ns()
-        current_call.set(Call(intended_ns, node.expect))
+        run = NodeRun(intended_ns, node.rows, node.expect)
+        current_call.set(run)
         try:
             result = node.function(user.workflow, **arguments)
             if node.is_async:
                 result = await result
-            self.count(node, result)
+            if node.kind == "check":
+                self.count_verdict(node, result)
+                return
+            has_value = self.count(node, run, result, intended_ns)
+        except Skip:
+            self.count_skipped(node)
+            has_value = False
         except asyncio.CancelledError as error:
             if is_being_cancelled():
-                node.tally.interrupted += 1
+                node.tally.interrupted += node.kind != "check"
                 raise
-            self.count_error(node, error, intended_ns)
+            self.count_error(node, run, error, intended_ns, iteration)
             return
         except Exception as error:  # noqa: BLE001 - users' code may raise anything; it is counted and the user goes on
-            self.count_error(node, error, intended_ns)
+            self.count_error(node, run, error, intended_ns, iteration)
+            return
+        if not has_value:
+            passed.add(node.name)
             return
         results[node.name] = result
         if node.kind == "step":
@@ -133,39 +205,39 @@ class Iterations:
             if self.keeps_last:
                 self.last[node.name] = result
 
-    async def _run_check(self, node: Node, user: VirtualUser, arguments: Mapping[str, Any]) -> None:
-        try:
-            verdict = node.function(user.workflow, **arguments)
-            if node.is_async:
-                verdict = await verdict
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
-                raise
-            verdict = error
-        except Exception as error:  # noqa: BLE001 - users' code may raise anything; it is counted and the user goes on
-            verdict = error
-        self.count_verdict(node, verdict)
-
     # What came of a node, however it was run.
 
-    def count(self, node: Node, result: Any) -> None:
-        """It returned. Raises when that is nothing to count."""
+    def count(self, node: Node, run: NodeRun, result: Any, intended_ns: int) -> bool:
+        """It returned. False when that means it was skipped: it called nothing and gave nothing."""
         if node.measured:
-            if not isinstance(result, Response):
-                raise StepReturnedNothing(f"{node.name} returned {type(result).__name__}, not a client's response")
-            self._recorder.response(node.tally, result)
-            return
+            if result is None and not run.has_called and node.kind == "step":
+                self.count_skipped(node)
+                return False
+            self._ended(node, run, intended_ns, run.failure)
+            # A step with a failed call has failed, but what it returned is there for those that come after it.
+            return True
         if node.kind == "metric" and result is not None:
             self._recorder.tally.metrics[node.name].add(number(result))
         node.tally.ok += 1
+        return True
 
-    def count_error(self, node: Node, error: BaseException, intended_ns: int) -> None:
+    def count_skipped(self, node: Node) -> None:
+        if node.kind != "check":
+            node.tally.skipped += 1
+
+    def count_error(
+        self, node: Node, run: NodeRun, error: BaseException, intended_ns: int, iteration: Iteration
+    ) -> None:
         """It raised. A feed without further rows is no error: the shard ends."""
         if isinstance(error, FeedUsedUp):
-            self.is_stopping = True
+            self.is_stopping = iteration.is_over = True
             self.on_used_up(str(error))
+        elif node.kind == "check":
+            self.count_verdict(node, error)
+        elif node.measured:
+            self._ended(node, run, intended_ns, run.failure or self._recorder.sample(error, monotonic_ns()))
         else:
-            self._recorder.error(node.tally, error, monotonic_ns(), intended_ns)
+            self._recorder.error(node.tally, error, monotonic_ns())
 
     def count_verdict(self, node: Node, verdict: Any) -> None:
         """A check returned this, or raised it."""
@@ -176,16 +248,13 @@ class Iterations:
         else:
             self._recorder.tally.checks[node.name].passed += 1
 
+    def _ended(self, node: Node, run: NodeRun, intended_ns: int, failure: Sample | None) -> None:
+        self._recorder.ended(
+            node.name, node.tally, monotonic_ns(), intended_ns, failure, has_time=has_time(run, failure)
+        )
+
 
 def is_being_cancelled() -> bool:
     """Whether a cancellation came from outside: awaiting something cancelled raises the same error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def number(value: Any) -> float:
-    """What a metric returned, if it can be counted."""
-    counted = float(value)
-    if not abs(counted) <= METRIC_LIMIT:  # also for NaN
-        raise ValueError(f"a metric cannot count {counted}: values go up to {METRIC_LIMIT:g}")
-    return counted

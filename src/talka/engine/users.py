@@ -1,19 +1,26 @@
 """What the virtual users of a shard are given, and what the shard hands on: clients, and values between workflows."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from random import Random
 from typing import Any
 
 import msgspec
 
 from talka.engine.clients.custom import CustomClient
 from talka.engine.clients.http import HTTPEngine
-from talka.engine.recorder import described
+from talka.engine.recorder import Recorder, described
 from talka.errors import Invalid
+from talka.stats.tally import MetricKind
 from talka.wire.shards import VALUE_LIMIT_BYTES
+from talka.work.feeds import Between, between
 from talka.work.specs import WorkflowSpec
 
 VALUES_LIMIT_BYTES = 2 * VALUE_LIMIT_BYTES
 """The most one workflow may hand on: its last report must carry all of it in one frame."""
+
+
+PAUSES_KEPT = 256
+"""Lengths of pauses that are read once; those computed anew each time must not fill memory."""
 
 
 class Unheard:
@@ -34,6 +41,28 @@ class UserClients:
         self.http = engine.new_client()
         # What users await may be done at once: such a call is no sign that the event loop has run.
         self.custom = CustomClient(Unheard())
+
+
+class ShardHooks:
+    """What `self.pause` and `self.metric` of the users of a shard reach."""
+
+    def __init__(self, recorder: Recorder, engine: HTTPEngine, random: Random) -> None:
+        self._recorder = recorder
+        self._engine = engine
+        self._random = random
+        self._pauses: dict[tuple[str | float, str | float | None], Between] = {}
+
+    def pause(self, low: str | float, high: str | float | None = None) -> Awaitable[None]:
+        found = self._pauses.get((low, high))
+        if found is None:
+            found = between(low, low if high is None else high, what="pause")
+            if len(self._pauses) >= PAUSES_KEPT:
+                self._pauses.clear()
+            self._pauses[low, high] = found
+        return self._engine.pause(found.draw_ns(self._random))
+
+    def metric(self, name: str, value: float, kind: MetricKind) -> None:
+        self._recorder.metric(name, value, kind)
 
 
 class ShardClients:

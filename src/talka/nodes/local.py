@@ -26,10 +26,20 @@ from talka.errors import Invalid
 from talka.ids import new_job_id
 from talka.report.document import Meta, ResultDocument, build
 from talka.version import VERSION
-from talka.wire.shards import BundleSource, FileSource, FromCore, MemorySource, Settings, Source, UrlSource
+from talka.wire.shards import (
+    PLAIN_GET,
+    BundleSource,
+    FileSource,
+    FromCore,
+    MemorySource,
+    Settings,
+    Source,
+    UrlRequest,
+    UrlSource,
+)
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration
-from talka.work.inspection import inspect_workflows, names_for_thresholds
+from talka.work.inspection import names_for_thresholds
 from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import parse_threshold
 
@@ -74,8 +84,8 @@ class LocalJob:
         for spec in self.specs:
             prepare(spec)
             load_feeds(spec)
-        nodes = [node for spec in self.specs for node in spec.nodes]
-        thresholds = [parse_threshold(rule, **names_for_thresholds(nodes)) for rule in options.thresholds]
+        names = names_for_thresholds({spec.name: spec.nodes for spec in self.specs})
+        thresholds = [parse_threshold(rule, **names) for rule in options.thresholds]
         self.spec: JobSpec = plan_load_job(
             self.specs,
             job=new_job_id(random.SystemRandom()),
@@ -195,8 +205,8 @@ def job_from_file(path: str, names: Sequence[str], options: LocalOptions) -> Loc
     return LocalJob(source, select(load(FileSource(path)), names, path), options)
 
 
-def job_from_url(url: str, options: LocalOptions) -> LocalJob:
-    source = UrlSource(url)
+def job_from_url(url: str, options: LocalOptions, request: UrlRequest = PLAIN_GET) -> LocalJob:
+    source = UrlSource(url, request)
     return LocalJob(source, load(source), options)
 
 
@@ -212,7 +222,7 @@ async def run_workflows(
     key = new_job_id(random.SystemRandom())
     in_memory[key] = tuple(workflows)
     try:
-        specs = inspect_workflows(workflows)
+        specs = load(MemorySource(key))
         # One thread is one core: others would only fight for the interpreter's lock.
         job = LocalJob(MemorySource(key), specs, msgspec.structs.replace(options, cores=1))
         return await job.run(handle_signals=handle_signals)

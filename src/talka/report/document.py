@@ -3,7 +3,9 @@
 Its fields are promised: later versions add some and change none.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -13,12 +15,13 @@ from talka.control.shard_run import LostShard
 from talka.errors import Invalid
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
-from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally
-from talka.stats.windows import Span
+from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally, add_counts
+from talka.stats.windows import Span, StepWindow, Timeline
+from talka.work.failures import Failures, of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan
 from talka.work.outcome import Facts, Outcome, decide
-from talka.work.specs import Outlined
+from talka.work.specs import Node, NodeOutline, Outlined
 
 SCHEMA: Final = "talka.result/1"
 SECOND: Final = 1_000_000_000
@@ -32,6 +35,16 @@ NATIVE_LATE_START_MS: Final = 1.0
 """The native engine's are good to some tens of microseconds."""
 PLAN_POINTS: Final = 1000
 """At which a plan is looked at for its mean."""
+MEASURES: Final = 2
+"""Every call has a name and a row, and a step's response time is that of all its calls. Before, 1, it was that of the
+response it returned."""
+STEP_ROWS: Final = 300
+"""Of a step over time: as many as a picture can show."""
+WORKFLOW_ROWS: Final = 6_000
+"""Of all steps of a workflow. Where there are many, each has fewer."""
+STEP_ROWS_AT_LEAST: Final = 20
+ROW_WIDTHS_S: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400)
+"""Every one of which is a whole part, or a multiple, of the spans of a timeline."""
 
 
 class BadResult(Invalid):
@@ -59,6 +72,8 @@ class Totals(msgspec.Struct, frozen=True):
     dropped_iterations: int
     connections: int
     reconnects: int
+    interrupted_iterations: int = 0
+    """Iterations that began and were cut off before their end."""
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -81,7 +96,27 @@ class ErrorSample(msgspec.Struct, frozen=True):
     text: str
 
 
+class Call(msgspec.Struct, frozen=True):
+    """Calls of one name in one method, each from the instant its user wanted it."""
+
+    name: str
+    count: int
+    ok: int
+    failed: int
+    interrupted: int
+    rate_per_s: float
+    response_time_ms: Times | None
+    service_time_ms: Times | None
+    status_codes: dict[str, int]
+    errors: dict[str, int]
+    samples: list[ErrorSample]
+    histogram: str | None
+    service_histogram: str | None
+
+
 class Step(msgspec.Struct, frozen=True):
+    """Runs of one method. Service times and status codes are those of all its calls."""
+
     name: str
     measured: bool
     count: int
@@ -98,6 +133,10 @@ class Step(msgspec.Struct, frozen=True):
     """Response times in microseconds, HdrHistogram V2, compressed, base64."""
     service_histogram: str | None
     tags: dict[str, str]
+    skipped: int = 0
+    """Runs that did nothing, on purpose or because what they wait for gave nothing: in no other count."""
+    calls: list[Call] = []
+    """By name, where they have others than the method's own, or where a run made several."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -156,6 +195,7 @@ class Workflow(msgspec.Struct, frozen=True):
     """How many there were on average (closed model)."""
     timeline: list[StepRow] = []
     """By step and stretch of time; empty in results that have none."""
+    interrupted_iterations: int = 0
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -258,7 +298,6 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
     """The document of a job that has ended."""
-    duration_s = job.elapsed_ns(job.ended_ns) / SECOND
     tally = job.tally()
     verdicts = job.verdicts(job.ended_ns)
     outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
@@ -270,8 +309,8 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
         exit_code=int(outcome.exit_code),
         reasons=outcome.reasons,
         started_at=meta.started_at,
-        duration_s=round(duration_s, 3),
-        totals=totals_of(tally, duration_s),
+        duration_s=round(job.elapsed_ns(job.ended_ns) / SECOND, 3),
+        totals=totals_of(tally, job.span_ns(job.ended_ns) / SECOND),
         workflows=[workflow_of(job, run, by_name[name]) for name, run in job.workflows.items()],
         thresholds=[
             Threshold(verdict.rule, verdict.value, verdict.passed, workflow, verdict.shown)
@@ -283,6 +322,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
         start_skew_ms=start_skew_ms(job),
         generator=generator,
         warnings=[*meta.warnings, *warnings_of(job, specs, generator)],
+        measures=MEASURES,
     )
 
 
@@ -309,6 +349,7 @@ def outcome_of(job: LoadJob, tally: Tally, passed: Sequence[bool], allow_partial
             timed_out=any(run.state is TaskState.TIMEOUT for run in job.workflows.values()),
             lost_shards=len(job.lost),
             unfinished_workflows=sum(run.state in unfinished for run in job.workflows.values()),
+            fruitless=tuple(name for name, run in job.workflows.items() if is_fruitless(run.tally())),
             setup_failed=setup,
             unreachable=unreachable,
             allow_partial=allow_partial,
@@ -316,7 +357,14 @@ def outcome_of(job: LoadJob, tally: Tally, passed: Sequence[bool], allow_partial
     )
 
 
-def totals_of(tally: Tally, duration_s: float) -> Totals:
+def is_fruitless(tally: Tally) -> bool:
+    """Whether it sent requests and had no success. A step that succeeds without one is a success too."""
+    steps, requests = of_steps(tally.steps.values()), of_requests(tally.exchanges)
+    counted = steps if steps.ended else requests
+    return requests.ended > 0 and counted.failed == counted.ended > 0
+
+
+def totals_of(tally: Tally, span_s: float) -> Totals:
     exchanges = tally.exchanges
     return Totals(
         requests=exchanges.requests,
@@ -324,19 +372,20 @@ def totals_of(tally: Tally, duration_s: float) -> Totals:
         failed=exchanges.failed,
         interrupted=exchanges.interrupted,
         not_sent=exchanges.not_sent,
-        rate_per_s=per_second(exchanges.requests, duration_s),
+        rate_per_s=per_second(exchanges.requests, span_s),
         bytes_sent=exchanges.bytes_sent,
         bytes_received=exchanges.bytes_received,
         iterations=tally.iterations,
         dropped_iterations=tally.dropped,
         connections=exchanges.connections,
         reconnects=exchanges.reconnects,
+        interrupted_iterations=tally.interrupted_iterations,
     )
 
 
 def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined) -> Workflow:
     tally, elapsed_s = run.tally(), run.elapsed_ns(job.ended_ns) / SECOND
-    tags = {node.name: dict(node.tags) for node in spec.nodes}
+    span_s = run.span_ns(job.ended_ns) / SECOND
     # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
     partial = run.state is TaskState.COMPLETED and any(lost.workflow == run.spec.name for lost in job.lost)
     return Workflow(
@@ -351,23 +400,36 @@ def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined) -> Workflow:
         dropped_iterations=tally.dropped,
         failure=run.failure,
         steps=[
-            step_of(node.name, node.measured, tallies.get(node.name, StepTally()), elapsed_s, tags[node.name])
-            for node in spec.nodes
-            if node.kind in ("step", "action")
-            for tallies in [tally.steps if node.measured else tally.actions]
+            step_of(node.name, node.measured, runs_of(node, tally), span_s, node.tags, tally.calls.get(node.name) or {})
+            for node in rows_of(spec, tally)
         ],
         checks=[check_of(name, check) for name, check in tally.checks.items()],
-        metrics=[metric_of(name, metric, elapsed_s) for name, metric in tally.metrics.items()],
-        implied_vus=implied_vus(run, tally, spec.think_ns, elapsed_s),
+        metrics=[metric_of(name, metric, span_s) for name, metric in tally.metrics.items()],
+        implied_vus=implied_vus(run, tally, spec.think_ns, span_s),
         mean_vus=mean_vus(run.spec.plan, round(elapsed_s * SECOND)),
+        timeline=step_rows(run.timeline),
+        interrupted_iterations=tally.interrupted_iterations,
     )
 
 
-def implied_vus(run: WorkflowRun, tally: Tally, think_ns: int, elapsed_s: float) -> float:
+def rows_of(spec: Outlined, tally: Tally) -> list[Node]:
+    """The methods that have a row: steps and actions, and whatever else was counted or made calls."""
+    listed = [
+        node for node in spec.nodes if node.kind in ("step", "action") or node.measured or node.name in tally.calls
+    ]
+    known = {node.name for node in spec.nodes}
+    others = [name for name in {**tally.steps, **tally.calls} if name not in known]
+    return [*listed, *(NodeOutline(name, "step", name in tally.steps) for name in others)]
+
+
+def implied_vus(run: WorkflowRun, tally: Tally, think_ns: int, span_s: float) -> float:
     """Little's law. Open model: from the send, as a call that waits for a free user keeps none busy."""
-    is_open = run.spec.plan.model == "open"
-    in_steps_us = sum((step.service_time if is_open else step.response_time).total for step in tally.steps.values())
-    return per_second(in_steps_us / 1e6 + tally.iterations * think_ns / SECOND, elapsed_s)
+    if run.spec.plan.model == "open":
+        calls = [call for by_name in tally.calls.values() for call in by_name.values()]
+        in_steps_us = sum(part.service_time.total for part in calls or tally.steps.values())
+    else:
+        in_steps_us = sum(step.response_time.total for step in tally.steps.values())
+    return per_second(in_steps_us / 1e6 + tally.iterations * think_ns / SECOND, span_s)
 
 
 def mean_vus(plan: Plan, elapsed_ns: int) -> float | None:
@@ -378,24 +440,81 @@ def mean_vus(plan: Plan, elapsed_ns: int) -> float | None:
     return round(sum(looks) / PLAN_POINTS, 3)
 
 
-def step_of(name: str, measured: bool, tally: StepTally, elapsed_s: float, tags: Mapping[str, str]) -> Step:
+def step_of(
+    name: str,
+    measured: bool,
+    runs: StepTally,
+    span_s: float,
+    tags: Mapping[str, str],
+    by_name: Mapping[str, StepTally] = MappingProxyType({}),
+) -> Step:
+    """A method's row, with its calls by name."""
+    # What was counted before calls had names is all in the step itself.
+    calls = together(by_name.values()) if by_name else runs
+    times = runs.response_time if measured else calls.response_time
+    has_times = measured or bool(by_name)
+    # A method of which each run makes one call under its own name is one row.
+    has_rows = bool(by_name) and (by_name.keys() != {name} or calls.count > runs.count)
     return Step(
         name=name,
         measured=measured,
+        count=runs.count,
+        ok=runs.ok,
+        failed=runs.failed,
+        interrupted=runs.interrupted,
+        rate_per_s=per_second(runs.ok + runs.failed, span_s),
+        response_time_ms=times_of(times),
+        service_time_ms=times_of(calls.service_time),
+        status_codes=codes_of(calls),
+        errors=errors_of(runs),
+        samples=samples_of(runs.samples),
+        histogram=hdr.encode(times) if has_times else None,
+        service_histogram=hdr.encode(calls.service_time) if has_times else None,
+        tags=dict(tags),
+        skipped=runs.skipped,
+        calls=[call_of(call, by_name[call], span_s) for call in sorted(by_name)] if has_rows else [],
+    )
+
+
+def together(tallies: Iterable[StepTally]) -> StepTally:
+    whole = StepTally()
+    for tally in tallies:
+        whole.merge(tally)
+    return whole
+
+
+def runs_of(node: Node, tally: Tally) -> StepTally:
+    """Of a check its runs alone: what was wrong is told where checks are."""
+    if node.kind == "check":
+        check = tally.checks.get(node.name, CheckTally())
+        return StepTally(ok=check.passed, failed=check.failed)
+    return (tally.steps if node.measured else tally.actions).get(node.name, StepTally())
+
+
+def call_of(name: str, tally: StepTally, span_s: float) -> Call:
+    return Call(
+        name=name,
         count=tally.count,
         ok=tally.ok,
         failed=tally.failed,
         interrupted=tally.interrupted,
-        rate_per_s=per_second(tally.ok + tally.failed, elapsed_s),
+        rate_per_s=per_second(tally.ok + tally.failed, span_s),
         response_time_ms=times_of(tally.response_time),
         service_time_ms=times_of(tally.service_time),
-        status_codes={str(code): count for code, count in sorted(tally.status_codes.items())},
-        errors=dict(sorted(tally.errors.items(), key=lambda item: -item[1])),
+        status_codes=codes_of(tally),
+        errors=errors_of(tally),
         samples=samples_of(tally.samples),
-        histogram=hdr.encode(tally.response_time) if measured else None,
-        service_histogram=hdr.encode(tally.service_time) if measured else None,
-        tags=dict(tags),
+        histogram=hdr.encode(tally.response_time),
+        service_histogram=hdr.encode(tally.service_time),
     )
+
+
+def codes_of(tally: StepTally) -> dict[str, int]:
+    return {str(code): count for code, count in sorted(tally.status_codes.items())}
+
+
+def errors_of(tally: StepTally) -> dict[str, int]:
+    return dict(sorted(tally.errors.items(), key=lambda item: -item[1]))
 
 
 def check_of(name: str, tally: CheckTally) -> Check:
@@ -447,7 +566,69 @@ def times_of(histogram: Histogram) -> Times | None:
 
 
 def timeline_of(job: LoadJob) -> list[TimelineRow]:
-    return [row_of(span) for span in job.timeline.spans()]
+    return with_errors([row_of(span) for span in job.timeline.spans()], job)
+
+
+def with_errors(rows: Sequence[TimelineRow], job: LoadJob) -> list[TimelineRow]:
+    """With kinds of failures, which the timelines of workflows know."""
+    if not rows:
+        return []
+    starts = [round(row.t_s * SECOND) for row in rows]
+    ends = [start + round(row.width_s * SECOND) for start, row in zip(starts, rows, strict=True)]
+    errors: list[dict[str, int]] = [{} for _ in rows]
+    for run in job.workflows.values():
+        # The job's timeline is never finer than a workflow's: each of their spans lies in one of its own.
+        for span in run.timeline.spans():
+            place = bisect_right(starts, span.start_ns) - 1
+            if place >= 0 and span.start_ns < ends[place]:
+                for step in span.window.steps.values():
+                    add_counts(errors[place], step.errors)
+    return [
+        msgspec.structs.replace(row, errors=dict(sorted(found.items())))
+        for row, found in zip(rows, errors, strict=True)
+    ]
+
+
+def step_rows(timeline: Timeline) -> list[StepRow]:
+    """What became of each step over time, in stretches so wide that there are not too many of them."""
+    spans = timeline.spans()
+    names = list(dict.fromkeys(name for span in spans for name in span.window.steps))
+    if not names:
+        return []
+    most = min(STEP_ROWS, max(STEP_ROWS_AT_LEAST, WORKFLOW_ROWS // len(names)))
+    stretches = next(found for width_s in ROW_WIDTHS_S if len(found := stretches_of(spans, width_s)) <= most)
+    return [row for name in names for stretch in stretches for row in [step_row(name, stretch)]]
+
+
+def stretches_of(spans: Sequence[Span], width_s: float) -> list[list[Span]]:
+    """Neighbours that begin in the same stretch of time. Spans that are wider stay as they are."""
+    found: dict[int, list[Span]] = {}
+    for span in spans:
+        found.setdefault(span.start_ns // round(width_s * SECOND), []).append(span)
+    return list(found.values())
+
+
+def step_row(name: str, stretch: Sequence[Span]) -> StepRow:
+    whole = StepWindow()
+    for span in stretch:
+        if name in span.window.steps:
+            whole.add(span.window.steps[name])
+    start_ns, times = stretch[0].start_ns, whole.response_time
+
+    def at(percent: float) -> float | None:
+        return times.percentile(percent) / 1000 if times.count else None
+
+    return StepRow(
+        step=name,
+        t_s=start_ns / SECOND,
+        width_s=(stretch[-1].start_ns + stretch[-1].length_ns - start_ns) / SECOND,
+        count=whole.count,
+        failed=whole.failed,
+        errors=dict(sorted(whole.errors.items())),
+        p50_ms=at(50),
+        p95_ms=at(95),
+        p99_ms=at(99),
+    )
 
 
 def row_of(span: Span) -> TimelineRow:
@@ -526,6 +707,17 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
     )
 
 
+def failures_of(document: ResultDocument) -> Failures:
+    """The share of all that failed, as rules mean it."""
+    steps = [step for workflow in document.workflows for step in workflow.steps if step.measured]
+    failed = sum(step.failed for step in steps)
+    not_ok = document.totals.failed + document.totals.not_sent
+    return worse(
+        Failures("request", not_ok, not_ok + document.totals.ok),
+        Failures("step", failed, failed + sum(step.ok for step in steps)),
+    )
+
+
 def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -> list[str]:
     found = [announcement for spec in specs for announcement in spec.announcements]
     found += [f"{name}: {run.failure}" for name, run in job.workflows.items() if run.failure]
@@ -541,6 +733,10 @@ def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -
             if tally.failed:
                 times = "once" if tally.failed == 1 else f"{tally.failed} times, first"
                 found.append(f"{name}.{action} failed {times}: {tally.samples[0].text}")
+    for name, run in job.workflows.items():
+        steps = run.tally().steps.values()
+        if any(step.skipped for step in steps) and not any(step.count for step in steps):
+            found.append(f"every step of {name} was skipped, every time: it says nothing about the target")
     if generator.saturated:
         late = generator.start_lag_ms
         found.append(

@@ -17,7 +17,7 @@ import msgspec
 
 from talka.clock import SECOND, monotonic_ns, utc_now
 from talka.control.load_job import LoadJob
-from talka.report.document import ResultDocument, TimelineRow, row_of
+from talka.report.document import ResultDocument, TimelineRow, row_of, with_errors
 from talka.report.files import BadOutput, reason_of
 from talka.report.targets import address, http_place
 from talka.report.text import cleaned, counted_text, cut
@@ -204,7 +204,7 @@ class WindowFeed:
         if self._job is None:
             self._job = JobInfo(job.spec.job, self._name, since_1970(utc_now()) - (now - job.origin_ns))
         rows, self._sent_until_ns = new_rows(job.timeline.spans(), self._sent_until_ns)
-        self._outputs.rows(rows, self._job)
+        self._outputs.rows(with_errors(rows, job), self._job)
 
     def finish(self, document: ResultDocument, limit_s: float = FINISH_LIMIT_S) -> list[str]:
         rest = [row for row in document.timeline if round(row.t_s * SECOND) >= self._sent_until_ns]

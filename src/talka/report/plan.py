@@ -8,8 +8,9 @@ import msgspec
 from talka.control.allocation import Claim, allocate
 from talka.report.text import Page, counted_text, padded, room_for
 from talka.work.durations import format_duration
-from talka.work.load import RATE_PER_S, Plan
+from talka.work.load import Plan
 from talka.work.specs import NodeSpec, WorkflowSpec
+from talka.work.thresholds import meaning_of
 
 SCHEMA: Final = "talka.plan/1"
 SECOND: Final = 1_000_000_000
@@ -66,7 +67,7 @@ def planned(spec: WorkflowSpec, shards: int, engine: str, engine_reason: str) ->
     return PlannedWorkflow(
         name=spec.name,
         model=plan.model,
-        load=spec.shape.describe(),
+        load=spec.load,
         vus=plan.vus,
         shards=shards,
         length_s=None if plan.length_ns is None else plan.length_ns / SECOND,
@@ -81,12 +82,7 @@ def planned(spec: WorkflowSpec, shards: int, engine: str, engine_reason: str) ->
 
 
 def course_of(plan: Plan) -> list[Point]:
-    unit = RATE_PER_S if plan.model == "open" else 1
-    points: list[Point] = []
-    for start_ns, segment in zip(plan.starts_ns, plan.segments, strict=False):
-        points.append(Point(start_ns / SECOND, segment.start / unit))
-        points.append(Point((start_ns + segment.length_ns) / SECOND, segment.end / unit))
-    return points
+    return [Point(at_ns / SECOND, value) for line in plan.lines() for at_ns, value in line]
 
 
 def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | None = None, width: int = 100) -> str:
@@ -95,7 +91,7 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | N
     shares = shares_of(specs, cores)
     for spec in specs:
         page.section(spec.name, place_text(spec))
-        page.row("load", f"{spec.shape.describe()} ({spec.plan.model} model)")
+        page.row("load", f"{spec.load} ({spec.plan.model} model)")
         page.row("cores", split_text(spec, shares[spec.name], cores))
         if engines and spec.name in engines:
             engine, reason = engines[spec.name]
@@ -115,7 +111,7 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | N
             low, high = format_duration(spec.think.low_ns), format_duration(spec.think.high_ns)
             page.row("think", low if low == high else f"{low} to {high}")
         for rule in spec.thresholds:
-            page.row("threshold", rule.text)
+            page.row("threshold", f"{rule.text}  ({meaning_of(rule)})")
         for provide in spec.provides:
             page.row("provides", f"{provide.key} to {', '.join(sorted(provide.targets)) or 'nobody'}")
         for use in spec.uses:

@@ -19,6 +19,10 @@ SAMPLES_KEPT: Final = 5
 """First error samples kept for each step and kind."""
 STATUS_CODES_KEPT: Final = 64
 """A server that invents codes must not fill memory: further ones are counted under 0."""
+CALL_NAMES_KEPT: Final = 200
+"""Names of calls in one workflow. A name made of an id would otherwise be a row for every id."""
+OTHER_CALLS: Final = "(other)"
+"""The name under which calls beyond those names are counted."""
 
 
 class Exchanges(msgspec.Struct):
@@ -54,6 +58,12 @@ class Sample(msgspec.Struct, frozen=True, order=True):
 
 
 class StepTally(msgspec.Struct):
+    """Runs of one step, or calls of one name in it.
+
+    Of a step: `response_time` runs from its intended start to its end; `service_time` and `status_codes` are those of
+    its calls, and empty here. Of a call: from the instant its user wanted it.
+    """
+
     ok: int = 0
     failed: int = 0
     interrupted: int = 0
@@ -62,10 +72,17 @@ class StepTally(msgspec.Struct):
     status_codes: dict[int, int] = {}
     errors: dict[str, int] = {}
     samples: list[Sample] = []
+    skipped: int = 0
+    """Runs that did nothing, on purpose or because what they wait for gave nothing. They are in no other count."""
 
     @property
     def count(self) -> int:
         return self.ok + self.failed + self.interrupted
+
+    @property
+    def seen(self) -> int:
+        """Grows with everything that is counted here."""
+        return self.count + self.skipped
 
     def fail(self, sample: Sample) -> None:
         self.failed += 1
@@ -84,6 +101,7 @@ class StepTally(msgspec.Struct):
         self.ok += other.ok
         self.failed += other.failed
         self.interrupted += other.interrupted
+        self.skipped += other.skipped
         self.response_time.merge(other.response_time)
         self.service_time.merge(other.service_time)
         add_counts(self.status_codes, other.status_codes)
@@ -174,9 +192,21 @@ class Tally(msgspec.Struct):
     checks: dict[str, CheckTally] = {}
     metrics: dict[str, MetricTally] = {}
     generator: GeneratorTally = msgspec.field(default_factory=GeneratorTally)
+    interrupted_iterations: int = 0
+    """Iterations that began and were cut off before their end."""
+    calls: dict[str, dict[str, StepTally]] = {}
+    """By the method that made them, measured or not, and by name."""
+
+    def calls_of(self, node: str) -> StepTally:
+        """All calls of one method together."""
+        whole = StepTally()
+        for call in self.calls.get(node, {}).values():
+            whole.merge(call)
+        return whole
 
     def merge(self, other: "Tally") -> None:
         self.iterations += other.iterations
+        self.interrupted_iterations += other.interrupted_iterations
         self.started += other.started
         self.dropped += other.dropped
         self.exchanges.merge(other.exchanges)
@@ -188,6 +218,10 @@ class Tally(msgspec.Struct):
             self.checks.setdefault(name, CheckTally()).merge(check)
         for name, metric in other.metrics.items():
             self.metrics.setdefault(name, MetricTally(metric.kind)).merge(metric)
+        for node, calls in other.calls.items():
+            own = self.calls.setdefault(node, {})
+            for name, call in calls.items():
+                own.setdefault(name, StepTally()).merge(call)
         self.generator.merge(other.generator)
 
 
@@ -210,6 +244,21 @@ def first_samples(samples: list[Sample]) -> list[Sample]:
         if len(of_kind) < SAMPLES_KEPT:
             of_kind.append(sample)
     return sorted(sample for of_kind in kept.values() for sample in of_kind)
+
+
+def fold_calls(calls: dict[str, dict[str, StepTally]]) -> None:
+    """Keep the rows with the most calls and count the others under `OTHER_CALLS`.
+
+    Each shard keeps so many names by itself; this is for what several shards come to, once they are all together.
+    """
+    named = [
+        (-call.seen, node, name)
+        for node, by_name in calls.items()
+        for name, call in by_name.items()
+        if name not in (node, OTHER_CALLS)
+    ]
+    for _, node, name in sorted(named)[CALL_NAMES_KEPT:]:
+        calls[node].setdefault(OTHER_CALLS, StepTally()).merge(calls[node].pop(name))
 
 
 def merged(tallies: "list[Tally]") -> Tally:

@@ -12,10 +12,29 @@ import msgspec
 from talka.stats.histogram import CoarseHistogram
 
 WINDOW_NS: Final = 100_000_000
+COUNTERS_PER_REPORT: Final = 60_000
+"""Of all histograms of a report's windows: about half a frame, which leaves room for the generator's own."""
 UNACKNOWLEDGED_LIMIT: Final = 600
 """A minute of windows. A receiver that acknowledged none for so long has lost the oldest."""
 SPANS: Final = ((1, 600), (100, 360), (600, 10_080))
 """(windows in a span, spans kept at least): 100 ms for 60 s, 10 s for an hour, 1 min for a week."""
+
+
+class StepWindow(msgspec.Struct, array_like=True):
+    """What one step did in a window."""
+
+    count: int = 0
+    failed: int = 0
+    errors: dict[str, int] = {}
+    """Failures by kind."""
+    response_time: CoarseHistogram = msgspec.field(default_factory=CoarseHistogram)
+
+    def add(self, other: "StepWindow") -> None:
+        self.count += other.count
+        self.failed += other.failed
+        for kind, times in other.errors.items():
+            self.errors[kind] = self.errors.get(kind, 0) + times
+        self.response_time.merge(other.response_time)
 
 
 class Window(msgspec.Struct):
@@ -27,12 +46,30 @@ class Window(msgspec.Struct):
     failed: int = 0
     vus: int = 0
     response_time: CoarseHistogram = msgspec.field(default_factory=CoarseHistogram)
+    """Of all steps together."""
+    steps: dict[str, StepWindow] = {}
+    """Steps that ended in it."""
 
-    def add(self, other: "Window") -> None:
+    @property
+    def counters(self) -> int:
+        """How many numbers its histograms take: what its size on the wire goes by."""
+        return len(self.response_time.counts) + sum(8 + len(step.response_time.counts) for step in self.steps.values())
+
+    def add(self, other: "Window", *, with_steps: bool = True) -> None:
         self.started += other.started
         self.requests += other.requests
         self.failed += other.failed
         self.response_time.merge(other.response_time)
+        for name, step in other.steps.items() if with_steps else ():
+            self.steps.setdefault(name, StepWindow()).add(step)
+
+    def blurred(self) -> "Window":
+        """With coarser histograms, which are a quarter of the work to whoever merges those of many workers."""
+        steps = {
+            name: msgspec.structs.replace(step, response_time=step.response_time.blurred())
+            for name, step in self.steps.items()
+        }
+        return msgspec.structs.replace(self, response_time=self.response_time.blurred(), steps=steps)
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -59,6 +96,16 @@ class WindowLog:
     def open_windows(self) -> list[Window]:
         return list(self._closed.values())
 
+    def oldest(self, most: int, counters: int) -> list[Window]:
+        """As many as a report carries: at most so many with at most so many counters together, but at least one."""
+        taken: list[Window] = []
+        for window in self._closed.values():
+            counters -= window.counters
+            if taken and (counters < 0 or len(taken) == most):
+                break
+            taken.append(window)
+        return taken
+
     def acknowledge(self, windows: Iterable[Window]) -> None:
         for window in windows:
             self._closed.pop(window.index, None)
@@ -67,7 +114,9 @@ class WindowLog:
 class Timeline:
     """Windows of all shards, merged. Each shard gives a window once; its receiver sees to that."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_steps: bool = True) -> None:
+        """A timeline of several workflows has no steps: two of them may have a step of the same name."""
+        self._with_steps = with_steps
         self._levels: tuple[dict[int, Window], ...] = tuple({} for _ in SPANS)
         self._oldest = [0 for _ in SPANS]
         """The first span each level holds. It starts a span of the next level: no time is told in two widths."""
@@ -81,7 +130,7 @@ class Timeline:
             span = window.index // width
             if span >= self._oldest[level]:
                 into = self._levels[level].setdefault(span, Window(span))
-                into.add(window)
+                into.add(window, with_steps=self._with_steps)
                 # Shards of one instant add up; over a longer span the highest count is the telling one.
                 into.vus = into.vus + window.vus if width == 1 else max(into.vus, window.vus)
                 return

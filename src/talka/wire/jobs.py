@@ -15,7 +15,7 @@ from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.leadership import Count, Name
-from talka.wire.shards import Gap, Settings
+from talka.wire.shards import PLAIN_GET, Gap, Settings, UrlRequest
 from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan
 
@@ -137,7 +137,9 @@ class BundleFacts(msgspec.Struct, frozen=True, array_like=True):
     env: dict[str, str] = {}
     """Variables that travel with the job."""
     url: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    """Instead of a bundle: one GET of this. Then there is no digest to fetch, and `digest` is of the URL's text."""
+    """Instead of a bundle: one request of this. Then there is no digest to fetch, and `digest` is of URL and request."""
+    request: UrlRequest = PLAIN_GET
+    """What is asked of `url`."""
 
 
 class Assign(Message, frozen=True, tag=10):

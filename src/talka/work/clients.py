@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from talka.stats.tally import MetricKind
 from talka.work.arguments import Scalar
 from talka.work.responses import CustomResponse, HTTPResponse
 
@@ -10,7 +11,8 @@ Value = TypeVar("Value")
 
 
 class HTTPMethod(Protocol):
-    """One request. `timeout` is seconds or a `Timeout`; `redirects` is how many are followed, or False."""
+    """One request. `timeout` is seconds or a `Timeout`; `redirects` is how many are followed, or False. `name` is the row
+    under which it is counted, by default that of the method that makes it."""
 
     async def __call__(
         self,
@@ -24,6 +26,7 @@ class HTTPMethod(Protocol):
         json: Any = None,
         timeout: Any = None,
         redirects: int | bool | None = None,
+        name: str | None = None,
     ) -> HTTPResponse: ...
 
 
@@ -49,7 +52,16 @@ class HTTP(Protocol):
 class Custom(Protocol):
     """Anything that can be awaited, measured."""
 
-    async def call(self, awaitable: Awaitable[Value], *, timeout: float | None = None) -> CustomResponse[Value]: ...
+    async def call(
+        self, awaitable: Awaitable[Value], *, timeout: float | None = None, name: str | None = None
+    ) -> CustomResponse[Value]: ...
+
+
+class Hooks(Protocol):
+    """What `self.pause` and `self.metric` of a user reach."""
+
+    def pause(self, low: str | float, high: str | float | None) -> Awaitable[None]: ...
+    def metric(self, name: str, value: float, kind: MetricKind) -> None: ...
 
 
 class Clients(Protocol):

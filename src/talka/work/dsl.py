@@ -12,7 +12,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
-from talka.work.clients import Clients
+from talka.work.clients import Clients, Hooks
 from talka.work.feeds import Between
 from talka.work.shapes import LoadShape
 
@@ -22,6 +22,8 @@ AnyWorkflow = TypeVar("AnyWorkflow", bound="type[Workflow]")
 Function: TypeAlias = Callable[..., Any]
 Priority = Literal["low", "normal", "high", "exclusive", "auto"]
 Driver = Literal["auto", "direct", "task"]
+Users = Literal["auto", "fresh", "kept"]
+Connections = Literal["warm", "fresh"]
 Expect: TypeAlias = int | range | Iterable[int | range]
 
 
@@ -39,6 +41,10 @@ Use: TypeAlias = Annotated[Value, Flow(provides=False)]
 
 class NoResponse(Invalid):
     """A step was asked for its last response before it had one."""
+
+
+class Skip(Exception):
+    """Raise it in a step that has nothing to do this time: it is counted as skipped, which is no failure."""
 
 
 def code_of(function: Function | None) -> CodeType | None:
@@ -149,6 +155,18 @@ class Teardown(Method[Result]):
     kind = "teardown"
 
 
+class OnStart(Method[Result]):
+    """Runs when a user begins; measured."""
+
+    kind = "on_start"
+
+
+class OnStop(Method[Result]):
+    """Runs when a user leaves; measured."""
+
+    kind = "on_stop"
+
+
 class Check(Method[Result]):
     kind = "check"
 
@@ -228,6 +246,8 @@ class Workflow(metaclass=WorkflowType):
     vus: int = 1
     duration: str | float | None = None
     load: LoadShape | None = None
+    share: int | None = None
+    """Its part of one load for the whole file, in proportion to the shares of the others: 7 and 3 are 70 % and 30 %."""
     priority: Priority = "auto"
     timeout: str | float | None = None
     """The longest the workflow may run; by default the length of its plan and a minute."""
@@ -239,6 +259,11 @@ class Workflow(metaclass=WorkflowType):
     driver: Driver = "auto"
     """Who runs its users on the native engine: the direct driver, which waits for nothing but calls of `client.http`, or
     Tasks, which wait for anything. By default the direct one where reading the code shows that it will do."""
+    users: Users = "auto"
+    """fresh: every iteration is a user of its own, with a new object and no cookies. kept: users go on as they are. By
+    default those of an arrival rate are fresh, those in a loop are kept."""
+    connections: Connections = "warm"
+    """warm: connections stay open for whoever comes next. fresh: every iteration opens its own."""
     abstract: bool = False
     """True on a class that only others inherit from (it is not inherited itself)."""
     depends_on: ClassVar[tuple[object, ...]] = ()
@@ -246,21 +271,30 @@ class Workflow(metaclass=WorkflowType):
     client: Clients
     context: dict[str, Any]
     """Shared by all virtual users of a shard; starts with the values other workflows provided."""
+    _hooks: Hooks
 
     def __init__(self) -> None:
         self.received: Mapping[str, Mapping[str, Any]] = {}
 
+    def pause(self, low: str | float, high: str | float | None = None) -> Awaitable[None]:
+        """Wait inside a step: `await self.pause("1s")`, or `await self.pause("1s", "3s")` for any time in between."""
+        return self._hooks.pause(low, high)
+
+    def metric(self, name: str, value: float, kind: MetricKind = "distribution") -> None:
+        """Count a number of the test's own, from anywhere in a step."""
+        self._hooks.metric(name, value, kind)
+
 
 RESERVED: Final = frozenset(
-    {"vus", "duration", "load", "priority", "timeout", "thresholds", "think", "verify", "driver", "abstract"}
-    | {"depends_on", "client", "context", "received"}
+    {"vus", "duration", "load", "share", "priority", "timeout", "thresholds", "think", "verify", "driver", "abstract"}
+    | {"depends_on", "client", "context", "received", "_hooks"}
 )
 
 
 def step(
     *after: str | Declaration[Any], expect: Expect = (), tags: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., Awaitable[Result]]], Step[Result]]:
-    """A measured step, if its return annotation is a client's response; it runs after the steps named.
+    """A measured step, if it calls a client or its return annotation is a client's response; it runs after those named.
 
     `expect` lists statuses of 400 and above that are no failure here.
     """
@@ -284,6 +318,16 @@ def setup(*given: Any) -> Callable[[Callable[..., Any]], Setup[Any]]:
 def teardown(*given: Any) -> Callable[[Callable[..., Any]], Teardown[Any]]:
     """Runs once on every core after its last iteration."""
     return Bare.found_in(given, "teardown") or (lambda function: Teardown(function, given))
+
+
+def on_start(*given: Any) -> Callable[[Callable[..., Any]], OnStart[Any]]:
+    """Runs when a user begins, before its first step, and is measured: a login, for instance."""
+    return Bare.found_in(given, "on_start") or (lambda function: OnStart(function, given))
+
+
+def on_stop(*given: Any) -> Callable[[Callable[..., Any]], OnStop[Any]]:
+    """Runs when a user leaves, after its last step, and is measured."""
+    return Bare.found_in(given, "on_stop") or (lambda function: OnStop(function, given))
 
 
 def check(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Check[Any]]:

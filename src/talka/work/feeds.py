@@ -99,11 +99,11 @@ class Between(msgspec.Struct, frozen=True):
         return source.randint(self.low_ns, self.high_ns)
 
 
-def between(low: str | float, high: str | float) -> Between:
+def between(low: str | float, high: str | float, *, what: str = "between") -> Between:
     """Any time from `low` to `high`, all equally likely."""
-    found = Between(parse_duration(low, what="between"), parse_duration(high, what="between"))
+    found = Between(parse_duration(low, what=what), parse_duration(high, what=what))
     if found.low_ns > found.high_ns:
-        raise BadFeed(f"between({low!r}, {high!r}): the first must not be the longer one")
+        raise BadFeed(f"{what}({low!r}, {high!r}): the first must not be the longer one")
     return found
 
 

@@ -12,55 +12,69 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind, Optimized
+from talka.work.calling import calls_client, makes_metrics
 from talka.work.dsl import (
     RESERVED,
     Bare,
     Check,
+    Connections,
     Declaration,
     Driver,
     Flow,
     Function,
     Metric,
+    OnStart,
+    OnStop,
     Priority,
     Setup,
     State,
     Step,
     Teardown,
+    Users,
     Workflow,
     code_of,
 )
 from talka.work.durations import parse_duration
 from talka.work.feeds import Between, Feed, pause_of
 from talka.work.graph import Cycle, ancestors_of, layers_of
+from talka.work.load import SHARES_LIMIT
 from talka.work.responses import Response
 from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
 from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSpec, WorkflowSpec, default_timeout_ns
-from talka.work.thresholds import Threshold, parse_threshold
+from talka.work.thresholds import Names, Threshold, parse_threshold
 
 PRIORITIES: Final = typing.get_args(Priority)
 DRIVERS: Final = typing.get_args(Driver)
+USERS: Final = typing.get_args(Users)
+CONNECTIONS: Final = typing.get_args(Connections)
 METRIC_KINDS: Final = typing.get_args(MetricKind)
 TAGS_LIMIT: Final = 10
 TAG_CHARACTERS_LIMIT: Final = 64
 
 
 def inspect_workflows(
-    classes: Sequence[type[Workflow]], *, file: str | None = None, lines: Mapping[str, int] | None = None
+    classes: Sequence[type[Workflow]],
+    *,
+    file: str | None = None,
+    lines: Mapping[str, int] | None = None,
+    load: object = None,
 ) -> tuple[WorkflowSpec, ...]:
     """Specifications of the classes, in an order in which dependencies come first.
 
-    `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers.
+    `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers. `load` is what the file
+    has under this name: the load that classes with a `share` share.
     """
-    reader = Reader(file, lines or {})
+    reader = Reader(file, lines or {}, load)
     return reader.read(classes)
 
 
 class Reader:
     """Collects problems while it reads, so that a user sees all of them at once."""
 
-    def __init__(self, file: str | None, lines: Mapping[str, int]) -> None:
+    def __init__(self, file: str | None, lines: Mapping[str, int], load: object = None) -> None:
         self.file = file
         self.lines = lines
+        self.load = load
         self.problems: list[Problem] = []
         self.provides: dict[str, tuple[ProvideSpec, ...]] = {}
         self.uses: dict[str, tuple[UseSpec, ...]] = {}
@@ -77,11 +91,13 @@ class Reader:
             order = [name for layer in layers_of(waits_for) for name in layer]
         except Cycle as cycle:
             self.complain(f"@depends: {cycle}", by_name[cycle.circle[0]])
-        specs = [self.workflow(by_name[name], waits_for[name], by_name) for name in order]
+        found = [self.workflow(by_name[name], waits_for[name], by_name) for name in order]
+        specs = tuple(spec for spec in found if spec is not None)
         self.match_states(by_name, waits_for)
+        self.match_shares(specs, waits_for)
         if self.problems:
             raise BadWorkflows(self.problems)
-        return tuple(spec for spec in specs if spec is not None)
+        return specs
 
     def complain(
         self,
@@ -161,6 +177,25 @@ class Reader:
                 for text in texts:
                     self.complain(text, workflow, function=use.function)
 
+    def match_shares(self, specs: Sequence[WorkflowSpec], waits_for: Mapping[str, Collection[str]]) -> None:
+        """All that measure share the load, or none does; and those that share it run at the same time."""
+        sharing = [spec.name for spec in specs if spec.share is not None]
+        for spec in specs:
+            if not sharing:
+                return
+            if spec.share is None and spec.is_test:
+                text = (
+                    f"{spec.name} has no share, but {sharing[0]} has: give one to every class that measures, or to none"
+                )
+                self.complain(text, spec.workflow)
+            elif spec.share is not None and not spec.is_test:
+                text = f"{spec.name} measures nothing and has no part of the load: leave share out"
+                self.complain(text, spec.workflow, attribute="share")
+            elif spec.share is not None:
+                for other in sorted(ancestors_of(spec.name, waits_for) & set(sharing)):
+                    text = f"{spec.name} depends on {other}: classes that share a load run at the same time"
+                    self.complain(text, spec.workflow)
+
     # One workflow.
 
     def workflow(
@@ -181,7 +216,9 @@ class Reader:
                 continue
             self.complain(text, workflow, function=found.function)
         states = {name: found for name, found in declared.items() if isinstance(found, State)}
-        hooks = {name: found for name, found in declared.items() if isinstance(found, Setup | Teardown)}
+        hooks = {
+            name: found for name, found in declared.items() if isinstance(found, Setup | Teardown | OnStart | OnStop)
+        }
         runs = {name: found for name, found in declared.items() if name not in states and name not in hooks}
         if not runs and not states:
             self.complain(f"{workflow.__name__} has no steps: decorate a method with @step()", workflow)
@@ -189,7 +226,11 @@ class Reader:
         once = [self.node(workflow, found, {}) for found in hooks.values()]
         layers = self.layers(workflow, nodes)
         # Rules that name a step with a problem of its own are not wrong for that.
-        known = names_for_thresholds(nodes.values()) if len(self.problems) == problems_before else {}
+        known: Names = (
+            names_for_thresholds({workflow.__name__: [*nodes.values(), *once]})
+            if len(self.problems) == problems_before
+            else {}
+        )
         provides, uses = self.states(workflow, states, by_name)
         self.provides[workflow.__name__], self.uses[workflow.__name__] = provides, uses
         shape = self.shape(workflow)
@@ -202,6 +243,8 @@ class Reader:
         if driver not in DRIVERS:
             text = f"{workflow.__name__}: driver = {driver!r} is not one of {', '.join(DRIVERS)}"
             self.complain(text, workflow, attribute="driver")
+        users = self.choice(workflow, "users", USERS)
+        connections = self.choice(workflow, "connections", CONNECTIONS)
         timeout_ns = self.timeout(workflow, shape)
         think = self.think(workflow, shape)
         if shape is None:
@@ -226,7 +269,23 @@ class Reader:
             feeds=feeds_of(workflow),
             think=think,
             driver=typing.cast(Driver, driver),
+            starts=tuple(node for node in once if node.kind == "on_start"),
+            stops=tuple(node for node in once if node.kind == "on_stop"),
+            users=typing.cast(Users, users),
+            connections=typing.cast(Connections, connections),
+            share=setting(workflow, "share"),
+            whole=shape if self.load is not None and setting(workflow, "share") is not None else None,
         )
+
+    def choice(self, workflow: type[Workflow], name: str, choices: Sequence[str]) -> str:
+        """A setting that is one of some words. What is no text is an attribute of the test's own, such as a feed."""
+        value = setting(workflow, name)
+        if not isinstance(value, str):
+            return str(getattr(Workflow, name))
+        if value not in choices:
+            text = f"{workflow.__name__}: {name} = {value!r} is not one of {', '.join(choices)}"
+            self.complain(text, workflow, attribute=name)
+        return value
 
     def complain_about_lost(self, workflow: type[Workflow]) -> None:
         """Methods that were declared, and that Python dropped without a word."""
@@ -241,6 +300,8 @@ class Reader:
 
     def shape(self, workflow: type[Workflow]) -> LoadShape | None:
         load, vus, duration = (setting(workflow, name) for name in ("load", "vus", "duration"))
+        if setting(workflow, "share") is not None:
+            return self.shared_shape(workflow)
         try:
             if load is not None:
                 if is_set_with(workflow, "load", "vus") or is_set_with(workflow, "load", "duration"):
@@ -259,11 +320,35 @@ class Reader:
             return None
         return shape
 
+    def shared_shape(self, workflow: type[Workflow]) -> LoadShape | None:
+        """The load of the whole file; a stand-in where it comes with the command."""
+        share = setting(workflow, "share")
+        own = [name for name in ("load", "vus", "duration") if is_set_in(workflow, name)]
+        try:
+            if not isinstance(share, int) or isinstance(share, bool) or not 1 <= share <= SHARES_LIMIT:
+                raise Invalid(f"share = {share!r} is not possible: write a whole number from 1 to {SHARES_LIMIT:,}")
+            if own:
+                raise Invalid(f"it has share and also {' and '.join(own)}: a share is of the load of the whole file")
+            if str(setting(workflow, "priority")).lower() == "exclusive":
+                raise Invalid("it has share and the priority exclusive: those that share a load run at the same time")
+            if self.load is None:
+                return IterationsPerVU(1, 1)
+            if not isinstance(self.load, LoadShape):
+                raise Invalid(f"the file's load = {self.load!r} is not a load shape such as ConstantRate('50/s', '1m')")
+            self.load.plan()
+        except Invalid as error:
+            self.complain(f"{workflow.__name__}: {error}", workflow, attribute="share")
+            return None
+        return self.load
+
     def think(self, workflow: type[Workflow], shape: LoadShape | None) -> Between | None:
         try:
             pause = pause_of(setting(workflow, "think"))
             if pause is not None and isinstance(shape, OpenShape):
-                raise Invalid("think has no meaning with an arrival rate, where users do not come back")
+                raise Invalid(
+                    "think has no meaning with an arrival rate, where users do not come back:"
+                    " write await self.pause(…) in a step"
+                )
         except Invalid as error:
             self.complain(f"{workflow.__name__}: {error}", workflow, attribute="think")
             return None
@@ -280,7 +365,7 @@ class Reader:
                 self.complain(f"{workflow.__name__}: {error}", workflow, attribute="timeout")
         return 0 if shape is None else default_timeout_ns(shape.plan())
 
-    def thresholds(self, workflow: type[Workflow], known: Mapping[str, list[str]]) -> tuple[Threshold, ...]:
+    def thresholds(self, workflow: type[Workflow], known: Names) -> tuple[Threshold, ...]:
         rules = setting(workflow, "thresholds")
         rules = [rules] if isinstance(rules, str) else rules
         parsed = []
@@ -327,8 +412,6 @@ class Reader:
         if hints is None:
             hints = {"return": None}
         returns = hints.pop("return", inspect.Parameter.empty)
-        if found.kind == "step" and returns is inspect.Parameter.empty:
-            complain("has no return annotation: write -> HTTPResponse to measure it, or -> None")
         inputs: list[str] = []
         optimized: dict[str, tuple[ArgumentKind, Any]] = {}
         parameters = list(inspect.signature(found.function).parameters.values())
@@ -351,7 +434,9 @@ class Reader:
         is_async = inspect.iscoroutinefunction(found.function)
         if found.kind == "step" and not is_async:
             complain("must be an async method: write async def")
-        measured = found.kind == "step" and is_response(returns)
+        measured = isinstance(found, OnStart | OnStop) or (
+            found.kind == "step" and (is_response(returns) or calls_client(found.function, workflow))
+        )
         if isinstance(found, Metric) and found.metric_kind not in METRIC_KINDS:
             complain(f"has the kind {found.metric_kind!r}, which is not one of {', '.join(METRIC_KINDS)}")
         if isinstance(found, Check | Metric) and not found.after:
@@ -450,6 +535,11 @@ def setting(workflow: type[Workflow], name: str) -> Any:
     return getattr(Workflow, name) if isinstance(value, Declaration) else value
 
 
+def is_set_in(workflow: type[Workflow], name: str) -> bool:
+    """Whether the class sets it, or one that it inherits from."""
+    return any(name in vars(home) for home in workflow.__mro__ if home is not Workflow)
+
+
 def is_set_with(workflow: type[Workflow], name: str, other: str) -> bool:
     """Whether `other` is set by the class that sets `name`, or by one that inherits from it."""
     homes = [vars(home) for home in workflow.__mro__]
@@ -477,21 +567,28 @@ def feeds_of(workflow: type[Workflow]) -> dict[str, Feed]:
 
 def announcements_of(workflow: type[Workflow], nodes: Iterable[NodeSpec]) -> tuple[str, ...]:
     return tuple(
-        f"{workflow.__name__}.{node.name} runs but is not measured: its return annotation is not a client's response "
-        f"(write @action if that is what you want)"
+        f"{workflow.__name__}.{node.name} runs but is not measured: it calls no client, and its return annotation is not a "
+        f"client's response (write @action if that is what you want)"
         for node in nodes
         if node.kind == "step" and not node.measured
     )
 
 
-def names_for_thresholds(nodes: Iterable[NodeSpec]) -> dict[str, list[str]]:
-    """The names a threshold may speak of, as `parse_threshold` wants them."""
-    nodes = list(nodes)
-    return {
-        "steps": [node.name for node in nodes if node.measured],
-        "checks": [node.name for node in nodes if node.kind == "check"],
-        "metrics": [node.name for node in nodes if node.kind == "metric"],
-    }
+def names_for_thresholds(workflows: Mapping[str, Iterable[NodeSpec]]) -> Names:
+    """The names a threshold may speak of, of workflows with these methods."""
+    nodes = [node for methods in workflows.values() for node in methods]
+    names = Names(
+        steps=[node.name for node in nodes if node.measured],
+        checks=[node.name for node in nodes if node.kind == "check"],
+        metrics=[node.name for node in nodes if node.kind == "metric"],
+        workflows={
+            name: {node.name: node.tags for node in methods if node.measured} for name, methods in workflows.items()
+        },
+        methods=[node.name for node in nodes],
+    )
+    if any(makes_metrics(node.function) for node in nodes):
+        del names["metrics"]  # `self.metric` takes any name
+    return names
 
 
 def mark_of(hint: Any, mark: type[Any]) -> Any:

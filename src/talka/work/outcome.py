@@ -10,6 +10,8 @@ from talka.work.lifecycle import JobState
 DROPPED_PERCENT_ALLOWED: Final = 1
 """Beyond this share of dropped arrivals the target did not see the load that was asked for."""
 
+NAMES_TOLD: Final = 5
+
 
 class ExitCode(IntEnum):
     HELD = 0
@@ -34,7 +36,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     ExitCode.ABORTED: "Stopped early by an abort-on-fail threshold.",
     ExitCode.INCOMPLETE: (
         "The result is incomplete: cores or workers were lost, work was left unfinished, more than"
-        f" {DROPPED_PERCENT_ALLOWED} % of arrivals were dropped, there was no sample, or not one request succeeded."
+        f" {DROPPED_PERCENT_ALLOWED} % of arrivals were dropped, there was no sample, or a workflow sent requests and none succeeded."
     ),
     ExitCode.UNREACHABLE: "The cluster is unreachable or did not authorise the request.",
     ExitCode.JOB_FAILED: "A job ended failed.",
@@ -62,6 +64,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lost_shards: int = 0
     unfinished_workflows: int = 0
     """Failed, skipped or timed out."""
+    fruitless: tuple[str, ...] = ()
+    """Workflows that sent requests and had no success."""
     setup_failed: str | None = None
     """A sentence: what the test file raised before the load began."""
     unreachable: str | None = None
@@ -128,6 +132,11 @@ def _findings(facts: Facts) -> list[_Finding]:
             ExitCode.INCOMPLETE,
             f"{_counted(facts.samples, 'step was', 'steps were')} measured and not one succeeded.",
         )
+    elif facts.fruitless:
+        # What others did is usable; of these there is nothing but failures.
+        names = ", ".join(facts.fruitless[:NAMES_TOLD])
+        more = f" and {len(facts.fruitless) - NAMES_TOLD} more" if len(facts.fruitless) > NAMES_TOLD else ""
+        find(JobState.PARTIAL, ExitCode.INCOMPLETE, f"{names}{more}: requests were sent and not one step succeeded.")
     if facts.timed_out:
         find(JobState.TIMEOUT, ExitCode.INCOMPLETE, "The job reached its time limit before its work was done.")
     if facts.lost_shards:

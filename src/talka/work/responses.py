@@ -20,6 +20,10 @@ class BrokenBody(Untrusted):
     """The server's body is not what its headers say."""
 
 
+class NotJSON(BrokenBody):
+    """A test asked for JSON, and the body is none. The answer may be fine: an error of the test, not of the server."""
+
+
 class Timings(msgspec.Struct, frozen=True):
     """One exchange, in milliseconds. `connect_ms` and `tls_ms` are 0 on a connection that was already open."""
 
@@ -131,7 +135,7 @@ class HTTPResponse(Response):
             return msgspec.json.decode(self.content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             start = self.content[:60]
-            raise BrokenBody(f"{self.url}: the body is not JSON ({error}); it starts with {start!r}") from None
+            raise NotJSON(f"{self.url}: the body is not JSON ({error}); it starts with {start!r}") from None
 
     @property
     def timings(self) -> Timings:

@@ -9,7 +9,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
 from talka.work.arguments import ArgumentKind
-from talka.work.dsl import Driver, Priority, Workflow
+from talka.work.dsl import Connections, Driver, Priority, Users, Workflow
 from talka.work.feeds import Between, Feed
 from talka.work.load import Plan
 from talka.work.shapes import LoadShape
@@ -140,11 +140,20 @@ class WorkflowSpec:
     feeds: Mapping[str, Feed] = field(default_factory=dict)
     think: Between | None = None
     driver: Driver = "auto"
+    starts: tuple[NodeSpec, ...] = ()
+    """What a user does first, one after the other."""
+    stops: tuple[NodeSpec, ...] = ()
+    users: Users = "auto"
+    connections: Connections = "warm"
+    share: int | None = None
+    whole: LoadShape | None = None
+    """With a share: the load of the file, if it says one. `shape` is then the whole's too; `plan` is this workflow's."""
 
     @property
     def load(self) -> str:
         """The load shape in words."""
-        return self.shape.describe()
+        part = self.plan.share
+        return f"{part.weight} in {part.total} of {self.shape.describe()}" if part else self.shape.describe()
 
     @property
     def think_ns(self) -> int:
@@ -152,7 +161,13 @@ class WorkflowSpec:
 
     @property
     def nodes(self) -> list[NodeSpec]:
-        return [node for layer in self.layers for node in layer]
+        """All that users run, in its order."""
+        return [*self.starts, *(node for layer in self.layers for node in layer), *self.stops]
+
+    @property
+    def has_fresh_users(self) -> bool:
+        """Whether every iteration is a user of its own."""
+        return self.users == "fresh" or (self.users == "auto" and self.plan.model == "open")
 
     @property
     def every_node(self) -> list[NodeSpec]:
@@ -162,7 +177,7 @@ class WorkflowSpec:
     @property
     def is_test(self) -> bool:
         """Whether it measures anything: only then it runs on more than one core."""
-        return any(node.measured for node in self.nodes)
+        return any(node.measured for layer in self.layers for node in layer)
 
     def changed(self, *, shape: LoadShape, plan: Plan, timeout_ns: int) -> "WorkflowSpec":
         return replace(self, shape=shape, plan=plan, timeout_ns=timeout_ns)

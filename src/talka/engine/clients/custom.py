@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from talka.clock import monotonic_ns
-from talka.engine.calls import ExchangeFailed, current_call
+from talka.engine.calls import ExchangeFailed, checked_name, current_call
 from talka.engine.clients.deadlines import BadTimeout, timeout_of
 from talka.work.responses import CustomResponse
 
@@ -25,22 +25,33 @@ class CustomClient:
     def __init__(self, engine: HasPulse) -> None:
         self._engine = engine
 
-    async def call(self, awaitable: Awaitable[Value], *, timeout: float | None = None) -> CustomResponse[Value]:
+    async def call(
+        self, awaitable: Awaitable[Value], *, timeout: float | None = None, name: str | None = None
+    ) -> CustomResponse[Value]:
         """Await and measure. The awaitable's own errors pass through as they are."""
-        call = current_call.get(None)
+        checked_name(name)
+        run = current_call.get(None)
         sent_ns = monotonic_ns()
         intended_ns = sent_ns
-        if call is not None and call.intended_ns:
-            intended_ns = call.intended_ns
-            call.intended_ns = 0
-        if timeout is None:
-            value = await awaitable
-        else:
-            value = await within(awaitable, timeout)
+        if run is not None and run.intended_ns:
+            intended_ns = run.intended_ns
+            run.intended_ns = 0
+        try:
+            value = await (awaitable if timeout is None else within(awaitable, timeout))
+        except (asyncio.CancelledError, GeneratorExit):
+            if run is not None:
+                run.cut(name)
+            raise
+        except Exception as error:
+            if run is not None:
+                run.failed(name, error, intended_ns)
+            raise
         done_ns = monotonic_ns()
         self._engine.pulse += 1
         response = CustomResponse(value)
         response.intended_ns, response.sent_ns, response.done_ns = intended_ns, sent_ns, done_ns
+        if run is not None:
+            run.answered(name, response)
         return response
 
 

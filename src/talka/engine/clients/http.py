@@ -5,12 +5,12 @@ connections of its own and never repeats a request by itself: what the report co
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urljoin
 
 from talka.clock import SECOND, monotonic_ns, utc_now
-from talka.engine.calls import Call, ExchangeFailed, current_call
+from talka.engine.calls import ExchangeFailed, NodeRun, checked_name, current_call
 from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, Shared
 from talka.engine.clients.cookies import CookieJar
 from talka.engine.clients.deadlines import Timeout, timeout_of
@@ -106,6 +106,10 @@ class HTTPEngine(Shared):
         """A new connection of this pool. Time limits are the caller's."""
         return await open_connection(self, pool, url, await self.resolve(url), tls)
 
+    def pause(self, length_ns: int) -> Awaitable[None]:
+        """What `self.pause` of a user awaits."""
+        return asyncio.sleep(length_ns / SECOND)
+
     async def resolve(self, url: PreparedURL) -> list[Address]:
         """Find the addresses of the URL's host, once for each host and port."""
         if url.addresses is None:
@@ -176,7 +180,7 @@ class HTTPEngine(Shared):
         return timeout
 
 
-def method(name: str) -> Callable[..., Answer]:
+def method(verb: str) -> Callable[..., Answer]:
     """A method of `HTTPClient` for requests of this kind; the types users see are those of `work.clients`."""
 
     def call(
@@ -191,10 +195,11 @@ def method(name: str) -> Callable[..., Answer]:
         json: Any = None,
         timeout: TimeoutLike = None,
         redirects: int | None = None,
+        name: str | None = None,
     ) -> Answer:
-        return self._call(name, url, headers, params, cookies, auth, data, json, timeout, redirects)
+        return self._call(verb, url, headers, params, cookies, auth, data, json, timeout, redirects, name)
 
-    call.__name__ = name.lower()
+    call.__name__ = verb.lower()
     return call
 
 
@@ -215,6 +220,7 @@ class AnyClient(Protocol):
     def head(self) -> Callable[..., Answer]: ...
     @property
     def options(self) -> Callable[..., Answer]: ...
+    def forget(self, *, cookies: bool, connections: bool) -> None: ...
     def close(self) -> None: ...
 
 
@@ -233,6 +239,15 @@ class Caller:
     _engine: HTTPEngine
     _pools: dict[str, Pool]
     _jar: CookieJar | None
+
+    def forget(self, *, cookies: bool, connections: bool) -> None:
+        """The next to use it is another user, who has no cookies of this one, or none of its connections."""
+        if cookies:
+            self._jar = None  # type: ignore[misc] # it has a place in every subclass
+        if connections:
+            for pool in self._pools.values():
+                for connection in list(pool.idle):
+                    connection.close()
 
     def close(self) -> None:
         """Close this user's connections. Calls still under way are cancelled."""
@@ -283,7 +298,11 @@ class Caller:
         return request
 
     async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
-        """A new connection. If there is none, the call was not sent and is counted so."""
+        """A new connection. If there is none, the call was not sent and is counted so.
+
+        Where a server closes what it has just accepted, it depends on the instant who notices it first, we or the request
+        that is written: it counts as a request that failed either way.
+        """
         engine = self._engine
         url = request.url
         allowed_ns = min(limits.connect_ns, total_due_ns - monotonic_ns())
@@ -301,7 +320,10 @@ class Caller:
                 engine.trace(failure, request.payload)
             raise failure from None
         except BaseException as error:
-            engine.exchanges.not_sent += 1
+            if isinstance(error, ExchangeFailed) and error.kind == "reset":
+                engine.exchanges.failed += 1
+            else:
+                engine.exchanges.not_sent += 1
             if engine.trace is not None and isinstance(error, ExchangeFailed):
                 engine.trace(error, request.payload)
             raise
@@ -403,16 +425,19 @@ class HTTPClient(Caller):
         json: Any,
         timeout: TimeoutLike,
         redirects: int | None,
+        name: str | None,
     ) -> HTTPResponse:
         started_ns = monotonic_ns()
         engine = self._engine
         exchanges = engine.exchanges
-        call = current_call.get(None)
+        run = current_call.get(None)
         intended_ns = started_ns
-        if call is not None and call.intended_ns:
-            intended_ns = call.intended_ns
-            call.intended_ns = 0
+        if run is not None and run.intended_ns:
+            intended_ns = run.intended_ns
+            run.intended_ns = 0
         try:
+            if name is not None:
+                checked_name(name)
             limits = engine.timeout if timeout is None else engine.timeout_for(timeout)
             if (
                 self._jar is None
@@ -433,56 +458,67 @@ class HTTPClient(Caller):
             raise
         total_due_ns = started_ns + limits.total_ns
         hops = 0
-        while True:
-            pool = self._pools.get(request.url.origin)
-            if pool is not None and pool.idle:
-                connection = pool.idle.pop()
-            else:
-                connection = await self._connect(request, limits, total_due_ns)
-                started_ns = monotonic_ns()
-            due_ns = started_ns + limits.response_ns
-            if total_due_ns < due_ns:
-                due_ns = total_due_ns
-            waiter = connection.send(request, due_ns, total_due_ns)
-            try:
-                response = await waiter
-            except ExchangeFailed as error:
-                exchanges.failed += 1
+        try:
+            while True:
+                pool = self._pools.get(request.url.origin)
+                if pool is not None and pool.idle:
+                    connection = pool.idle.pop()
+                else:
+                    connection = await self._connect(request, limits, total_due_ns)
+                    started_ns = monotonic_ns()
+                due_ns = started_ns + limits.response_ns
+                if total_due_ns < due_ns:
+                    due_ns = total_due_ns
+                waiter = connection.send(request, due_ns, total_due_ns)
+                try:
+                    response = await waiter
+                except ExchangeFailed as error:
+                    exchanges.failed += 1
+                    if engine.trace is not None:
+                        engine.trace(error, request.payload)
+                    raise
+                except (asyncio.CancelledError, GeneratorExit):
+                    self._interrupted(connection, waiter, run)
+                    raise
+                if connection.is_open:
+                    connection.pool.idle.append(connection)
+                response.intended_ns = intended_ns
+                status = response.status
+                if status < 400:
+                    exchanges.ok += 1
+                elif run is not None and status in run.expect:
+                    response.accepted = True
+                    exchanges.ok += 1
+                else:
+                    exchanges.failed += 1
+                for header, value in response.raw_headers:
+                    if len(header) == 10 and header.lower() == b"set-cookie":
+                        self._remember(value, request.url)
                 if engine.trace is not None:
-                    engine.trace(error, request.payload)
-                raise
-            except (asyncio.CancelledError, GeneratorExit):
-                self._interrupted(connection, waiter, call)
-                raise
-            if connection.is_open:
-                connection.pool.idle.append(connection)
-            response.intended_ns = intended_ns
-            status = response.status
-            if status < 400:
-                exchanges.ok += 1
-            elif call is not None and status in call.expect:
-                response.accepted = True
-                exchanges.ok += 1
-            else:
-                exchanges.failed += 1
-            for name, value in response.raw_headers:
-                if len(name) == 10 and name.lower() == b"set-cookie":
-                    self._remember(value, request.url)
-            if engine.trace is not None:
-                engine.trace(response, request.payload)
+                    engine.trace(response, request.payload)
 
-            if status not in FOLLOWED:
-                return response
-            following = self._redirected(
-                request, response, url, headers, params, cookies, auth, data, json, redirects, hops
-            )
-            if following is None:
-                return response
-            request, headers, cookies, auth, data, json = following
-            hops += 1
-            started_ns = monotonic_ns()
+                following = None
+                if status in FOLLOWED:
+                    following = self._redirected(
+                        request, response, url, headers, params, cookies, auth, data, json, redirects, hops
+                    )
+                if following is None:
+                    if run is not None:
+                        run.answered(name, response)
+                    return response
+                request, headers, cookies, auth, data, json = following
+                hops += 1
+                started_ns = monotonic_ns()
+        except ExchangeFailed as error:
+            if run is not None:
+                run.failed(name, error, intended_ns)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            if run is not None:
+                run.cut(name)
+            raise
 
-    def _interrupted(self, connection: Connection, waiter: "asyncio.Future[HTTPResponse]", call: Call | None) -> None:
+    def _interrupted(self, connection: Connection, waiter: "asyncio.Future[HTTPResponse]", run: NodeRun | None) -> None:
         """The caller was cancelled. If the exchange had ended just before, it counts as it ended."""
         exchanges = self._engine.exchanges
         if waiter.done() and not waiter.cancelled():
@@ -490,7 +526,7 @@ class HTTPClient(Caller):
                 exchanges.failed += 1
                 return
             status = waiter.result().status
-            if status < 400 or (call is not None and status in call.expect):
+            if status < 400 or (run is not None and status in run.expect):
                 exchanges.ok += 1
             else:
                 exchanges.failed += 1

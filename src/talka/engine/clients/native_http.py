@@ -108,6 +108,10 @@ class NativeHTTPEngine(HTTPEngine):
             connection.tls_ns = monotonic_ns() - connected_ns
         return connection
 
+    def pause(self, length_ns: int) -> Any:
+        """As in Python, and under the direct driver without a Task."""
+        return self.core.pause(length_ns)
+
     def on_all_gone(self) -> None:
         self.all_gone.set()
 

@@ -1,0 +1,90 @@
+"""Whether a method calls a client, as far as reading its code tells.
+
+Only then a step is measured without an annotation that says so. Functions and classes of the test's own that it names
+are read too: a helper, a page object. What reading does not find, the annotation tells.
+"""
+
+import dis
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from talka.work.dsl import Declaration, code_of
+
+CLIENTS: Final = frozenset({"http", "custom"})
+READ_LIMIT: Final = 500
+"""Functions that are read for one method."""
+
+
+def calls_client(function: Any, workflow: type) -> bool:
+    """Whether it uses `….client.http` or `….client.custom`, itself or through what it names."""
+    waiting: list[Any] = [function]
+    seen: set[CodeType] = set()
+    while waiting and len(seen) < READ_LIMIT:
+        code = code_of(found := waiting.pop())
+        if code is None or code in seen:
+            continue
+        seen.add(code)
+        names = set(names_in(code))
+        if "client" in names and names & CLIENTS:
+            return True
+        known = getattr(found, "__globals__", {})
+        for name in names:
+            waiting += functions_of(getattr(workflow, name, None))
+            waiting += functions_of(known.get(name))
+    return False
+
+
+def makes_metrics(function: Any) -> bool:
+    """Whether it may count by `self.metric`, itself or through what it names."""
+    waiting: list[Any] = [function]
+    seen: set[CodeType] = set()
+    while waiting and len(seen) < READ_LIMIT:
+        code = code_of(found := waiting.pop())
+        if code is None or code in seen:
+            continue
+        seen.add(code)
+        if "metric" in attributes_in(code):
+            return True
+        known = getattr(found, "__globals__", {})
+        classes = [value for value in known.values() if isinstance(value, type) and is_own(value.__module__)]
+        for name in set(names_in(code)):
+            waiting += functions_of(known.get(name))
+            waiting += [method for found in classes for method in functions_of(getattr(found, name, None))]
+    return False
+
+
+def attributes_in(code: CodeType) -> Iterator[str]:
+    """Attributes it reads, also in functions inside it. A global of the name, such as a decorator, is another thing."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from attributes_in(constant)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Attributes and globals it names, also in functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
+
+
+def functions_of(value: Any) -> list[Any]:
+    """The functions behind a name: of a method, a function, or a class of the test's own."""
+    if isinstance(value, Declaration):
+        value = value.function
+    if isinstance(value, FunctionType):
+        return [value] if is_own(value.__module__) else []
+    if isinstance(value, type) and is_own(value.__module__):
+        return [found for found in vars(value).values() if isinstance(found, FunctionType)]
+    return []
+
+
+def is_own(module: str | None) -> bool:
+    """Whether it may be the test's: neither Python's nor ours."""
+    top = (module or "").partition(".")[0]
+    return top not in sys.stdlib_module_names and top != "talka"
