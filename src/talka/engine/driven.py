@@ -55,6 +55,8 @@ class Driver(Protocol):
 
     @property
     def under_way(self) -> int: ...
+    @property
+    def most_under_way(self) -> int: ...
     def add(
         self, workflow: object, client: object, template: dict[str, Any] | None, iterations_left: int, /
     ) -> int: ...
@@ -298,6 +300,8 @@ class DrivenExecutor(Executor):
 
     def close_window(self, window: Window) -> None:
         tally = self._recorder.tally
+        # Between two looks at the clock all of them may come and leave.
+        window.vus = max(window.vus, self._driver.most_under_way)
         started, iterations, interrupted, dropped, under_way, steps = self._driver.drain_window()
         tally.started += started
         tally.iterations += iterations

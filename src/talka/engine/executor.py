@@ -316,7 +316,7 @@ class Executor:
 
     async def _arrive(self, user: VirtualUser, intended_ns: int) -> None:
         tally, recorder = self._recorder.tally, self._recorder
-        recorder.vus += 1
+        recorder.user_came()
         could_start_ns = intended_ns
         while True:
             if self._stopped.is_set():
