@@ -37,6 +37,7 @@ from talka.cli.live_layout import (
 from talka.cli.live_view import Composer
 from talka.control.load_job import Effect, LoadJob, Send, StartCore
 from talka.control.planning_load import plan_load_job
+from talka.report.document import generator_of
 from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
@@ -510,15 +511,40 @@ def test_many_histograms_are_merged_in_turn_and_none_is_forgotten(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("cpu_share", "lag_us", "is_saturated"), [(0.5, 900, False), (0.9, 900, True), (0.5, 9_000, True)]
+    ("cpu_share", "lag_us", "response_ms", "begin"),
+    [
+        (0.5, 900, 5, "generator  "),
+        (0.9, 900, 5, "generator  "),
+        (0.9, 9_000, 5, "! generator saturated: "),
+        (0.5, 9_000, 5, "! generator disturbed: "),
+        (0.5, 9_000, 190, "generator  "),
+    ],
 )
-def test_the_generator_says_when_it_cannot_keep_up(cpu_share: float, lag_us: int, is_saturated: bool) -> None:
+def test_the_generator_says_when_it_cannot_keep_up_as_the_result_does(
+    cpu_share: float, lag_us: int, response_ms: float, begin: str
+) -> None:
     health = GeneratorTally(cpu_ns=round(cpu_share * 10 * SECOND), wall_ns=10 * SECOND)
     health.start_lag.record(lag_us)
-    drive = Drive(workflow()).arm().at(5).report(counted({"get": ran([5])}, generator=health))
-    begin = "! generator saturated: " if is_saturated else "generator  "
+    drive = Drive(workflow()).arm().at(5).report(counted({"get": ran([response_ms])}, generator=health))
     lag = "9.00 ms" if lag_us == 9_000 else "900 µs"
     assert drive.row(begin) == f"{begin}busiest core {100 * cpu_share:.0f} % CPU, start lag p99 {lag}"
+    verdict = generator_of(drive.job, drive.job.tally(), "1.2.3").verdict
+    assert begin == ("generator  " if verdict == "on time" else f"! generator {verdict}: ")
+
+
+def test_a_closed_workflow_whose_core_has_no_cpu_left_is_saturated() -> None:
+    health = GeneratorTally(cpu_ns=9 * SECOND, wall_ns=10 * SECOND)
+    drive = Drive(workflow()).arm().at(5).report(counted({"get": ran([5])}, generator=health))
+    assert drive.row("! generator") == "! generator saturated: busiest core 90 % CPU"
+
+
+def test_a_lag_is_held_against_response_times_again_when_there_are_more_of_them() -> None:
+    drive = Drive(workflow()).arm().at(5)
+    for response_ms, begin in ((5, "! generator disturbed: "), (190, "generator  ")):
+        health = GeneratorTally(cpu_ns=5 * SECOND, wall_ns=10 * SECOND)
+        health.start_lag.record(9_000, response_ms)
+        drive.report(counted({"get": ran([response_ms])}, generator=health))
+        assert drive.row(begin)
 
 
 def test_a_lost_core_is_told_until_and_after_it_was_replaced() -> None:

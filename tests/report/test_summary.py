@@ -720,7 +720,10 @@ def test_the_plan_shows_steps_by_layer_and_what_follows_what() -> None:
 def test_the_plan_shows_rules_state_and_announcements() -> None:
     text = plan_text(specs_of(Seed, Checkout), 2)
     checkout = fields_of(text, "Checkout")
-    assert checkout["threshold"] == ["response_time.p99 < 250ms", "pay.failed < 1%"]
+    assert checkout["threshold"] == [
+        "response_time.p99 < 250ms  (p99 of the response time of all steps)",
+        "pay.failed < 1%  (share that failed of step pay)",
+    ]
     assert checkout["uses"] == ["token from Seed"]
     assert fields_of(text, "Seed")["provides"] == ["token to Checkout"]
     assert "  ! Checkout.warm runs but is not measured" in text

@@ -23,8 +23,9 @@ from talka.cli.live_layout import (
     titled,
 )
 from talka.control.load_job import ENDED, LoadJob, WorkflowRun
-from talka.control.shard_run import LostShard
-from talka.report.document import BUSY_CPU, BUSY_FROM_NS, LATE_START_MS
+from talka.control.shard_run import Attempt, LostShard
+from talka.report.generator import LATE_US, cpu_of, late_from_us, median_of, verdict_of, worst
+from talka.report.generator import Verdict as Upkeep
 from talka.report.text import (
     columns,
     counted_text,
@@ -48,6 +49,8 @@ WIDEST: Final = 140
 """Beyond, the eye loses the row."""
 SPARK_AT: Final = 36
 """Columns before a sparkline."""
+LOOK_AGAIN: Final = 1.1
+"""As many times more starts make it worth to merge response times again."""
 NAME_COLUMNS: Final = 12
 """A name gets at least so many before columns of numbers are left out for it."""
 
@@ -75,6 +78,16 @@ class StepRow(NamedTuple):
     parts: tuple[Histogram, ...]
 
 
+class Lag(NamedTuple):
+    """By how much a core's starts are late."""
+
+    starts: int
+    p99_us: int
+    late_from_us: int
+    looked_at: int
+    """How many starts there were when its response times were looked at."""
+
+
 class Composer:
     """Makes the views of one job, one after the other, and remembers what spares work or tells a change."""
 
@@ -86,7 +99,7 @@ class Composer:
         self._rates: dict[str, RecentRates] = {}
         self._histograms = Histograms()
         self._judge = Judge(self._histograms)
-        self._lags: dict[int, tuple[int, int]] = {}
+        self._lags: dict[int, Lag] = {}
         self._stretches: dict[int, tuple[int, float | None]] = {}
         self._wide_s = 0
         self._room: dict[str, int] = {}
@@ -354,28 +367,37 @@ class Composer:
     # The generator.
 
     def _generator(self, job: LoadJob, width: int) -> Section:
-        cpu, lag_us, is_busy = 0.0, -1, False
+        cpu, lag_us, verdicts = 0.0, -1, list[Upkeep]()
         for run in job.workflows.values():
             for attempt in (attempt for shard in run.shards for attempt in shard.attempts):
                 health = attempt.tally.generator
-                if health.wall_ns:
-                    cpu = max(cpu, health.cpu_ns / health.wall_ns)
-                    is_busy |= health.cpu_ns > BUSY_CPU * health.wall_ns and health.wall_ns >= BUSY_FROM_NS
-                if health.start_lag.count:
-                    kept = self._lags.get(attempt.core)
-                    if kept is None or kept[0] != health.start_lag.count:
-                        kept = self._lags[attempt.core] = (health.start_lag.count, health.start_lag.percentile(99))
-                    lag_us = max(lag_us, kept[1])
+                cpu = max(cpu, cpu_of(health))
+                lag = self._lag(attempt) if health.start_lag.count else None
+                lag_us = max(lag_us, lag.p99_us) if lag else lag_us
+                verdicts.append(verdict_of(health, lag.p99_us if lag else None, lag.late_from_us if lag else 0))
         if not cpu:
             return Section(7, 0, 0, lambda room: [])
-        is_saturated = is_busy or lag_us > LATE_START_MS * 1000
-        lag = f", start lag p99 {time_text(lag_us / 1000)}" if lag_us >= 0 else ""
-        text = f"busiest core {100 * cpu:.0f} % CPU{lag}"
-        if not is_saturated:
+        verdict = worst(verdicts)
+        text = f"busiest core {100 * cpu:.0f} % CPU" + (
+            f", start lag p99 {time_text(lag_us / 1000)}" if lag_us >= 0 else ""
+        )
+        if verdict == "on time":
             row = styled(width, ("generator  ", "dim"), text)
         else:
-            row = styled(width, ("! generator saturated: ", "yellow"), (text, "yellow"))
-        return Section(2 if is_saturated else 7, 1, 1, lambda room: [row][:room])
+            row = styled(width, (f"! generator {verdict}: ", "yellow"), (text, "yellow"))
+        return Section(7 if verdict == "on time" else 2, 1, 1, lambda room: [row][:room])
+
+    def _lag(self, attempt: Attempt) -> Lag:
+        """Of one core. Its response times are merged only where it may be late, and again when there are more."""
+        lags = attempt.tally.generator.start_lag
+        kept = self._lags.get(attempt.core)
+        if kept is None or kept.starts != lags.count:
+            limit_us, looked_at = (kept.late_from_us, kept.looked_at) if kept else (LATE_US, 0)
+            p99_us = lags.percentile(99)
+            if p99_us > LATE_US and lags.count > looked_at * LOOK_AGAIN:
+                limit_us, looked_at = late_from_us(median_of(attempt.tally.steps.values())), lags.count
+            kept = self._lags[attempt.core] = Lag(lags.count, p99_us, limit_us, looked_at)
+        return kept
 
     def _lost(self, job: LoadJob, width: int) -> Section:
         gaps = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap}

@@ -13,6 +13,7 @@ import msgspec
 from talka.control.load_job import LoadJob, WorkflowRun
 from talka.control.shard_run import LostShard
 from talka.errors import Invalid
+from talka.report.generator import Machine, cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally, add_counts
@@ -25,14 +26,6 @@ from talka.work.specs import Node, NodeOutline, Outlined
 
 SCHEMA: Final = "talka.result/1"
 SECOND: Final = 1_000_000_000
-BUSY_CPU: Final = 0.85
-"""A core above this share of one CPU has no room to be on time."""
-BUSY_FROM_NS: Final = SECOND
-"""Shorter runs are mostly opening of connections: they say nothing about how busy a core would be."""
-LATE_START_MS: Final = 5.0
-"""Starts later than this at p99: the pure-Python engine's timers are good to about one millisecond."""
-NATIVE_LATE_START_MS: Final = 1.0
-"""The native engine's are good to some tens of microseconds."""
 PLAN_POINTS: Final = 1000
 """At which a plan is looked at for its mean."""
 MEASURES: Final = 2
@@ -255,6 +248,10 @@ class Generator(msgspec.Struct, frozen=True):
     """The share of one CPU that drawing the live view took."""
     driver: str = ""
     """What ran the users on the native engine: direct, task, or both, as workflows differ."""
+    verdict: str = ""
+    """on time, saturated or disturbed; empty in results that do not tell them apart."""
+    machine: Machine | None = None
+    """What else went on; None where nobody looked."""
 
     @property
     def engine_text(self) -> str:
@@ -294,6 +291,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     allow_partial: bool = False
     warnings: tuple[str, ...] = ()
+    machine: Machine | None = None
 
 
 def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
@@ -301,7 +299,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
     tally = job.tally()
     verdicts = job.verdicts(job.ended_ns)
     outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
-    generator = generator_of(job, tally, meta.version)
+    generator = generator_of(job, tally, meta.version, meta.machine)
     by_name = {spec.name: spec for spec in specs}
     return ResultDocument(
         job=Job(job.spec.job, meta.name, meta.file),
@@ -669,16 +667,13 @@ def start_skew_ms(job: LoadJob) -> float:
     return round(max(skews), 3)
 
 
-def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
-    healths = [
-        attempt.tally.generator for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts
-    ]
+def generator_of(job: LoadJob, tally: Tally, version: str, machine: Machine | None = None) -> Generator:
     cores = [
         CoreHealth(
             workflow=name,
             shard=shard.shard.index,
             attempt=number,
-            cpu=round(health.cpu_ns / health.wall_ns, 3) if health.wall_ns else 0.0,
+            cpu=round(cpu_of(health), 3),
             start_lag_p99_ms=health.start_lag.percentile(99) / 1000 if health.start_lag.count else None,
             loop_lag_p99_ms=health.loop_lag.percentile(99) / 1000 if health.loop_lag.count else None,
             max_rss_bytes=health.max_rss_bytes,
@@ -689,21 +684,27 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
         for health in [attempt.tally.generator]
     ]
     busiest = max((core.cpu for core in cores), default=0.0)
-    lasted_ns = max((health.wall_ns for health in healths), default=0)
-    is_busy = busiest > BUSY_CPU and lasted_ns >= BUSY_FROM_NS
+    verdict = worst(
+        verdict_of(health, lag_us, late_from_us(median_of(counted.steps.values())) if lag_us is not None else 0)
+        for run in job.workflows.values()
+        for shard in run.shards
+        for attempt in shard.attempts
+        for counted in [attempt.tally]
+        for health in [counted.generator]
+        for lag_us in [health.start_lag.percentile(99) if health.start_lag.count else None]
+    )
     engines = [word.partition("/") for word in job.engine.split(", ")]
-    is_native = all(engine == "native" for engine, _, _ in engines)
-    limit_ms = NATIVE_LATE_START_MS if is_native else LATE_START_MS
-    is_late = any((core.start_lag_p99_ms or 0) > limit_ms for core in cores)
     return Generator(
         engine=", ".join(sorted({engine for engine, _, _ in engines})),
         version=version,
         cpu=busiest,
         start_lag_ms=times_of(tally.generator.start_lag),
         loop_lag_ms=times_of(tally.generator.loop_lag),
-        saturated=is_busy or is_late,
+        saturated=verdict == "saturated",
         cores=cores,
         driver=", ".join(sorted({driver for _, _, driver in engines if driver})),
+        verdict=verdict,
+        machine=machine,
     )
 
 
@@ -743,6 +744,13 @@ def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -
             f"the generator was the bottleneck: its busiest core used {generator.cpu:.0%} of a CPU"
             + (f", starts were late by {late.p99:.1f} ms at p99" if late else "")
             + "; the target may be faster than these numbers"
+        )
+    if generator.verdict == "disturbed" and generator.start_lag_ms is not None:
+        told = generator.machine.text if generator.machine is not None else ""
+        found.append(
+            f"starts were late by {generator.start_lag_ms.p99:.1f} ms at p99 while the generator was idle (its busiest"
+            f" core used {generator.cpu:.0%} of a CPU): the machine, or code of the test that blocks, held it up"
+            + (f" ({told})" if told else "")
         )
     return found
 
