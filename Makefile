@@ -11,10 +11,12 @@ SECONDS ?= 600
 FRAMES ?= 1000000
 ANSWERS ?= 1000000
 MINUTES ?= 25
+OLD ?= HEAD
+NEW ?= .
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation chaos soak-tasks docs clean
+.PHONY: help demo test test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation chaos soak-tasks docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +89,12 @@ bench-compare: $(STAMP) ## does talka compare call noise noise? 20 equal pairs, 
 
 bench-load: $(STAMP) ## how fast is one core? both engines, wrk and others on nginx (Debian packages, installed when root; 10 minutes)
 	@$(BIN)/python benchmarks/load.py
+
+bench-wheels: $(STAMP) ## does a change cost anything? two wheels in turns on a server in C (30 minutes): OLD=HEAD, NEW=. (wheels or revisions)
+	@$(BIN)/python benchmarks/wheels.py $(OLD) $(NEW)
+
+bench-journey: $(STAMP) ## one journey beside k6 and Locust: lines of code, counts against the server's, CPU (about 2 minutes)
+	@$(BIN)/python benchmarks/journey.py
 
 bench-members: $(STAMP) ## members as real processes beside Debian's serf: deaths, idle cost, leaders (about 40 minutes)
 	@$(BIN)/python benchmarks/members.py

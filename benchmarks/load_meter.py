@@ -13,7 +13,7 @@ from typing import IO, Final
 
 import msgspec
 import psutil
-from load_server import SERVER_CORE, Counted, NotMeasured, Server
+from load_server import SERVER_CORE, Counted, NotMeasured, Target
 
 GENERATOR_CORE: Final = 1
 START_S: Final = 30.0
@@ -76,7 +76,7 @@ class Instant(msgspec.Struct):
     busy_s: float
 
 
-def instant(server: Server, process: psutil.Process) -> Instant:
+def instant(server: Target, process: psutil.Process) -> Instant:
     used: dict[int, Used] = {}
     # First what can wait for the server, then all of what cannot.
     counted = server.counted()
@@ -96,7 +96,7 @@ def instant(server: Server, process: psutil.Process) -> Instant:
 class Run:
     """A generator that runs. `read` once it is under way; `output` when it has ended."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", server: Server, output: IO[bytes]) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", server: Target, output: IO[bytes]) -> None:
         self._process = process
         self._server = server
         self._output = output
@@ -105,7 +105,7 @@ class Run:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, command: list[str], server: Server, folder: Path) -> "Iterator[Run]":
+    def started(cls, command: list[str], server: Target, folder: Path) -> "Iterator[Run]":
         with (folder / "output.txt").open("w+b") as output:
             with subprocess.Popen(
                 ["taskset", "-c", str(GENERATOR_CORE), *command],

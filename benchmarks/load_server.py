@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import psutil
@@ -78,6 +78,15 @@ class Counted(msgspec.Struct, frozen=True):
     requests: int
     """All since it started, those for the status included."""
     connections: int
+
+
+class Target(Protocol):
+    """A server that tells what it counted. `worker` is the process that answers."""
+
+    asked: int
+    worker: psutil.Process
+
+    def counted(self) -> Counted: ...
 
 
 class Server:

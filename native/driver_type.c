@@ -385,6 +385,45 @@ static PyObject *driver_look_method(Driver *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+static User *user_at(Driver *self, Py_ssize_t position)
+{
+    if (position < 0 || position >= self->user_count) {
+        PyErr_SetString(PyExc_ValueError, "there is no such user");
+        return NULL;
+    }
+    return self->users[position];
+}
+
+static PyObject *driver_run_of(Driver *self, PyObject *argument)
+{
+    Py_ssize_t position = PyLong_AsSsize_t(argument);
+    User *user = position == -1 && PyErr_Occurred() ? NULL : user_at(self, position);
+    if (user == NULL) {
+        return NULL;
+    }
+    return Py_BuildValue("(iL)", (int)user->node, (long long)user->stepper.intended_ns);
+}
+
+static PyObject *driver_called(Driver *self, PyObject *args)
+{
+    Py_ssize_t position;
+    PyObject *failure;
+    int has_answer;
+    if (!PyArg_ParseTuple(args, "nOp", &position, &failure, &has_answer)) {
+        return NULL;
+    }
+    User *user = user_at(self, position);
+    if (user == NULL) {
+        return NULL;
+    }
+    user->stepper.intended_ns = 0;
+    user->has_answer |= has_answer != 0;
+    if (failure != Py_None && user->failure == NULL) {
+        user->failure = Py_NewRef(failure);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *driver_next_due(Driver *self, PyObject *Py_UNUSED(ignored))
 {
     int64_t due_ns;
@@ -474,6 +513,9 @@ static PyMethodDef driver_methods[] = {
     {"start", (PyCFunction)driver_start, METH_O, "Closed model: let the user at this position run."},
     {"open", (PyCFunction)driver_open, METH_VARARGS, "Open model: (due times, origin_ns, max_users, drops)."},
     {"look", (PyCFunction)driver_look_method, METH_NOARGS, "Start what is due by now."},
+    {"run_of", (PyCFunction)driver_run_of, METH_O, "(the node a user is at, the intended start nobody took yet or 0)."},
+    {"called", (PyCFunction)driver_called, METH_VARARGS,
+     "Another client made a call for a user: (position, its failure or None, whether somebody waited for it)."},
     {"next_due", (PyCFunction)driver_next_due, METH_NOARGS, "The due time of the next arrival; None without one."},
     {"stop", (PyCFunction)driver_stop, METH_NOARGS, "Start nothing new."},
     {"interrupt", (PyCFunction)driver_interrupt, METH_NOARGS, "Cancel what is under way."},

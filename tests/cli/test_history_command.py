@@ -250,10 +250,59 @@ def test_beginning_of_several_ids_asks_for_more(history: Run, kept: History, res
     assert history("forget", "k7").code == 2 and len(kept.list()) == 2
 
 
+# Baselines.
+
+
+def test_baseline_is_set_shown_listed_and_let_go(history: Run, kept: History, result: ResultDocument) -> None:
+    kept.keep(kept_run(renamed(result, "k7fw")))
+    assert history("baseline") == (
+        0,
+        "",
+        f"no baseline is named in {kept.place}: talka history baseline NAME ID names one\n",
+    )
+    done = history("baseline", "main", "k7")
+    assert done == (0, "the baseline main is k7fw: talka compare --baseline main RESULT\n", "")
+    assert history("baseline", "main") == (0, "k7fw\n", "")
+    assert history("baseline") == (0, "main  k7fw\n", "")
+    assert history("baseline", "main", "--forget") == (0, "forgot the baseline main\n", "")
+    assert kept.baselines() == {} and kept.find("k7fw") is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["main", "none"], "there is no run 'none' in"),
+        (["two words", "k7fw"], "'two words' cannot name a baseline"),
+        (["other"], "there is no baseline 'other' in"),
+        (["other", "--forget"], "(it has main)"),
+        (["--forget"], "write talka history baseline NAME --forget"),
+        (["main", "k7fw", "--forget"], "write talka history baseline NAME --forget"),
+    ],
+)
+def test_wrong_baseline_is_a_sentence(
+    history: Run, kept: History, result: ResultDocument, arguments: list[str], words: str
+) -> None:
+    kept.keep(kept_run(renamed(result, "k7fw")))
+    kept.set_baseline("main", "k7fw")
+    code, out, err = history("baseline", *arguments)
+    assert (code, out) == (2, "") and words in err
+
+
+def test_run_that_is_a_baseline_is_not_forgotten_by_the_way(
+    history: Run, kept: History, result: ResultDocument
+) -> None:
+    kept.keep(kept_run(renamed(result, "k7fw")))
+    kept.keep(kept_run(renamed(result, "other")))
+    kept.set_baseline("main", "k7fw")
+    done = history("forget", "other", "k7fw")
+    assert done.code == 2 and "run k7fw is the baseline 'main': talka history baseline main --forget" in done.err
+    assert kept.find("other") is not None
+
+
 def test_history_of_a_later_version_is_a_sentence(history: Run, kept: History, result: ResultDocument) -> None:
     kept.keep(kept_run(renamed(result, "k7fw")))
     with contextlib.closing(sqlite3.connect(kept.place, isolation_level=None)) as connection:
-        connection.execute("INSERT INTO talka_history_version VALUES (2)")
+        connection.execute("INSERT INTO talka_history_version VALUES (99)")
     done = history()
     assert done.code == 2 and "was written by a later version of talka" in done.err
 

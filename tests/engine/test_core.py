@@ -48,7 +48,7 @@ from talka.wire.shards import (
 from talka.work.dsl import Provide, Workflow, action, metric, on_start, state, step
 from talka.work.load import Plan
 from talka.work.responses import CustomResponse, HTTPResponse
-from talka.work.shapes import ConstantVUs, IterationsPerVU
+from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU
 
 Answer = CustomResponse[Any]
 AnyMessage = TypeVar("AnyMessage")
@@ -289,6 +289,20 @@ class Shop(Workflow):
     values = {"First": {"age": msgspec.msgpack.encode("old")}}
     owner.send(arm_of("Shop", file_of(tmp_path, text), values=values))
     assert "Shop.known: age from First is not what its annotation says" in (await owner.expect(Refused)).text
+
+
+async def test_arrivals_are_fresh_users_also_if_only_the_command_line_asks_for_a_rate(owner: Owner) -> None:
+    known: list[bool] = []
+
+    class Visitor(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            known.append(hasattr(self, "name"))
+            self.name = "ada"
+            return CustomResponse(1)
+
+    await run_whole(owner, arm_of(Visitor, plan=ConstantRate("100/s", "200ms", max_vus=1).plan()))
+    assert known == [False] * 20
 
 
 async def test_the_garbage_collector_is_left_alone_in_somebody_elses_process(owner: Owner) -> None:

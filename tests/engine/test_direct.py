@@ -7,6 +7,7 @@ import threading
 from asyncio import sleep
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from random import choice as drawn
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 
 from talka.cli.demo_workflow import Customer
-from talka.engine.direct import Choice, driver_for, is_users_own
+from talka.engine.direct import Choice, Doubt, Look, driver_for, is_users_own
 from talka.engine.loader import load, url_workflow
 from talka.wire.shards import FileSource
 from talka.work.arguments import URL
-from talka.work.dsl import Workflow, action, check, metric, step
+from talka.work.dsl import Workflow, action, check, metric, on_start, on_stop, step
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import CustomResponse, HTTPResponse
 
@@ -240,6 +241,12 @@ def test_the_workflows_that_talka_brings_are_driven_directly() -> None:
     assert choice_of(Customer).driver == "direct"
 
 
+class LibraryMethods:
+    """Methods that were made by a program: nobody can read them."""
+
+    shake = eval("lambda self: None")
+
+
 class Base(Workflow):
     abstract = True
 
@@ -325,6 +332,150 @@ def test_steps_are_kept_for_what_only_the_constructor_mentions() -> None:
     assert choice_of(Prepared).keeps_last == {"login"}
     assert choice_of(Handing).keeps_last == {"login"}
     assert choice_of(Harmless).keeps_last == frozenset()
+
+
+class Unchanging:
+    """Steps that leave nothing on their user: a fresh one need not be another object."""
+
+    async def calls_in_a_loop(self: Any) -> Any:
+        for number in range(3):
+            if number != 1:
+                await self.client.http.get(HERE, name="page")
+        await self.pause("1s", "3s")
+        self.metric("pages", 3)
+        return self.client.http.get(HERE)
+
+    async def a_pause_under_another_name(self: Any) -> Any:
+        rest = self.pause
+        waiting = rest("1s") if self.context else self.pause("2s")
+        await waiting
+        return await self.client.http.get(HERE)
+
+    async def what_is_shared_anyway(self: Any) -> Any:
+        self.context["seen"] = next(self.rows)
+        return await self.client.http.get(HERE)
+
+
+class Changing:
+    """Steps that may."""
+
+    async def an_attribute(self: Any) -> Any:
+        self.token = (await self.client.http.get(HERE)).text
+
+    async def a_sum(self: Any) -> Any:
+        self.rounds += 1
+        return await self.client.http.get(HERE)
+
+    async def one_that_goes(self: Any) -> Any:
+        del self.token
+        return await self.client.http.get(HERE)
+
+    async def another_name_for_it(self: Any) -> Any:
+        me = self
+        me.token = 1
+        return await self.client.http.get(HERE)
+
+    async def a_helper_that_does(self: Any) -> Any:
+        note(self)
+        return await self.client.http.get(HERE)
+
+    async def somebody_elses_function(self: Any) -> Any:
+        json.dumps(self, default=lambda what: what.__dict__)
+        return await self.client.http.get(HERE)
+
+    async def its_dictionary(self: Any) -> Any:
+        vars(self)["token"] = 1
+        return await self.client.http.get(HERE)
+
+    async def its_own_step(self: Any) -> Any:
+        self.go.last = None
+        return await self.client.http.get(HERE)
+
+
+def note(users: Any) -> None:
+    users.token = 1
+
+
+@pytest.mark.parametrize("function", steps_of(Unchanging))
+def test_users_whose_code_leaves_nothing_on_them_need_no_new_object(function: Any) -> None:
+    choice = with_step(function)
+    assert (choice.driver, choice.changes_users, choice.keeps_last) == ("direct", False, frozenset()), choice.reason
+
+
+@pytest.mark.parametrize("function", steps_of(Changing))
+def test_users_whose_code_may_leave_something_on_them_need_a_new_object(function: Any) -> None:
+    choice = with_step(function)
+    assert (choice.driver, choice.changes_users) == ("direct", True), choice.reason
+
+
+def test_users_whose_class_makes_them_in_its_own_way_need_a_new_object() -> None:
+    class Numbered(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.number = drawn([1, 2])
+
+    class Remembering(Base):
+        @cached_property
+        def number(self) -> int:
+            return drawn([1, 2])
+
+        @step("login")
+        async def look(self, url: URL = HERE) -> HTTPResponse:
+            return await self.client.http.get(url, params={"number": self.number})
+
+    class Mixed(LibraryMethods, Base):
+        @step("login")
+        async def look(self, url: URL = HERE) -> HTTPResponse:
+            self.shake()
+            return await self.client.http.get(url)
+
+    assert choice_of(type("Plain", (Base,), {})).changes_users is False
+    assert choice_of(Numbered).changes_users
+    assert choice_of(Remembering).changes_users
+    assert choice_of(Mixed).changes_users
+
+
+def test_methods_at_the_begin_and_the_end_of_a_user_are_read_too() -> None:
+    class Waiting(Base):
+        @on_start()
+        async def begin(self) -> None:
+            await sleep(1)
+
+    class Ending(Base):
+        @on_stop()
+        async def end(self) -> None:
+            await sleep(1)
+
+    class Fine(Base):
+        @on_start()
+        async def begin(self) -> None:
+            await self.pause("1s")
+
+        @on_stop()
+        async def end(self) -> None:
+            await self.client.http.get(HERE)
+
+    assert "begin awaits sleep(1)" in choice_of(Waiting).reason
+    assert "end awaits sleep(1)" in choice_of(Ending).reason
+    assert choice_of(Fine).driver == "direct"
+
+
+def test_a_pause_of_the_tests_own_is_read_as_what_it_is() -> None:
+    class Resting(Base):
+        abstract = True
+
+        async def pause(self, low: Any, high: Any = None) -> None:
+            await sleep(1)
+
+    async def go(self: Any) -> Any:
+        await self.pause("1s")
+        return await self.client.http.get(HERE)
+
+    go.__annotations__["return"] = HTTPResponse
+    workflow = type("Own", (Workflow,), {"go": step()(go)})
+    look = Look(type("Own", (Resting,), {}), frozenset())
+    with pytest.raises(Doubt, match=r"pause awaits sleep\(1\)"):
+        look.at_function(workflow.go.function, ["workflow"], {})
 
 
 class Beside(Workflow):

@@ -18,12 +18,13 @@ import uvloop
 
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
 from talka.engine import native
-from talka.engine.calls import ExchangeFailed, NodeRun, current_call
+from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients.deadlines import SLOT_NS, Timeout
 from talka.engine.clients.requests import prepare_headers
 from talka.engine.clients.urls import parse_url
-from talka.stats.tally import Exchanges, Sample
-from talka.work.responses import BrokenBody, HTTPResponse, Response
+from talka.stats.tally import Exchanges
+from talka.work.responses import BrokenBody, HTTPResponse
+from tests.engine.node_runs import Told, node_run
 
 pytestmark = pytest.mark.skipif(native.available() is not None, reason=f"no native engine: {native.available()}")
 
@@ -102,24 +103,6 @@ async def serving(answer: Answer = always_ok) -> AsyncIterator[Server]:
         await asyncio.sleep(0)
 
 
-class Rows:
-    """Where the calls of a method are counted; here they are just written down."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def answered(self, name: str | None, response: Response) -> Sample | None:
-        self.told.append(("answered", name, response))
-        return None
-
-    def failed(self, name: str | None, error: BaseException, intended_ns: int) -> Sample:
-        self.told.append(("failed", name, getattr(error, "kind", ""), intended_ns))
-        return Sample(0, getattr(error, "kind", ""), str(error))
-
-    def cut(self, name: str | None) -> None:
-        self.told.append(("cut", name))
-
-
 def new_engine(**options: Any) -> Any:
     return native.engine_class()(Exchanges(), version="1", **options)
 
@@ -170,7 +153,7 @@ async def test_requests_leave_nothing_behind() -> None:
 
         async def some(count: int) -> None:
             client, plain = engine.new_client(), engine.new_client()
-            current_call.set(NodeRun(0, Rows(), {404}))
+            current_call.set(node_run(expect={404}))
             for number in range(count):
                 try:
                     response = await client.get(server.url + "varied", redirects=number % 2, headers=headers)
@@ -643,3 +626,144 @@ async def test_an_answer_before_the_request_was_through_ends_the_connection() ->
                 await loop.sock_sendall(peer, OK)
                 assert (await call).status == 200
             assert not engine.connections
+
+
+# What a call tells the run that made it.
+
+
+@on_both_loops
+async def test_a_call_tells_its_run_once_what_came_of_it() -> None:
+    told = Told()
+
+    def answer(request: bytes) -> bytes | None:
+        if b"/away" in request:
+            return b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"
+        return b"nonsense\r\n\r\n" if b"/broken" in request else OK
+
+    async with serving(answer) as server, running_engine() as engine:
+        client = engine.new_client()
+        run = node_run(42, rows=told)
+        current_call.set(run)
+        first = await client.get(server.url + "away", name="first")
+        second = await client.get(server.url)
+        assert told.calls == [("answered", "first", first), ("answered", None, second)]
+        assert (first.intended_ns, run.has_waited, run.failure) == (42, True, None)
+        told.calls.clear()
+        for url, name in ((server.url + "broken", "broken"), ("http://127.0.0.1:1/", "refused")):
+            with pytest.raises(ExchangeFailed):
+                await client.get(url, name=name)
+        assert [(what, name, error.kind) for what, name, error in told.calls] == [
+            ("failed", "broken", "protocol"),
+            ("failed", "refused", "refused"),
+        ]
+        assert run.failure is not None and run.failure.kind == "protocol"
+
+
+@on_both_loops
+async def test_a_call_that_is_given_up_tells_its_run_that_it_was_cut() -> None:
+    told = Told()
+    async with serving(lambda request: None) as server, running_engine() as engine:
+        client = engine.new_client()
+        current_call.set(node_run(rows=told))
+        waiting = asyncio.create_task(client.get(server.url, name="waiting"))
+        await server.asked.wait()
+        waiting.cancel()
+        connecting = asyncio.create_task(client.get(server.url, name="connecting"))
+        await asyncio.sleep(0)
+        connecting.cancel()
+        await asyncio.gather(waiting, connecting, return_exceptions=True)
+        assert told.calls == [("cut", "waiting", None), ("cut", "connecting", None)]
+        told.calls.clear()
+        closed = client.get(server.url, name="closed")
+        closed.send(None)
+        closed.close()
+        closed.close()
+        assert told.calls == [("cut", "closed", None)]
+        told.calls.clear()
+        client.get(server.url, name="never").close()
+        assert told.calls == []
+
+
+@on_both_loops
+async def test_a_run_that_cannot_be_told_fails_the_call() -> None:
+    class Deaf(Told):
+        def answered(self, name: str | None, response: Any) -> None:
+            raise ValueError("deaf")
+
+    async with serving() as server, running_engine() as engine:
+        current_call.set(node_run(rows=Deaf()))
+        with pytest.raises(ValueError, match="deaf"):
+            await engine.new_client().get(server.url)
+
+
+@on_both_loops
+async def test_a_name_that_is_no_text_is_refused_before_anything_is_sent() -> None:
+    async with serving() as server, running_engine() as engine:
+        with pytest.raises(
+            TypeError, match="name=b'page' is not a text: it is the row under which the call is counted"
+        ):
+            await engine.new_client().get(server.url, name=b"page")
+        engine.core.pour()
+        assert (engine.exchanges.not_sent, server.requests) == (1, 0)
+
+
+# Pauses.
+
+
+@on_both_loops
+async def test_a_pause_lasts_as_long_as_it_says_in_any_task() -> None:
+    async with running_engine() as engine:
+        before = monotonic_ns()
+        assert await engine.pause(20 * MILLISECOND) is None
+        assert monotonic_ns() - before >= 19 * MILLISECOND  # a loop may round its timers
+        await asyncio.gather(*(asyncio.create_task(as_coroutine(engine.pause(0))) for _ in range(3)))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await engine.pause(60 * SECOND)
+        long = asyncio.create_task(as_coroutine(engine.pause(60 * SECOND)))
+        await asyncio.sleep(0)
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+
+
+async def as_coroutine(pause: Any) -> None:
+    await pause
+
+
+@on_both_loops
+async def test_a_pause_is_awaited_once() -> None:
+    async with running_engine() as engine:
+        once = engine.pause(0)
+        await once
+        with pytest.raises(RuntimeError, match="already awaited"):
+            await once
+        closed = engine.pause(SECOND)
+        closed.send(None)
+        closed.close()
+        with pytest.raises(RuntimeError, match="already awaited"):
+            closed.send(None)
+        thrown = engine.pause(SECOND)
+        with pytest.raises(KeyError):
+            thrown.throw(KeyError("x"))
+        with pytest.raises(TypeError):
+            thrown.throw()
+        for length in (-1, "1s", 1 << 64):
+            with pytest.raises((ValueError, TypeError, OverflowError)):
+                engine.pause(length)
+
+
+@on_both_loops
+async def test_pauses_leave_nothing_behind() -> None:
+    async with running_engine() as engine:
+
+        async def some(count: int) -> int:
+            for _ in range(count):
+                await engine.pause(0)
+                engine.pause(1)
+            gc.collect()
+            return len(gc.get_objects())
+
+        await some(10)
+        before = await some(10)
+        assert abs(await some(1_000) - before) < 50

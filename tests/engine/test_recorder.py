@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns
 from talka.engine.calls import ExchangeFailed, NodeRun
 from talka.engine.recorder import (
+    FILLED_LIMIT,
     METRIC_NAMES_LIMIT,
     NAME_CHARACTERS_LIMIT,
     SAMPLE_CHARACTERS_LIMIT,
@@ -187,6 +188,24 @@ def test_a_window_shows_the_most_users_it_saw() -> None:
     of.roll(ORIGIN_NS + 2 * WINDOW_NS)
     of.roll(ORIGIN_NS + 3 * WINDOW_NS)
     assert {index: window.vus for index, window in windows(of).items()} == {0: 3, 1: 3, 2: 1}
+
+
+def test_users_do_not_leave_the_windows_that_a_stalled_loop_skipped() -> None:
+    of = recorder()
+    of.vus = 5
+    of.roll(ORIGIN_NS + WINDOW_NS)
+    of.roll(ORIGIN_NS + 4 * WINDOW_NS)
+    of.finish()
+    assert {index: window.vus for index, window in windows(of).items()} == {0: 5, 1: 5, 2: 5, 3: 5, 4: 5}
+    assert windows(of)[2].response_time.count == windows(of)[2].requests == 0
+
+
+def test_very_long_stall_is_filled_only_at_its_end() -> None:
+    of = recorder()
+    of.vus = 5
+    of.roll(ORIGIN_NS + 5000 * WINDOW_NS)
+    assert list(windows(of)) == [0, *range(5000 - FILLED_LIMIT, 5000)]
+    assert of.log.lost == 0
 
 
 def test_what_happens_after_the_last_roll_is_in_the_window_that_finish_closes() -> None:

@@ -434,7 +434,8 @@ async def test_classes_in_memory_run_in_a_thread_of_this_process(owner: Owner) -
 
     await in_a_thread(owner, work)
     assert owner.supervisor.pids() == {1: os.getpid()}
-    assert (await owner.next(StepTotals)).tally.ok == 1
+    step, call = await owner.next(StepTotals), await owner.next(StepTotals)
+    assert (step.call, step.tally.ok, call.call, call.tally.ok) == (None, 1, "go", 1)
     await owner.next(Totals)
     assert await owner.next(str) == "ended"
     assert guards() == []

@@ -30,19 +30,23 @@ if native.available() is not None:
 every_way = pytest.mark.parametrize("way", WAYS)
 needs_native = pytest.mark.skipif(native.available() is not None, reason="the native engine is not built")
 EXCHANGES = ("ok", "failed", "interrupted", "not_sent", "bytes_sent", "bytes_received")
-ANSWER = "HTTP/1.1 {} So\r\nContent-Length: {}\r\n\r\n{}"
+ANSWER = "HTTP/1.1 {} So\r\n{}Content-Length: {}\r\n\r\n{}"
+STALL_S = 0.06
 
 
 class Server(asyncio.Protocol):
-    """Answers what the path says: /status/503, /hang (never), /close (by closing), /later (in a moment), or 200."""
+    """Answers what the path says: /status/503, /hang (never), /close (by closing), /later (in a moment), /stall (later
+    still), /cookie (gives one, and says which it was sent), /to/path (go there), or 200."""
 
     requests = 0
+    connections = 0
     asked = asyncio.Event()
     hung = asyncio.Event()
     _transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        Server.connections += 1
 
     def data_received(self, data: bytes) -> None:
         Server.requests += 1
@@ -55,13 +59,20 @@ class Server(asyncio.Protocol):
                 self._transport.close()
             case ["later"]:
                 asyncio.get_running_loop().call_later(0.02, self._answer, 200, path)
+            case ["stall"]:
+                asyncio.get_running_loop().call_later(STALL_S, self._answer, 200, path)
+            case ["cookie"]:
+                sent = [line for line in data.decode().splitlines() if line.lower().startswith("cookie:")]
+                self._answer(200, "".join(sent), "Set-Cookie: user=known\r\n")
+            case ["to", *rest]:
+                self._answer(302, path, f"Location: /{'/'.join(rest)}\r\n")
             case ["status", status]:
                 self._answer(int(status), path)
             case _:
                 self._answer(200, path)
 
-    def _answer(self, status: int, body: str) -> None:
-        self._transport.write(ANSWER.format(status, len(body), body).encode())
+    def _answer(self, status: int, body: str, headers: str = "") -> None:
+        self._transport.write(ANSWER.format(status, headers, len(body), body).encode())
 
 
 @dataclass
@@ -135,7 +146,8 @@ def texts_of(part: StepTally | CheckTally) -> list[str]:
 
 @pytest.fixture
 async def server() -> AsyncIterator[str]:
-    Server.requests, Server.asked, Server.hung = 0, asyncio.Event(), asyncio.Event()
+    Server.requests, Server.connections = 0, 0
+    Server.asked, Server.hung = asyncio.Event(), asyncio.Event()
     listening = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0)
     host, port = listening.sockets[0].getsockname()
     yield f"http://{host}:{port}"

@@ -26,6 +26,7 @@ from talka.report.document import (
     Metric,
     ResultDocument,
     Step,
+    StepRow,
     Threshold,
     TimelineRow,
     Times,
@@ -34,7 +35,18 @@ from talka.report.document import (
     step_of,
 )
 from talka.report.html import html_report
-from talka.report.html_charts import binned, course_of, curve, outline, per_second
+from talka.report.html_charts import (
+    STEPS_DRAWN,
+    binned,
+    counted_rows,
+    course_of,
+    curve,
+    ended_at,
+    errors_by_kind,
+    outline,
+    per_second,
+)
+from talka.report.html_script import SCRIPT
 from talka.report.plan import PlanDocument, PlannedWorkflow, Point
 from talka.stats.histogram import Histogram
 from talka.stats.tally import StepTally
@@ -222,14 +234,14 @@ def tiles(page: ET.Element) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("changes", "tone", "verdict"),
     [
-        ({"thresholds": [Threshold("failed < 1%", 0.0, True, None, "0 %")]}, "good", "✓ Good completed, exit code 0"),
-        ({"exit_code": 4}, "bad", "✗ Bad completed, exit code 4"),
-        ({"exit_code": 6, "status": "partial"}, "bad", "✗ Bad partial, exit code 6"),
-        ({"exit_code": 130, "status": "cancelled"}, "bad", "✗ Bad cancelled, exit code 130"),
+        ({"thresholds": [Threshold("failed < 1%", 0.0, True, None, "0 %")]}, "good", "✓ Passed completed, exit code 0"),
+        ({"exit_code": 4}, "bad", "✗ Failed completed, exit code 4"),
+        ({"exit_code": 6, "status": "partial"}, "bad", "✗ Failed partial, exit code 6"),
+        ({"exit_code": 130, "status": "cancelled"}, "bad", "✗ Failed cancelled, exit code 130"),
         (
             {"status": "partial", "reasons": ["1 shard was lost."]},
             "unsure",
-            "! Good, but look closer partial, exit code 0",
+            "! Passed, but look closer partial, exit code 0",
         ),
     ],
 )
@@ -280,7 +292,7 @@ def test_of_many_crossed_thresholds_the_banner_names_a_few_and_counts_the_rest()
 )
 def test_a_job_nobody_judged_is_not_plainly_good_if_something_went_wrong(changes: dict[str, Any], said: str) -> None:
     page = page_of(a_document(**changes))
-    assert "Good, but look closer" in words(page.find(".//header/p"))
+    assert "Passed, but look closer" in words(page.find(".//header/p"))
     assert said in words(page.find(".//header/ul"))
 
 
@@ -288,7 +300,7 @@ def test_failures_that_a_threshold_allows_leave_it_good() -> None:
     held = Threshold("failed < 1%", 0.005, True, None, "0.5 %")
     totals = Totals(2000, 1990, 10, 0, 0, 199.6, 0, 0, 2000, 0, 20, 0)
     page = page_of(a_document(totals=totals, thresholds=[held]))
-    assert words(page.find(".//header/p")).startswith("✓ Good completed")
+    assert words(page.find(".//header/p")).startswith("✓ Passed completed")
     assert "Every threshold held (1)." in words(page.find(".//header/ul"))
 
 
@@ -355,13 +367,144 @@ def test_rows_of_any_width_become_rates() -> None:
 
 def test_charts_say_the_highest_values_to_who_cannot_see_them() -> None:
     rows = [TimelineRow(0, 10, 20, 500, 30, 4, 12.0, 80.0), TimelineRow(10, 0.1, 3, 9, 1, 5, None, None)]
-    texts = [words(found) for found in page_of(a_document(timeline=rows)).findall(".//desc")]
+    texts = [words(found) for found in page_of(a_document(timeline=rows, duration_s=10.1)).findall(".//desc")]
     assert texts[:4] == [
         "At most 90 requests and 10 failures per second.",
         "The median was at most 12.0 ms, the 99th percentile at most 80.0 ms.",
         "At most 5 users were active.",
         "At most 30 iterations were started per second.",
     ]
+
+
+def frame_of(page: ET.Element, name: str) -> ET.Element:
+    found = page.find(f".//svg[@aria-labelledby='{name}-title {name}-text']")
+    assert found is not None
+    return found
+
+
+def values_in(page: ET.Element, name: str) -> dict[str, list[tuple[float, float]]]:
+    """The values that the script shows, by the name of their line."""
+    return {
+        str(path.get("data-name")): [
+            (float(x), float(value)) for pair in str(path.get("data-values")).split() for x, value in [pair.split(",")]
+        ]
+        for path in frame_of(page, name).findall(".//path[@data-values]")
+    }
+
+
+def test_lines_carry_the_values_that_were_measured_for_the_pointer() -> None:
+    rows = [TimelineRow(0.0, 0.5, 5, 50, 0, 3, 12.25, 80.0, 40.5), TimelineRow(0.5, 0.5, 5, 60, 2, 3, 13.5, 90.0, 41.0)]
+    page = page_of(a_document(timeline=rows, duration_s=1.0))
+    assert frame_of(page, "times").get("data-x") == "time 0 1 linear"
+    assert frame_of(page, "times").get("data-y") == "ms"
+    found = values_in(page, "times")
+    assert {name: sorted({value for _, value in points}) for name, points in found.items()} == {
+        "p99": [80, 90],
+        "p95": [40.5, 41],
+        "p50": [12.25, 13.5],
+    }
+    assert [x for x, _ in found["p50"]] == [0, 500, 500, 1000]
+    assert sorted({value for _, value in values_in(page, "rate")["requests"]}) == [100, 120]
+
+
+def test_p95_is_drawn_over_time_where_the_result_has_it() -> None:
+    old = a_document()
+    new = a_document(timeline=[msgspec.structs.replace(row, response_p95_ms=30.0) for row in a_timeline()])
+    assert list(values_in(page_of(old), "times")) == ["p99", "p50"]
+    assert list(values_in(page_of(new), "times")) == ["p99", "p95", "p50"]
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "requests", "widths"),
+    [
+        (1.0, 10, [0.1] * 10),
+        (0.96, 6, [*[0.1] * 9, 0.06]),
+        (0.92, 2, [0.1] * 9),
+        (0.9, 2, [0.1] * 10),
+        (5.0, 2, [0.1] * 10),
+    ],
+)
+def test_last_window_that_was_cut_short_is_no_collapse(duration_s: float, requests: int, widths: list[float]) -> None:
+    rows = [TimelineRow(number / 10, 0.1, 10, 10, 0, 3, 5.0, 9.0) for number in range(9)]
+    rows.append(TimelineRow(0.9, 0.1, requests, requests, 0, 3, 5.0, 9.0))
+    found = counted_rows(a_document(timeline=rows, duration_s=duration_s))
+    assert [row.width_s for row in found] == pytest.approx(widths)
+    if duration_s == 0.96:
+        assert per_second(found, lambda row: row.requests)[-1].value == pytest.approx(100)
+
+
+def test_only_window_of_a_run_stays_however_short_it_was() -> None:
+    (row,) = counted_rows(a_document(timeline=[TimelineRow(0.0, 0.1, 1, 1, 0, 1, 5.0, 5.0)], duration_s=0.01))
+    assert row.width_s == 0.01
+    assert counted_rows(a_document(timeline=[])) == []
+
+
+def test_planned_line_of_a_stopped_run_ends_where_the_run_ended() -> None:
+    ramp = [(0.0, 0.0), (10.0, 100.0), (10.0, 50.0), (20.0, 50.0)]
+    assert ended_at(4.0, ramp) == [(0.0, 0.0), (4.0, 40.0)]
+    assert ended_at(15.0, ramp) == [(0.0, 0.0), (10.0, 100.0), (10.0, 50.0), (15.0, 50.0)]
+    assert ended_at(20.0, ramp) == ramp and ended_at(25.0, ramp) == ramp and ended_at(5.0, []) == []
+    stopped = a_document(timeline=a_timeline(4.0), duration_s=4.0, status="cancelled", exit_code=130)
+    page = page_of(stopped, plan_of(planned("A", (0, 0), (100, 1000), model="closed")))
+    assert values_in(page, "vus")["planned"][-1] == (1000, 40)
+    labels = [words(found) for found in frame_of(page, "vus").findall(".//text[@class='y']")]
+    assert "1,000" not in labels, "the scale is that of what could be reached"
+
+
+def step_rows(*names: str, failed: int = 0) -> list[StepRow]:
+    return [
+        StepRow(name, number / 10, 0.1, 5, failed, {"status": failed} if failed else {}, 10.0, 20.0, 30.0 + number)
+        for number in range(20)
+        for name in names
+    ]
+
+
+def test_each_step_has_its_series_where_the_result_has_them() -> None:
+    assert "Steps over time" not in titles(page_of(a_document()))
+    workflow = a_workflow(timeline=step_rows("login", "pay", failed=1))
+    page = page_of(a_document(workflows=[workflow]))
+    captions = [words(found.find("figcaption/b")) for found in part(page, "Steps over time").iter("figure")]
+    assert captions == [
+        "login: response time",
+        "login: runs per second",
+        "pay: response time",
+        "pay: runs per second",
+    ]
+    assert list(values_in(page, "step-0-times")) == ["p99", "p95", "p50"]
+    assert max(value for _, value in values_in(page, "step-0-times")["p99"]) == 49
+    assert {name: {value for _, value in points} for name, points in values_in(page, "step-1-rate").items()} == {
+        "runs": {50},
+        "failed": {10},
+    }
+
+
+def test_steps_of_several_workflows_are_named_with_them_and_the_rest_is_counted() -> None:
+    names = [f"step{number}" for number in range(STEPS_DRAWN)]
+    workflows = [a_workflow(timeline=step_rows(*names)), a_workflow("Pay", timeline=step_rows("pay"))]
+    found = part(page_of(a_document(workflows=workflows)), "Steps over time")
+    assert len(list(found.iter("figure"))) == 2 * STEPS_DRAWN
+    assert "Checkout.step0: response time" in words(found)
+    assert "1 more are in the result document." in words(found)
+
+
+def test_errors_by_kind_are_drawn_over_time() -> None:
+    rows = [msgspec.structs.replace(row, errors={"status": 2, "timeout": 1}) for row in a_timeline(failed=3)]
+    page = page_of(a_document(timeline=rows))
+    found = values_in(page, "errors")
+    assert {name: {value for _, value in points} for name, points in found.items()} == {"status": {20}, "timeout": {10}}
+    by_step = page_of(a_document(workflows=[a_workflow(timeline=step_rows("login", "pay", failed=1))]))
+    assert {value for _, value in values_in(by_step, "errors")["status"]} == {20}
+    assert "Errors by kind" not in words(part(page_of(a_document()), "Over time"))
+
+
+def test_rare_kinds_of_errors_are_one_line() -> None:
+    found = errors_by_kind(
+        [(0.0, 2.0, {f"kind{number}": 20 - number for number in range(9)}), (2.0, 0.0, {"kind0": 5})]
+    )
+    assert list(found) == ["kind0", "kind1", "kind2", "kind3", "kind4", "others"]
+    assert [cell.value for cell in found["others"]] == [(15 + 14 + 13 + 12) / 2]
+    assert [cell.value for cell in found["kind0"]] == [10]
+    assert errors_by_kind([(0.0, 1.0, {})]) == {}
 
 
 def test_lost_shards_are_bands_in_every_chart_over_time() -> None:
@@ -594,11 +737,42 @@ def test_a_minute_of_twenty_steps_fits_in_200_kilobytes() -> None:
     assert len(html_report(long_document()).encode()) < 200_000
 
 
+def busy_document() -> ResultDocument:
+    """Ten minutes, ten steps: windows of 100 ms for the last minute, 10 s before, and a row for each step in each."""
+    source = random.Random(5)
+    stretches = [(start, 10.0) for start in range(0, 540, 10)]
+    stretches += [(round(540 + number / 10, 1), 0.1) for number in range(600)]
+    rows = []
+    for start, width in stretches:
+        for number in range(10):
+            count = max(1, round(40 * width))
+            times_ms = sorted(source.lognormvariate(3, 0.6) for _ in range(3))
+            errors = {"status": source.randrange(3), "timeout": source.randrange(2)}
+            failed = sum(errors.values())
+            rows.append(StepRow(f"step_number_{number}", start, width, count, failed, errors, *times_ms))
+    timeline = []
+    for start, width in stretches:
+        of_all = sorted(source.lognormvariate(3, 0.6) for _ in range(3))
+        count = round(400 * width) + source.randrange(20)
+        row = TimelineRow(
+            start, width, count, count, 15, 20, of_all[0], of_all[2], of_all[1], {"status": 9, "timeout": 6}
+        )
+        timeline.append(row)
+    busy = long_document()
+    workflow = msgspec.structs.replace(busy.workflows[0], timeline=rows, steps=busy.workflows[0].steps[:10])
+    return msgspec.structs.replace(busy, workflows=[workflow], timeline=timeline, duration_s=600.0)
+
+
+def test_ten_minutes_of_ten_steps_with_their_series_fit_in_200_kilobytes() -> None:
+    assert len(html_report(busy_document()).encode()) < 200_000
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_page_needs_no_script_and_no_other_file(name: str) -> None:
+def test_the_page_needs_no_other_file_and_has_one_script_of_its_own(name: str) -> None:
     page = page_of(DOCUMENTS[name])
     tags = {found.tag for found in page.iter()}
-    assert not tags & {"script", "img", "image", "iframe", "object", "embed", "use", "a", "form", "base"}
+    assert not tags & {"img", "image", "iframe", "object", "embed", "use", "a", "form", "base"}
+    assert [found.text for found in page.iter("script")] == [SCRIPT]
     (link,) = page.iter("link")
     assert link.get("href") == "data:,"
     for found in page.iter():
@@ -610,13 +784,24 @@ def test_the_page_needs_no_script_and_no_other_file(name: str) -> None:
     assert set(re.findall(r"url\([^)]*\)", style)) == {"url(#hatch)"}
 
 
-def test_the_page_forbids_all_but_its_own_style() -> None:
+def test_the_page_forbids_all_but_its_own_style_and_script() -> None:
     page = page_of(a_document())
-    style = page.findtext(".//style") or ""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    digests = [
+        base64.b64encode(hashlib.sha256((page.findtext(f".//{tag}") or "").encode()).digest()).decode()
+        for tag in ("style", "script")
+    ]
     policy = page.find(".//meta[@http-equiv='Content-Security-Policy']")
     assert policy is not None
-    assert str(policy.get("content")).startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    assert str(policy.get("content")).startswith(
+        f"default-src 'none'; style-src 'sha256-{digests[0]}'; script-src 'sha256-{digests[1]}';"
+    )
+    assert "unsafe" not in str(policy.get("content"))
+
+
+def test_the_script_keeps_the_page_well_formed_and_asks_for_nothing() -> None:
+    assert not set("<&") & set(SCRIPT)
+    for word in ("fetch", "XMLHttp", "eval", "innerHTML", "import(", "localStorage", "document.cookie"):
+        assert word not in SCRIPT
 
 
 def test_there_is_a_look_for_paper_for_the_dark_and_for_phones() -> None:

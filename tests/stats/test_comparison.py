@@ -21,6 +21,7 @@ from talka.stats.comparison import (
     Unit,
     Verdict,
     Weighed,
+    answer_of,
     blocks_of,
     difference,
     error_of_mean,
@@ -31,6 +32,7 @@ from talka.stats.comparison import (
     quantile,
     rate_of,
     share_of,
+    times_as_long_for,
 )
 from talka.stats.histogram import Histogram
 
@@ -103,14 +105,14 @@ def uniform(count: int = 1000) -> Histogram:
 def test_at_most_two_of_twenty_pairs_of_equal_runs_are_called_different(wander: float) -> None:
     chance = random.Random(7)
     pairs = [[a_run(chance, level_ms=20, wander=wander) for _ in "AB"] for _ in range(20)]
-    assert sum(set(verdicts(*pair)) != {"same"} for pair in pairs) <= 2
+    assert sum(not {"same", "cannot tell"}.issuperset(verdicts(*pair)) for pair in pairs) <= 2
 
 
 def test_requests_taken_as_independent_would_call_noise_a_difference() -> None:
     chance = random.Random(7)
     pairs = [[a_run(chance, level_ms=20, wander=0.05) for _ in "AB"] for _ in range(20)]
     naive = [[(CALM, times) for _, times in pair] for pair in pairs]
-    assert sum(set(verdicts(*pair)) != {"same"} for pair in naive) > 10
+    assert sum(not {"same", "cannot tell"}.issuperset(verdicts(*pair)) for pair in naive) > 10
 
 
 def test_fifth_more_time_is_called_slower_and_a_fifth_less_faster() -> None:
@@ -139,11 +141,86 @@ def test_every_unit_has_its_words(unit: Unit, rising: Verdict, falling: Verdict)
     few, many = Estimate(0.1, 0.09, 0.11), Estimate(0.9, 0.8, 0.95)
     assert difference(few, many, unit).verdict == rising
     assert difference(many, few, unit).verdict == falling
-    assert difference(few, few, unit).verdict == "same"
+    exact = Estimate(0.1, 0.1, 0.1)
+    assert difference(exact, exact, unit).verdict == "same"
+    assert difference(exact, exact, unit).at_least == 0
 
 
-def test_difference_within_its_interval_is_noise() -> None:
-    assert difference(Estimate(50, 40, 60), Estimate(60, 50, 70), "time").verdict == "same"
+def test_rate_that_fell_by_41_percent_within_noise_is_not_called_the_same() -> None:
+    found = difference(Estimate(100, 30, 170), Estimate(59, 10, 120), "rate")
+    assert found.relative == pytest.approx(-0.41)
+    assert (found.verdict, answer_of(found.verdict)) == ("cannot tell", "cannot tell")
+    assert found.need == "length" and found.times_as_long is not None and found.times_as_long > 1
+
+
+def test_same_is_said_only_where_the_interval_lies_within_what_counts_as_same() -> None:
+    inside, across = Estimate(101, 98, 104), Estimate(101, 95, 107)
+    exact = Estimate(100, 100, 100)
+    assert difference(exact, inside, "rate").verdict == "same"
+    assert difference(exact, across, "rate").verdict == "cannot tell"
+    assert difference(exact, across, "rate", within=0.1).verdict == "same"
+    assert difference(exact, inside, "rate", within=0.01).verdict == "cannot tell"
+    found = difference(exact, Estimate(115, 113, 117), "rate", within=0.2)
+    assert found.verdict == "same" and found.is_beyond_noise, "it is known to differ, by what was called none"
+
+
+def test_difference_of_times_within_a_tenth_of_a_millisecond_is_none() -> None:
+    assert difference(Estimate(0.5, 0.48, 0.52), Estimate(0.54, 0.52, 0.56), "time").verdict == "same"
+    assert difference(Estimate(0.5, 0.48, 0.52), Estimate(0.7, 0.68, 0.72), "time").verdict == "slower"
+
+
+def test_failures_that_surely_rose_are_never_the_same() -> None:
+    found = difference(Estimate(0, 0, 0.0001), Estimate(0.005, 0.0048, 0.0052), "share")
+    assert found.verdict == "more failures", "half a point is within a point, and still no chance"
+    assert difference(Estimate(0, 0, 0.001), Estimate(0.0005, 0, 0.002), "share").verdict == "same"
+    assert difference(Estimate(0, 0, 0.02), Estimate(0, 0, 0.02), "share").verdict == "cannot tell"
+
+
+def test_difference_within_its_interval_cannot_be_told_and_longer_runs_would_tell() -> None:
+    found = difference(Estimate(50, 40, 60), Estimate(60, 50, 70), "time")
+    assert found.verdict == "cannot tell" and not found.is_beyond_noise
+    # hypot(10, 10) shrinks below 10 with twice the length and a little.
+    assert (found.need, found.times_as_long) == ("length", 3)
+
+
+@pytest.mark.parametrize(("half", "times"), [(6, 1.5), (10, 4), (50, 100)])
+def test_so_many_times_as_long_runs_would_tell_that_it_is_the_same(half: float, times: float) -> None:
+    found = difference(Estimate(100, 100, 100), Estimate(100, 100 - half, 100 + half), "rate")
+    assert (found.verdict, found.times_as_long) == ("cannot tell", times)
+    assert times / 1.5 <= (half / 5) ** 2 <= times
+
+
+def test_no_length_of_a_run_tells_what_runs_differ_by_anyway() -> None:
+    lucky = Estimate(100, 99, 101, luck=6), Estimate(108, 107, 109, luck=6)
+    found = difference(*lucky, "rate")
+    assert (found.verdict, found.need, found.times_as_long) == ("cannot tell", "repeats", None)
+
+
+def test_no_length_of_a_run_tells_what_the_generator_was_late() -> None:
+    found = difference(Estimate(100, 99, 101), Estimate(120, 119, 121, less=25), "time")
+    assert (found.verdict, found.need, found.times_as_long) == ("cannot tell", "less lag", None)
+
+
+def test_difference_reaches_no_further_than_is_possible() -> None:
+    rate = difference(Estimate(100, 20, 300), Estimate(60, 10, 110), "rate")
+    assert rate.low == -100, "beside 100/s nothing is below -100/s"
+    failed = difference(Estimate(0.5, 0.1, 0.9), Estimate(0.8, 0.3, 1.0), "share")
+    assert failed.high == 0.5 and failed.low >= -0.5
+    assert Estimate(5, 4, 6, luck=30, less=3).down == 5, "no time is below nothing"
+
+
+def test_what_is_left_of_a_difference_after_everything_else_is_at_least() -> None:
+    found = difference(Estimate(100, 97, 103, luck=4), Estimate(130, 127, 133, luck=4, less=2), "time")
+    assert found.verdict == "slower"
+    assert found.at_least == pytest.approx(30 - (7**2 + 5**2) ** 0.5)
+    back = difference(Estimate(130, 127, 133), Estimate(100, 97, 103), "time")
+    assert back.verdict == "faster" and back.at_least == pytest.approx(-(30 - 18**0.5))
+
+
+def test_percentile_with_too_few_values_needs_ten_above_it() -> None:
+    assert times_as_long_for(50, 99) == pytest.approx(20)
+    assert times_as_long_for(50_000, 99) == 1
+    assert times_as_long_for(0, 99) is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +235,8 @@ def test_difference_within_its_interval_is_noise() -> None:
 def test_difference_too_small_to_concern_anybody_is_none(a: float, b: float, unit: Unit) -> None:
     assert difference(Estimate(a, a, a), Estimate(b, b, b), unit).verdict == "same"
     beyond = a + 1.2 * (b - a)
-    assert difference(Estimate(a, a, a), Estimate(beyond, beyond, beyond), unit).verdict != "same"
+    assert difference(Estimate(a, a, a), Estimate(beyond, beyond, beyond), unit).is_beyond_noise
+    assert not difference(Estimate(a, a, a), Estimate(b, b, b), unit).is_beyond_noise
 
 
 def test_difference_from_nothing_has_no_share() -> None:
@@ -173,7 +251,11 @@ estimates = st.tuples(*[st.floats(0, 1000)] * 3).map(lambda parts: Estimate(sort
 @settings(deadline=None, derandomize=True)
 def test_b_from_a_is_the_mirror_of_a_from_b(a: Estimate, b: Estimate) -> None:
     there, back = difference(a, b, "time"), difference(b, a, "time")
-    assert (there.absolute, there.low, there.high) == pytest.approx((-back.absolute, -back.high, -back.low))
+    # Each may reach down to nothing, and no further.
+    assert there.low == pytest.approx(max(-back.high, -a.value)) and back.low == pytest.approx(
+        max(-there.high, -b.value)
+    )
+    assert there.absolute == -back.absolute
     assert there.low <= there.absolute <= there.high
 
 
@@ -382,8 +464,9 @@ def test_lag_of_the_generator_lowers_only_the_low_end() -> None:
     ):
         prompt, late, later = estimate(0.0), estimate(0.2), estimate(50.0)
         assert prompt is not None and late is not None and later is not None
-        assert late.high == prompt.high and late.low == pytest.approx(prompt.low - ENDS_LATE * 0.2)
-        assert later.low == 0
+        assert (late.low, late.high) == (prompt.low, prompt.high), "it says nothing about chance"
+        assert late.up == prompt.up and late.down == pytest.approx(prompt.down + ENDS_LATE * 0.2)
+        assert later.down == later.value
 
 
 def test_mean_is_the_textbooks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,8 +496,9 @@ def test_runs_of_one_thing_differ_by_more_than_each_shows() -> None:
     times.record(100_000, 10_000)
     middle, tail = (percentile_of(times, percent, CALM, lag_ms=0.0, rows=1) for percent in (50, 99))
     assert middle is not None and tail is not None
-    assert middle.high / middle.value - 1 == pytest.approx(1.96 * comparison.RUN_SPREAD, rel=0.01)
-    assert tail.high / tail.value - 1 == pytest.approx(1.96 * comparison.RUN_SPREAD_TAIL, rel=0.01)
+    assert middle.up / middle.value == pytest.approx(1.96 * comparison.RUN_SPREAD, rel=0.01)
+    assert tail.up / tail.value == pytest.approx(1.96 * comparison.RUN_SPREAD_TAIL, rel=0.01)
+    assert middle.high == pytest.approx(middle.value), "which no length of a run shows"
 
 
 def test_share_is_wilsons() -> None:
@@ -442,13 +526,15 @@ def test_failures_that_came_together_make_a_share_less_certain() -> None:
 
 def test_rate_reaches_as_far_as_blocks_and_runs_differ() -> None:
     found = rate_of(100, noise(rate_error=0.03), lag_share=0.0, rows=1)
+    chance = NormalDist().inv_cdf(0.975) * 100 * 0.03
+    assert (found.low, found.high) == pytest.approx((100 - chance, 100 + chance))
     reach = NormalDist().inv_cdf(0.975) * 100 * (0.03**2 + comparison.RUN_SPREAD**2) ** 0.5
-    assert (found.low, found.high) == pytest.approx((100 - reach, 100 + reach))
+    assert (found.down, found.up) == pytest.approx((reach, reach))
 
 
 def test_generator_that_was_late_may_have_lowered_the_rate() -> None:
     prompt, late = rate_of(100, CALM, lag_share=0.0, rows=1), rate_of(100, CALM, lag_share=0.5, rows=1)
-    assert late.low == prompt.low and late.high == pytest.approx(prompt.high + ENDS_LATE * 50)
+    assert late.down == prompt.down and late.up == pytest.approx(prompt.up + ENDS_LATE * 50)
 
 
 def test_rate_of_nothing_is_certain() -> None:

@@ -66,7 +66,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> PostgresServer:
     """Without a history in it."""
-    postgres_server.execute("DROP TABLE IF EXISTS talka_runs, talka_history_version")
+    postgres_server.execute("DROP TABLE IF EXISTS talka_runs, talka_baselines, talka_history_version")
     return postgres_server
 
 

@@ -23,6 +23,7 @@ from talka.store.history import (
     MOST_DOCUMENT_BYTES,
     MOST_LISTED,
     AmbiguousRun,
+    BadBaseline,
     BadRun,
     BadStore,
     History,
@@ -179,6 +180,77 @@ def test_oldest_runs_beyond_the_limit_are_let_go_when_one_is_kept(place: Place) 
         assert ids(history) == ["r4", "r3", "r2"]
 
 
+# Baselines.
+
+
+def test_baseline_names_a_run_until_it_names_another(history: History) -> None:
+    history.keep(a_run("old", age_s=10))
+    history.keep(a_run("new"))
+    history.set_baseline("main", "old")
+    history.set_baseline("before-2.0", "old")
+    history.set_baseline("main", "new")
+    assert history.baselines() == {"before-2.0": "old", "main": "new"}
+    assert history.drop_baseline("main") and not history.drop_baseline("main")
+    assert history.baselines() == {"before-2.0": "old"} and ids(history) == ["new", "old"]
+
+
+def test_run_that_a_baseline_names_is_neither_forgotten_nor_let_go(place: Place) -> None:
+    with open_history(place.url, keep_count=2) as history:
+        history.keep(a_run("base", age_s=1000))
+        history.set_baseline("main", "base")
+        for number in range(4):
+            history.keep(a_run(f"r{number}", age_s=10 - number))
+        assert ids(history) == ["r3", "r2", "base"]
+        assert history.forget(["base", "r2"]) == 1
+        assert history.prune(0, 0, NOW) == 1
+        assert ids(history) == ["base"]
+        history.drop_baseline("main")
+        assert history.forget(["base"]) == 1
+
+
+def test_baseline_of_a_run_that_is_not_kept_is_refused(history: History) -> None:
+    with pytest.raises(BadBaseline, match="run none cannot become a baseline"):
+        history.set_baseline("main", "none")
+    history.keep(a_run())
+    for id in ("none", "k7", "nul\0", "half\udc80"):
+        with pytest.raises(BadBaseline, match="cannot become a baseline"):
+            history.set_baseline("main", id)
+    assert history.baselines() == {} and not history.drop_baseline("half\udc80")
+
+
+@pytest.mark.parametrize("name", ["", "1st", "-x", "two words", "a" * 65, "nul\0", "half\udc80", "a/b"])
+def test_name_that_a_command_line_would_mistake_is_refused(history: History, name: str) -> None:
+    history.keep(a_run())
+    with pytest.raises(BadBaseline, match="cannot name a baseline: write a letter"):
+        history.set_baseline(name, "k7fw")
+
+
+def test_history_that_is_not_there_has_no_baselines_and_is_not_made(place: Place) -> None:
+    with open_history(place.url) as history:
+        assert history.baselines() == {} and not history.drop_baseline("main")
+
+
+def test_baselines_are_limited_and_the_last_can_still_move(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("sqlite_history", "postgres_history"):
+        monkeypatch.setattr(f"talka.store.{module}.MOST_BASELINES", 2)
+    history.keep(a_run("a"))
+    history.keep(a_run("b"))
+    history.set_baseline("one", "a")
+    history.set_baseline("two", "a")
+    with pytest.raises(BadBaseline, match="baselines already"):
+        history.set_baseline("three", "a")
+    history.set_baseline("two", "b")
+    assert history.baselines() == {"one": "a", "two": "b"}
+
+
+def test_baseline_is_there_for_the_next_who_opens_the_history(place: Place) -> None:
+    with open_history(place.url) as history:
+        history.keep(a_run())
+        history.set_baseline("main", "k7fw")
+    with open_history(place.url) as history:
+        assert history.baselines() == {"main": "k7fw"}
+
+
 # Listing.
 
 
@@ -325,7 +397,7 @@ def test_history_of_a_later_version_is_refused_and_left_alone(place: Place) -> N
         history.keep(a_run())
         place.execute("INSERT INTO talka_history_version (version) VALUES (7)")
         for call in (history.list, history.prepare, lambda: history.keep(a_run("b")), lambda: history.forget(["k7fw"])):
-            with pytest.raises(NewerStore, match=r"later version of talka \(its schema is 7, known here is 1\)"):
+            with pytest.raises(NewerStore, match=r"later version of talka \(its schema is 7, known here is 2\)"):
                 call()
     assert place.execute("SELECT count(*) FROM talka_runs") == 1
 
@@ -336,11 +408,11 @@ def test_history_of_an_earlier_version_is_brought_up_to_date(place: Place, call:
         history.keep(a_run())
     with open_history(place.url) as later:
         later._queries.migrations.append(  # type: ignore[attr-defined]
-            Migration(2, "-- A note; for people.\nALTER TABLE talka_runs ADD COLUMN note text;\n")
+            Migration(3, "-- A note; for people.\nALTER TABLE talka_runs ADD COLUMN note text;\n")
         )
         getattr(later, call)()
         assert ids(later) == ["k7fw"]
-    assert place.execute("SELECT max(version) FROM talka_history_version") == 2
+    assert place.execute("SELECT max(version) FROM talka_history_version") == 3
     assert place.execute("SELECT note FROM talka_runs") is None
 
 

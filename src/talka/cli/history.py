@@ -22,9 +22,11 @@ WORDS: Final = ("ID", "STARTED (UTC)", "STATUS")
 GIVE_WAY: Final = ("P50", "TOOK", "RATE")
 NAME_COLUMNS: Final = 30
 GAP: Final = 2
+NAMES_SHOWN: Final = 8
 COMMANDS: Final = {
     "list": Entry("Commands", "talka.cli.history:list_command", "list the newest kept runs (what it does by itself)"),
     "show": Entry("Commands", "talka.cli.history:show", "show the summary of a kept run, or write its result"),
+    "baseline": Entry("Commands", "talka.cli.history:baseline", "name a kept run to compare others with"),
     "forget": Entry("Commands", "talka.cli.history:forget", "remove kept runs"),
 }
 
@@ -36,6 +38,27 @@ class NoSuchRun(Invalid):
         named = " and no run ".join(repr(id) for id in ids)
         super().__init__(f"there is no run {named} in {place}: talka history lists what is kept")
         self.ids = ids
+
+
+class IsBaseline(Invalid):
+    """A run that a baseline names is not forgotten by the way."""
+
+    def __init__(self, id: str, name: str) -> None:
+        super().__init__(
+            f"run {id} is the baseline {name!r}: talka history baseline {name} --forget lets go of the name first"
+        )
+        self.id, self.name = id, name
+
+
+class NoBaseline(Invalid):
+    """Nothing in this history has such a name."""
+
+    def __init__(self, name: str, known: Sequence[str], place: str) -> None:
+        has = f"it has {', '.join(known[:NAMES_SHOWN])}" if known else "it has none"
+        super().__init__(
+            f"there is no baseline {name!r} in {place} ({has}): talka history baseline {name} ID makes a kept run it"
+        )
+        self.name = name
 
 
 class NoPlace(Invalid):
@@ -63,8 +86,9 @@ store_option = click.option(
         ("talka run shop.py --keep", "keep a result"),
         ("talka history", "the newest of those kept"),
         ("talka history show k7f", "the summary of one; the beginning of its id is enough"),
+        ("talka history baseline main k7f", "name it; talka compare --baseline main RESULT"),
     ],
-    help="Results kept with talka run --keep: list, show and forget them.",
+    help="Results kept with talka run --keep: list, show, name and forget them.",
 )
 def history() -> None:
     pass
@@ -152,12 +176,78 @@ def forget(ids: tuple[str, ...], store: str | None) -> int:
         missing = [id for id, run in found.items() if run is None]
         if missing:
             raise NoSuchRun(missing, kept.place)
+        names = {id: name for name, id in kept.baselines().items()}
+        for run in found.values():
+            if run is not None and run.id in names:
+                raise IsBaseline(run.id, names[run.id])
         count = kept.forget({run.id for run in found.values() if run is not None})
     say(f"forgot {counted_text(count, 'run')}")
     return 0
 
 
+@click.command(
+    "baseline",
+    cls=Command,
+    examples=[
+        ("talka history baseline main k7f", "the run k7f is what others are compared with"),
+        ("talka compare --baseline main result.json", "compare with it"),
+        ("talka history baseline", "which there are"),
+        ("talka history baseline main --forget", "let go of the name; the run stays"),
+    ],
+    help="Name a kept run to compare others with, or list these names. A run that has one is never let go. ID is as for "
+    "talka history show.",
+)
+@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("id", metavar="[ID]", required=False)
+@store_option
+@click.option("--forget", "is_dropped", is_flag=True, help="Let go of the name.")
+def baseline(name: str | None, id: str | None, store: str | None, is_dropped: bool) -> int:
+    if is_dropped and (name is None or id is not None):
+        raise click.UsageError("--forget lets go of a name: write talka history baseline NAME --forget")
+    with open_store(store) as kept:
+        if name is None:
+            known = kept.baselines()
+            for one, run_id in known.items():
+                say(f"{one}  {run_id}")
+            if not known:
+                tell(f"no baseline is named in {kept.place}: talka history baseline NAME ID names one")
+        elif is_dropped:
+            if not kept.drop_baseline(name):
+                raise NoBaseline(name, list(kept.baselines()), kept.place)
+            say(f"forgot the baseline {name}")
+        elif id is None:
+            say(baseline_id(kept, name))
+        else:
+            run = kept.find(id)
+            if run is None:
+                raise NoSuchRun([id], kept.place)
+            kept.set_baseline(name, run.id)
+            say(f"the baseline {name} is {run.id}: talka compare --baseline {name} RESULT")
+    return 0
+
+
 # For these commands and for whoever keeps a result.
+
+
+def baseline_id(kept: "History", name: str) -> str:
+    """Of the run that the baseline names."""
+    known = kept.baselines()
+    if name not in known:
+        raise NoBaseline(name, list(known), kept.place)
+    return known[name]
+
+
+def kept_result(kept: "History", id: str) -> "ResultDocument | None":
+    """The result of the run with this id, or of the only one whose id begins so."""
+    from talka.report.document import BadResult, read
+
+    run = kept.load(id)
+    if run is None:
+        return None
+    try:
+        return read(run.json())
+    except BadResult as error:
+        raise BadResult(f"run {run.id}: {error}") from None
 
 
 def open_store(url: str | None) -> "History":

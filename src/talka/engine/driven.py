@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import Any, Final, Protocol
 
 from talka.clock import SECOND
-from talka.engine.calls import ExchangeFailed, NodeRun
+from talka.engine.calls import ExchangeFailed, NodeRun, current_call
 from talka.engine.direct import is_users_own
 from talka.engine.executor import LEFT_BEHIND_S, Executor
 from talka.engine.recorder import Recorder
@@ -60,6 +60,8 @@ class Driver(Protocol):
     ) -> int: ...
     def start(self, position: int, /) -> None: ...
     def open(self, arrivals: Iterator[int], origin_ns: int, max_users: int, drops: bool, /) -> None: ...
+    def run_of(self, position: int, /) -> tuple[int, int]: ...
+    def called(self, position: int, failure: Sample | None, has_waited: bool, /) -> None: ...
     def look(self) -> None: ...
     def next_due(self) -> int | None: ...
     def stop(self) -> None: ...
@@ -148,7 +150,10 @@ class DrivenExecutor(Executor):
         user = super()._added_user()
         if user is not None:
             template = template_of(user.workflow) if self._renewal == FRESH_OBJECT else None
+            # The driver copies the context for its user: what clients other than the native one find there.
+            token = current_call.set(DirectRun(self._driver, self._nodes, user.position))
             self._driver.add(user.workflow, user.workflow.client.http, template, user.iterations_left)
+            current_call.reset(token)
         return user
 
     def _set_users(self, wanted: int) -> None:
@@ -307,6 +312,39 @@ class DrivenExecutor(Executor):
 
     def open_window(self, ends_ns: int) -> None:
         self._driver.window_ends_ns = ends_ns
+
+
+class DirectRun(NodeRun):
+    """Whatever one user of the driver runs, for clients that are not the driver's own."""
+
+    __slots__ = ("_driver", "_nodes", "_position")
+
+    def __init__(self, driver: Driver, nodes: Sequence[Node], position: int) -> None:
+        self._driver = driver
+        self._nodes = nodes
+        self._position = position
+
+    @property
+    def intended_ns(self) -> int:  # the driver keeps it
+        return self._driver.run_of(self._position)[1]
+
+    @intended_ns.setter
+    def intended_ns(self, value: int) -> None:
+        self._driver.called(self._position, None, False)
+
+    @property
+    def _node(self) -> Node:
+        return self._nodes[self._driver.run_of(self._position)[0]]
+
+    def answered(self, name: str | None, response: Response) -> None:
+        self._driver.called(self._position, self._node.rows.answered(name, response), True)
+
+    def failed(self, name: str | None, error: BaseException, intended_ns: int) -> None:
+        failure = self._node.rows.failed(name, error, intended_ns)
+        self._driver.called(self._position, failure, failure.kind == "timeout")
+
+    def cut(self, name: str | None) -> None:
+        self._node.rows.cut(name)
 
 
 def merge(into: Histogram, drained: DrainedHistogram) -> None:

@@ -17,11 +17,13 @@ from talka.stats.tally import (
     StepTally,
     Tally,
 )
-from talka.stats.windows import WINDOW_NS, StepWindow, Window, WindowLog
+from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, StepWindow, Window, WindowLog
 from talka.work.responses import BrokenBody, HTTPResponse, NotJSON, Response
 from talka.work.specs import WorkflowSpec
 
 SAMPLE_CHARACTERS_LIMIT: Final = 300
+FILLED_LIMIT: Final = UNACKNOWLEDGED_LIMIT // 2
+"""Windows filled in after a stall: never so many that measured ones would be pushed out."""
 NAME_CHARACTERS_LIMIT: Final = 200
 """Of a call's name, which is sent and kept as often as there are shards."""
 METRIC_NAMES_LIMIT: Final = 200
@@ -169,7 +171,17 @@ class Recorder:
         if now < self.window_ends_ns:
             return
         self._close_window()
+        self._fill_up_to(now)
         self._open_window(now)
+
+    def _fill_up_to(self, now: int) -> None:
+        """A loop that stood still for longer than a window skips some. Its users were there all the same: without
+        windows that say so, the sum over all shards would show them leave and come back."""
+        if not self.vus:
+            return
+        first, beyond = self._window.index + 1, (now - self._origin_ns) // WINDOW_NS
+        for index in range(max(first, beyond - FILLED_LIMIT), beyond):
+            self.log.close(Window(index, vus=self.vus))
 
     def finish(self) -> None:
         self._close_window()

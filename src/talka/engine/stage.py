@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, cast
@@ -159,6 +160,8 @@ def prepare_stage(
     engine: str = "auto",
 ) -> Stage:
     """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
+    # The load may be another than the file's, and with it whether arrivals are fresh users.
+    spec = replace(spec, plan=shard.plan)
     arguments = prepare(spec)
     received = received_values(spec, values)
     cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)

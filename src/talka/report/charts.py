@@ -2,7 +2,8 @@
 
 The plot stretches with the page, its labels do not: they stand at shares of the width, outside the part that is scaled.
 Nothing here needs a script or a style attribute, so a strict content security policy shows it. Colours and sizes are
-classes, which the page's style sheet defines.
+classes, which the page's style sheet defines. Lines carry the values they were drawn from, for the script of the page
+(`html_script.py`) to show under the pointer.
 """
 
 import html
@@ -26,7 +27,9 @@ TOO_FAR: Final = 1e18
 """Nothing we measure is beyond; arithmetic with it is still safe."""
 TIME_STEPS_S: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200)
 
-Paint = Literal["main", "second", "bad", "plan"]
+Paint = Literal["main", "second", "third", "fourth", "fifth", "bad", "plan"]
+Kind = Literal["count", "ms", "percent", "time", "percentile"]
+"""What the numbers of an axis are, which tells how to write them."""
 Point = tuple[float, float]
 
 
@@ -77,6 +80,7 @@ class Axis:
     high: float
     ticks: tuple[tuple[float, str], ...]
     is_log: bool = False
+    kind: Kind = "count"
 
     def place(self, value: float) -> float:
         """0 at the low end, 1 at the high one; what lies outside is at the nearer end."""
@@ -110,14 +114,18 @@ def linear_axis(highest: float, label: Callable[[float], str], *, least: float =
     highest = min(max(highest, least), TOO_FAR)
     step = max(nice_step(highest, 4), least_step)
     high = math.ceil(highest / step - 1e-9) * step
-    return Axis(0.0, high, tuple((at, label(at)) for at in steps_up(step, high)))
+    return Axis(0.0, high, tuple((at, label(at)) for at in steps_up(step, high)), kind=kind_of(label))
+
+
+def kind_of(label: Callable[[float], str]) -> Kind:
+    return "ms" if label is milliseconds_label else "percent" if label is percent_label else "count"
 
 
 def time_axis(length_s: float) -> Axis:
     length_s = min(max(length_s, 0.1), TOO_FAR)
     fitting = (step for step in TIME_STEPS_S if length_s / step <= MOST_TICKS - 1)
     step = next(fitting, None) or nice_step(length_s / 86_400, MOST_TICKS - 1) * 86_400
-    return Axis(0.0, length_s, tuple((at, instant_label(at)) for at in steps_up(step, length_s)))
+    return Axis(0.0, length_s, tuple((at, instant_label(at)) for at in steps_up(step, length_s)), kind="time")
 
 
 def log_axis(low: float, high: float, label: Callable[[float], str]) -> Axis:
@@ -134,7 +142,7 @@ def log_axis(low: float, high: float, label: Callable[[float], str]) -> Axis:
         ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
         if len(ticks) <= MOST_TICKS:
             break
-    return Axis(low, high, tuple((tick, label(tick)) for tick in ticks), is_log=True)
+    return Axis(low, high, tuple((tick, label(tick)) for tick in ticks), is_log=True, kind=kind_of(label))
 
 
 def round_down(value: float) -> float:
@@ -162,7 +170,8 @@ def percentile_axis(count: int) -> Axis:
     # Farther out, 0 and 50 would be written over each other.
     percents = [*([0.0] if high < 3 else []), 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999]
     places = [(percentile_place(percent), f"{percent:g}") for percent in percents]
-    return Axis(0.0, high, tuple((place, f"{name} %") for place, name in places if place <= high + 1e-6))
+    ticks = tuple((place, f"{name} %") for place, name in places if place <= high + 1e-6)
+    return Axis(0.0, high, ticks, kind="percentile")
 
 
 def percentile_place(percent: float) -> float:
@@ -212,9 +221,9 @@ def pieces_of(cells: Iterable[Cell]) -> list[list[tuple[float, float, float]]]:
     return pieces
 
 
-def averages(cells: Iterable[Cell], length: float) -> list[list[Average]]:
-    """Means over at most about `AVERAGES` stretches, each with the lowest and the highest value that is in it."""
-    bucket = max(nice_step(length, AVERAGES), 0.1)
+def averages(cells: Iterable[Cell], length: float, stretches: int = AVERAGES) -> list[list[Average]]:
+    """Means over at most about so many stretches, each with the lowest and the highest value that is in it."""
+    bucket = max(nice_step(length, stretches), 0.1)
     found: list[list[Average]] = []
     for piece in pieces_of(cells):
         groups: dict[int, list[tuple[float, float, float]]] = {}
@@ -232,8 +241,16 @@ def average_of(parts: Sequence[tuple[float, float, float]]) -> Average:
     return Average(parts[0][0], parts[-1][1], mean, min(values), max(values))
 
 
-def average_line(label: str, paint: Paint, cells: Sequence[Cell], length: float, *, is_filled: bool = False) -> Line:
-    found = averages(cells, length)
+def average_line(
+    label: str,
+    paint: Paint,
+    cells: Sequence[Cell],
+    length: float,
+    *,
+    is_filled: bool = False,
+    stretches: int = AVERAGES,
+) -> Line:
+    found = averages(cells, length, stretches)
     pieces = [through([(part.start, part.end, part.mean) for part in piece], length) for piece in found]
     spread = [
         [(at, part.low, part.high) for part in piece for at in (part.start, part.end)]
@@ -252,9 +269,9 @@ def through(parts: Sequence[tuple[float, float, float]], length: float) -> list[
     return [(parts[0][0], parts[0][2]), *points, (parts[-1][1], parts[-1][2])]
 
 
-def extremes_line(label: str, paint: Paint, cells: Sequence[Cell], length: float) -> Line:
-    """The lowest and the highest value of each of `EXTREMES` stretches: a spike stays as high as it was."""
-    bucket = max(length / EXTREMES, 1e-9)
+def extremes_line(label: str, paint: Paint, cells: Sequence[Cell], length: float, *, stretches: int = EXTREMES) -> Line:
+    """The lowest and the highest value of each of so many stretches: a spike stays as high as it was."""
+    bucket = max(length / stretches, 1e-9)
     pieces = []
     for piece in pieces_of(cells):
         groups: dict[int, list[tuple[float, float, float]]] = {}
@@ -300,7 +317,7 @@ def chart(
     plot = "".join(drawing(line, x_axis, y_axis) for line in drawn)
     return (
         f'<figure class="chart">{head}<div class="plot">'
-        f'<svg class="frame" role="img" aria-labelledby="{name}-title {name}-text">'
+        f'<svg class="frame" role="img" aria-labelledby="{name}-title {name}-text"{scales(x_axis, y_axis)}>'
         f'<title id="{name}-title">{escaped(title)}</title><desc id="{name}-text">{escaped(description)}</desc>'
         f"{grid(x_axis, y_axis)}{''.join(band(item, x_axis) for item in bands)}"
         f'<svg class="lines" viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none" width="100%" height="100%">'
@@ -308,6 +325,12 @@ def chart(
         + (f'<p class="x-unit">{escaped(x_unit)}</p>' if x_unit else "")
         + "</figure>"
     )
+
+
+def scales(x_axis: Axis, y_axis: Axis) -> str:
+    """What the script needs to say where the pointer is: kind, ends and shape of x, and the kind of y."""
+    shape = "log" if x_axis.is_log else "linear"
+    return f' data-x="{x_axis.kind} {x_axis.low:.6g} {x_axis.high:.6g} {shape}" data-y="{y_axis.kind}"'
 
 
 def legend_item(label: str, paint: Paint) -> str:
@@ -360,8 +383,21 @@ def drawing(line: Line, x_axis: Axis, y_axis: Axis) -> str:
         parts.append(f'<path class="area {line.paint}" d="{"".join(ground)}"/>')
     if outlines:
         parts.append(f'<path class="spread {line.paint}" d="{"".join(outlines)}"/>')
-    parts.append(f'<path class="line {line.paint}" d="{"".join(drawn)}"/>')
+    values = " ".join(values_text(piece, x_axis) for piece in line.pieces if piece)
+    said = f' data-name="{escaped(line.label)}" data-values="{values}"'
+    parts.append(f'<path class="line {line.paint}"{said} d="{"".join(drawn)}"/>')
     return "".join(parts)
+
+
+def values_text(points: Iterable[Point], x_axis: Axis) -> str:
+    """x,value of every point: x as it is drawn, the value as it was measured."""
+    last, parts = "", []
+    for x, value in points:
+        part = f"{round(SIDE * x_axis.place(x))},{value:.4g}"
+        if part != last:
+            parts.append(part)
+        last = part
+    return " ".join(parts)
 
 
 def path(points: Sequence[tuple[int, int]]) -> str:
@@ -393,3 +429,55 @@ def spark(shares: Sequence[float], label: str) -> str:
         f'<svg class="spark" role="img" viewBox="0 0 {SIDE} {SIDE}" preserveAspectRatio="none">'
         f'<title>{escaped(label)}</title><path class="area main solid" d="{path([*points, (SIDE, SIDE)])}z"/></svg>'
     )
+
+
+class Whisker(NamedTuple):
+    """A value with its interval, where they are known."""
+
+    label: str
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def whiskers(
+    name: str,
+    title: str,
+    description: str,
+    labels: Sequence[str],
+    y_axis: Axis,
+    series: Sequence[tuple[str, Sequence[Whisker]]],
+    *,
+    unit: str = "",
+) -> str:
+    """Values with their intervals beside each other: a group for each label, and in it one for each of the series."""
+    x_axis = Axis(0.0, float(len(labels)), tuple((number + 0.5, label) for number, label in enumerate(labels)))
+    small = f" <small>{escaped(unit)}</small>" if unit else ""
+    legend = "".join(
+        f'<li><svg class="swatch"><circle class="run-{number}" cx="50%" cy="50%" r="4"/></svg>{escaped(label)}</li>'
+        for number, (label, _) in enumerate(series)
+    )
+    drawn = "".join(
+        whisker(item, x_axis.place(labels.index(item.label) + (number + 1) / (len(series) + 1)), y_axis, number, label)
+        for number, (label, items) in enumerate(series)
+        for item in items
+        if item.value is not None
+    )
+    return (
+        f'<figure class="chart"><figcaption><b>{escaped(title)}{small}</b><ul class="legend">{legend}</ul></figcaption>'
+        f'<div class="plot"><svg class="frame" role="img" aria-labelledby="{name}-title {name}-text">'
+        f'<title id="{name}-title">{escaped(title)}</title><desc id="{name}-text">{escaped(description)}</desc>'
+        f"{grid(x_axis, y_axis)}{drawn}</svg></div></figure>"
+    )
+
+
+def whisker(item: Whisker, place: float, y_axis: Axis, number: int, series: str) -> str:
+    value = item.value or 0.0
+    x, y = percent_at(place), percent_at(1 - y_axis.place(value))
+    said, reach = f"{series} {item.label}: {milliseconds_label(float(f'{value:.3g}'))}", ""
+    if item.low is not None and item.high is not None:
+        low, high = percent_at(1 - y_axis.place(item.low)), percent_at(1 - y_axis.place(item.high))
+        reach = f'<line class="reach run-{number}" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>'
+        ends = [milliseconds_label(float(f"{end:.3g}")) for end in (item.low, item.high)]
+        said += f", {ends[0]} to {ends[1]}"
+    return f'<g><title>{escaped(said)}</title>{reach}<circle class="run-{number}" cx="{x}" cy="{y}" r="4"/></g>'

@@ -1,4 +1,4 @@
-"""From two results to a comparison: which numbers differ by more than noise, and which rules are broken.
+"""From results to a comparison: which figures are the same, which differ, and which rules are broken.
 
 `talka.stats.comparison` decides what is noise; here are the rows to decide about and the rules people set.
 """
@@ -11,31 +11,42 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
-from talka.report.compare_text import difference_text, headline_of
+from talka.report.compare_text import (
+    difference_text,
+    headline_of,
+    interval_text,
+    length_text,
+    may_be_chance,
+    noise_text,
+)
 from talka.report.comparison import (
     LENGTHS_ALIKE,
+    LETTERS,
+    LONGEST_RUN_S,
+    MOST_RUNS,
     NAMES_SHOWN,
     PERCENTILES,
     SHARES_WEIGH,
+    SHORTEST_RUN_S,
     STATS,
     UNITS,
     BadRule,
+    BadWithin,
     Comparison,
+    Comparisons,
     Key,
     Measure,
     NotComparable,
     Row,
+    RuleAnswer,
     RuleVerdict,
     Run,
 )
 from talka.report.document import BadResult, ResultDocument
-from talka.report.text import (
-    counted_text,
-    seconds_text,
-)
+from talka.report.text import cleaned, counted_text, cut, seconds_text
 from talka.stats import comparison as statistics
 from talka.stats import hdr
-from talka.stats.comparison import WORSE, Estimate, Slice, Unit
+from talka.stats.comparison import WITHIN, WORSE, Estimate, Slice, Unit
 from talka.stats.histogram import Histogram
 
 # From two documents to rows.
@@ -46,6 +57,7 @@ class Number(NamedTuple):
 
     value: float | None
     estimate: Estimate | None
+    samples: int = 0
 
 
 Numbers = dict[tuple[Measure, str | None], Number]
@@ -116,7 +128,8 @@ class Side:
         for measure, histograms in sources.items():
             times = merged(histograms[key] for key in keys)
             for stat in STATS:
-                numbers[measure, stat] = Number(time_of(times, stat), self._estimate(times, stat, rows))
+                estimate = self._estimate(times, stat, rows)
+                numbers[measure, stat] = Number(time_of(times, stat), estimate, times.count)
         return numbers
 
     def _estimate(self, times: Histogram, stat: str, rows: int) -> Estimate | None:
@@ -137,57 +150,160 @@ class Side:
 
 
 def compare(
-    a: ResultDocument, b: ResultDocument, rules: Sequence["Rule"] = (), *, files: tuple[str, str] = ("A", "B")
+    a: ResultDocument,
+    b: ResultDocument,
+    rules: Sequence["Rule"] = (),
+    *,
+    files: tuple[str, str] = ("A", "B"),
+    within: float = WITHIN,
 ) -> Comparison:
     """B as seen from A. Raises `NotComparable` without a common step, `BadRule` for a rule about what is not there."""
-    one, other = Side(a, files[0]), Side(b, files[1])
+    return compare_all([a, b], rules, files=files, within=within).comparisons[0]
+
+
+def compare_all(
+    documents: Sequence[ResultDocument],
+    rules: Sequence["Rule"] = (),
+    *,
+    files: Sequence[str],
+    within: float = WITHIN,
+) -> Comparisons:
+    """Each but the first as seen from the first."""
+    if not 2 <= len(documents) <= MOST_RUNS:
+        raise NotComparable(f"{len(documents)} runs cannot be compared: name 2 to {MOST_RUNS}, the base first.")
+    for document, file in zip(documents[1:], files[1:], strict=True):
+        check_measures(documents[0], document, (files[0], file))
+    base, *others = (Side(document, file) for document, file in zip(documents, files, strict=True))
+    common = [common_steps(base, other) for other in others]
+    # How many there will be decides how wide each interval is.
+    together = sum(count_rows(base, steps) for steps in common)
+    found = [
+        compare_sides(base, other, (LETTERS[0], letter), steps, together, rules, within)
+        for other, steps, letter in zip(others, common, LETTERS[1:], strict=False)
+    ]
+    return Comparisons(base=base.run(), comparisons=found)
+
+
+def check_measures(a: ResultDocument, b: ResultDocument, files: tuple[str, str]) -> None:
+    """Numbers that mean different things are not put side by side."""
+    if a.measures == b.measures:
+        return
+    older = files[0] if a.measures < b.measures else files[1]
+    raise NotComparable(
+        f"{files[0]} was measured by rules {a.measures} and {files[1]} by rules {b.measures}, so their numbers mean "
+        "different things: by rules 2 a response time runs to the end of the step with all of its calls, and failed "
+        f"counts steps as well as requests. Run what {older} is of again with this version, and compare with that."
+    )
+
+
+def common_steps(one: Side, other: Side) -> list[Key]:
     common = [key for key in one.steps if key in other.steps]
     if not common:
         raise NotComparable(
             "These results have no step in common, so there is nothing to compare: "
-            f"{files[0]} has {listed(one.steps)}; {files[1]} has {listed(other.steps)}."
+            f"{one.file} has {listed(one.steps)}; {other.file} has {listed(other.steps)}."
         )
-    rows = sorted(rows_of(one, other, common), key=order_of)
+    return common
+
+
+def count_rows(side: Side, common: Sequence[Key]) -> int:
+    return len(side.whole(common, 1)) + sum(len(side.of_step(key, 1)) for key in common)
+
+
+def compare_sides(
+    one: Side,
+    other: Side,
+    names: tuple[str, str],
+    common: Sequence[Key],
+    together: int,
+    rules: Sequence["Rule"],
+    within: float,
+) -> Comparison:
+    rows = rows_side_by_side(None, one, other, one.whole(common, together), other.whole(common, together), within)
+    for key in common:
+        ours, theirs = one.of_step(key, together), other.of_step(key, together)
+        rows += rows_side_by_side(key, one, other, ours, theirs, within)
+    rows.sort(key=order_of)
     return Comparison(
         a=one.run(),
         b=other.run(),
-        headline=headline_of(rows),
+        headline=headline_of(rows, names[1], within),
         different=any(row.is_different for row in rows),
-        rules=[judged(rule, rows) for rule in rules],
-        warnings=warnings_of(a, b),
+        rules=[judged(rule, rows, within) for rule in rules],
+        warnings=warnings_of(one.document, other.document, names),
         rows=rows,
         only_in_a=[".".join(key) for key in one.steps if key not in other.steps],
         only_in_b=[".".join(key) for key in other.steps if key not in one.steps],
+        within=within,
+        names=names,
+        together=together,
     )
 
 
-def rows_of(one: Side, other: Side, common: Sequence[Key]) -> list[Row]:
-    # How many there will be decides how wide each interval is.
-    count = len(one.whole(common, 1)) + sum(len(one.of_step(key, 1)) for key in common)
-    rows = rows_side_by_side(None, one.whole(common, count), other.whole(common, count))
-    for key in common:
-        rows += rows_side_by_side(key, one.of_step(key, count), other.of_step(key, count))
-    return rows
-
-
-def rows_side_by_side(key: Key | None, ours: Numbers, theirs: Numbers) -> list[Row]:
+def rows_side_by_side(
+    key: Key | None, one: Side, other: Side, ours: Numbers, theirs: Numbers, within: float
+) -> list[Row]:
     workflow, step = key or (None, None)
+    length_s = max(one.document.duration_s, other.document.duration_s)
     rows = []
-    for (measure, stat), number in ours.items():
-        a, b = number, theirs[measure, stat]
-        row = Row(workflow=workflow, step=step, measure=measure, stat=stat, a=a.value, b=b.value, verdict="too few")
-        if a.estimate is not None and b.estimate is not None:
-            found = statistics.difference(a.estimate, b.estimate, UNITS[measure])
-            row = msgspec.structs.replace(
+    for (measure, stat), a in ours.items():
+        b = theirs[measure, stat]
+        row = Row(
+            workflow=workflow,
+            step=step,
+            measure=measure,
+            stat=stat,
+            a=a.value,
+            b=b.value,
+            verdict="cannot tell",
+            answer="cannot tell",
+        )
+        if a.estimate is None or b.estimate is None:
+            needed_s = least_length_s(one, other, a, b, stat)
+            rows.append(msgspec.structs.replace(row, needs="length" if needed_s else "repeats", needs_s=needed_s))
+            continue
+        found = statistics.difference(a.estimate, b.estimate, UNITS[measure], within)
+        needed_s = None if found.times_as_long is None else length_of(length_s * found.times_as_long)
+        rows.append(
+            msgspec.structs.replace(
                 row,
                 difference=found.absolute,
                 relative=found.relative,
                 low=found.low,
                 high=found.high,
                 verdict=found.verdict,
+                answer=statistics.answer_of(found.verdict),
+                beyond_noise=found.is_beyond_noise,
+                at_least=found.at_least if found.is_beyond_noise else None,
+                needs="repeats" if found.need == "length" and needed_s is None else found.need,
+                needs_s=needed_s,
+                a_low=a.estimate.low,
+                a_high=a.estimate.high,
+                b_low=b.estimate.low,
+                b_high=b.estimate.high,
             )
-        rows.append(row)
+        )
     return rows
+
+
+def least_length_s(one: Side, other: Side, a: Number, b: Number, stat: str | None) -> float | None:
+    """Of runs of which more than this would be known: with windows enough, and values above the percentile."""
+    lengths: list[float] = []
+    for side, number in ((one, a), (other, b)):
+        if side.noise is None:
+            # A result without windows stays one, however long it is.
+            lengths.append(SHORTEST_RUN_S if side.document.timeline else math.inf)
+        elif number.estimate is None:
+            times = statistics.times_as_long_for(number.samples, PERCENTILES.get(stat or "", 50.0))
+            lengths.append(math.inf if times is None else times * side.document.duration_s)
+    return length_of(max(lengths))
+
+
+def length_of(seconds: float) -> float | None:
+    """Two digits are enough for what is foreseen; None: nobody would wait for it."""
+    if not 0 < seconds <= LONGEST_RUN_S:
+        return None
+    return float(f"{seconds:.2g}")
 
 
 def time_of(times: Histogram, stat: str) -> float | None:
@@ -211,15 +327,18 @@ def listed(keys: Iterable[Key]) -> str:
 
 
 def order_of(row: Row) -> tuple[int, float]:
-    """Worse rows first, then better ones, then those that are the same; each by how much they surely differ."""
-    group = 0 if row.verdict in WORSE else 1 if row.is_different else 2 if row.verdict == "same" else 3
+    """Worse rows first, then better ones, each by how much they surely differ; then what cannot be told, by how far
+    apart it may be; then what is the same."""
+    group = 0 if row.verdict in WORSE else 1 if row.is_different else 2 if row.answer == "cannot tell" else 3
     weight = SHARES_WEIGH if row.unit == "share" else 1 / row.a if row.a else math.inf
-    return group, -abs(row.surely) * weight if row.surely else 0.0
+    size = abs(row.at_least or 0.0) if row.is_different else abs(row.difference or 0.0) if group == 2 else 0.0
+    return group, -size * weight if size else 0.0
 
 
-def warnings_of(a: ResultDocument, b: ResultDocument) -> list[str]:
+def warnings_of(a: ResultDocument, b: ResultDocument, names: tuple[str, str]) -> list[str]:
+    first, second = names
     if (a.job.id, a.started_at) == (b.job.id, b.started_at):
-        return ["A and B are the same run, so nothing can differ."]
+        return [f"{first} and {second} are the same run, so nothing can differ."]
     apart = []
     theirs = {workflow.name: workflow for workflow in b.workflows}
     for ours in a.workflows:
@@ -227,19 +346,20 @@ def warnings_of(a: ResultDocument, b: ResultDocument) -> list[str]:
         if other is None:
             continue
         if (ours.load, ours.model) != (other.load, other.model):
-            apart.append(f"{ours.name} had the load {ours.load} in A and {other.load} in B")
+            apart.append(f"{ours.name} had the load {ours.load} in {first} and {other.load} in {second}")
         if ours.cores != other.cores:
-            apart.append(f"{ours.name} ran on {counted_text(ours.cores, 'core')} in A and {other.cores} in B")
+            cores = counted_text(ours.cores, "core")
+            apart.append(f"{ours.name} ran on {cores} in {first} and {other.cores} in {second}")
     if abs(a.duration_s - b.duration_s) > LENGTHS_ALIKE * max(a.duration_s, b.duration_s):
-        apart.append(f"A ran {seconds_text(a.duration_s)} and B {seconds_text(b.duration_s)}")
+        apart.append(f"{first} ran {seconds_text(a.duration_s)} and {second} {seconds_text(b.duration_s)}")
     for what, one, two in (
         ("engine", a.generator.engine_text, b.generator.engine_text),
         ("version", a.generator.version, b.generator.version),
     ):
         if one != two:
-            apart.append(f"the {what} was {one or 'unknown'} in A and {two or 'unknown'} in B")
+            apart.append(f"the {what} was {one or 'unknown'} in {first} and {two or 'unknown'} in {second}")
     found = [f"These runs were not made alike: {'; '.join(apart)}."] if apart else []
-    for name, document in (("A", a), ("B", b)):
+    for name, document in ((first, a), (second, b)):
         if document.status != "completed":
             found.append(f"{name} ended {document.status}: its numbers may tell only a part.")
         if document.generator.saturated:
@@ -255,6 +375,7 @@ OTHERS: Final = re.compile(r"(?:(?P<place>.+)\.)?(?P<measure>failed|rate)")
 RULE: Final = re.compile(
     r"(?P<subject>[^\s+-]+)\s*(?P<sign>[+-])\s*(?P<number>[0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?P<unit>[^\s0-9.]*)"
 )
+WITHIN_TEXT: Final = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 FACTORS: Final[dict[Unit, dict[str, float]]] = {
     "time": {"%": 0.01, "us": 0.001, "µs": 0.001, "ms": 1.0, "s": 1000.0},
     "rate": {"%": 0.01, "/s": 1.0},
@@ -280,12 +401,20 @@ class Rule(msgspec.Struct, frozen=True):
     """The limit is a share of A."""
 
     def is_broken_by(self, row: Row) -> bool:
-        if not row.is_different or row.difference is None:
+        if not row.beyond_noise or row.difference is None:
             return False
         # From nothing, every step up is more than any share.
         relative = math.copysign(math.inf, row.difference) if row.relative is None else row.relative
         found = relative if self.is_relative else row.difference
         return found * self.direction > 0 and abs(found) > abs(self.limit)
+
+    def is_held_by(self, row: Row, within: float) -> bool:
+        """Whether the difference is surely not above the limit, give or take what is called the same."""
+        if row.low is None or row.high is None or row.a is None:
+            return False
+        limit = abs(self.limit) * (row.a if self.is_relative else 1.0)
+        farthest = row.high if self.direction > 0 else -row.low
+        return farthest <= limit + statistics.tolerance_of(row.a, row.unit, within)
 
     @property
     def direction(self) -> float:
@@ -317,15 +446,31 @@ def parse_rule(text: str) -> Rule:
     return Rule(text, parts["place"], measure, stat, -limit if found["sign"] == "-" else limit, is_relative)
 
 
-def judged(rule: Rule, rows: Sequence[Row]) -> RuleVerdict:
-    """Broken when a difference is beyond noise and larger than the limit."""
+def parse_within(text: str) -> float:
+    """What counts as the same, as people write it: "5%"."""
+    found = WITHIN_TEXT.fullmatch(text.strip())
+    share = float(found["number"]) / 100 if found else 0.0
+    if not 0 < share <= 1:
+        raise BadWithin(f'--within "{cut(cleaned(text), 40)}" is wrong: write a share above 0 % and up to 100 %, as 5%')
+    return share
+
+
+def judged(rule: Rule, rows: Sequence[Row], within: float = WITHIN) -> RuleVerdict:
+    """Broken when a difference is beyond noise and larger than the limit; held when it is known not to be."""
     found = meant_by(rule, rows)
     broken = [row for row in found if rule.is_broken_by(row)]
-    row = (broken or found)[0]
+    unsure = [row for row in found if not rule.is_held_by(row, within)]
+    row = (broken or unsure or found)[0]
+    answer: RuleAnswer = "broken" if broken else "cannot tell" if unsure else "held"
     if row.difference is None:
-        return RuleVerdict(rule.text, False, "too few samples to tell")
-    shown = difference_text(row) + ("" if row.is_different else ", within noise")
-    return RuleVerdict(rule.text, bool(broken), shown)
+        shown = "too few samples"
+    else:
+        shown = difference_text(row) + noise_text(row)
+    if answer == "cannot tell":
+        # Where chance alone does not explain it, the interval says nothing about what does.
+        between = f", anything from {interval_text(row)}" if may_be_chance(row) else ""
+        shown = f"{shown}{between}; {length_text(row)}"
+    return RuleVerdict(rule.text, bool(broken), shown, answer)
 
 
 def meant_by(rule: Rule, rows: Sequence[Row]) -> list[Row]:

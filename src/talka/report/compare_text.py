@@ -1,14 +1,12 @@
-"""A comparison in words, as text and as a page."""
+"""A comparison in words and as text."""
 
-import html
 from collections.abc import Sequence
 from typing import Final
 
-from talka.report.comparison import NO_DIFFERENCE, ROWS_SHOWN, SAID, TOO_SHORT, WORDS, Comparison, Row
+from talka.report.comparison import LETTERS, ROWS_SHOWN, SAID, TOO_SHORT, WORDS, Comparison, Comparisons, Row, Run
 from talka.report.text import (
     Page,
     Style,
-    cleaned,
     padded,
     rate_text,
     room_for,
@@ -17,22 +15,83 @@ from talka.report.text import (
 )
 from talka.stats.comparison import WORSE, Unit
 
+TINY: Final = 1e-6
+"""Milliseconds, or per second: what is left of sums of decimals, and none of what was measured."""
+
 # Words.
 
 
-def headline_of(rows: Sequence[Row]) -> str:
+def headline_of(rows: Sequence[Row], name: str, within: float) -> str:
+    """The worst difference; or how much is the same, and what cannot be told."""
     different = [row for row in rows if row.is_different]
     if not different:
-        return TOO_SHORT if all(row.verdict == "too few" for row in rows) else NO_DIFFERENCE
+        return undecided_text(rows, within)
     row = different[0]
     least = ""
     if row.unit == "share":
-        least = f", at least {points_text(row.surely)}"
+        least = f", at least {points_text(row.at_least or 0.0)}"
     elif row.a:
-        least = f", at least {percent_text(row.surely / row.a)}"
+        least = f", at least {percent_text((row.at_least or 0.0) / row.a)}"
     size = difference_text(row)
     size = f"{size[:-1]}{least})" if size.endswith(")") else size + least
-    return f"B {SAID[row.verdict]}: {name_of(row, rows)} {size}."
+    return f"{name} {SAID[row.verdict]}: {name_of(row, rows)} {size}."
+
+
+def undecided_text(rows: Sequence[Row], within: float) -> str:
+    share = f"± {within * 100:g} %"
+    unknown = [row for row in rows if row.answer == "cannot tell"]
+    if not unknown:
+        return f"Same: all {len(rows)} figures are within {share}."
+    if all(row.difference is None for row in rows):
+        return f"{TOO_SHORT} {would_tell_text(unknown)}"
+    worst = next((row for row in unknown if row.difference is not None), unknown[0])
+    example = f" (such as {name_of(worst, rows)}, {difference_text(worst)})" if worst.difference is not None else ""
+    return (
+        f"Cannot tell: no difference beyond noise, but {len(unknown)} of {len(rows)} figures are not known to "
+        f"{share}{example}. {would_tell_text(unknown)}"
+    )
+
+
+def would_tell_text(unknown: Sequence[Row]) -> str:
+    """How long runs would tell what could not be told."""
+    lengths = [row.needs_s for row in unknown if row.needs_s is not None]
+    if not lengths:
+        return "Longer runs would not tell: run both in turn, several times, on a machine with less to do."
+    whom = "them" if len(lengths) == len(unknown) else f"{len(lengths)} of them"
+    return f"Runs of about {about_text(max(lengths))} would tell {whom}."
+
+
+def about_text(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds < 60 else seconds_text(seconds)
+
+
+def length_text(row: Row) -> str:
+    match row.needs:
+        case "length":
+            return f"runs of about {about_text(row.needs_s or 0.0)} would tell"
+        case "less lag":
+            return "a generator that is less late would tell"
+        case "repeats":
+            return "runs of both in turn would tell"
+        case None:
+            return "longer runs would tell"
+
+
+def may_be_chance(row: Row) -> bool:
+    return row.low is not None and row.high is not None and row.low <= 0 <= row.high
+
+
+def noise_text(row: Row) -> str:
+    """What may have caused a difference that is not blamed on the target."""
+    if row.beyond_noise:
+        return ""
+    if may_be_chance(row) or row.answer == "same":
+        return ", within noise"
+    return (
+        ", within what the generator was late"
+        if row.needs == "less lag"
+        else ", within what runs of one thing differ by"
+    )
 
 
 def name_of(row: Row, rows: Sequence[Row]) -> str:
@@ -56,6 +115,8 @@ def difference_text(row: Row) -> str:
 def amount_text(amount: float, unit: Unit) -> str:
     if unit == "share":
         return points_text(amount)
+    if abs(amount) < TINY:
+        amount = 0.0
     text = time_text(abs(amount)) if unit == "time" else rate_text(abs(amount))
     return f"{sign_of(amount)}{text}"
 
@@ -90,118 +151,162 @@ def interval_text(row: Row) -> str:
     return f"{low.removesuffix(' points')} to {high}"
 
 
+def needs_text(row: Row) -> str:
+    if row.answer != "cannot tell":
+        return ""
+    return about_text(row.needs_s) if row.needs_s is not None else row.needs or ""
+
+
 def cells_of(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
     amount = "–" if row.difference is None else amount_text(row.difference, row.unit)
     share = "" if row.relative is None or row.unit == "share" else percent_text(row.relative)
     values = (value_text(row.a, row.unit), value_text(row.b, row.unit))
-    return (row.verdict, name_of(row, rows), *values, amount, share, interval_text(row))
+    return (row.verdict, name_of(row, rows), *values, amount, share, interval_text(row), needs_text(row))
 
 
 def style_of(row: Row) -> Style | None:
-    if row.verdict == "too few":
+    if row.answer == "cannot tell":
         return "yellow"
     return None if row.verdict == "same" else "red" if row.verdict in WORSE else "green"
 
 
-TITLES: Final = ("VERDICT", "", "A", "B", "B - A", "", "INTERVAL")
+def facts_of(run: Run) -> str:
+    return f"{run.file} · {run.name} · {run.status} after {seconds_text(run.duration_s)} · started {run.started_at}"
+
+
+Cell = tuple[str, Style | None]
+TITLES: Final = ("VERDICT", "", "A", "B", "B - A", "", "INTERVAL", "NEEDS")
+RULE_MARKS: Final[dict[str, tuple[str, Style]]] = {
+    "held": ("✓", "green"),
+    "broken": ("✗", "red"),
+    "cannot tell": ("?", "yellow"),
+}
 
 
 def comparison_text(comparison: Comparison, *, width: int = 100, color: bool = False) -> str:
     """The headline, the rules, then a table with the worst first. The last line has no end of line."""
     page = Page(width, color=color)
-    worst = style_of(comparison.rows[0])
-    page.sentence(comparison.headline, indent=0, style="bold" if worst in (None, "yellow") else worst)
+    show_headline(page, comparison)
     for name, run in (("A", comparison.a), ("B", comparison.b)):
-        facts = (
-            f"{run.file} · {run.name} · {run.status} after {seconds_text(run.duration_s)} · started {run.started_at}"
-        )
-        page.sentence(facts, lead=f"{name}  ")
+        page.sentence(facts_of(run), lead=f"{name}  ")
     for warning in comparison.warnings:
         page.sentence(warning, lead="! ", style="yellow")
-    if comparison.rules:
-        page.section("RULES")
-        room = room_for([rule.rule for rule in comparison.rules], page.width // 2)
-        for rule in comparison.rules:
-            style: Style = "red" if rule.broken else "green"
-            mark, word = ("✗", "broken") if rule.broken else ("✓", "held")
-            page.line("  ", (mark, style), " ", padded(rule.rule, room), "  ", (word, style), f": {rule.shown}")
+    show_notes(page, comparison)
     show_table(page, comparison.rows)
-    for name, steps in (("A", comparison.only_in_a), ("B", comparison.only_in_b)):
-        if steps:
-            page.section(f"ONLY IN {name}")
-            page.sentence(", ".join(steps))
     page.gap()
     page.sentence(comparison.method, indent=0)
     return page.text()
 
 
+def comparisons_text(found: Comparisons, *, width: int = 100, color: bool = False) -> str:
+    """Of two runs as `comparison_text`; of more, a column for each run."""
+    if len(found.comparisons) == 1:
+        return comparison_text(found.comparisons[0], width=width, color=color)
+    page = Page(width, color=color)
+    for comparison in found.comparisons:
+        show_headline(page, comparison, is_one_of=True)
+    for name, run in zip(LETTERS, [found.base, *(one.b for one in found.comparisons)], strict=False):
+        page.sentence(facts_of(run), lead=f"{name}  ")
+    for warning in dict.fromkeys(warning for comparison in found.comparisons for warning in comparison.warnings):
+        page.sentence(warning, lead="! ", style="yellow")
+    for comparison in found.comparisons:
+        show_notes(page, comparison, is_one_of=True)
+    show_columns(page, found)
+    page.gap()
+    page.sentence(found.comparisons[0].method, indent=0)
+    return page.text()
+
+
+def show_headline(page: Page, comparison: Comparison, *, is_one_of: bool = False) -> None:
+    worst = style_of(comparison.rows[0])
+    page.sentence(headline_text(comparison, is_one_of), indent=0, style="bold" if worst is None else worst)
+
+
+def headline_text(comparison: Comparison, is_one_of: bool) -> str:
+    lead = f"{comparison.names[1]}: " if is_one_of and not comparison.different else ""
+    return lead + comparison.headline
+
+
+def show_notes(page: Page, comparison: Comparison, *, is_one_of: bool = False) -> None:
+    one, other = comparison.names
+    if comparison.rules:
+        page.section(f"RULES FOR {other}" if is_one_of else "RULES")
+        room = room_for([rule.rule for rule in comparison.rules], page.width // 2)
+        for rule in comparison.rules:
+            mark, style = RULE_MARKS[rule.answer]
+            page.sentence(f"{rule.answer}: {rule.shown}", lead=f"{mark} {padded(rule.rule, room)}  ", style=style)
+    for name, steps in ((one, comparison.only_in_a), (other, comparison.only_in_b)):
+        if steps:
+            page.section(f"ONLY IN {name} OF {one} AND {other}" if is_one_of else f"ONLY IN {name}")
+            page.sentence(", ".join(steps))
+
+
 def show_table(page: Page, rows: Sequence[Row]) -> None:
-    different = sum(row.is_different for row in rows)
-    shown = rows[: max(ROWS_SHOWN, different)]
+    shown = rows[: rows_to_show(rows)]
     table = [TITLES, *(cells_of(row, rows) for row in shown)]
     rooms = [room_for([cells[column] for cells in table], page.width // 3) for column in range(len(TITLES))]
     page.gap()
     for cells, row in zip(table, [None, *shown], strict=True):
         parts = [padded(cells[0], rooms[0]), padded(cells[1], rooms[1])]
         parts += [f"{cell:>{room}}" for cell, room in zip(cells[2:6], rooms[2:6], strict=True)]
+        parts += [padded(cells[6], rooms[6]), cells[7]]
         style = "bold" if row is None else style_of(row)
-        page.line((f"  {parts[0]}", style), "  ", "  ".join([*parts[1:], cells[6]]))
-    if len(rows) > len(shown):
-        page.sentence(f"and {len(rows) - len(shown)} more rows without a difference (--json and --html have them all)")
+        page.line((f"  {parts[0]}", style), "  ", "  ".join(parts[1:]).rstrip())
+    show_rest(page, len(rows) - len(shown))
 
 
-# A page for browsers.
-
-STYLE: Final = """
-:root { color-scheme: light dark; --worse: #b3261e; --better: #1b6e3c; --edge: #8886; }
-@media (prefers-color-scheme: dark) { :root { --worse: #ff8a80; --better: #7fdca0; } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1rem; margin-top: 2rem; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--edge); white-space: nowrap; text-align: right; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
-.worse { color: var(--worse); font-weight: 600; } .better { color: var(--better); font-weight: 600; }
-.warning { border-left: 3px solid; padding-left: .6rem; } footer { margin-top: 2rem; opacity: .75; }
-"""
+def rows_to_show(rows: Sequence[Row]) -> int:
+    return max(ROWS_SHOWN, sum(row.is_different for row in rows))
 
 
-def comparison_html(comparison: Comparison) -> str:
-    """One file of its own: nothing is loaded, and nothing runs."""
-    kinds: dict[Style | None, str] = {"red": "worse", "green": "better"}
-    worst = kinds.get(style_of(comparison.rows[0]), "")
-    parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Comparison</title>',
-        f"<style>{STYLE}</style></head><body>",
-        f'<h1 class="{worst}">{escaped(comparison.headline)}</h1><ul>',
-    ]
-    for name, run in (("A", comparison.a), ("B", comparison.b)):
-        facts = (
-            f"{run.file} · {run.name} · {run.status} after {seconds_text(run.duration_s)} · started {run.started_at}"
-        )
-        parts.append(f"<li><b>{name}</b> {escaped(facts)}</li>")
-    parts.append("</ul>")
-    parts += [f'<p class="warning">{escaped(warning)}</p>' for warning in comparison.warnings]
-    if comparison.rules:
-        parts.append("<h2>Rules</h2><ul>")
-        for rule in comparison.rules:
-            kind, word = ("worse", "broken") if rule.broken else ("better", "held")
-            parts.append(f'<li>{escaped(rule.rule)} <span class="{kind}">{word}</span>: {escaped(rule.shown)}</li>')
-        parts.append("</ul>")
-    titles = ("Verdict", "What", "A", "B", "B - A", "%", "Interval")
-    parts.append('<div class="wide"><table><thead><tr>' + "".join(f"<th>{title}</th>" for title in titles))
-    parts.append("</tr></thead><tbody>")
-    for row in comparison.rows:
-        verdict, *others = (escaped(cell) for cell in cells_of(row, comparison.rows))
-        cells = "".join(f"<td>{cell}</td>" for cell in others)
-        parts.append(f'<tr><td class="{kinds.get(style_of(row), "")}">{verdict}</td>{cells}</tr>')
-    parts.append("</tbody></table></div>")
-    for name, steps in (("A", comparison.only_in_a), ("B", comparison.only_in_b)):
-        if steps:
-            parts.append(f"<h2>Only in {name}</h2><p>{escaped(', '.join(steps))}</p>")
-    parts.append(f"<footer>{escaped(comparison.method)}</footer></body></html>")
-    return "\n".join(parts) + "\n"
+def show_rest(page: Page, count: int) -> None:
+    if count > 0:
+        page.sentence(f"and {count} more rows without a difference (--json and --html have them all)")
 
 
-def escaped(text: str) -> str:
-    return html.escape(cleaned(text))
+def show_columns(page: Page, found: Comparisons) -> None:
+    """A row for each figure, a column for each run: its value, how far it is from A, and the verdict."""
+    by_figure = [{figure_of(row): row for row in comparison.rows} for comparison in found.comparisons]
+    figures = figures_of(found)
+    every_row = list(figures.values())
+    different = sum(any(rows[figure].is_different for rows in by_figure if figure in rows) for figure in figures)
+    shown = list(figures)[: max(ROWS_SHOWN, different)]
+    lines: list[list[Cell]] = [[("", None), ("A", "bold")]]
+    lines[0] += [(comparison.names[1], "bold") for comparison in found.comparisons]
+    for figure in shown:
+        first = figures[figure]
+        cells: list[Cell] = [(name_of(first, every_row), None), (value_text(first.a, first.unit), None)]
+        cells += [column_cell(rows.get(figure)) for rows in by_figure]
+        lines.append(cells)
+    rooms = [room_for([cells[column][0] for cells in lines], page.width // 2) for column in range(len(lines[0]))]
+    page.gap()
+    for cells in lines:
+        page.line(*((f"  {padded(text, room)}", style) for (text, style), room in zip(cells, rooms, strict=True)))
+    show_rest(page, len(figures) - len(shown))
+
+
+def figures_of(found: Comparisons) -> dict[tuple[object, ...], Row]:
+    """Every figure of any of the comparisons, the worst first, with one of its rows."""
+    rows = [row for comparison in found.comparisons for row in comparison.rows]
+    # Each comparison has its worst first: a figure stands where the worst of its rows does.
+    places = [place for comparison in found.comparisons for place in range(len(comparison.rows))]
+    order: dict[tuple[object, ...], Row] = {}
+    for _, _, row in sorted(
+        zip((not row.is_different for row in rows), places, rows, strict=True), key=lambda it: it[:2]
+    ):
+        order.setdefault(figure_of(row), row)
+    return order
+
+
+def figure_of(row: Row) -> tuple[object, ...]:
+    return row.workflow, row.step, row.measure, row.stat
+
+
+def column_cell(row: Row | None) -> Cell:
+    if row is None:
+        return "–", None
+    apart = ""
+    if row.difference is not None:
+        in_points = row.unit == "share" or row.relative is None
+        apart = f"{amount_text(row.difference, row.unit) if in_points else percent_text(row.relative or 0.0)} "
+    return f"{value_text(row.b, row.unit)} {apart}{row.verdict}", style_of(row)

@@ -1,18 +1,23 @@
-"""What a comparison of two results says, schema `talka.comparison/1`: its rows, rules and verdicts."""
+"""What a comparison of results says, schema `talka.comparison/1`: its rows, rules and verdicts."""
 
 from typing import Final, Literal
 
 import msgspec
 
 from talka.errors import Invalid
-from talka.report.text import (
-    cleaned,
-    cut,
-)
+from talka.report.text import cleaned, cut
 from talka.stats import comparison as statistics
-from talka.stats.comparison import Unit, Verdict
+from talka.stats.comparison import Answer, Need, Unit, Verdict
 
 SCHEMA: Final = "talka.comparison/1"
+SEVERAL_SCHEMA: Final = "talka.comparisons/1"
+MOST_RUNS: Final = 10
+"""In one comparison: as many as still fit beside each other."""
+LETTERS: Final = "ABCDEFGHIJ"
+LONGEST_RUN_S: Final = 86_400.0
+"""Nobody runs a test for longer than that to see whether two figures differ."""
+SHORTEST_RUN_S: Final = 5.0
+"""With the windows of so many seconds the noise of a run is known."""
 PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 STATS: Final = (*PERCENTILES, "mean")
 ROWS_SHOWN: Final = 60
@@ -41,12 +46,15 @@ SAID: Final[dict[Verdict, str]] = {
     "more failures": "fails more often",
     "fewer failures": "fails less often",
 }
-NO_DIFFERENCE: Final = "No difference beyond noise."
-TOO_SHORT: Final = "These runs are too short to tell a difference from noise."
+TOO_SHORT: Final = "Cannot tell: these runs are too short to tell a difference from noise."
 
 
 class NotComparable(Invalid):
-    """Two results with no step in common."""
+    """Results with no step in common, or measured by different rules."""
+
+
+class BadWithin(Invalid):
+    """What counts as the same cannot be read."""
 
 
 class BadRule(Invalid):
@@ -74,6 +82,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None = None
     """The interval of the difference."""
     verdict: Verdict
+    answer: Answer
+    beyond_noise: bool = False
+    at_least: float | None = None
+    """What is left of a difference beyond noise if everything else that may have caused it did."""
+    needs: Need | None = None
+    """What would tell what cannot be told; None: it is known."""
+    needs_s: float | None = None
+    """Runs of about this length would tell; None where length is not what they need."""
+    a_low: float | None = None
+    a_high: float | None = None
+    b_low: float | None = None
+    b_high: float | None = None
+    """The intervals of both values."""
 
     @property
     def unit(self) -> Unit:
@@ -81,20 +102,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_different(self) -> bool:
-        return self.verdict in SAID
+        return self.answer == "different"
 
-    @property
-    def surely(self) -> float:
-        """The least difference that is still in the interval; 0 within noise."""
-        if not self.is_different or self.low is None or self.high is None:
-            return 0.0
-        return self.low if self.low > 0 else self.high
+
+RuleAnswer = Literal["held", "broken", "cannot tell"]
 
 
 class RuleVerdict(msgspec.Struct, frozen=True):
     rule: str
     broken: bool
     shown: str
+    answer: RuleAnswer
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -109,6 +127,8 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One run as seen from another."""
+
     schema: str = SCHEMA
     a: Run
     b: Run
@@ -122,16 +142,57 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     only_in_b: list[str]
     """Steps, as Workflow.step."""
 
+    within: float = statistics.WITHIN
+    """What counts as same, as a share of A."""
+    names: tuple[str, str] = ("A", "B")
+    """What the two are called, in words."""
+    together: int = 0
+    """Rows whose intervals hold together: those of all comparisons made at once."""
+
     @property
     def is_broken(self) -> bool:
         return any(rule.broken for rule in self.rules)
 
     @property
+    def is_unsure(self) -> bool:
+        """A rule was neither broken nor held."""
+        return any(rule.answer == "cannot tell" for rule in self.rules)
+
+    @property
     def method(self) -> str:
+        share = f"{self.within * 100:g} %"
+        points = f"{statistics.tolerance_of(0.0, 'share', self.within) * 100:g}"
+        points += " point" if points == "1" else " points"
         return (
-            f"The intervals hold with {statistics.LEVEL:.0%} for all {len(self.rows)} rows together (Bonferroni), "
-            "and allow for chance within a run and from run to run."
-        ).replace("%", " %")
+            f"same: the interval of the difference lies within ± {share} of A (failures: ± {points}, times: at least "
+            f"± {statistics.LEAST_MS:g} ms). different (slower, faster, …): beyond chance, and beyond what runs of one "
+            "thing differ by anyway and what the generator was late. cannot tell: neither is known. NEEDS is what would "
+            "tell: runs of about that length, as an interval shrinks with its square root; repeats, which are runs of "
+            "both in turn; or less lag of the generator. "
+            f"Intervals hold with {statistics.LEVEL * 100:.0f} % for all {self.together or len(self.rows)} rows "
+            "together (Bonferroni)."
+        )
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
+    """Several runs, each as seen from the first."""
+
+    schema: str = SEVERAL_SCHEMA
+    base: Run
+    comparisons: list[Comparison]
+
+    @property
+    def is_broken(self) -> bool:
+        return any(found.is_broken for found in self.comparisons)
+
+    @property
+    def is_unsure(self) -> bool:
+        return any(found.is_unsure for found in self.comparisons)
+
+    def to_json(self) -> bytes:
+        """Of two runs, the one comparison there is."""
+        whole = self.comparisons[0] if len(self.comparisons) == 1 else self
+        return msgspec.json.format(msgspec.json.encode(whole), indent=1)

@@ -1,6 +1,7 @@
-"""The result as one HTML file: the verdict first, then charts and tables. It needs no script and asks for nothing else.
+"""The result as one HTML file: the verdict first, then charts and tables. It asks for nothing else.
 
-All that comes from a document is escaped, and the page's own policy allows its style sheet and nothing beside it.
+Its script shows values under the pointer, and nothing is missing without it. All that comes from a document is escaped,
+and the page's own policy allows its style sheet and its script, by their digests, and nothing beside them.
 """
 
 import base64
@@ -11,13 +12,16 @@ from typing import Final
 from talka.report.charts import escaped
 from talka.report.document import ErrorSample, ResultDocument, Step, Workflow
 from talka.report.html_charts import (
+    STEPS_DRAWN,
     Distribution,
     distribution_charts,
     distribution_of,
     lost_text,
+    step_charts,
     step_sparks,
     timeline_charts,
 )
+from talka.report.html_script import SCRIPT
 from talka.report.html_style import HATCH, STYLE
 from talka.report.plan import PlanDocument
 from talka.report.summary import STATS, cores_text, metric_text, named
@@ -64,6 +68,7 @@ def html_report(document: ResultDocument, plan: PlanDocument | None = None) -> s
         thresholds(document),
         warnings(document),
         over_time(document, plan),
+        steps_over_time(document),
         distributions(distribution),
         *(steps(document, workflow, distribution) for workflow in document.workflows[:ROWS_SHOWN]),
         errors(document),
@@ -73,7 +78,12 @@ def html_report(document: ResultDocument, plan: PlanDocument | None = None) -> s
         generator(document),
         environment(document),
     ]
-    title = escaped(f"{sign(document.exit_code == 0)} {cut(document.job.name, NAME_CHARACTERS_SHOWN)} – Talka")
+    name = cut(document.job.name, NAME_CHARACTERS_SHOWN)
+    return html_page(f"{sign(document.exit_code == 0)} {name} – Talka", tone, parts)
+
+
+def html_page(title: str, tone: str, parts: Iterable[str]) -> str:
+    """A page of its own. The parts are HTML, the title is text; the tone is good, unsure or bad."""
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8"/>'
@@ -82,14 +92,19 @@ def html_report(document: ResultDocument, plan: PlanDocument | None = None) -> s
         '<meta name="color-scheme" content="light dark"/>'
         # Without it, browsers ask the server for an icon.
         '<link rel="icon" href="data:,"/>'
-        f"<title>{title}</title><style>{STYLE}</style></head>\n"
-        f'<body class="{tone}">{HATCH}<main>' + "\n".join(filter(None, parts)) + "</main></body></html>\n"
+        f"<title>{escaped(title)}</title><style>{STYLE}</style></head>\n"
+        f'<body class="{tone}">{HATCH}<main>'
+        + "\n".join(filter(None, parts))
+        + f"</main><script>{SCRIPT}</script></body></html>\n"
     )
 
 
 def policy() -> str:
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    style, script = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (STYLE, SCRIPT))
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 # The verdict.
@@ -100,11 +115,11 @@ def banner(document: ResultDocument) -> tuple[str, str]:
     notes = reservations(document)
     crossed = [rule for rule in document.thresholds if not rule.passed]
     if document.exit_code:
-        tone, symbol, word = "bad", "✗", "Bad"
+        tone, symbol, word = "bad", "✗", "Failed"
     elif notes:
-        tone, symbol, word = "unsure", "!", "Good, but look closer"
+        tone, symbol, word = "unsure", "!", "Passed, but look closer"
     else:
-        tone, symbol, word = "good", "✓", "Good"
+        tone, symbol, word = "good", "✓", "Passed"
     said = [*document.reasons, *(note for note in notes if note not in document.reasons)]
     if document.exit_code and not document.reasons:
         said.insert(0, EXIT_CODES.get(document.exit_code, "This exit code has no meaning that is known here."))
@@ -208,6 +223,15 @@ def over_time(document: ResultDocument, plan: PlanDocument | None) -> str:
     loads = [f"{workflow.name}: {workflow.load} ({workflow.model} model)" for workflow in document.workflows]
     asked = bullets([f"Asked for – {load}" for load in loads], kind="plain")
     return section("Over time", charts(timeline_charts(document, plan)) + asked + note(TWO_MODELS))
+
+
+def steps_over_time(document: ResultDocument) -> str:
+    found = step_charts(document)
+    if not found:
+        return ""
+    count = sum(len({row.step for row in workflow.timeline}) for workflow in document.workflows)
+    more = more_text(count - STEPS_DRAWN)
+    return section("Steps over time", f'<div class="charts small-charts">{"".join(found)}</div>{more}')
 
 
 def distributions(distribution: Distribution) -> str:

@@ -5,12 +5,15 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from talka.report.charts import (
     Axis,
     Band,
     Cell,
     Line,
     Mark,
+    Paint,
     Point,
     average_line,
     chart,
@@ -25,7 +28,7 @@ from talka.report.charts import (
     time_axis,
     value_axis,
 )
-from talka.report.document import BadResult, Lost, ResultDocument, Step, TimelineRow, Times, Workflow
+from talka.report.document import BadResult, Lost, ResultDocument, Step, StepRow, TimelineRow, Times, Workflow
 from talka.report.plan import PlanDocument, PlannedWorkflow
 from talka.report.text import counted_text, time_text
 from talka.stats import hdr
@@ -35,6 +38,14 @@ BINS: Final = 60
 SPARK_BINS: Final = 36
 CURVE_POINTS: Final = 120
 BANDS_DRAWN: Final = 100
+STEPS_DRAWN: Final = 12
+"""With charts of their own over time; the result document has them all."""
+STEP_STRETCHES: Final = 60
+"""Points of a step's charts, which are small and many."""
+ERROR_PAINTS: Final[tuple[Paint, ...]] = ("bad", "second", "main", "third", "fourth", "fifth")
+"""Of the most frequent kinds of error; the last is that of all others."""
+LEAST_OF_A_WINDOW: Final = 0.5
+"""The last row is drawn if so much of its time was part of the run: less of it is too little to make a rate of."""
 
 
 class Distribution(NamedTuple):
@@ -48,8 +59,8 @@ class Distribution(NamedTuple):
 
 def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list[str]:
     """With a plan, its course is drawn where it can be compared with what was reached."""
-    rows = document.timeline
-    length_s = max([document.duration_s, *(row.t_s + row.width_s for row in rows)])
+    rows = counted_rows(document)
+    length_s = length_of(document, rows)
     x_axis = time_axis(length_s)
     bands = [Band(lost.from_s, lost.to_s, lost_text(lost)) for lost in document.lost_shards[:BANDS_DRAWN]]
     requests = per_second(rows, lambda row: row.requests)
@@ -58,8 +69,9 @@ def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list
     vus = [Cell(row.t_s, row.width_s, row.vus) for row in rows]
     p50 = [Cell(row.t_s, row.width_s, row.response_p50_ms) for row in rows]
     p99 = [Cell(row.t_s, row.width_s, row.response_p99_ms) for row in rows]
-    planned_vus, planned_rate = course_of(plan, "closed"), course_of(plan, "open")
-    times_axis = value_axis(values_of(p50, p99), milliseconds_label)
+    p95 = [Cell(row.t_s, row.width_s, row.response_p95_ms) for row in rows]
+    planned_vus, planned_rate = (ended_at(length_s, course_of(plan, model)) for model in ("closed", "open"))
+    times_axis = value_axis(values_of(p50, p95, p99), milliseconds_label)
     return [
         chart(
             "rate",
@@ -83,7 +95,11 @@ def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list
             f"The median was at most {highest_time(p50)}, the 99th percentile at most {highest_time(p99)}.",
             x_axis,
             times_axis,
-            [extremes_line("p99", "second", p99, length_s), extremes_line("p50", "main", p50, length_s)],
+            [
+                extremes_line("p99", "second", p99, length_s),
+                extremes_line("p95", "third", p95, length_s),
+                extremes_line("p50", "main", p50, length_s),
+            ],
             unit="log scale" if times_axis.is_log else "",
             bands=bands,
         ),
@@ -106,6 +122,134 @@ def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list
             [*planned_line(planned_rate), average_line("started", "main", started, length_s)],
             unit="per second",
             bands=bands,
+        ),
+        *error_charts(document, rows, x_axis, length_s, bands),
+    ]
+
+
+def counted_rows(document: ResultDocument) -> list[TimelineRow]:
+    """The timeline, whose last row is as wide as the run was long: cut short, it would look like a collapse."""
+    rows = sorted(document.timeline, key=lambda row: row.t_s)
+    if not rows:
+        return []
+    last = rows[-1]
+    real_s = document.duration_s - last.t_s
+    if not 0 < real_s < last.width_s:
+        return rows
+    if real_s < LEAST_OF_A_WINDOW * last.width_s and len(rows) > 1:
+        return rows[:-1]
+    return [*rows[:-1], msgspec.structs.replace(last, width_s=real_s)]
+
+
+def length_of(document: ResultDocument, rows: Sequence[TimelineRow]) -> float:
+    return max([document.duration_s, *(row.t_s + row.width_s for row in rows)])
+
+
+def error_charts(
+    document: ResultDocument, rows: Sequence[TimelineRow], x_axis: Axis, length_s: float, bands: Sequence[Band]
+) -> list[str]:
+    """Failures by kind over time, where the result tells them."""
+    series = errors_by_kind([(row.t_s, row.width_s, row.errors) for row in rows])
+    if not series:
+        by_step = [row for workflow in document.workflows for row in workflow.timeline]
+        series = errors_by_kind(merged_errors(by_step))
+    if not series:
+        return []
+    lines = [
+        average_line(kind, paint, cells, length_s)
+        for (kind, cells), paint in zip(series.items(), ERROR_PAINTS, strict=False)
+    ]
+    return [
+        chart(
+            "errors",
+            "Errors by kind",
+            "; ".join(f"{kind}: at most {highest(cells)} per second" for kind, cells in series.items()) + ".",
+            x_axis,
+            count_axis(list(itertools.chain(*series.values()))),
+            lines,
+            unit="per second",
+            bands=bands,
+        )
+    ]
+
+
+def merged_errors(rows: Iterable[StepRow]) -> list[tuple[float, float, dict[str, int]]]:
+    """(start, width, failures by kind) over all steps."""
+    found: dict[tuple[float, float], dict[str, int]] = {}
+    for row in rows:
+        into = found.setdefault((row.t_s, row.width_s), {})
+        for kind, count in row.errors.items():
+            into[kind] = into.get(kind, 0) + count
+    return [(start, width, errors) for (start, width), errors in sorted(found.items())]
+
+
+def errors_by_kind(rows: Sequence[tuple[float, float, dict[str, int]]]) -> dict[str, list[Cell]]:
+    """Per second, the most frequent kinds first; what is beyond those that can be told apart is "others"."""
+    totals: dict[str, int] = {}
+    for _, _, errors in rows:
+        for kind, count in errors.items():
+            totals[kind] = totals.get(kind, 0) + count
+    kinds = sorted(totals, key=lambda kind: (-totals[kind], kind))
+    shown, others = kinds[: len(ERROR_PAINTS) - 1], kinds[len(ERROR_PAINTS) - 1 :]
+    groups = {kind: [kind] for kind in shown} | ({"others": others} if others else {})
+    return {
+        name: [
+            Cell(start, width, sum(errors.get(kind, 0) for kind in group) / width)
+            for start, width, errors in rows
+            if width > 1e-6
+        ]
+        for name, group in groups.items()
+    }
+
+
+def step_charts(document: ResultDocument) -> list[str]:
+    """Two small charts for each of the first steps: how long it took, and how often it ran and failed."""
+    found: dict[tuple[str, str], list[StepRow]] = {}
+    for workflow in document.workflows:
+        for row in workflow.timeline:
+            found.setdefault((workflow.name, row.step), []).append(row)
+    is_named = len({workflow for workflow, _ in found}) > 1
+    length_s = max(
+        [length_of(document, document.timeline), *(row.t_s + row.width_s for rows in found.values() for row in rows)]
+    )
+    drawn = list(found.items())[:STEPS_DRAWN]
+    return [
+        figure
+        for number, ((workflow, step), rows) in enumerate(drawn)
+        for figure in charts_of_step(number, f"{workflow}.{step}" if is_named else step, rows, length_s)
+    ]
+
+
+def charts_of_step(number: int, name: str, rows: Sequence[StepRow], length_s: float) -> list[str]:
+    p50 = [Cell(row.t_s, row.width_s, row.p50_ms) for row in rows]
+    p95 = [Cell(row.t_s, row.width_s, row.p95_ms) for row in rows]
+    p99 = [Cell(row.t_s, row.width_s, row.p99_ms) for row in rows]
+    wide = [row for row in rows if row.width_s > 1e-6]
+    count = [Cell(row.t_s, row.width_s, row.count / row.width_s) for row in wide]
+    failed = [Cell(row.t_s, row.width_s, row.failed / row.width_s) for row in wide]
+    x_axis, times_axis = time_axis(length_s), value_axis(values_of(p50, p95, p99), milliseconds_label)
+    paints: list[tuple[str, Paint, list[Cell]]] = [("p99", "second", p99), ("p95", "third", p95), ("p50", "main", p50)]
+    rates: list[tuple[str, Paint, list[Cell]]] = [("runs", "main", count)]
+    if any(values_of(failed)):
+        rates.append(("failed", "bad", failed))
+    return [
+        chart(
+            f"step-{number}-times",
+            f"{name}: response time",
+            f"The median was at most {highest_time(p50)}, the 99th percentile at most {highest_time(p99)}.",
+            x_axis,
+            times_axis,
+            [extremes_line(label, paint, cells, length_s, stretches=STEP_STRETCHES) for label, paint, cells in paints],
+            unit="log scale" if times_axis.is_log else "",
+        ),
+        chart(
+            f"step-{number}-rate",
+            f"{name}: runs",
+            f"At most {highest(count)} runs and {highest(failed)} failures per second.",
+            x_axis,
+            count_axis(count),
+            [average_line(label, paint, cells, length_s, stretches=STEP_STRETCHES) for label, paint, cells in rates],
+            unit="per second",
         ),
     ]
 
@@ -162,6 +306,15 @@ def course_of(plan: PlanDocument | None, model: str) -> list[Point]:
         for is_after in (False, True):
             course.append((at, sum(planned_at(found, at, is_after) for found in plan.workflows)))
     return course[1:-1]
+
+
+def ended_at(end_s: float, course: Sequence[Point]) -> list[Point]:
+    """The course as far as the run came: what was planned beyond the end of a stopped run is not beside anything."""
+    kept = [point for point in course if point[0] <= end_s]
+    if kept and len(kept) < len(course):
+        (start, value), (end, to) = course[len(kept) - 1], course[len(kept)]
+        kept.append((end_s, value + (to - value) * (end_s - start) / (end - start)))
+    return kept
 
 
 def planned_at(workflow: PlannedWorkflow, at: float, is_after: bool) -> float:

@@ -14,10 +14,10 @@ HATCH: Final = (
 
 STYLE: Final = """
 :root{color-scheme:light dark;--back:#fff;--card:#f6f7f9;--text:#1a1d21;--pale:#5a636e;--rule:#d9dee4;--grid:#e3e7ec;
---main:#0072b2;--second:#b35900;--bad:#b3261e;--good:#00694f;--unsure:#7a5200;--plan:#5a636e;
+--main:#0072b2;--second:#b35900;--third:#00785a;--fourth:#a0417d;--fifth:#6b6100;--bad:#b3261e;--good:#00694f;--unsure:#7a5200;--plan:#5a636e;
 --bad-back:#b3261e;--good-back:#00694f;--unsure-back:#8a5a00}
 @media (prefers-color-scheme:dark){:root{--back:#14171b;--card:#1d2127;--text:#e8ebee;--pale:#a3acb7;--rule:#363d46;
---grid:#2a3038;--main:#5bb8f0;--second:#f0a03c;--bad:#ff8a7a;--good:#4fd1a5;--unsure:#f2c14e;--plan:#a3acb7;
+--grid:#2a3038;--main:#5bb8f0;--second:#f0a03c;--third:#4fd1a5;--fourth:#e58cc3;--fifth:#d6cb52;--bad:#ff8a7a;--good:#4fd1a5;--unsure:#f2c14e;--plan:#a3acb7;
 --bad-back:#8f1f18;--good-back:#00573f;--unsure-back:#6e4800}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--text);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
@@ -51,6 +51,7 @@ ul.warnings li{border-left:4px solid var(--unsure);background:var(--card);paddin
 .tile dt{color:var(--pale);font-size:13px}.tile dd{margin:0;font-size:22px;font-weight:650;line-height:1.25}
 .tile dd.note{font-size:12px;font-weight:400}
 .tile.bad-text dd:not(.note){color:var(--bad)}.tile.unsure dd:not(.note){color:var(--unsure)}
+.charts+.charts{margin-top:12px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:12px}
 .chart{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:10px 12px;min-width:0}
 .chart figcaption{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 16px;min-height:1.5em}
@@ -68,14 +69,36 @@ text{font-size:12px;fill:var(--pale);font-variant-numeric:tabular-nums}
 text.y,text.left{text-anchor:end}text.x{text-anchor:middle}
 .line{fill:none;stroke-width:2;vector-effect:non-scaling-stroke;stroke-linejoin:round;stroke-linecap:round}
 .line.main{stroke:var(--main)}.line.second{stroke:var(--second);stroke-dasharray:6 3;stroke-linecap:butt}
+.line.third{stroke:var(--third);stroke-dasharray:10 3 2 3;stroke-linecap:butt}
+.line.fourth{stroke:var(--fourth);stroke-dasharray:3 3;stroke-linecap:butt}
+.line.fifth{stroke:var(--fifth);stroke-dasharray:12 4;stroke-linecap:butt}
 .line.bad{stroke:var(--bad);stroke-dasharray:2 3;stroke-width:2.5}
 .line.plan{stroke:var(--plan);stroke-width:7;stroke-opacity:.4}
 .area,.spread{stroke:none;fill-opacity:.14}.spread{fill-opacity:.25}.solid{fill-opacity:.7}
 .area.main,.spread.main{fill:var(--main)}.area.second,.spread.second{fill:var(--second)}
-.area.bad,.spread.bad{fill:var(--bad)}.area.bad{fill-opacity:.4}
+.spread.plan{fill:var(--plan)}.area.bad,.spread.bad{fill:var(--bad)}.area.bad{fill-opacity:.4}
 .band{fill:url(#hatch);stroke:var(--unsure);stroke-width:1}
 .stripe{fill:var(--unsure);fill-opacity:.55}
 .mark line{stroke:var(--pale);stroke-width:1;stroke-dasharray:3 3}
+.pointer{stroke:var(--pale);stroke-width:1;pointer-events:none}
+.tip{position:fixed;z-index:9;pointer-events:none;background:var(--back);border:1px solid var(--rule);border-radius:6px;
+padding:4px 8px;font-size:13px;line-height:1.4;font-variant-numeric:tabular-nums;white-space:nowrap;
+box-shadow:0 2px 8px #0004}
+.tip div:first-child{color:var(--pale)}
+.dot{display:inline-block;width:8px;height:8px;border-radius:50%;margin-right:6px;background:var(--plan)}
+.dot.main{background:var(--main)}.dot.second{background:var(--second)}.dot.third{background:var(--third)}
+.dot.fourth{background:var(--fourth)}.dot.fifth{background:var(--fifth)}.dot.bad{background:var(--bad)}
+.reach{stroke-width:2}
+.run-0,.run-5{stroke:var(--main);fill:var(--main)}.run-1,.run-6{stroke:var(--second);fill:var(--second)}
+.run-2,.run-7{stroke:var(--third);fill:var(--third)}.run-3,.run-8{stroke:var(--fourth);fill:var(--fourth)}
+.run-4,.run-9{stroke:var(--fifth);fill:var(--fifth)}
+.interval{display:block;width:150px;height:20px}.interval .same{fill:var(--rule);fill-opacity:.6}
+.interval .none{stroke:var(--pale);stroke-width:1}
+svg .plain-text{stroke:var(--pale);fill:var(--pale)}svg .bad-text{stroke:var(--bad);fill:var(--bad)}
+svg .good-text{stroke:var(--good);fill:var(--good)}svg .unsure-text{stroke:var(--unsure);fill:var(--unsure)}
+.verdict.small{font-size:20px;margin:0 0 6px}
+h3{font-size:15px;margin:12px 0 4px}footer{margin-top:28px}
+.small-charts .frame{height:130px}
 .nowhere{position:absolute;width:0;height:0}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;overflow-wrap:normal;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
@@ -96,7 +119,7 @@ details{margin:4px 0}summary{cursor:pointer;padding:2px 0}
 .tile{padding:6px 9px}.tile dd{font-size:19px}.chart{padding:8px}.plot{padding:10px 16px 24px 52px}
 .frame{height:170px}th,td{padding:5px 7px}}
 @media print{:root{color-scheme:light;--back:#fff;--card:#fff;--text:#000;--pale:#444;--rule:#bbb;--grid:#ddd;
---main:#0072b2;--second:#b35900;--bad:#b3261e;--good:#00694f;--unsure:#7a5200;--plan:#444;
+--main:#0072b2;--second:#b35900;--third:#00785a;--fourth:#a0417d;--fifth:#6b6100;--bad:#b3261e;--good:#00694f;--unsure:#7a5200;--plan:#444;
 --bad-back:#b3261e;--good-back:#00694f;--unsure-back:#8a5a00}
 body{font-size:12px}.note,.banner .facts,.legend,thead th{font-size:11px}.tile dd:not(.note){font-size:17px}.tiles{grid-template-columns:repeat(8,1fr)}main{max-width:none;padding:0}.charts{grid-template-columns:1fr 1fr}
 .chart,.tile,tr,.banner,li{break-inside:avoid}h2{break-after:avoid}.scroll{overflow:visible}

@@ -1,13 +1,18 @@
-"""Whether two runs differ: estimates with intervals, their difference, and a verdict that calls noise noise.
+"""Whether two runs differ: estimates with intervals, their difference, and one of three answers (decision 10).
+
+*Same*: the interval of the difference lies within what was called no difference. *Different*: the difference is beyond
+chance and beyond what runs of one thing differ by anyway. *Cannot tell*: neither is known.
 
 Requests of a run are no independent samples: one pause of the server or of the machine slows many of them. So a run is
 cut into blocks of time. How much the blocks scatter tells how many independent requests the run is worth (its design
 effect), and intervals are made for so many.
 
-Two runs of the same thing differ by more than that, for machines have better and worse minutes. So every interval is
-widened by what runs differ at best (`RUN_SPREAD` and what follows it) and by how far the parts of its own run drifted
-apart: a run whose fifths differ may well have differed as a whole. And what the generator's own timers were late is
-not blamed on the target: the low end of a time reaches down by it.
+A run whose fifths differ may well have differed as a whole, so every interval is widened by how far the parts of its
+own run drifted apart. All of that shrinks with the square root of a run's length.
+
+Two runs of the same thing differ by more than that, for machines have better and worse minutes, and no length of a run
+shows it. So a difference is called only if it is also beyond what runs differ at best (`RUN_SPREAD` and what follows
+it), and beyond what the generator's own timers were late, which is not blamed on the target.
 
 All intervals of a comparison hold together with 95 %: each is made at 1 - 0.05 / rows (Bonferroni).
 """
@@ -46,8 +51,23 @@ LEAST_MS: Final = 0.1
 LEAST_SHARE: Final = 0.001
 """Smaller differences of a time or rate, of a time, and of a share of failures concern nobody."""
 
+WITHIN: Final = 0.05
+"""Values of a time or a rate that differ by no more than this share are the same, unless somebody says otherwise."""
+SHARE_WITHIN: Final = 0.2
+"""Of that, in points, for shares of failures: one point for 5 %."""
+LONGER: Final = (1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 300, 400, 500, 700, 1000)
+"""How many times as long a run may have to be to tell; beyond, nobody would wait for it."""
+TAIL_WANTED: Final = 10
+"""Values above a percentile with which its interval begins to mean something."""
+
 Unit = Literal["time", "rate", "share"]
-Verdict = Literal["same", "slower", "faster", "higher rate", "lower rate", "more failures", "fewer failures", "too few"]
+Answer = Literal["same", "different", "cannot tell"]
+Need = Literal["length", "repeats", "less lag"]
+"""What would tell what cannot be told: longer runs, runs of both in turn, or a generator that is less late."""
+Verdict = Literal[
+    "same", "slower", "faster", "higher rate", "lower rate", "more failures", "fewer failures", "cannot tell"
+]
+"""An answer, where *different* is said with its direction."""
 WORDS: Final[dict[Unit, tuple[Verdict, Verdict]]] = {
     "time": ("faster", "slower"),
     "rate": ("lower rate", "higher rate"),
@@ -103,11 +123,32 @@ class Noise(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A value and the ends of its interval."""
+    """A value and the ends of its interval, which allow for chance within the run."""
 
     value: float
     low: float
     high: float
+    luck: float = 0.0
+    """By how much runs of the same thing differ anyway, to either side."""
+    less: float = 0.0
+    """By how much the value may be too high through the generator's own lag."""
+    more: float = 0.0
+    """And too low."""
+
+    @property
+    def down(self) -> float:
+        """How far below the value the truth may lie, whatever the cause."""
+        return min(self.value, self.less + math.hypot(self.value - self.low, self.luck))
+
+    @property
+    def up(self) -> float:
+        return self.more + math.hypot(self.high - self.value, self.luck)
+
+    def after(self, times_as_long: float) -> "Estimate":
+        """As a longer run would have it: what is chance shrinks with the square root of the length."""
+        share = 1 / math.sqrt(times_as_long)
+        low, high = self.value - (self.value - self.low) * share, self.value + (self.high - self.value) * share
+        return msgspec.structs.replace(self, low=low, high=high)
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -116,10 +157,18 @@ class Difference(msgspec.Struct, frozen=True):
     absolute: float
     low: float
     high: float
-    """The interval of the difference."""
+    """The interval of the difference: chance within the two runs."""
     relative: float | None
     """As a share of A; None if A is 0."""
     verdict: Verdict
+    is_beyond_noise: bool
+    """Beyond chance, beyond what runs differ by anyway and beyond the generator's lag, whatever counts as same."""
+    at_least: float = 0.0
+    """What of the difference is left after all of that; 0 within noise."""
+    need: Need | None = None
+    """None: it is known."""
+    times_as_long: float | None = None
+    """How many times as long the runs would have to be, where length is what they need."""
 
 
 # How a run scattered.
@@ -277,9 +326,12 @@ def percentile_of(times: Histogram, percent: float, noise: Noise, lag_ms: float,
         return None
     low, high = ranks_around(times, percent, times.count / noise.at(percent), quantile(rows, noise.blocks))
     depth = min(max((percent - 50) / 49, 0.0), 1.0)
-    middle, tail = math.hypot(RUN_SPREAD, noise.middle_drift), math.hypot(RUN_SPREAD_TAIL, noise.tail_drift)
-    spread = (1 - depth) * middle + depth * tail
-    return time_estimate(times.percentile(percent) / 1000, low / 1000, high / 1000, spread, lag_ms)
+    # Between what holds for the median and for p99.
+    spread, drift = (
+        (1 - depth) * middle + depth * tail
+        for middle, tail in ((RUN_SPREAD, RUN_SPREAD_TAIL), (noise.middle_drift, noise.tail_drift))
+    )
+    return time_estimate(times.percentile(percent) / 1000, low / 1000, high / 1000, spread, drift, lag_ms)
 
 
 def mean_of(times: Histogram, noise: Noise, lag_ms: float, rows: int) -> Estimate | None:
@@ -288,8 +340,9 @@ def mean_of(times: Histogram, noise: Noise, lag_ms: float, rows: int) -> Estimat
         return None
     error = math.hypot(times.stdev / math.sqrt(times.count), times.mean * noise.mean_error)
     half = quantile(rows, noise.blocks) * error
-    spread = math.hypot(RUN_SPREAD, (noise.middle_drift + noise.tail_drift) / 2)
-    return time_estimate(times.mean / 1000, (times.mean - half) / 1000, (times.mean + half) / 1000, spread, lag_ms)
+    drift = (noise.middle_drift + noise.tail_drift) / 2
+    low, high = (times.mean - half) / 1000, (times.mean + half) / 1000
+    return time_estimate(times.mean / 1000, low, high, RUN_SPREAD, drift, lag_ms)
 
 
 def share_of(part: int, whole: int, noise: Noise, rows: int) -> Estimate | None:
@@ -304,19 +357,23 @@ def share_of(part: int, whole: int, noise: Noise, rows: int) -> Estimate | None:
 
 def rate_of(per_s: float, noise: Noise, lag_share: float, rows: int) -> Estimate:
     """`lag_share` is the part of every response that the generator's own lag may have taken from the rate."""
-    luck = ONE_ROW * math.hypot(RUN_SPREAD, noise.rate_drift)
-    half = per_s * math.hypot(quantile(rows, noise.blocks) * noise.rate_error, luck)
-    return Estimate(per_s, max(0.0, per_s - half), per_s * (1 + ENDS_LATE * lag_share) + half)
+    half = per_s * math.hypot(quantile(rows, noise.blocks) * noise.rate_error, ONE_ROW * noise.rate_drift)
+    luck = ONE_ROW * per_s * RUN_SPREAD
+    return Estimate(per_s, max(0.0, per_s - half), per_s + half, luck, more=ENDS_LATE * lag_share * per_s)
 
 
-def time_estimate(value_ms: float, low_ms: float, high_ms: float, spread: float, lag_ms: float) -> Estimate:
-    # All rows of a run share its luck, so this part needs no correction for their number.
-    luck_ms = ONE_ROW * math.hypot(value_ms * spread, RUN_SPREAD_MS)
+def time_estimate(
+    value_ms: float, low_ms: float, high_ms: float, spread: float, drift: float, lag_ms: float
+) -> Estimate:
+    # All rows of a run share its luck, so neither drift nor spread needs a correction for their number.
+    drift_ms = ONE_ROW * value_ms * drift
     return Estimate(
         value_ms,
+        max(0.0, value_ms - math.hypot(value_ms - low_ms, drift_ms)),
+        value_ms + math.hypot(high_ms - value_ms, drift_ms),
+        luck=ONE_ROW * math.hypot(value_ms * spread, RUN_SPREAD_MS),
         # Lag can only have made a time longer.
-        max(0.0, value_ms - ENDS_LATE * lag_ms - math.hypot(value_ms - low_ms, luck_ms)),
-        value_ms + math.hypot(high_ms - value_ms, luck_ms),
+        less=ENDS_LATE * lag_ms,
     )
 
 
@@ -333,22 +390,84 @@ def ranks_around(times: Histogram, percent: float, count: float, deviations: flo
 # Differences.
 
 
-def difference(a: Estimate, b: Estimate, unit: Unit) -> Difference:
-    """B less A.
+def difference(a: Estimate, b: Estimate, unit: Unit, within: float = WITHIN) -> Difference:
+    """B less A. Within that share of A they are the same."""
+    low, high = interval(a, b, unit)
+    verdict = verdict_of(a, b, unit, within)
+    need, longer = need_of(a, b, unit, within) if verdict == "cannot tell" else (None, None)
+    apart = b.value - a.value
+    is_beyond = is_beyond_noise(a, b, unit, within)
+    return Difference(
+        absolute=apart,
+        low=low,
+        high=high,
+        relative=apart / a.value if a.value else None,
+        verdict=verdict,
+        is_beyond_noise=is_beyond,
+        at_least=math.copysign(abs(apart) - reach_to_none(a, b), apart) if is_beyond else 0.0,
+        need=need,
+        times_as_long=longer,
+    )
 
-    The interval is put together from those of A and B (Newcombe's method), which need not be symmetric.
+
+def need_of(a: Estimate, b: Estimate, unit: Unit, within: float) -> tuple[Need, float | None]:
+    """What would tell, and for longer runs how many times as long."""
+    for times in LONGER:
+        if verdict_of(a.after(times), b.after(times), unit, within) != "cannot tell":
+            return "length", float(times)
+    prompt_a, prompt_b = (msgspec.structs.replace(side.after(LONGER[-1]), less=0.0, more=0.0) for side in (a, b))
+    is_lag = verdict_of(prompt_a, prompt_b, unit, within) != "cannot tell"
+    return "less lag" if is_lag else "repeats", None
+
+
+def interval(a: Estimate, b: Estimate, unit: Unit) -> tuple[float, float]:
+    """Put together from those of A and B (Newcombe's method), which need not be symmetric.
+
+    Beside the A that was measured, no B is below nothing, and no share above all.
     """
     apart = b.value - a.value
     low = apart - math.hypot(b.value - b.low, a.high - a.value)
     high = apart + math.hypot(b.high - b.value, a.value - a.low)
-    verdict: Verdict = "same"
-    if abs(apart) >= least_that_matters(a.value, unit) and (low > 0 or high < 0):
-        verdict = WORDS[unit][apart > 0]
-    return Difference(apart, low, high, apart / a.value if a.value else None, verdict)
+    return max(low, -a.value), min(high, 1 - a.value) if unit == "share" else high
 
 
-def least_that_matters(value: float, unit: Unit) -> float:
+def verdict_of(a: Estimate, b: Estimate, unit: Unit, within: float) -> Verdict:
+    low, high = interval(a, b, unit)
+    # A hundred more failures of a million requests are within a point, and no user would call them none.
+    is_beyond, is_share = is_beyond_noise(a, b, unit, within), unit == "share"
+    if max(-low, high) <= tolerance_of(a.value, unit, within) and not (is_share and is_beyond):
+        return "same"
+    return WORDS[unit][b.value > a.value] if is_beyond else "cannot tell"
+
+
+def is_beyond_noise(a: Estimate, b: Estimate, unit: Unit, within: float) -> bool:
+    apart = abs(b.value - a.value)
+    return apart > reach_to_none(a, b) and apart >= least_that_matters(a.value, unit, within)
+
+
+def reach_to_none(a: Estimate, b: Estimate) -> float:
+    """How far the interval of the difference, with everything that may have caused it, reaches towards none."""
+    return math.hypot(b.down, a.up) if b.value > a.value else math.hypot(b.up, a.down)
+
+
+def tolerance_of(value: float, unit: Unit, within: float) -> float:
+    """The greatest difference from A that is called none."""
+    if unit == "share":
+        return max(within * SHARE_WITHIN, LEAST_SHARE)
+    return max(value * within, LEAST_MS) if unit == "time" else value * within
+
+
+def least_that_matters(value: float, unit: Unit, within: float) -> float:
     if unit == "share":
         return LEAST_SHARE
-    least = value * LEAST_SHARE_OF_VALUE
+    least = value * min(LEAST_SHARE_OF_VALUE, within)
     return max(least, LEAST_MS) if unit == "time" else least
+
+
+def answer_of(verdict: Verdict) -> Answer:
+    return verdict if verdict == "same" or verdict == "cannot tell" else "different"
+
+
+def times_as_long_for(count: int, percent: float) -> float | None:
+    """How many times as long a run with so many values must be to know a percentile at all; None: it had none."""
+    return max(TAIL_WANTED / (count * (1 - percent / 100)), 1.0) if count else None

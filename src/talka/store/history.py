@@ -25,6 +25,9 @@ MOST_JSON_BYTES: Final = 256 << 20
 """Of one document, unpacked. A shared history holds what others wrote: a few bytes must not become a full memory."""
 MOST_ID_CHARACTERS: Final = 64
 MOST_TEXT_CHARACTERS: Final = 1000
+MOST_BASELINES: Final = 1000
+"""Runs that a baseline names are never let go: so many at most."""
+BASELINE_NAME: Final = re.compile(r"[^\W\d_][\w.-]{0,63}")
 LARGEST_COUNT: Final = 2**63 - 1
 EVERY_RUN: Final = 2**62
 BEFORE_EVERY_RUN: Final = datetime(1, 1, 2, tzinfo=UTC)
@@ -63,6 +66,10 @@ class AmbiguousRun(Invalid):
         shown = ", ".join(ids[:SHOWN_IDS]) + (", …" if len(ids) > SHOWN_IDS else "")
         super().__init__(f"several kept runs begin with {id!r} ({shown}): write more of the id")
         self.id = id
+
+
+class BadBaseline(Invalid):
+    """A baseline that cannot be set, or the name of none."""
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,11 +185,34 @@ class History(abc.ABC):
 
     @abc.abstractmethod
     def forget(self, ids: Iterable[str]) -> int:
-        """Remove the runs with these whole ids, all at once; how many there were."""
+        """Remove the runs with these whole ids, all at once; how many there were. What a baseline names stays."""
+
+    def set_baseline(self, name: str, id: str) -> None:
+        """Give the kept run with this whole id a name to compare with. Another run of that name loses it."""
+        if BASELINE_NAME.fullmatch(name) is None:
+            raise BadBaseline(
+                f"{name!r} cannot name a baseline: write a letter and then up to 63 letters, digits, dots, - or _"
+            )
+        if not self._set_baseline(name, id):
+            raise BadBaseline(
+                f"run {id} cannot become a baseline of {self.place}: it is no longer kept, or there are "
+                f"{MOST_BASELINES:,} baselines already"
+            )
+
+    @abc.abstractmethod
+    def baselines(self) -> dict[str, str]:
+        """The id of the run that each baseline names, in order of names."""
+
+    @abc.abstractmethod
+    def drop_baseline(self, name: str) -> bool:
+        """The run stays, and may be let go from now on. False: there was no such name."""
 
     @abc.abstractmethod
     def prune(self, keep_count: int | None, keep_age_s: float | None, now: datetime) -> int:
-        """Remove all but the newest `keep_count` runs, and those that started over `keep_age_s` before `now`."""
+        """Remove all but the newest `keep_count` runs, and those that started over `keep_age_s` before `now`.
+
+        What a baseline names stays.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -191,6 +221,10 @@ class History(abc.ABC):
     @abc.abstractmethod
     def _beginning_with(self, start: str, limit: int) -> Runs:
         """In order of their ids."""
+
+    @abc.abstractmethod
+    def _set_baseline(self, name: str, id: str) -> bool:
+        """False: there is no such run, or there are too many names."""
 
     @abc.abstractmethod
     def _document(self, id: str) -> bytes | None: ...

@@ -15,6 +15,7 @@ from talka.errors import TalkaError
 from talka.store.history import (
     COLUMNS,
     EVERY_RUN,
+    MOST_BASELINES,
     BadStore,
     History,
     KeptRun,
@@ -83,12 +84,30 @@ class PostgresHistory(History):
 
         return self._perform(act, writes=True, creates=False, otherwise=0)
 
+    def baselines(self) -> dict[str, str]:
+        async def act(connection: Connection) -> dict[str, str]:
+            return {row["name"]: row["id"] for row in await connection.fetch(self._queries["baselines"])}
+
+        return self._perform(act, writes=False, creates=False, otherwise={})
+
+    def drop_baseline(self, name: str) -> bool:
+        return is_storable(name) and self._count("drop_baseline", name) > 0
+
     def close(self) -> None:
         self._thread.shutdown()
         self._thread = new_thread()
 
     def _beginning_with(self, start: str, limit: int) -> Runs:
         return self._facts("find_runs", start, limit)
+
+    def _set_baseline(self, name: str, id: str) -> bool:
+        return is_storable(id) and self._count("set_baseline", name, id, MOST_BASELINES) > 0
+
+    def _count(self, query: str, *values: object) -> int:
+        async def act(connection: Connection) -> int:
+            return int(await connection.fetchval(self._queries[query], *values))
+
+        return self._perform(act, writes=True, creates=False, otherwise=0)
 
     def _document(self, id: str) -> bytes | None:
         async def act(connection: Connection) -> bytes | None:

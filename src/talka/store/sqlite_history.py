@@ -15,6 +15,7 @@ from talka.errors import TalkaError
 from talka.store.history import (
     COLUMNS,
     EVERY_RUN,
+    MOST_BASELINES,
     BadStore,
     History,
     KeptRun,
@@ -88,6 +89,15 @@ class SqliteHistory(History):
             otherwise=0,
         )
 
+    def baselines(self) -> dict[str, str]:
+        return dict(self._read("baselines", {}))
+
+    def drop_baseline(self, name: str) -> bool:
+        def act(connection: sqlite3.Connection) -> bool:
+            return connection.execute(self._queries["drop_baseline"], {"name": name}).rowcount > 0
+
+        return is_storable(name) and self._write(act, creates=False, otherwise=False)
+
     def close(self) -> None:
         with self._lock, self._sentences():
             if self._connection is not None:
@@ -96,6 +106,14 @@ class SqliteHistory(History):
 
     def _beginning_with(self, start: str, limit: int) -> Runs:
         return self._facts("find_runs", {"start": start, "limit": limit})
+
+    def _set_baseline(self, name: str, id: str) -> bool:
+        values = {"name": name, "id": id, "most": MOST_BASELINES}
+        return is_storable(id) and self._write(
+            lambda connection: connection.execute(self._queries["set_baseline"], values).rowcount > 0,
+            creates=False,
+            otherwise=False,
+        )
 
     def _document(self, id: str) -> bytes | None:
         for (document,) in self._read("load_document", {"id": id}):

@@ -1,0 +1,1 @@
+SELECT name, id FROM talka_baselines ORDER BY name;

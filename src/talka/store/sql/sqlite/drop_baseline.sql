@@ -1,0 +1,1 @@
+DELETE FROM talka_baselines WHERE name = :name;
