@@ -16,7 +16,7 @@ from talka.errors import Invalid
 from talka.report.generator import Machine, cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
-from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally, add_counts
+from talka.stats.tally import OTHER_CALLS, CheckTally, MetricTally, Sample, StepTally, Tally, add_counts
 from talka.stats.windows import Span, StepWindow, Timeline
 from talka.work.failures import Failures, of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
@@ -31,6 +31,8 @@ PLAN_POINTS: Final = 1000
 MEASURES: Final = 2
 """Every call has a name and a row, and a step's response time is that of all its calls. Before, 1, it was that of the
 response it returned."""
+ROWS_LIMIT: Final = 1_000
+"""Steps and calls of a whole job: each is a set of labels in the systems that results are sent to."""
 STEP_ROWS: Final = 300
 """Of a step over time: as many as a picture can show."""
 WORKFLOW_ROWS: Final = 6_000
@@ -301,6 +303,8 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
     outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
     generator = generator_of(job, tally, meta.version, meta.machine)
     by_name = {spec.name: spec for spec in specs}
+    tallies = {name: run.tally() for name, run in job.workflows.items()}
+    folded = fold_rows(tallies)
     return ResultDocument(
         job=Job(job.spec.job, meta.name, meta.file),
         status=str(outcome.state),
@@ -309,7 +313,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
         started_at=meta.started_at,
         duration_s=round(job.elapsed_ns(job.ended_ns) / SECOND, 3),
         totals=totals_of(tally, job.span_ns(job.ended_ns) / SECOND),
-        workflows=[workflow_of(job, run, by_name[name]) for name, run in job.workflows.items()],
+        workflows=[workflow_of(job, run, by_name[name], tallies[name]) for name, run in job.workflows.items()],
         thresholds=[
             Threshold(verdict.rule, verdict.value, verdict.passed, workflow, verdict.shown)
             for workflow, _, verdict in verdicts
@@ -319,7 +323,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
         datacenters=[],
         start_skew_ms=start_skew_ms(job),
         generator=generator,
-        warnings=[*meta.warnings, *warnings_of(job, specs, generator)],
+        warnings=[*meta.warnings, *warnings_of(job, specs, generator), *folded],
         measures=MEASURES,
     )
 
@@ -381,8 +385,31 @@ def totals_of(tally: Tally, span_s: float) -> Totals:
     )
 
 
-def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined) -> Workflow:
-    tally, elapsed_s = run.tally(), run.elapsed_ns(job.ended_ns) / SECOND
+def fold_rows(tallies: Mapping[str, Tally]) -> list[str]:
+    """Names of calls beyond as many rows as a result has are counted as others. Answers with a warning that shows one."""
+    methods = sum(len(tally.steps.keys() | tally.actions.keys() | tally.calls.keys()) for tally in tallies.values())
+    named = [
+        (-call.seen, workflow, node, name)
+        for workflow, tally in tallies.items()
+        for node, calls in tally.calls.items()
+        for name, call in calls.items()
+        if name not in (node, OTHER_CALLS)
+    ]
+    rest = sorted(named)[max(0, ROWS_LIMIT - methods) :]
+    for _, workflow, node, name in rest:
+        calls = tallies[workflow].calls[node]
+        calls.setdefault(OTHER_CALLS, StepTally()).merge(calls.pop(name))
+    if not rest:
+        return []
+    _, workflow, node, name = rest[-1]
+    return [
+        f"a result has at most {ROWS_LIMIT:,} rows: calls of {len(rest):,} names, such as {name!r} in {workflow}.{node},"
+        f" are counted as {OTHER_CALLS}; leave ids out of name="
+    ]
+
+
+def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) -> Workflow:
+    elapsed_s = run.elapsed_ns(job.ended_ns) / SECOND
     span_s = run.span_ns(job.ended_ns) / SECOND
     # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
     partial = run.state is TaskState.COMPLETED and any(lost.workflow == run.spec.name for lost in job.lost)
