@@ -425,9 +425,15 @@ static void send_rest(Connection *connection)
 int connection_send(Connection *connection, Call *call, Request *request, int64_t due_ns, int64_t total_due_ns)
 {
     Engine *engine = connection->engine;
-    if (connection->call != NULL || connection->fd < 0) {
-        PyErr_SetString(PyExc_RuntimeError, "the connection is busy, or closed");
+    if (connection->call != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the connection is busy");
         return -1;
+    }
+    if (connection->fd < 0) { /* The server was faster: it closed what had just been opened. */
+        connection->call = call;
+        connection->request = (Request *)Py_NewRef((PyObject *)request);
+        fail_with(connection, "reset", "the server closed the connection without an answer");
+        return 0;
     }
     PyObject *response = response_new();
     if (response == NULL) {

@@ -50,8 +50,9 @@ def test_workflow_in_a_document_runs(page: str, text: str, target: str, tmp_path
     prelude = "" if "from talka import" in text else "from talka import *\n"
     file.write_text(prelude + patient(text).replace("http://127.0.0.1:8400", target))
     (tmp_path / "users.csv").write_text("name\nada\nbob\n")
+    few = ["--iterations", "10", "--vus", "10"] if "share = " in text else ["--iterations", "2", "--vus", "1"]
     ended = subprocess.run(
-        [sys.executable, "-m", "talka", "run", str(file), "--iterations", "2", "--vus", "1", "--ui", "none"],
+        [sys.executable, "-m", "talka", "run", str(file), *few, "--ui", "none"],
         capture_output=True,
         text=True,
         timeout=60,

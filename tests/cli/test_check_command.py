@@ -75,3 +75,43 @@ def test_plan_says_what_would_run_each_workflow_and_why(talka, folder: Path) -> 
         assert plain["engine"] == slow["engine"] == "python"
         assert plain["engine_reason"]
     assert "engine     python" in talka("check", "two.py", TALKA_ENGINE="python").stdout
+
+
+MIX = """
+from talka import ConstantRate, HTTPResponse, Workflow, step
+
+load = ConstantRate("100/s", "10s")
+
+
+class Browse(Workflow):
+    share = 7
+
+    @step()
+    async def look(self) -> HTTPResponse: ...
+
+
+class Buy(Workflow):
+    share = 3
+
+    @step()
+    async def order(self) -> HTTPResponse: ...
+"""
+
+
+def test_plan_shows_how_classes_share_a_load(command, folder: Path) -> None:
+    (folder / "mix.py").write_text(MIX)
+
+    code, out, err = command("check", "mix.py", "--cores", "2")
+
+    assert code == 0, err
+    assert "7 in 10 of 100/s for 10s" in out and "700 arrivals" in out and "70/s" in out
+    assert "3 in 10 of 100/s for 10s" in out and "300 arrivals" in out and "30/s" in out
+
+
+def test_file_with_a_share_in_one_class_only_is_refused(command, folder: Path) -> None:
+    (folder / "mix.py").write_text(MIX.replace("    share = 3\n", ""))
+
+    code, out, err = command("check", "mix.py")
+
+    assert (code, out) == (3, "")
+    assert "mix.py:14: Buy has no share, but Browse has" in err

@@ -64,6 +64,7 @@ def test_every_setting_can_come_from_every_place(monkeypatch: pytest.MonkeyPatch
         "json": ('"out.json"', "out.json", "out.json"),
         "html": ('"out.html"', "out.html", "out.html"),
         "junit": ('"out.xml"', "out.xml", "out.xml"),
+        "summary": ('"p50,p99.9"', "p50, p99.9", "p50,p99.9"),
         "outputs": ('["csv=a/", "jsonl=b"]', "csv=a/; jsonl=b", ("csv=a/", "jsonl=b")),
         "keep": ("true", "yes", True),
         "store": ('"kept.sqlite"', "kept.sqlite", "kept.sqlite"),

@@ -65,7 +65,7 @@ def test_a_dash_reads_the_result_from_stdin(report: Report, result: bytes, monke
 def test_without_a_place_for_the_page_nothing_is_written(report: Report) -> None:
     code, out, err = report("result.json")
     assert (code, out) == (2, "")
-    assert "Missing option '-o' / '--output'" in err
+    assert "nothing would be made of the result: name a page with -o FILE" in err
     assert sorted(os.listdir()) == [".git", "result.json"]
 
 
@@ -135,3 +135,26 @@ def test_the_help_starts_with_examples(report: Report) -> None:
     code, out, _ = report("--help")
     assert code == 0
     assert "talka report result.json -o report.html" in out
+
+
+def test_summary_is_printed_with_the_columns_that_are_asked_for(report: Report) -> None:
+    code, out, err = report("result.json", "--summary", "p50,p99.99")
+    assert (code, err) == (0, "")
+    assert "http://127.0.0.1:9/" in out and "ERRORS" in out
+    assert sorted(os.listdir()) == [".git", "result.json"]
+
+
+def test_page_and_summary_are_made_of_one_reading(
+    report: Report, result: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(result)))
+    code, out, err = report("-", "-o", "report.html", "--summary", "p50")
+    assert (code, err) == (0, "")
+    assert "ERRORS" in out and Path("report.html").exists()
+
+
+def test_wrong_columns_are_told_before_anything_is_written(report: Report) -> None:
+    code, out, err = report("result.json", "-o", "report.html", "--summary", "p50,fast")
+    assert (code, out) == (2, "")
+    assert "--summary: 'fast' is no column" in err
+    assert sorted(os.listdir()) == [".git", "result.json"]

@@ -291,3 +291,10 @@ def test_port_that_cannot_be_is_told(talka, port: str) -> None:
 def test_host_that_is_not_ours_is_told(talka) -> None:
     done = talka("demo-server", "--host", "nosuch.invalid")
     assert done.returncode == 2 and "nosuch.invalid" in done.stderr
+
+
+def test_summary_shows_the_times_that_are_asked_for(talka, server) -> None:
+    done = talka("run", server.url, *FIVE, "--summary", "p75,max")
+    assert done.returncode == 0, done.stderr
+    (head,) = [line for line in done.stdout.splitlines() if "p75" in line]
+    assert head.split() == ["p75", "max"]

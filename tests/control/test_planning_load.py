@@ -30,7 +30,7 @@ from talka.work.shapes import (
     RampingVUs,
     SharedIterations,
 )
-from talka.work.specs import UseSpec, WorkflowSpec
+from talka.work.specs import BadWorkflows, UseSpec, WorkflowSpec
 from talka.work.thresholds import parse_threshold
 
 SECOND = 1_000_000_000
@@ -361,3 +361,83 @@ class Once(Workflow):
 def test_a_workflow_that_would_run_once_runs_for_as_long_as_the_command_says(overrides, shape) -> None:
     [changed] = with_overrides(inspect_workflows([Once]), overrides)
     assert changed.shape == shape
+
+
+# One load that workflows share.
+
+
+class Browse(Workflow):
+    share = 70
+
+    @step()
+    async def look(self) -> HTTPResponse: ...
+
+
+class Buy(Workflow):
+    share = 30
+    timeout = "5m"
+
+    @step()
+    async def order(self) -> HTTPResponse: ...
+
+
+class Seeding(Workflow):
+    @action()
+    def seed(self) -> None: ...
+
+
+def mix(load: object = None) -> tuple[WorkflowSpec, ...]:
+    return inspect_workflows([Browse, Buy, Seeding], file="mix.py", lines={"Browse": 3, "Buy": 9}, load=load)
+
+
+def test_workflows_that_share_a_load_get_their_parts_of_the_files() -> None:
+    browse, buy, seeding = with_overrides(mix(ConstantRate("100/s", "10s")), Overrides())
+
+    assert (browse.plan.arrivals_total, buy.plan.arrivals_total) == (700, 300)
+    assert browse.load.startswith("7 in 10 of 100/s for 10s") and buy.load.startswith("3 in 10 of 100/s for 10s")
+    assert (browse.timeout_ns, buy.timeout_ns) == (70 * SECOND, 5 * MINUTE)
+    assert (seeding.plan.share, seeding.load) == (None, "1 VU, 1 iteration each")
+
+
+@pytest.mark.parametrize("load", [None, ConstantRate("100/s", "10s")])
+@pytest.mark.parametrize(
+    ("overrides", "vus"),
+    [
+        (Overrides(vus=10, duration="5s"), [7, 3]),
+        (Overrides(vus=20, iterations=100), [14, 6]),
+        (Overrides(rate="10/s", duration="5s", vus=10), [7, 3]),
+    ],
+)
+def test_workflows_that_share_a_load_get_their_parts_of_the_commands(
+    load: LoadShape | None, overrides: Overrides, vus: list[int]
+) -> None:
+    browse, buy, _ = with_overrides(mix(load), overrides)
+
+    assert [browse.plan.vus, buy.plan.vus] == vus
+
+
+def test_workflows_that_are_named_have_the_whole_load() -> None:
+    browse, *_ = mix(ConstantRate("100/s", "10s"))
+
+    (alone,) = with_overrides([browse], Overrides())
+
+    assert alone.plan.arrivals_total == 1000
+
+
+def test_a_load_that_nobody_names_cannot_be_shared() -> None:
+    with pytest.raises(BadWorkflows) as caught:
+        with_overrides(mix(), Overrides())
+
+    assert str(caught.value).startswith("mix.py:3: Browse has a share of a load that nobody names: write load =")
+
+
+def test_a_share_of_which_nothing_is_left_is_told_with_its_line() -> None:
+    with pytest.raises(BadWorkflows) as caught:
+        with_overrides(mix(ConstantVUs(1, "5s")), Overrides())
+
+    assert str(caught.value) == "mix.py:9: Buy: 3 in 10 of 1 VUs are none: give more of them"
+
+
+def test_a_share_of_which_the_command_leaves_nothing_is_the_commands_mistake() -> None:
+    with pytest.raises(CannotOverride, match="^Buy: 3 in 10 of 1 VUs are none: give more of them$"):
+        with_overrides(mix(), Overrides(vus=1, duration="5s"))

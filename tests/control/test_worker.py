@@ -11,10 +11,10 @@ import pytest
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import worker_tasks
+from talka.control.core_effects import KillCore, Send, StartCore
 from talka.control.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.job_fences import IDLE_LIMIT_NS, JOBS_LIMIT
-from talka.control.load_job import KillCore, Send, StartCore
 from talka.control.speech import Speak
 from talka.control.worker import WAITING_LIMIT, Worker
 from talka.control.worker_bundles import FETCHES_LIMIT, KEPT_LIMIT
@@ -80,8 +80,10 @@ from talka.wire.shards import (
     StepTotals,
     Stop,
     Totals,
+    UrlRequest,
     UrlSource,
     decode_from_core,
+    digest_of_url,
 )
 from talka.wire.tasks import (
     Done,
@@ -719,6 +721,15 @@ def test_a_refusal_nobody_answers_is_forgotten() -> None:
             "the digest of the job is not that of its URL: one of them was changed",
             id="url",
         ),
+        pytest.param(
+            assign(
+                bundle=BundleFacts(
+                    digest_of_url("http://x/"), 9, b"signed", "", url="http://x/", request=UrlRequest("DELETE")
+                )
+            ),
+            "the digest of the job is not that of its URL: one of them was changed",
+            id="request",
+        ),
     ],
 )
 def test_what_no_worker_should_run_is_refused(order: Assign, text: str) -> None:
@@ -737,6 +748,15 @@ def test_a_job_of_one_url_needs_no_bundle() -> None:
     rig.hear(assign(bundle=BundleFacts(sha256(url.encode()).hexdigest(), 0, b"signed", "", url=url)))
 
     assert [arm.source for arm in rig.arms.values()] == [UrlSource(url)] * 2
+
+
+def test_a_job_of_one_url_asks_what_its_submitter_asked() -> None:
+    rig = Rig(bundles=())
+    url, request = "http://x/", UrlRequest("POST", {"a": "b"}, b"[1]")
+
+    rig.hear(assign(bundle=BundleFacts(digest_of_url(url, request), 0, b"signed", "", url=url, request=request)))
+
+    assert [arm.source for arm in rig.arms.values()] == [UrlSource(url, request)] * 2
 
 
 def declined(rig: Rig) -> list[str]:

@@ -699,7 +699,9 @@ async def test_a_machine_without_files_left_was_not_sent(monkeypatch: pytest.Mon
 
 
 @in_python_on_both_loops
-async def test_a_connection_lost_as_soon_as_it_was_open_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_lost_as_soon_as_it_was_open_is_a_request_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = Connection.connection_made
 
     def made_and_lost(self: Connection, transport: asyncio.BaseTransport) -> None:
@@ -711,7 +713,7 @@ async def test_a_connection_lost_as_soon_as_it_was_open_was_not_sent(monkeypatch
         await fails(
             engine.new_client().get(server.url()), "reset", "opening the connection failed: connection reset by peer"
         )
-        assert counted(engine) == {"not_sent": 1, "connections": 1}
+        assert counted(engine) == {"failed": 1, "connections": 1}
 
 
 # Timeouts
@@ -900,7 +902,7 @@ async def test_a_call_cancelled_as_its_connection_opens_closes_it_exactly_once(m
             with pytest.raises(asyncio.CancelledError):
                 await call
             await engine.all_gone.wait()
-        assert counted(engine) == {"not_sent": 1, "connections": 1}
+        assert counted(engine) == {"failed": 1, "connections": 1}
         # A descriptor closed twice would now be that of this connection.
         client = engine.new_client()
         await client.get(server.url())

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from talka.clock import SECOND
+from talka.engine.direct import driver_for
 from talka.engine.loader import NoSuchFile, being_imported, in_memory, load, load_file, select, url_workflow
-from talka.wire.shards import FileSource, MemorySource, UrlSource
+from talka.errors import Invalid
+from talka.wire.shards import FileSource, MemorySource, UrlRequest, UrlSource
 from talka.work.dsl import Workflow, step
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
@@ -392,6 +395,23 @@ def test_a_url_source_is_one_get_of_the_url():
     assert [(node.name, node.measured, node.optimized) for node in spec.nodes] == [
         ("get", True, {"url": ("url", "http://shop/")})
     ]
+
+
+def test_a_url_source_asks_what_its_request_says():
+    request = UrlRequest("PATCH", {"a": "b"}, b"[1]", verify=False, timeout_ns=5 * SECOND)
+
+    (spec,) = load(UrlSource("http://shop/", request))
+
+    assert spec.workflow.verify is False
+    assert [(node.name, node.measured, node.optimized) for node in spec.nodes] == [
+        ("patch", True, {"url": ("url", "http://shop/"), "headers": ("headers", {"a": "b"}), "data": ("data", b"[1]")})
+    ]
+    assert driver_for(spec).driver == "direct"
+
+
+def test_a_method_the_client_does_not_have_is_refused():
+    with pytest.raises(Invalid, match="the client has no method 'BREW'"):
+        load(UrlSource("http://shop/", UrlRequest("BREW")))
 
 
 async def test_the_workflow_of_a_url_asks_the_client_for_it():

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load_job import LoadJob, StartCore
+from talka.control.core_effects import StartCore
+from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
 from talka.report.document import (
     Call,
@@ -29,9 +30,11 @@ from talka.report.document import (
     Totals,
     Workflow,
 )
-from talka.report.plan import plan_text
-from talka.report.summary import progress_line, summary
+from talka.report.plan import plan_document, plan_text
+from talka.report.summary import BadStats, parse_stats, progress_line, summary
 from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_text, share_text, time_text
+from talka.stats import hdr
+from talka.stats.histogram import Histogram
 from talka.stats.tally import Exchanges, Sample, StepTally, Tally
 from talka.wire.shards import Armed, Settings, StepTotals, UrlSource
 from talka.wire.shards import Totals as TotalsMessage
@@ -638,8 +641,52 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return st.builds(lambda found: kind(**found), st.fixed_dictionaries(fields))
 
 
+def test_forty_columns_lose_nothing() -> None:
+    narrow, wide = (summary(failing_document(), width=width) for width in (40, 200))
+
+    assert all(columns(line) <= 40 for line in narrow.splitlines())
+    assert "…" not in narrow
+    assert sorted(narrow.split(), key=str) == sorted(
+        [*wide.split(), *("p50 p90 p95 p99 p99.9 max".split() * 3)], key=str
+    ), "the names of the times stand beside each of the four lists, and no more above them"
+
+
+def test_summary_has_the_columns_that_are_asked_for() -> None:
+    recorded = Histogram()
+    for value in range(1, 1001):
+        recorded.record(value * 1000)
+    step = a_step(histogram=hdr.encode(recorded), service_histogram=hdr.encode(recorded))
+    document = a_document(workflows=[a_workflow(steps=[step])])
+
+    lines = summary(document, stats=parse_stats("p75, P99.9,mean,p75")).splitlines()
+
+    (head,) = [line for line in lines if "p75" in line]
+    assert head.split() == ["p75", "p99.9", "mean"]
+    (row,) = [line for line in lines if line.startswith("    response")]
+    assert row.split() == ["response", "750", "ms", "100", "ms", "20.0", "ms"]
+
+
+def test_time_that_was_not_kept_is_not_shown() -> None:
+    assert "    response         -" in summary(a_document(), stats=("p75",))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("p50,fast", "'fast' is no column: write percentiles such as p50 or p99.9, or min, mean, stdev, max"),
+        ("p101", "'p101' is no column"),
+        ("p", "'p' is no column"),
+        (" , ", "0 columns cannot be shown: name 1 to 12, as in p50,p95,p99.9"),
+        (",".join(f"p{number}" for number in range(13)), "13 columns cannot be shown"),
+    ],
+)
+def test_columns_that_there_are_not_are_refused(text: str, words: str) -> None:
+    with pytest.raises(BadStats, match=re.escape(words)):
+        parse_stats(text)
+
+
 @settings(deadline=None, derandomize=True, max_examples=30)
-@given(document=values_of(ResultDocument), width=st.integers(60, 200))
+@given(document=values_of(ResultDocument), width=st.integers(40, 200))
 def test_every_document_fits_every_width(document: ResultDocument, width: int) -> None:
     plain = summary(document, width=width)
     for line in plain.splitlines():
@@ -844,9 +891,19 @@ def test_the_split_heeds_priority_and_what_can_be_used() -> None:
     assert cores(loaded(ConstantVUs(80, "1m"), "low")).startswith("2 of 8 (priority low), 40 VUs each")
     assert cores(loaded(ConstantVUs(1, "1m"))) == "1 of 8 (priority auto), 1 VU"
     exclusive = loaded(ConstantVUs(80, "1m"), "exclusive")
-    assert (
-        cores(exclusive, *specs_of(Browse)) == "waits until others have left it enough of the 8 cores (priority auto)"
-    )
+    assert cores(exclusive, *specs_of(Browse)) == "waits until the exclusive workflow has left it the 8 cores"
+
+
+def test_the_plan_says_who_shares_a_core() -> None:
+    specs = specs_of(Browse, Checkout, Seed)
+    (seed,) = plan_document([loaded(ConstantVUs(8, "1m"))], 1).workflows
+    assert seed.shares_cores_with == []
+
+    text, document = plan_text(specs, 1), plan_document(specs, 1)
+
+    assert fields_of(text, "Browse")["cores"][0].endswith("; shared with Seed")
+    shared = {workflow.name: workflow.shares_cores_with for workflow in document.workflows}
+    assert shared == {"Browse": ["Seed"], "Seed": ["Browse"], "Checkout": []}, "Checkout starts after Seed"
 
 
 def test_a_workflow_without_a_file_has_no_place() -> None:

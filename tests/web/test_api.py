@@ -13,7 +13,8 @@ from talka.errors import Invalid, Superseded, Unavailable, Untrusted
 from talka.web import app as app_module
 from talka.web import bodies
 from talka.web.auth import Tokens
-from tests.web.fake_control import Api, Apis, FakeControl
+from talka.wire.shards import PLAIN_GET, UrlRequest
+from tests.web.fake_control import Api, Apis, FakeControl, FakeJob
 
 JSON = {"content-type": "application/json"}
 CONTENT = b"a bundle"
@@ -261,6 +262,18 @@ async def test_an_order_is_shown_without_the_values_of_its_variables(api: Api) -
     shown = msgspec.json.decode(answer.body, type=JobOrder)
     assert (shown.bundle.env, shown.bundle.signature, shown.name) == ({"TOKEN": ""}, b"", "shop.py")
     assert b"secret" not in answer.body
+
+
+async def test_an_order_is_shown_without_the_headers_and_body_of_its_request(api: Api) -> None:
+    job = api.control.add_job("job1")
+    request = UrlRequest("POST", {"token": "a secret"}, b"secrets")
+    bundle = msgspec.structs.replace(job.order.bundle, url="http://x/", request=request)
+    api.control.jobs_by_id["job1"] = FakeJob(job.facts, msgspec.structs.replace(job.order, bundle=bundle))
+
+    answer = await api.ask("GET", "/v1/jobs/job1/order")
+
+    shown = msgspec.json.decode(answer.body, type=JobOrder)
+    assert (shown.bundle.url, shown.bundle.request) == ("http://x/", PLAIN_GET)
 
 
 async def test_the_result_is_there_once_the_job_has_ended(api: Api) -> None:

@@ -1539,3 +1539,99 @@ def test_a_specification_tells_its_load_in_words() -> None:
     (spec,) = inspect_workflows([Browse])
 
     assert spec.load == spec.shape.describe() == "3 VUs for 10s"
+
+
+# Shares
+
+
+def mix_problem(**attributes):
+    class Browse(Good):
+        share = 7
+
+    Buy = type("Buy", (Good,), attributes)
+    with pytest.raises(BadWorkflows) as caught:
+        inspect_workflows([Browse, Buy], file="mix.py", lines={"Buy": 5, "Buy.share": 6})
+    (problem,) = caught.value.problems
+    return str(problem)
+
+
+def test_shares_are_read_with_the_load_of_the_file():
+    class Browse(Good):
+        share = 7
+
+    load = ConstantRate("10/s", "1m")
+
+    (alone,) = inspect_workflows([Browse])
+    (shared,) = inspect_workflows([Browse], load=load)
+
+    assert (alone.share, alone.whole) == (7, None)
+    assert (shared.share, shared.whole, shared.shape) == (7, load, load)
+
+
+def test_the_load_of_a_file_is_nobodys_where_there_are_no_shares():
+    (spec,) = inspect_workflows([Good], load="a word the file uses for itself")
+
+    assert (spec.share, spec.whole, spec.shape) == (None, None, IterationsPerVU(1, 1))
+
+
+def test_a_file_where_only_some_classes_have_a_share_is_refused():
+    assert mix_problem() == (
+        "mix.py:5: Buy has no share, but Browse has: give one to every class that measures, or to none"
+    )
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.5, "7", True, 10_001])
+def test_a_share_is_a_whole_number(share):
+    assert mix_problem(share=share) == (
+        f"mix.py:6: Buy: share = {share!r} is not possible: write a whole number from 1 to 10,000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"vus": 3}, "vus"),
+        ({"vus": 3, "duration": "1s"}, "vus and duration"),
+        ({"load": ConstantVUs(1, "1s")}, "load"),
+    ],
+)
+def test_a_class_with_a_share_has_no_load_of_its_own(own, words):
+    assert mix_problem(share=3, **own) == (
+        f"mix.py:6: Buy: it has share and also {words}: a share is of the load of the whole file"
+    )
+
+
+def test_a_class_that_runs_alone_shares_nothing():
+    assert "it has share and the priority exclusive" in mix_problem(share=3, priority="exclusive")
+
+
+def test_a_class_that_measures_nothing_has_no_share():
+    @step()
+    async def login(self) -> None: ...
+
+    assert mix_problem(share=3, login=login).startswith("mix.py:6: Buy measures nothing and has no part of the load")
+
+
+def test_a_class_that_measures_nothing_needs_no_share():
+    class Browse(Good):
+        share = 7
+
+    class Seed(Workflow):
+        @action()
+        def seed(self): ...
+
+    assert [spec.share for spec in inspect_workflows([Browse, Seed], load=ConstantVUs(7, "1s"))] == [7, None]
+
+
+def test_classes_that_share_a_load_do_not_wait_for_each_other():
+    assert mix_problem(share=3, depends_on=("Browse",)) == (
+        "mix.py:5: Buy depends on Browse: classes that share a load run at the same time"
+    )
+
+
+def test_the_load_of_a_file_with_shares_is_a_load_shape():
+    class Browse(Good):
+        share = 7
+
+    with pytest.raises(BadWorkflows, match="Browse: the file's load = 5 is not a load shape such as ConstantRate"):
+        inspect_workflows([Browse], load=5)

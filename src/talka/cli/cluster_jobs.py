@@ -3,7 +3,6 @@
 What they need is imported when they are called, for a quick help.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +10,7 @@ import click
 
 from talka.cli.command import Command, Entry, LazyGroup
 from talka.cli.connection import api_options, asked, client_of, json_option, token_hint
-from talka.cli.output import ResultFile, columns_of, harmless, say, tell
+from talka.cli.output import ResultFile, harmless, say, tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -368,16 +367,19 @@ def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
     help="Write the result; without FILE, print it without a summary.",
 )
 @click.option("--html", "html_file", metavar="FILE", help="Write a page to open, print or send.")
+@click.option("--summary", metavar="COLUMNS", help="Times to show of each step: p50,p95,p99.9,mean.")
 @api_options
-def result(id: str, json_file: str | None, html_file: str | None, **where: Any) -> int:
+def result(id: str, json_file: str | None, html_file: str | None, summary: str | None, **where: Any) -> int:
+    from talka.cli.config import checked_summary
+
+    columns = None if summary is None else checked_summary("--summary", summary)
     file = None if json_file is None else ResultFile(json_file, what="--json")
     page = None if html_file is None else ResultFile(html_file, what="--html")
     if file is not None and page is not None and file.is_stdout and page.is_stdout:
         raise Invalid("--json and --html cannot both be printed: give one of them a FILE")
-    from talka.cli.config import wants_color
+    from talka.cli.saved import summary_of
     from talka.report.document import read
     from talka.report.html import html_report
-    from talka.report.summary import summary
     from talka.wire.task_views import DagFacts
 
     facts = asked(where, lambda client: found(client, id))
@@ -390,7 +392,7 @@ def result(id: str, json_file: str | None, html_file: str | None, **where: Any) 
     if page is not None:
         page.write(html_report(document).encode())
     if not any(written is not None and written.is_stdout for written in (file, page)):
-        say(summary(document, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
+        say(summary_of(document, columns))
     return 0
 
 

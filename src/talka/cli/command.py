@@ -3,12 +3,14 @@
 import contextlib
 import difflib
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from talka.cli.output import silence_stdout
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXAMPLE_COLUMNS = 52
 """An example longer than this has its explanation on the next line."""
@@ -36,6 +38,21 @@ class Option(click.Option):
     def __init__(self, *args: Any, section: str = "Options", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+
+
+def options(*made: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Several decorators as one."""
+
+    def decorate(function: Function) -> Function:
+        for decorator in reversed(made):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def option(*names: str, section: str, **kwargs: Any) -> Callable[[Function], Function]:
+    return click.option(*names, cls=Option, section=section, **kwargs)
 
 
 class Command(click.Command):

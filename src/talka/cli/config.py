@@ -44,6 +44,7 @@ class Settings:
     json: str | None = None
     html: str | None = None
     junit: str | None = None
+    summary: str | None = None
     outputs: tuple[str, ...] = ()
     keep: bool = False
     store: str | None = None
@@ -125,6 +126,17 @@ def checked_path(label: str, value: object) -> str:
     raise BadSetting(f"{label} = {shown(value)} is not the name of a file")
 
 
+def checked_summary(label: str, value: object) -> str:
+    from talka.report.summary import parse_stats  # not before it is needed: the help must be quick
+
+    if not isinstance(value, str):
+        raise BadSetting(f'{label} = {shown(value)} is not a list of columns such as "p50,p95,p99.9"')
+    try:
+        return ",".join(parse_stats(value))
+    except Invalid as error:
+        raise BadSetting(f"{label}: {error}") from None
+
+
 def checked_outputs(label: str, value: object) -> tuple[str, ...]:
     outputs = [value] if isinstance(value, str) else value
     if not isinstance(outputs, list | tuple) or not all(isinstance(output, str) for output in outputs):
@@ -170,6 +182,7 @@ CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "json": checked_path,
     "html": checked_path,
     "junit": checked_path,
+    "summary": checked_summary,
     "outputs": checked_outputs,
     "keep": switch,
     "store": checked_path,

@@ -107,10 +107,10 @@ def demo(**flags: Any) -> int:
 
 
 @contextlib.contextmanager
-def running_demo_server() -> Iterator[str]:
+def running_demo_server(*flags: str) -> Iterator[str]:
     """The URL of a server in a process of its own, which ends when we do."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "talka", "demo-server", "--port", "0", "--until-stdin-ends"],
+        [sys.executable, "-m", "talka", "demo-server", "--port", "0", "--until-stdin-ends", *flags],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Ctrl-C at the terminal stops the test; the server must live to answer what is still under way.

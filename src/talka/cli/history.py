@@ -139,9 +139,8 @@ def list_command(store: str | None, name: str | None, limit: int, as_json: bool)
 @click.option("--json", "json_file", metavar="FILE", help="Write the result; - prints it, without a summary.")
 def show(id: str, store: str | None, json_file: str | None) -> int:
     file = None if json_file is None else ResultFile(json_file, what="--json")
-    from talka.cli.config import wants_color
+    from talka.cli.saved import summary_of
     from talka.report.document import BadResult, read
-    from talka.report.summary import summary
 
     with open_store(store) as kept:
         run = kept.load(id)
@@ -156,7 +155,7 @@ def show(id: str, store: str | None, json_file: str | None) -> int:
         document = read(content)
     except BadResult as error:
         raise BadResult(f"run {run.id}: {error}") from None
-    say(summary(document, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
+    say(summary_of(document))
     return 0
 
 

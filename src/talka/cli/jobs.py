@@ -15,6 +15,7 @@ from talka.cli.history import keep_result, open_store
 from talka.cli.live import LiveView
 from talka.cli.live_view import Composer
 from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
+from talka.cli.saved import summary_of
 from talka.clock import SECOND
 from talka.control.load_job import LoadJob
 from talka.control.planning_load import CannotOverride, Overrides
@@ -27,8 +28,9 @@ from talka.report.files import FilePlace
 from talka.report.html import html_report
 from talka.report.output import JobInfo, Output, Outputs, WindowFeed, parse_output
 from talka.report.plan import PlanDocument, plan_document, plan_text
-from talka.report.summary import progress_line, summary
+from talka.report.summary import progress_line
 from talka.report.text import counted_text
+from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined, WorkflowSpec
 from talka.work.thresholds import BadThreshold, meaning_of
@@ -55,7 +57,7 @@ class ReportedJob(Protocol):
     ) -> ResultDocument: ...
 
 
-def plan(target: str, settings: Settings) -> LocalJob:
+def plan(target: str, settings: Settings, request: UrlRequest = PLAIN_GET) -> LocalJob:
     """The job of the target with the settings' load in place of its own. Nothing is sent."""
     options = LocalOptions(
         cores=settings.cores,
@@ -68,7 +70,7 @@ def plan(target: str, settings: Settings) -> LocalJob:
     )
     with mistakes_of(settings):
         if is_url(target):
-            return job_from_url(target, options)
+            return job_from_url(target, options, request)
         return job_from_file(*file_and_names(target), options)
 
 
@@ -137,6 +139,7 @@ class Reporting:
         self._job = job
         self._waiting = waiting
         self._ui = settings.ui
+        self._stats = settings.summary
         self._result_file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
         outputs: list[Output] = [parse_output(text, settings.named("outputs")) for text in settings.outputs]
         if settings.junit is not None:
@@ -207,7 +210,7 @@ class Reporting:
                 tell(str(error))
                 code = code or ExitCode.INTERNAL_ERROR
         if file is None or not file.is_stdout:
-            say(summary(document, width=columns_of(sys.stdout), color=wants_color(sys.stdout)))
+            say(summary_of(document, self._stats))
         return code
 
 

@@ -11,6 +11,8 @@ from talka.report.files import FileFailed, FilePlace
 
 PLAIN_COLUMNS = 100
 FEWEST_COLUMNS = 60
+NARROW_COLUMNS = 40
+"""For what breaks its lines rather than cut them."""
 MOST_COLUMNS = 140
 CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -64,12 +66,12 @@ def silence_stdout() -> None:
         os.close(nowhere)
 
 
-def columns_of(stream: TextIO) -> int:
+def columns_of(stream: TextIO, fewest: int = FEWEST_COLUMNS) -> int:
     if not stream.isatty():
         return PLAIN_COLUMNS
     # A terminal that does not know its size says 0.
     columns = os.get_terminal_size(stream.fileno()).columns or PLAIN_COLUMNS
-    return max(FEWEST_COLUMNS, min(MOST_COLUMNS, columns))
+    return max(fewest, min(MOST_COLUMNS, columns))
 
 
 class CannotWrite(Invalid):

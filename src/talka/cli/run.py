@@ -2,31 +2,14 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from talka.cli.command import Command, Option
+from talka.cli.command import Command, option, options
 from talka.cli.output import ResultFile, harmless, say
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-LOAD, RESULT, RUNNING = "Load (replaces what the file says)", "Result", "Running"
-
-
-def options(*made: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    def decorate(function: Function) -> Function:
-        for decorator in reversed(made):
-            function = decorator(function)
-        return function
-
-    return decorate
-
-
-def option(*names: str, section: str, **kwargs: Any) -> Callable[[Function], Function]:
-    return click.option(*names, cls=Option, section=section, **kwargs)
-
+LOAD, REQUEST, RESULT, RUNNING = "Load (replaces what the file says)", "Request (of a URL)", "Result", "Running"
 
 # Nothing is checked by this type; shells complete names of files for it.
 target = click.argument("target", type=click.Path(readable=False), metavar="TARGET")
@@ -37,6 +20,28 @@ load_options = options(
     option("--duration", "--for", "duration", section=LOAD, metavar="D", help="How long: 30s, 1m30s, 500ms."),
     option("--iterations", section=LOAD, metavar="N", help="So many in all, shared by the virtual users."),
 )
+request_options = options(
+    option("-X", "--request", "method", section=REQUEST, metavar="METHOD", help="GET; POST where there is a -d."),
+    option(
+        "-H",
+        "--header",
+        "headers",
+        section=REQUEST,
+        metavar="LINE",
+        multiple=True,
+        help="'Name: value', or @FILE with such lines, for what others must not see. Repeatable.",
+    ),
+    option(
+        "-d",
+        "--data",
+        "data",
+        section=REQUEST,
+        metavar="BODY",
+        help="The body, or @FILE. JSON is sent as application/json, other text as a form, unless -H says so.",
+    ),
+    option("-k", "--insecure", "insecure", section=REQUEST, is_flag=True, help="Trust any certificate of the server."),
+    option("--timeout", section=REQUEST, metavar="D", help="The longest a request may take (60s)."),
+)
 cores = option("--cores", section=RUNNING, metavar="N", help="Core processes (one for each physical core).")
 threshold = option(
     "--threshold",
@@ -45,6 +50,12 @@ threshold = option(
     metavar="RULE",
     multiple=True,
     help='Must hold, as "response_time.p99 < 250ms". Repeatable.',
+)
+summary = option(
+    "--summary",
+    section=RESULT,
+    metavar="COLUMNS",
+    help="Times to show of each step: p50,p95,p99.9,mean (p50,p90 … max).",
 )
 html = option("--html", section=RESULT, metavar="FILE", help="Write a page to open, print or send.")
 env = option(
@@ -58,6 +69,7 @@ result_options = options(
     threshold,
     option("--json", section=RESULT, metavar="FILE", help="Write the result; - prints it, without a summary."),
     html,
+    summary,
     option("--junit", section=RESULT, metavar="FILE", help="Write thresholds and checks as JUnit test cases."),
     option(
         "--output",
@@ -98,20 +110,23 @@ running_options = options(
 )
 @target
 @load_options
+@request_options
 @result_options
 @cores
 @running_options
 @env
 def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.config import pass_variables, read_settings
+    from talka.cli.url_request import take_request
 
+    request = take_request(flags, target)
     settings = read_settings(flags)
     pass_variables(env)
     from talka.cli.jobs import Reporting, opening_of, plan
 
     # What the user's file prints when it is imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
-        job = plan(target, settings)
+        job = plan(target, settings, request)
     reporting = Reporting(job, settings)
     return reporting.report(reporting.carry_out(opening_of(job)))
 
@@ -127,20 +142,23 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
 )
 @target
 @load_options
+@request_options
 @threshold
 @option("--json", "plan_file", section=RESULT, metavar="FILE", help="Write the plan as JSON; - prints it instead.")
 @cores
 @env
 def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any) -> int:
     from talka.cli.config import pass_variables, read_settings
+    from talka.cli.url_request import take_request
 
+    request = take_request(flags, target)
     settings = read_settings(flags)
     file = None if plan_file is None else ResultFile(plan_file, what="--json")
     pass_variables(env)
     from talka.cli.jobs import plan, show_plan
 
     with contextlib.redirect_stdout(sys.stderr):
-        job = plan(target, settings)
+        job = plan(target, settings, request)
     show_plan(job, file)
     return 0
 
@@ -155,10 +173,13 @@ def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any
     help="Run each workflow once in this process and show every request. Breakpoints in the test work.",
 )
 @target
+@request_options
 @env
-def debug(target: str, env: tuple[str, ...]) -> int:
+def debug(target: str, env: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.config import Settings, pass_variables
+    from talka.cli.url_request import take_request
 
+    request = take_request(flags, target)
     pass_variables(env)
     import asyncio
 
@@ -166,5 +187,5 @@ def debug(target: str, env: tuple[str, ...]) -> int:
     from talka.nodes.debug import debug_job
 
     # Settings are about load, of which there is none here.
-    job = plan(target, Settings())
+    job = plan(target, Settings(), request)
     return asyncio.run(debug_job(job, lambda text: say(harmless(text))))

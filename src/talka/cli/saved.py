@@ -1,9 +1,11 @@
 """Results that were saved by `talka run --json`, read back for commands that look at them."""
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from talka.cli.output import NARROW_COLUMNS, columns_of
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -34,3 +36,16 @@ def saved_result(path: str) -> "ResultDocument":
         return read(content)
     except BadResult as error:
         raise BadResult(f"{path}: {error}") from None
+
+
+def summary_of(document: "ResultDocument", stats: str | None = None) -> str:
+    """For whoever reads stdout: as wide as that is, with the columns of `--summary`."""
+    from talka.cli.config import wants_color
+    from talka.report.summary import STATS, parse_stats, summary
+
+    return summary(
+        document,
+        width=columns_of(sys.stdout, NARROW_COLUMNS),
+        color=wants_color(sys.stdout),
+        stats=tuple(STATS) if stats is None else parse_stats(stats),
+    )

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import Command, Option
+from talka.cli.command import Command, Option, option
 from talka.cli.connection import CLUSTER, api_options
 from talka.cli.output import say, tell
-from talka.cli.run import RESULT, RUNNING, env, load_options, option, result_options, running_options, target
+from talka.cli.run import RESULT, RUNNING, env, load_options, request_options, result_options, running_options, target
 
 if TYPE_CHECKING:
     from talka.cli.config import Settings
     from talka.client.ordering import Submission
+    from talka.wire.shards import UrlRequest
     from talka.work.dag import DagSpec
 
-WATCHED: Final = ("json", "html", "junit", "outputs", "keep", "store")
+WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store")
 """Settings that are about a result, which whoever detaches does not wait for."""
 
 
@@ -36,6 +37,7 @@ WATCHED: Final = ("json", "html", "junit", "outputs", "keep", "store")
 )
 @target
 @load_options
+@request_options
 @result_options
 @api_options
 @option("--key", section=CLUSTER, metavar="KEY", help="Submitted twice with the same key, it is still one job.")
@@ -53,7 +55,9 @@ WATCHED: Final = ("json", "html", "junit", "outputs", "keep", "store")
 @env
 def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **flags: Any) -> int:
     from talka.cli.config import pass_variables, read_settings
+    from talka.cli.url_request import take_request
 
+    request = take_request(flags, target)
     settings = read_settings(flags)
     variables = pass_variables(env)
     pipeline = pipeline_in(target, settings, env)
@@ -70,7 +74,7 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **f
     client = client_of(settings)
     # What the user's file prints when it is imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
-        submission = ordered(target, settings, variables)
+        submission = ordered(target, settings, variables, request)
     job = RemoteJob(client, submission.order, submission.specs, cancels=True)
     # Before anything is sent: it finds what cannot be written.
     reporting = None if detach else Reporting(job, settings, job.waiting)
@@ -132,7 +136,7 @@ def check_detached(settings: "Settings") -> None:
             )
 
 
-def ordered(target: str, settings: "Settings", variables: dict[str, str]) -> "Submission":
+def ordered(target: str, settings: "Settings", variables: dict[str, str], request: "UrlRequest") -> "Submission":
     """The target, imported and checked as `talka run` does it, packed and made an order of."""
     import msgspec
 
@@ -152,7 +156,7 @@ def ordered(target: str, settings: "Settings", variables: dict[str, str]) -> "Su
     )
     with mistakes_of(settings):
         if is_url(target):
-            submission = submission_of_url(target, options)
+            submission = submission_of_url(target, options, request)
         else:
             submission = submission_of_file(*file_and_names(target), options)
     return submission._replace(order=msgspec.structs.replace(submission.order, priority=settings.priority))

@@ -1,11 +1,10 @@
 """From a test on this machine to an order that a cluster can carry out: checked, planned and packed here."""
 
-import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,12 +17,15 @@ from talka.engine.prepare import prepare
 from talka.errors import Invalid
 from talka.wire.jobs import BundleFacts
 from talka.wire.records import JobOrder, WorkflowOrder
-from talka.wire.shards import FileSource, Settings, UrlSource
+from talka.wire.shards import PLAIN_GET, FileSource, Settings, UrlRequest, UrlSource, digest_of_url
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration
 from talka.work.inspection import names_for_thresholds
 from talka.work.specs import NodeOutline, WorkflowSpec
 from talka.work.thresholds import parse_threshold
+
+ORDERED_BODY_LIMIT_BYTES: Final = 64 * 1024
+"""Orders are kept in the register, which is for small things."""
 
 
 class SubmittedByImport(Invalid):
@@ -32,6 +34,10 @@ class SubmittedByImport(Invalid):
 
 class NoFile(Invalid):
     """Workflow classes that no file holds cannot travel."""
+
+
+class BodyTooLarge(Invalid):
+    """The body of a request does not fit an order: without a file there is no bundle to carry it."""
 
 
 class OrderOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +75,15 @@ def submission_of_file(path: str, names: Sequence[str], options: OrderOptions) -
     return Submission(order_of(options.name or Path(path).name, facts, specs, options), bundle.content, specs)
 
 
-def submission_of_url(url: str, options: OrderOptions) -> Submission:
-    """One GET of one URL, with no file."""
-    specs = planned(load(UrlSource(url)), options)
-    facts = BundleFacts(hashlib.sha256(url.encode()).hexdigest(), 0, b"", "", {}, url)
+def submission_of_url(url: str, options: OrderOptions, request: UrlRequest = PLAIN_GET) -> Submission:
+    """One request of one URL, with no file."""
+    if request.body is not None and len(request.body) > ORDERED_BODY_LIMIT_BYTES:
+        raise BodyTooLarge(
+            f"the body has {len(request.body):,} bytes, and {ORDERED_BODY_LIMIT_BYTES:,} are the most that travel with"
+            " an order: write a test file that sends it, with File(…)"
+        )
+    specs = planned(load(UrlSource(url, request)), options)
+    facts = BundleFacts(digest_of_url(url, request), 0, b"", "", {}, url, request)
     return Submission(order_of(options.name or url, facts, specs, options), b"", specs)
 
 

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from talka.control.load_job import JobSpec, JobWorkflow
+from talka.control.load_job import JobSpec
+from talka.control.shard_group import JobWorkflow
 from talka.errors import Invalid
 from talka.wire.shards import Settings, Source
 from talka.work.durations import format_duration, parse_duration
+from talka.work.load import BadShape, Plan
 from talka.work.shapes import (
     ConstantRate,
     ConstantVUs,
@@ -16,7 +18,7 @@ from talka.work.shapes import (
     OpenShape,
     SharedIterations,
 )
-from talka.work.specs import WorkflowSpec, default_timeout_ns
+from talka.work.specs import BadWorkflows, Problem, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import Threshold
 
 
@@ -71,23 +73,59 @@ def overridden(shape: LoadShape, overrides: Overrides, *, workflow: str) -> Load
 
 
 def with_overrides(specs: Sequence[WorkflowSpec], overrides: Overrides) -> tuple[WorkflowSpec, ...]:
-    if not overrides:
+    """The specs with the command line's load, and with their parts of it where they share one."""
+    sharing = [spec for spec in specs if spec.share is not None]
+    if not overrides and not sharing:
         return tuple(specs)
     if overrides.duration is not None:
         parse_duration(overrides.duration, what="--duration")
+    parts = shared_out(sharing, overrides) if sharing else {}
     changed = []
     for spec in specs:
-        if spec.is_test:
-            shape = spec.shape
-            if spec.workflow.load is None and overrides.duration is not None:
-                # Without a duration of its own it would run once; given one, it runs for so long.
-                shape = ConstantVUs(spec.plan.vus, overrides.duration)
-            shape = overridden(shape, overrides, workflow=spec.name)
+        if spec.name in parts:
+            shape, plan = parts[spec.name]
+        elif spec.is_test and overrides:
+            shape = overridden(without_an_end(spec.shape, spec.workflow.load, overrides), overrides, workflow=spec.name)
             plan = shape.plan()
-            timeout_ns = default_timeout_ns(plan) if spec.workflow.timeout is None else spec.timeout_ns
-            spec = spec.changed(shape=shape, plan=plan, timeout_ns=timeout_ns)
-        changed.append(spec)
+        else:
+            changed.append(spec)
+            continue
+        timeout_ns = default_timeout_ns(plan) if spec.workflow.timeout is None else spec.timeout_ns
+        changed.append(spec.changed(shape=shape, plan=plan, timeout_ns=timeout_ns))
     return tuple(changed)
+
+
+def without_an_end(shape: LoadShape, given: LoadShape | None, overrides: Overrides) -> LoadShape:
+    """What has no duration of its own would run once; given one by the command, it runs for so long."""
+    if given is not None or overrides.duration is None:
+        return shape
+    return ConstantVUs(shape.plan().vus, overrides.duration)
+
+
+def shared_out(specs: Sequence[WorkflowSpec], overrides: Overrides) -> dict[str, tuple[LoadShape, Plan]]:
+    """One load for all of them: the file's, with the command line's values in place of its own."""
+    first = specs[0]
+    shape = first.shape
+    if first.whole is None and not overrides:
+        text = (
+            f"{first.name} has a share of a load that nobody names: write load = ConstantRate('50/s', '1m') or another"
+            " shape at the top level of the file, or give --rate or --vus with the command"
+        )
+        raise BadWorkflows([Problem(text, first.file, first.line)])
+    if overrides:
+        shape = overridden(without_an_end(shape, first.whole, overrides), overrides, workflow="the file")
+    weights = [spec.share or 0 for spec in specs]
+    whole = shape.plan()
+    parts: dict[str, tuple[LoadShape, Plan]] = {}
+    for index, spec in enumerate(specs):
+        try:
+            parts[spec.name] = (shape, whole.part(weights, index))
+        except BadShape as error:
+            text = f"{spec.name}: {error}"
+            if overrides:
+                raise CannotOverride(text) from None
+            raise BadWorkflows([Problem(text, spec.file, spec.line)]) from None
+    return parts
 
 
 def plan_load_job(

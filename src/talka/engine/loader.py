@@ -5,15 +5,17 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
+from talka.clock import SECOND
 from talka.engine.unpack import unpack
 from talka.errors import Invalid
-from talka.wire.shards import BundleSource, FileSource, MemorySource, Source, UrlSource
-from talka.work.arguments import URL
-from talka.work.dsl import Workflow, step
+from talka.wire.shards import PLAIN_GET, BundleSource, FileSource, MemorySource, Source, UrlRequest, UrlSource
+from talka.work.arguments import URL, Data, Headers
+from talka.work.dsl import Workflow, WorkflowType, step
 from talka.work.inspection import inspect_workflows, no_such
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate
@@ -38,10 +40,11 @@ def load(source: Source) -> tuple[WorkflowSpec, ...]:
     match source:
         case FileSource(path=path):
             return load_file(Path(path))
-        case UrlSource(url=url):
-            return inspect_workflows([url_workflow(url)])
+        case UrlSource(url=url, request=request):
+            return inspect_workflows([url_workflow(url, request)])
         case MemorySource(key=key):
-            return inspect_workflows(in_memory[key])
+            classes = in_memory[key]
+            return inspect_workflows(classes, load=load_beside(classes))
         case BundleSource():
             return load_file(unpack(source))
 
@@ -81,12 +84,19 @@ def load_file(path: Path) -> tuple[WorkflowSpec, ...]:
     problems += [Problem(text, str(path), line) for text, line in bare_depends(tree)]
     specs: tuple[WorkflowSpec, ...] = ()
     try:
-        specs = inspect_workflows(workflows_of(import_file(path), path), file=str(path), lines=lines)
+        module = import_file(path)
+        load = getattr(module, "load", None)
+        specs = inspect_workflows(workflows_of(module, path), file=str(path), lines=lines, load=load)
     except BadWorkflows as error:
         problems += error.problems
     if problems:
         raise BadWorkflows(problems)
     return specs
+
+
+def load_beside(classes: Sequence[type[Workflow]]) -> object:
+    """What the module of the classes has under the name `load`."""
+    return getattr(sys.modules.get(classes[0].__module__), "load", None) if classes else None
 
 
 def workflows_of(module: ModuleType, path: Path) -> list[type[Workflow]]:
@@ -191,14 +201,51 @@ def make_importable(root: Path) -> None:
         sys.path.insert(behind, str(root))
 
 
-def url_workflow(address: str) -> type[Workflow]:
-    """One GET of one URL: what `talka run URL` means."""
+def url_workflow(address: str, request: UrlRequest = PLAIN_GET) -> type[Workflow]:
+    """One request of one URL: what `talka run URL` means."""
+    if request == PLAIN_GET:
 
-    class Url(Workflow):
-        load = ConstantRate("50/s", "10s")
+        class Url(Workflow):
+            load = ConstantRate("50/s", "10s")
 
-        @step()
-        async def get(self, url: URL = address) -> HTTPResponse:
-            return await self.client.http.get(url)
+            @step()
+            async def get(self, url: URL = address) -> HTTPResponse:
+                return await self.client.http.get(url)
 
-    return Url
+        return Url
+    return requesting(address, request)
+
+
+def requesting(address: str, request: UrlRequest) -> type[Workflow]:
+    """The step is written out for each method: whoever reads it must see that it awaits nothing but the client."""
+    named: Mapping[str, str] = request.headers
+    body = request.body
+    limit = request.timeout_ns / SECOND if request.timeout_ns else None
+
+    async def get(self: Workflow, url: URL = address, headers: Headers = named, data: Data = body) -> HTTPResponse:
+        return await self.client.http.get(url, headers=headers, data=data, timeout=limit)
+
+    async def post(self: Workflow, url: URL = address, headers: Headers = named, data: Data = body) -> HTTPResponse:
+        return await self.client.http.post(url, headers=headers, data=data, timeout=limit)
+
+    async def put(self: Workflow, url: URL = address, headers: Headers = named, data: Data = body) -> HTTPResponse:
+        return await self.client.http.put(url, headers=headers, data=data, timeout=limit)
+
+    async def patch(self: Workflow, url: URL = address, headers: Headers = named, data: Data = body) -> HTTPResponse:
+        return await self.client.http.patch(url, headers=headers, data=data, timeout=limit)
+
+    async def delete(self: Workflow, url: URL = address, headers: Headers = named, data: Data = body) -> HTTPResponse:
+        return await self.client.http.delete(url, headers=headers, data=data, timeout=limit)
+
+    async def head(self: Workflow, url: URL = address, headers: Headers = named, data: Data = body) -> HTTPResponse:
+        return await self.client.http.head(url, headers=headers, data=data, timeout=limit)
+
+    async def options(self: Workflow, url: URL = address, headers: Headers = named, data: Data = body) -> HTTPResponse:
+        return await self.client.http.options(url, headers=headers, data=data, timeout=limit)
+
+    methods = (get, post, put, patch, delete, head, options)
+    chosen = next((method for method in methods if method.__name__ == request.method.lower()), None)
+    if chosen is None:
+        raise Invalid(f"the client has no method {request.method!r}")
+    body_of_class = {"load": ConstantRate("50/s", "10s"), "verify": request.verify, chosen.__name__: step()(chosen)}
+    return cast(type[Workflow], WorkflowType("Url", (Workflow,), {**body_of_class, "__module__": __name__}))

@@ -1,9 +1,11 @@
 """Plain text for terminals, files and CI logs: the end of a job, and a line of progress while it runs."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from talka.control.load_job import LoadJob
+from talka.errors import Invalid
 from talka.report.document import (
     Call,
     Check,
@@ -33,6 +35,7 @@ from talka.report.text import (
     sign,
     time_text,
 )
+from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.work.failures import of_all
 from talka.work.lifecycle import TaskState
@@ -42,24 +45,62 @@ SECOND: Final = 1_000_000_000
 SAMPLES_SHOWN: Final = 5
 SAMPLE_CHARACTERS_SHOWN: Final = 300
 CODES_SHOWN: Final = 8
+NAME_COLUMNS: Final = 20
+FEWEST_COLUMNS: Final = 60
+"""On a narrower page lines are broken rather than cut."""
 NAMES_SHOWN: Final = 3
 OVERLAP: Final = 1.05
 """As many times more at work than there are users cannot be chance."""
 KIND_WORDS: Final = {"status": "their status", "check": "an assertion", "exception": "an exception of the test"}
 STATS: Final = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p99.9": "p99_9", "max": "max"}
+OTHER_STATS: Final = ("min", "mean", "stdev", "max")
+PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(\.[0-9]{1,4})?|100)")
+STATS_LIMIT: Final = 12
+CELL_COLUMNS: Final = 9
+"""With less room than this for each time they are no table, but a list."""
 
 Item = TypeVar("Item", Check, Metric, Step)
 
 TWO_TIMES: Final = "response: time from the intended start. service: time from the send."
+TLS_HINT: Final = (
+    "If this server's certificate is meant to be so: -k (of a URL) or verify = False (in the workflow) trusts any, "
+    'verify = "ca.pem" names who signed it.'
+)
 CLOSED_MODEL: Final = (
     "Closed model: a stalled server is met only by the requests under way. "
     "Use an arrival rate to see what users would feel."
 )
 
 
-def summary(document: ResultDocument, *, width: int = 100, color: bool = False) -> str:
+class BadStats(Invalid):
+    """Columns that the summary does not have."""
+
+
+def parse_stats(text: str) -> tuple[str, ...]:
+    """The columns of the summary, as in `p50,p95,p99.9`."""
+    found = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+    for name in found:
+        if name not in OTHER_STATS and not PERCENTILE.fullmatch(name):
+            raise BadStats(
+                f"{name!r} is no column: write percentiles such as p50 or p99.9, or {', '.join(OTHER_STATS)}"
+            )
+    if not 1 <= len(found) <= STATS_LIMIT:
+        raise BadStats(f"{len(found)} columns cannot be shown: name 1 to {STATS_LIMIT}, as in p50,p95,p99.9")
+    return found
+
+
+class SummaryPage(Page):
+    def __init__(self, width: int, *, color: bool, stats: Sequence[str]) -> None:
+        super().__init__(width, color=color)
+        self.stats = stats
+        self.is_narrow = (self.width - 12) // len(stats) < CELL_COLUMNS
+
+
+def summary(
+    document: ResultDocument, *, width: int = 100, color: bool = False, stats: Sequence[str] = tuple(STATS)
+) -> str:
     """What came of a job, the verdict first. The last line has no end of line."""
-    page = Page(width, color=color)
+    page = SummaryPage(width, color=color, stats=stats)
     show_headline(page, document)
     show_thresholds(page, document)
     show_totals(page, document)
@@ -88,8 +129,13 @@ def show_headline(page: Page, document: ResultDocument) -> None:
     is_crossed = document.exit_code == ExitCode.THRESHOLD_CROSSED
     verdict = f"{sign(is_good)} {document.status.upper()}{', THRESHOLD CROSSED' if is_crossed else ''}"
     exit_code = "" if is_good else f"  (exit code {document.exit_code})"
-    name = cut(document.job.name, page.width - columns(verdict + exit_code) - 2)
-    page.line((verdict, "green" if is_good else "red"), "  ", (name, "bold"), exit_code)
+    style: Style = "green" if is_good else "red"
+    room = page.width - columns(verdict + exit_code) - 2
+    if room >= min(columns(document.job.name), NAME_COLUMNS):
+        page.line((verdict, style), "  ", (cut(document.job.name, room), "bold"), exit_code)
+    else:
+        page.fitted((verdict, style), glued(exit_code))
+        page.line("  ", (cut(document.job.name, page.width - 2), "bold"))
     loads = [workflow.load for workflow in document.workflows]
     facts = [loads[0] if len(loads) == 1 else f"{len(loads)} workflows"]
     facts.append(f"ran {seconds_text(document.duration_s)}{cores_text(document)}")
@@ -155,9 +201,13 @@ def show_thresholds(page: Page, document: ResultDocument) -> None:
         f"{rule.workflow}: {rule.rule}" if is_named and rule.workflow else rule.rule for rule in document.thresholds
     ]
     room = room_for(labels, page.width - 24)
+    is_narrow = page.width < FEWEST_COLUMNS and room < room_for(labels, page.width)
     for label, rule in zip(labels, document.thresholds, strict=True):
         style: Style = "green" if rule.passed else "red"
-        page.line("  ", (sign(rule.passed), style), " ", padded(label, room), "  ", (rule.shown, style))
+        if is_narrow:
+            page.fitted("  ", (sign(rule.passed), style), f" {label}  ", (rule.shown, style))
+        else:
+            page.line("  ", (sign(rule.passed), style), " ", padded(label, room), "  ", (rule.shown, style))
 
 
 def show_totals(page: Page, document: ResultDocument) -> None:
@@ -179,10 +229,11 @@ def show_totals(page: Page, document: ResultDocument) -> None:
         rows.append(("cut off", totals.interrupted_iterations, "iterations that began and did not end", "yellow"))
     room = max(len(f"{count:,}") for _, count, _, _ in rows)
     for label, count, note, style in rows:
-        page.line(f"  {label:<13}", (f"{count:>{room},}", style if count else None), f"  {note}")
+        page.fitted(f"  {label:<13}", (f"{count:>{room},}", style if count else None), f"  {note}", hang=15)
     sent, received = bytes_text(totals.bytes_sent), bytes_text(totals.bytes_received)
-    page.line(f"  {'data':<13}{sent} sent, {received} received")
-    page.line(f"  {'connections':<13}{totals.connections:,} opened, {counted_text(totals.reconnects, 'reconnect')}")
+    page.fitted(f"  {'data':<13}{sent} sent, {received} received", hang=15)
+    reconnects = counted_text(totals.reconnects, "reconnect")
+    page.fitted(f"  {'connections':<13}{totals.connections:,} opened, {reconnects}", hang=15)
 
 
 def not_sent_text(document: ResultDocument) -> str:
@@ -192,7 +243,7 @@ def not_sent_text(document: ResultDocument) -> str:
     return f"{share_text(failed, totals.ok + failed)} failed with these" if totals.not_sent else ""
 
 
-def show_workflow(page: Page, workflow: Workflow) -> None:
+def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
     page.section("STEPS", f" of {workflow.name}")
     facts = [workflow.load, f"{workflow.model} model"]
     if workflow.cores:
@@ -209,8 +260,8 @@ def show_workflow(page: Page, workflow: Workflow) -> None:
     if workflow.failure:
         page.sentence(workflow.failure, style="red")
     measured = [step for step in workflow.steps if step.measured]
-    if any(step.response_time_ms or step.service_time_ms for step in measured):
-        show_cells(page, "", list(STATS))
+    if not page.is_narrow and any(step.response_time_ms or step.service_time_ms for step in measured):
+        show_cells(page, "", page.stats)
     room = room_for([step.name for step in measured], page.width // 2)
     for step in measured:
         show_step(page, step, room)
@@ -247,7 +298,7 @@ class CallRow(Step, frozen=True):
     """Calls of one name, shown as a step is."""
 
 
-def show_calls(page: Page, step: Step) -> None:
+def show_calls(page: SummaryPage, step: Step) -> None:
     rows = [call_row(call) for call in step.calls]
     room = room_for([row.name for row in rows], page.width // 2)
     for row in rows:
@@ -259,10 +310,12 @@ def call_row(call: Call) -> CallRow:
     return CallRow(**fields | {"name": f"└ {call.name}", "measured": True, "tags": {}})
 
 
-def show_step(page: Page, step: Step, room: int) -> None:
-    page.line("  ", (padded(step.name, room), "bold"), "  ", (runs_text(step), "red" if step.failed else None))
-    show_times(page, "response", step.response_time_ms)
-    show_times(page, "service", step.service_time_ms)
+def show_step(page: SummaryPage, step: Step, room: int) -> None:
+    show = page.fitted if page.width < FEWEST_COLUMNS else page.line
+    runs = "  ".join(glued(part) for part in runs_text(step).split("  "))
+    show("  ", (padded(step.name, room), "bold"), "  ", (runs, "red" if step.failed else None))
+    show_times(page, "response", step.response_time_ms, step.histogram)
+    show_times(page, "service", step.service_time_ms, step.service_histogram)
     if step.status_codes:
         # Stable, so codes of equal counts stay in the document's order.
         often = sorted(step.status_codes.items(), key=lambda item: -item[1])
@@ -272,13 +325,27 @@ def show_step(page: Page, step: Step, room: int) -> None:
         page.sentence(", ".join(codes), indent=4, lead="status    ")
 
 
-def show_times(page: Page, label: str, times: Times | None) -> None:
-    if times is not None:
-        show_cells(page, label, [time_text(getattr(times, field)) for field in STATS.values()])
+def show_times(page: SummaryPage, label: str, times: Times | None, histogram: str | None) -> None:
+    if times is None:
+        return
+    cells = [stat_text(name, times, histogram) for name in page.stats]
+    if page.is_narrow:
+        listed = [glued(f"{name} {cell}") for name, cell in zip(page.stats, cells, strict=True)]
+        page.sentence("  ".join(listed), indent=4, lead=f"{label:<10}")
+    else:
+        show_cells(page, label, cells)
 
 
-def show_cells(page: Page, label: str, cells: Sequence[str]) -> None:
-    room = min(10, (page.width - 12) // len(STATS))
+def stat_text(name: str, times: Times, histogram: str | None) -> str:
+    """One time of a step. What the document does not say in figures, its histogram does."""
+    value = getattr(times, name.replace(".", "_"), None)
+    if value is None and histogram is not None:
+        value = hdr.decode(histogram).percentile(float(name[1:])) / 1000
+    return "-" if value is None else time_text(value)
+
+
+def show_cells(page: SummaryPage, label: str, cells: Sequence[str]) -> None:
+    room = min(10, (page.width - 12) // len(cells))
     page.line(f"    {label:<8}", "".join(f"{cell:>{room}}" for cell in cells))
 
 
@@ -319,6 +386,8 @@ def show_errors(page: Page, document: ResultDocument) -> None:
         for name, sample in shown:
             if sample.kind == kind:
                 page.sentence(sample_text(sample), indent=4, lead=f"{sample.t_s:.1f} s  {cut(name, page.width // 4)}: ")
+        if kind == "tls":
+            page.sentence(TLS_HINT, indent=4, lead="→ ")
 
 
 def chosen(samples: Sequence[tuple[str, ErrorSample]]) -> list[tuple[str, ErrorSample]]:
@@ -352,8 +421,10 @@ def show_checks(page: Page, document: ResultDocument) -> None:
             page.line("  - ", padded(name, room), "  never ran")
             continue
         style: Style = "red" if check.failed else "green"
-        numbers = f"  passed {check.passed:,}  {failed_text(check.failed, check.passed + check.failed)}"
-        page.line("  ", (sign(not check.failed), style), " ", padded(name, room), numbers)
+        failed = failed_text(check.failed, check.passed + check.failed)
+        numbers = f"  {glued(f'passed {check.passed:,}')}  {glued(failed)}"
+        show = page.fitted if page.width < FEWEST_COLUMNS else page.line
+        show("  ", (sign(not check.failed), style), " ", padded(name, room), numbers)
         for sample in check.samples[:1]:
             page.sentence(sample_text(sample), indent=6, lead=f"{sample.t_s:.1f} s  ")
 

@@ -51,6 +51,20 @@ class Page:
         for number, part in enumerate(wrapped or [""]):
             self.line((lead, style) if number == 0 else " " * columns(lead), (part, style))
 
+    def fitted(self, *parts: Part, hang: int = 4) -> None:
+        """A line where there is room for it; else as many as it takes, all but the first one indented by `hang`."""
+        text = "".join(part if isinstance(part, str) else part[0] for part in parts).rstrip()
+        if columns(text) <= self.width:
+            self.line(*parts)
+            return
+        words = cleaned(text)
+        first = len(words) - len(words.lstrip())
+        room = self.width if columns(words) == len(words) else self.width // 2
+        for line in textwrap.wrap(
+            words.strip(), room, initial_indent=" " * first, subsequent_indent=" " * hang, break_on_hyphens=False
+        ):
+            self.line(line)
+
     def facts(self, facts: Sequence[str]) -> None:
         self.sentence(" · ".join(glued(fact) for fact in facts))
 

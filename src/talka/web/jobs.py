@@ -37,6 +37,7 @@ from talka.web.bodies import (
 )
 from talka.web.task_stream import submit_stream
 from talka.wire.records import ORDER_LIMIT_BYTES, encode_order
+from talka.wire.shards import PLAIN_GET
 from talka.work.lifecycle import JobState
 
 ORDER_JSON_LIMIT_BYTES: Final = 4 * ORDER_LIMIT_BYTES
@@ -172,8 +173,10 @@ async def check_load(asked: Asked, job_id: str) -> None:
 async def order(asked: Asked) -> Response:
     await check_load(asked, job_id := job_id_of(asked))
     found = await asked.control.order(job_id)
-    # Variables may be secrets, and whoever looks on is not always who submitted.
-    bundle = msgspec.structs.replace(found.bundle, signature=b"", env=dict.fromkeys(found.bundle.env, ""))
+    # Variables, headers and bodies may be secrets, and whoever looks on is not always who submitted.
+    bundle = msgspec.structs.replace(
+        found.bundle, signature=b"", env=dict.fromkeys(found.bundle.env, ""), request=PLAIN_GET
+    )
     return json_answer(msgspec.structs.replace(found, bundle=bundle))
 
 

@@ -15,7 +15,7 @@ from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.leadership import Count, Name
-from talka.wire.shards import Gap, Settings
+from talka.wire.shards import PLAIN_GET, Gap, Settings, UrlRequest
 from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan
 
@@ -137,7 +137,9 @@ class BundleFacts(msgspec.Struct, frozen=True, array_like=True):
     env: dict[str, str] = {}
     """Variables that travel with the job."""
     url: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    """Instead of a bundle: one GET of this. Then there is no digest to fetch, and `digest` is of the URL's text."""
+    """Instead of a bundle: one request of this. Then there is no digest to fetch, and `digest` is of URL and request."""
+    request: UrlRequest = PLAIN_GET
+    """What is asked of `url`."""
 
 
 class Assign(Message, frozen=True, tag=10):
@@ -158,9 +160,12 @@ class Assign(Message, frozen=True, tag=10):
     settings: Settings
     bundle: BundleFacts
     is_test: bool = True
+    """Of one that measures nothing, a core lost for good is a failure: nobody knows whether its work was done."""
     boot: Count = 0
     """The life of the worker that is meant: another one knows nothing of a later manager. 0: whichever it is."""
-    """Of one that measures nothing, a core lost for good is a failure: nobody knows whether its work was done."""
+    seats: Annotated[tuple[Count, ...], msgspec.Meta(max_length=4096)] = ()
+    """Which of the job's cores at this worker runs it, per shard. Tasks of one job with a seat in common share its core
+    process. Empty: every shard has a core of its own."""
 
 
 class Start(Message, frozen=True, tag=11):

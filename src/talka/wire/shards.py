@@ -3,9 +3,13 @@
 Owner: Arm, then Go, then an Ack for every report, Stop when it must end early. Core: Hello, then Armed or Refused,
 then reports: any number of StepTotals and MetricTotals, and one Totals that closes them. Totals are cumulative, so the latest wins;
 windows are sent until they are acknowledged. A core sends its next report when the last one was acknowledged.
+
+A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
+its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is over.
 """
 
-from typing import Final, Literal, TypeAlias
+from hashlib import sha256
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -19,6 +23,10 @@ VALUE_LIMIT_BYTES: Final = 256 * 1024
 """The most a `Provide` may hand on, encoded: it must fit a frame together with others."""
 RECEIVED_LIMIT_BYTES: Final = 3 * VALUE_LIMIT_BYTES
 """The most a workflow may receive from all others together, for the same reason."""
+HEADERS_LIMIT: Final = 100
+BODY_LIMIT_BYTES: Final = 512 * 1024
+"""Of the request of a URL without a file: it travels in the frame that arms a core."""
+ATTEMPT_BYTES: Final = 8
 WINDOWS_PER_REPORT: Final = 40
 """Forty of the widest windows there can be fit a frame."""
 
@@ -33,10 +41,32 @@ class FileSource(msgspec.Struct, frozen=True, tag="file"):
     path: str
 
 
-class UrlSource(msgspec.Struct, frozen=True, tag="url"):
-    """One GET of one URL, with no file."""
+class UrlRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is asked of a URL that is tested without a file. A plain GET by default."""
+
+    method: Annotated[str, msgspec.Meta(max_length=16)] = "GET"
+    headers: Annotated[dict[str, str], msgspec.Meta(max_length=HEADERS_LIMIT)] = {}
+    body: Annotated[bytes, msgspec.Meta(max_length=BODY_LIMIT_BYTES)] | None = None
+    verify: bool = True
+    """TLS: whether the server's certificate is checked."""
+    timeout_ns: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The longest a request may take; 0: the client's own limit."""
+
+
+PLAIN_GET: Final = UrlRequest()
+
+
+def digest_of_url(url: str, request: UrlRequest = PLAIN_GET) -> str:
+    """What stands for the digest of a bundle where there is none: it is signed, so nobody can change the request."""
+    rest = b"" if request == PLAIN_GET else b"\n" + msgspec.msgpack.encode(request, order="sorted")
+    return sha256(url.encode() + rest).hexdigest()
+
+
+class UrlSource(msgspec.Struct, frozen=True, tag="url", omit_defaults=True):
+    """One request of one URL, with no file."""
 
     url: str
+    request: UrlRequest = PLAIN_GET
 
 
 class MemorySource(msgspec.Struct, frozen=True, tag="memory"):
@@ -216,6 +246,17 @@ _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, 
 
 class BadMessage(Untrusted):
     """Bytes that are no message of this conversation."""
+
+
+def enveloped(attempt: int, content: bytes = b"") -> bytes:
+    return attempt.to_bytes(ATTEMPT_BYTES, "big") + content
+
+
+def opened(frame: bytes) -> tuple[int, bytes]:
+    """The attempt that is spoken of or speaks, and what is said."""
+    if len(frame) < ATTEMPT_BYTES:
+        raise BadMessage(f"a frame of {len(frame)} bytes names no attempt: its number alone has {ATTEMPT_BYTES}")
+    return int.from_bytes(frame[:ATTEMPT_BYTES], "big"), frame[ATTEMPT_BYTES:]
 
 
 def engines_of(*told: str) -> str:

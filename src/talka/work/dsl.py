@@ -246,6 +246,8 @@ class Workflow(metaclass=WorkflowType):
     vus: int = 1
     duration: str | float | None = None
     load: LoadShape | None = None
+    share: int | None = None
+    """Its part of one load for the whole file, in proportion to the shares of the others: 7 and 3 are 70 % and 30 %."""
     priority: Priority = "auto"
     timeout: str | float | None = None
     """The longest the workflow may run; by default the length of its plan and a minute."""
@@ -284,7 +286,7 @@ class Workflow(metaclass=WorkflowType):
 
 
 RESERVED: Final = frozenset(
-    {"vus", "duration", "load", "priority", "timeout", "thresholds", "think", "verify", "driver", "abstract"}
+    {"vus", "duration", "load", "share", "priority", "timeout", "thresholds", "think", "verify", "driver", "abstract"}
     | {"depends_on", "client", "context", "received", "_hooks"}
 )
 

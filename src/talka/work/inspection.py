@@ -37,6 +37,7 @@ from talka.work.dsl import (
 from talka.work.durations import parse_duration
 from talka.work.feeds import Between, Feed, pause_of
 from talka.work.graph import Cycle, ancestors_of, layers_of
+from talka.work.load import SHARES_LIMIT
 from talka.work.responses import Response
 from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
 from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSpec, WorkflowSpec, default_timeout_ns
@@ -52,22 +53,28 @@ TAG_CHARACTERS_LIMIT: Final = 64
 
 
 def inspect_workflows(
-    classes: Sequence[type[Workflow]], *, file: str | None = None, lines: Mapping[str, int] | None = None
+    classes: Sequence[type[Workflow]],
+    *,
+    file: str | None = None,
+    lines: Mapping[str, int] | None = None,
+    load: object = None,
 ) -> tuple[WorkflowSpec, ...]:
     """Specifications of the classes, in an order in which dependencies come first.
 
-    `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers.
+    `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers. `load` is what the file
+    has under this name: the load that classes with a `share` share.
     """
-    reader = Reader(file, lines or {})
+    reader = Reader(file, lines or {}, load)
     return reader.read(classes)
 
 
 class Reader:
     """Collects problems while it reads, so that a user sees all of them at once."""
 
-    def __init__(self, file: str | None, lines: Mapping[str, int]) -> None:
+    def __init__(self, file: str | None, lines: Mapping[str, int], load: object = None) -> None:
         self.file = file
         self.lines = lines
+        self.load = load
         self.problems: list[Problem] = []
         self.provides: dict[str, tuple[ProvideSpec, ...]] = {}
         self.uses: dict[str, tuple[UseSpec, ...]] = {}
@@ -84,11 +91,13 @@ class Reader:
             order = [name for layer in layers_of(waits_for) for name in layer]
         except Cycle as cycle:
             self.complain(f"@depends: {cycle}", by_name[cycle.circle[0]])
-        specs = [self.workflow(by_name[name], waits_for[name], by_name) for name in order]
+        found = [self.workflow(by_name[name], waits_for[name], by_name) for name in order]
+        specs = tuple(spec for spec in found if spec is not None)
         self.match_states(by_name, waits_for)
+        self.match_shares(specs, waits_for)
         if self.problems:
             raise BadWorkflows(self.problems)
-        return tuple(spec for spec in specs if spec is not None)
+        return specs
 
     def complain(
         self,
@@ -168,6 +177,25 @@ class Reader:
                 for text in texts:
                     self.complain(text, workflow, function=use.function)
 
+    def match_shares(self, specs: Sequence[WorkflowSpec], waits_for: Mapping[str, Collection[str]]) -> None:
+        """All that measure share the load, or none does; and those that share it run at the same time."""
+        sharing = [spec.name for spec in specs if spec.share is not None]
+        for spec in specs:
+            if not sharing:
+                return
+            if spec.share is None and spec.is_test:
+                text = (
+                    f"{spec.name} has no share, but {sharing[0]} has: give one to every class that measures, or to none"
+                )
+                self.complain(text, spec.workflow)
+            elif spec.share is not None and not spec.is_test:
+                text = f"{spec.name} measures nothing and has no part of the load: leave share out"
+                self.complain(text, spec.workflow, attribute="share")
+            elif spec.share is not None:
+                for other in sorted(ancestors_of(spec.name, waits_for) & set(sharing)):
+                    text = f"{spec.name} depends on {other}: classes that share a load run at the same time"
+                    self.complain(text, spec.workflow)
+
     # One workflow.
 
     def workflow(
@@ -245,6 +273,8 @@ class Reader:
             stops=tuple(node for node in once if node.kind == "on_stop"),
             users=typing.cast(Users, users),
             connections=typing.cast(Connections, connections),
+            share=setting(workflow, "share"),
+            whole=shape if self.load is not None and setting(workflow, "share") is not None else None,
         )
 
     def choice(self, workflow: type[Workflow], name: str, choices: Sequence[str]) -> str:
@@ -270,6 +300,8 @@ class Reader:
 
     def shape(self, workflow: type[Workflow]) -> LoadShape | None:
         load, vus, duration = (setting(workflow, name) for name in ("load", "vus", "duration"))
+        if setting(workflow, "share") is not None:
+            return self.shared_shape(workflow)
         try:
             if load is not None:
                 if is_set_with(workflow, "load", "vus") or is_set_with(workflow, "load", "duration"):
@@ -287,6 +319,27 @@ class Reader:
             self.complain(f"{workflow.__name__}: {error}", workflow, attribute=attribute)
             return None
         return shape
+
+    def shared_shape(self, workflow: type[Workflow]) -> LoadShape | None:
+        """The load of the whole file; a stand-in where it comes with the command."""
+        share = setting(workflow, "share")
+        own = [name for name in ("load", "vus", "duration") if is_set_in(workflow, name)]
+        try:
+            if not isinstance(share, int) or isinstance(share, bool) or not 1 <= share <= SHARES_LIMIT:
+                raise Invalid(f"share = {share!r} is not possible: write a whole number from 1 to {SHARES_LIMIT:,}")
+            if own:
+                raise Invalid(f"it has share and also {' and '.join(own)}: a share is of the load of the whole file")
+            if str(setting(workflow, "priority")).lower() == "exclusive":
+                raise Invalid("it has share and the priority exclusive: those that share a load run at the same time")
+            if self.load is None:
+                return IterationsPerVU(1, 1)
+            if not isinstance(self.load, LoadShape):
+                raise Invalid(f"the file's load = {self.load!r} is not a load shape such as ConstantRate('50/s', '1m')")
+            self.load.plan()
+        except Invalid as error:
+            self.complain(f"{workflow.__name__}: {error}", workflow, attribute="share")
+            return None
+        return self.load
 
     def think(self, workflow: type[Workflow], shape: LoadShape | None) -> Between | None:
         try:
@@ -480,6 +533,11 @@ def setting(workflow: type[Workflow], name: str) -> Any:
     """The value of an attribute; the default when a method took its name, which is a mistake of its own."""
     value = getattr(workflow, name)
     return getattr(Workflow, name) if isinstance(value, Declaration) else value
+
+
+def is_set_in(workflow: type[Workflow], name: str) -> bool:
+    """Whether the class sets it, or one that it inherits from."""
+    return any(name in vars(home) for home in workflow.__mro__ if home is not Workflow)
 
 
 def is_set_with(workflow: type[Workflow], name: str, other: str) -> bool:

@@ -2,14 +2,16 @@
 
 A plan is made before the run and never changes. However many shards it is split into, their VUs, arrivals and
 iterations add up to the whole at every instant: each VU and each arrival has a number in the whole, and the number
-alone says which shard it belongs to. All of it is integer arithmetic, so that no two machines round differently.
+alone says which shard it belongs to. Where workflows share one load, it says which workflow, in the same way. All of it
+is integer arithmetic, so that no two machines round differently.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
-from math import isqrt
+from math import gcd, isqrt
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -29,8 +31,71 @@ A whole number holds every rate of six decimals per second, minute or hour exact
 ARRIVAL_AREA: Final = 2 * RATE_PER_S * SECOND_NS
 
 
+SHARES_LIMIT: Final = 10_000
+"""The most that shares of one load may add up to, without their common divisor."""
+MIX_LIMIT: Final = 256
+
+
 class BadShape(Invalid):
     """The load as described cannot be run."""
+
+
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a load that one of several workflows has: one of the `weights`.
+
+    Each number of the whole, be it a VU, an arrival or an iteration, belongs to exactly one of them. However many there
+    are, each has as many as its weight says, rounded down or up.
+    """
+
+    weights: Annotated[tuple[int, ...], msgspec.Meta(max_length=MIX_LIMIT)]
+    index: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < len(self.weights):
+            raise BadShape(f"share {self.index} of {len(self.weights)} does not exist: shares are numbered from 0")
+        if min(self.weights) < 1 or sum(self.weights) > SHARES_LIMIT:
+            raise BadShape(f"shares are whole numbers above 0 that add up to {SHARES_LIMIT:,} at most")
+
+    @property
+    def weight(self) -> int:
+        return self.weights[self.index]
+
+    @property
+    def total(self) -> int:
+        return sum(self.weights)
+
+    def count(self, whole: int) -> int:
+        """How many of the numbers below `whole` belong to this share."""
+        rounds, rest = divmod(whole, self.total)
+        return rounds * self.weight + bisect_left(dealt(self.weights)[self.index], rest)
+
+    def number(self, position: int) -> int:
+        """The number in the whole of what is at this position, from 0, in the share."""
+        rounds, rest = divmod(position, self.weight)
+        return rounds * self.total + dealt(self.weights)[self.index][rest]
+
+
+@lru_cache(maxsize=16)
+def dealt(weights: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Which numbers of one round each weight gets; a round has as many as all weights together.
+
+    The i-th of weight w is wanted from floor(i * total / w) on and before ceil((i + 1) * total / w): then nobody is ever
+    a whole one ahead or behind. There is always an order that keeps all of these limits, and taking whoever is due first
+    finds it (Tijdeman, The chairman assignment problem, 1980).
+    """
+    total = sum(weights)
+    numbers: list[list[int]] = [[] for _ in weights]
+    waiting = [(0, index) for index in range(len(weights))]
+    heapify(waiting)
+    due: list[tuple[int, int]] = []
+    for number in range(total):
+        while waiting and waiting[0][0] <= number:
+            _, index = heappop(waiting)
+            heappush(due, (-(-(len(numbers[index]) + 1) * total // weights[index]), index))
+        _, index = heappop(due)
+        numbers[index].append(number)
+        heappush(waiting, (len(numbers[index]) * total // weights[index], index))
+    return tuple(tuple(each) for each in numbers)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +135,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
         return (reach - isqrt(square - 1) - 1) // -slope
 
 
-class Plan(msgspec.Struct, frozen=True, dict=True):
+class Plan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     """What to run, and when.
 
     Closed model: VUs run one iteration after the other; `segments` say how many VUs there are. VU number j exists as
@@ -91,6 +156,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     shared_iterations: int | None = None
     policy: Policy = "queue"
     """Open model: what becomes of an arrival that finds no VU free."""
+    share: Share | None = None
+    """Where this is one workflow's part of a load: `segments` are of the whole, everything else is of the part."""
 
     def __post_init__(self) -> None:
         has_iterations = self.iterations_per_vu is not None or self.shared_iterations is not None
@@ -110,6 +177,24 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     def of_rate(cls, segments: Sequence[Segment], *, max_vus: int, policy: Policy) -> "Plan":
         return cls(model="open", vus=max_vus, segments=tuple(segments), policy=policy)
 
+    def part(self, weights: Sequence[int], index: int) -> "Plan":
+        """The part of this plan that has one of the weights."""
+        divisor = gcd(*weights)
+        share = Share(tuple(weight // divisor for weight in weights), index)
+        vus, iterations = share.count(self.vus), self.shared_iterations
+        if self.model == "open":
+            vus = max(1, vus)  # its arrivals could never start otherwise
+            found, whole, what = share.count(self.arrivals_total), self.arrivals_total, "arrivals"
+        elif iterations is not None and share.count(iterations) == 0:
+            found, whole, what = 0, iterations, "iterations"
+        else:
+            found, whole, what = vus, self.vus, "VUs"
+        if found == 0:
+            raise BadShape(f"{share.weight} in {share.total} of {whole:,} {what} are none: give more of them")
+        return msgspec.structs.replace(
+            self, vus=vus, shared_iterations=None if iterations is None else share.count(iterations), share=share
+        )
+
     @cached_property
     def starts_ns(self) -> tuple[int, ...]:
         """When each segment starts, and last when the plan ends."""
@@ -126,7 +211,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def arrivals_total(self) -> int:
-        return -(-self.areas[-1] // ARRIVAL_AREA) if self.model == "open" else 0
+        return self._mine(-(-self.areas[-1] // ARRIVAL_AREA)) if self.model == "open" else 0
 
     def arrivals_before(self, t_ns: int) -> int:
         """How many arrivals are due before t."""
@@ -137,7 +222,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
             return self.arrivals_total
         part = self.segments[position]
         area = self.areas[position] * part.length_ns + part.area_times_length(t_ns - self.starts_ns[position])
-        return -(-area // (ARRIVAL_AREA * part.length_ns))
+        return self._mine(-(-area // (ARRIVAL_AREA * part.length_ns)))
 
     def vus_at(self, t_ns: int) -> int:
         """VUs that exist at t. Open model: VUs that may be busy."""
@@ -146,7 +231,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         if self.model == "open" or not self.segments:
             return self.vus
         position = bisect_right(self.starts_ns, t_ns) - 1
-        return self.segments[position].whole_at(t_ns - self.starts_ns[position])
+        return self._mine(self.segments[position].whole_at(t_ns - self.starts_ns[position]))
 
     def rate_at(self, t_ns: int) -> float:
         """Arrivals per second at t; 0 in the closed model."""
@@ -155,7 +240,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         position = bisect_right(self.starts_ns, t_ns) - 1
         part = self.segments[position]
         risen = (part.end - part.start) * (t_ns - self.starts_ns[position])
-        return (part.start * part.length_ns + risen) / (part.length_ns * RATE_PER_S)
+        return self._rate(part.start * part.length_ns + risen, part.length_ns)
 
     def preview(self, points: int = 20) -> list[tuple[int, float]]:
         """The corners of the plan as (instant, VUs or arrivals per second), thinned out evenly to at most `points`.
@@ -164,17 +249,24 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         """
         if not self.segments:
             return [(0, float(self.vus))]
-        unit = RATE_PER_S if self.model == "open" else 1
         corners: list[tuple[int, float]] = []
-        for at_ns, part in zip(self.starts_ns, self.segments, strict=False):
-            start = (at_ns, part.start / unit)
+        for start, end in self.lines():
             if corners[-1:] != [start]:
                 corners.append(start)
-            corners.append((at_ns + part.length_ns, part.end / unit))
+            corners.append(end)
         if len(corners) <= points:
             return corners
         gaps = max(points, 2) - 1
         return [corners[round(point * (len(corners) - 1) / gaps)] for point in range(gaps + 1)]
+
+    def lines(self) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
+        """The two ends of each segment, as (instant, VUs or arrivals per second)."""
+        for at_ns, part in zip(self.starts_ns, self.segments, strict=False):
+            start, end = (
+                self._rate(value) if self.model == "open" else float(self._mine(value))
+                for value in (part.start, part.end)
+            )
+            yield (at_ns, start), (at_ns + part.length_ns, end)
 
     def shards_for(self, cores: int) -> int:
         """Into how many shards to split for this many cores, so that none has nothing to do."""
@@ -189,6 +281,19 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         if of < 1:
             raise BadShape(f"a plan cannot be split into {of} shards: at least 1 is needed")
         return tuple(Shard(self, index, of) for index in range(of))
+
+    def number_of(self, position: int) -> int:
+        """The number in the whole of the VU or arrival that is at this position in this plan."""
+        return position if self.share is None else self.share.number(position)
+
+    def _mine(self, whole: int) -> int:
+        """How many of the first so many VUs or arrivals of the whole are of this plan."""
+        return whole if self.share is None else self.share.count(whole)
+
+    def _rate(self, whole: int, of: int = 1) -> float:
+        """Arrivals per second of this plan, where the whole has `whole / of` in the unit of plans."""
+        weight, total = (1, 1) if self.share is None else (self.share.weight, self.share.total)
+        return whole * weight / (of * RATE_PER_S * total)
 
     def _runs_at(self, t_ns: int) -> bool:
         return t_ns >= 0 and (not self.segments or t_ns < self.starts_ns[-1])
@@ -268,8 +373,8 @@ class Shard(msgspec.Struct, frozen=True):
         if plan.model == "open" or not plan.segments:
             return 0 if t_ns < 0 < owned else None
         # The shard keeps its number while this many VUs of the whole are wanted.
-        least = self.vu_number(now - 1) + 1 if now > 0 else 0
-        most = self.vu_number(now) if now < owned else plan.vus
+        least = plan.number_of(self.vu_number(now - 1)) + 1 if now > 0 else 0
+        most = plan.number_of(self.vu_number(now) if now < owned else plan.vus)
         after_ns = max(t_ns + 1, 0)
         for position in range(bisect_right(plan.starts_ns, after_ns) - 1, len(plan.segments)):
             part, start_ns = plan.segments[position], plan.starts_ns[position]
@@ -300,8 +405,9 @@ class Shard(msgspec.Struct, frozen=True):
             part, start_ns, area = plan.segments[position], plan.starts_ns[position], plan.areas[position]
             first = plan.arrivals_before(max(from_ns, start_ns))
             first += (self.index - first) % self.of
-            end = -(-plan.areas[position + 1] // ARRIVAL_AREA)
-            for number in range(first, end, self.of):
+            end = plan.arrivals_before(plan.starts_ns[position + 1])
+            numbers: Iterable[int] = range(first, end, self.of)
+            for number in numbers if plan.share is None else map(plan.share.number, numbers):
                 yield start_ns + part.offset_of(number * ARRIVAL_AREA - area)
 
     def arrivals_between(self, from_ns: int, to_ns: int) -> int:

@@ -145,11 +145,15 @@ class WorkflowSpec:
     stops: tuple[NodeSpec, ...] = ()
     users: Users = "auto"
     connections: Connections = "warm"
+    share: int | None = None
+    whole: LoadShape | None = None
+    """With a share: the load of the file, if it says one. `shape` is then the whole's too; `plan` is this workflow's."""
 
     @property
     def load(self) -> str:
         """The load shape in words."""
-        return self.shape.describe()
+        part = self.plan.share
+        return f"{part.weight} in {part.total} of {self.shape.describe()}" if part else self.shape.describe()
 
     @property
     def think_ns(self) -> int:

@@ -298,7 +298,11 @@ class Caller:
         return request
 
     async def _connect(self, request: Request, limits: Timeout, total_due_ns: int) -> Connection:
-        """A new connection. If there is none, the call was not sent and is counted so."""
+        """A new connection. If there is none, the call was not sent and is counted so.
+
+        Where a server closes what it has just accepted, it depends on the instant who notices it first, we or the request
+        that is written: it counts as a request that failed either way.
+        """
         engine = self._engine
         url = request.url
         allowed_ns = min(limits.connect_ns, total_due_ns - monotonic_ns())
@@ -316,7 +320,10 @@ class Caller:
                 engine.trace(failure, request.payload)
             raise failure from None
         except BaseException as error:
-            engine.exchanges.not_sent += 1
+            if isinstance(error, ExchangeFailed) and error.kind == "reset":
+                engine.exchanges.failed += 1
+            else:
+                engine.exchanges.not_sent += 1
             if engine.trace is not None and isinstance(error, ExchangeFailed):
                 engine.trace(error, request.payload)
             raise

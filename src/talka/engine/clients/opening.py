@@ -153,7 +153,8 @@ def connect_failure(url: PreparedURL, error: OSError | None) -> ExchangeFailed:
         return ExchangeFailed("refused", f"{url}: this machine has no file left for a connection; raise `ulimit -n`")
     if number == errno.EADDRNOTAVAIL:
         return ExchangeFailed("refused", f"{url}: this machine has no free port left, or the address is not reachable")
-    kind = "timeout" if number == errno.ETIMEDOUT else "refused"
+    kinds = {errno.ETIMEDOUT: "timeout", errno.ECONNRESET: "reset"}  # the latter was accepted, and dropped at once
+    kind = "refused" if number is None else kinds.get(number, "refused")
     reason = "it has no address" if error is None else reason_of(error)
     return ExchangeFailed(kind, f"{url}: cannot connect to {url.host} port {url.port}: {reason}")
 
