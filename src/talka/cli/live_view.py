@@ -3,7 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from talka.cli.live_counts import PERCENTS, Counts, Histograms, Judge, Key, RecentRates, finished, reported_ns
+from talka.cli.live_counts import (
+    PERCENTS,
+    Counts,
+    Histograms,
+    Judge,
+    Key,
+    RecentRates,
+    Trends,
+    errors_over_time,
+    finished,
+    reported_ns,
+    rows_of_calls,
+)
 from talka.cli.live_layout import (
     Line,
     Part,
@@ -39,6 +51,7 @@ from talka.report.text import (
 )
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.windows import WINDOW_NS
+from talka.work.failures import of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
 from talka.work.specs import Outlined
 from talka.work.thresholds import Verdict
@@ -62,8 +75,11 @@ STATE_STYLES: Final[dict[TaskState, Style]] = {
     TaskState.CANCELLED: "yellow",
     TaskState.SKIPPED: "yellow",
 }
+TREND: Final = "p99 LAST MINUTE"
+KINDS_SHOWN: Final = 3
+"""Kinds of errors that have a line of their own over time."""
 # The least important first: what narrow terminals go without.
-DROPPED_IN_TURN: Final = ("share", "AVERAGE", "OK", "p50")
+DROPPED_IN_TURN: Final = (TREND, "share", "AVERAGE", "OK", "p50")
 
 
 class StepRow(NamedTuple):
@@ -76,6 +92,8 @@ class StepRow(NamedTuple):
     is_running: bool
     key: Key
     parts: tuple[Histogram, ...]
+    trend: str = ""
+    """Its p99 over the last minute."""
 
 
 class Lag(NamedTuple):
@@ -100,6 +118,7 @@ class Composer:
         self._histograms = Histograms()
         self._judge = Judge(self._histograms)
         self._lags: dict[int, Lag] = {}
+        self._trends: dict[str, Trends] = {}
         self._stretches: dict[int, tuple[int, float | None]] = {}
         self._wide_s = 0
         self._room: dict[str, int] = {}
@@ -127,8 +146,11 @@ class Composer:
 
     def _look(self, job: LoadJob, now: int, counts: Mapping[str, Counts]) -> None:
         for name, run in job.workflows.items():
+            self._trends.setdefault(name, Trends()).look(run.timeline)
             if run.origin_ns and run.state not in ENDED:
                 seen = {step: finished(parts) for step, parts in counts[name].steps.items()}
+                for step, calls in rows_of_calls(counts[name]).items():
+                    seen |= {f"{step}/{call}": finished(parts) for call, parts in calls.items()}
                 rates = self._rates.setdefault(name, RecentRates(run.origin_ns))
                 rates.look(reported_ns(run, now), seen | {"": counts[name].started})
 
@@ -170,6 +192,8 @@ class Composer:
         if known:
             latest = "-" if times[-1] is None else time_text(times[-1])
             rows.append(spark_line(width, "p99", latest, time_text(max(known)), sparkline(times)))
+        for kind, per_s in errors_over_time(self._trends.values())[:KINDS_SHOWN]:
+            rows.append(spark_line(width, kind, rate_text(per_s[-1]), rate_text(max(per_s)), sparkline(per_s)))
         return Section(5, min(1, len(rows)), len(rows), lambda room: rows[:room])
 
     def _last_minute(self, job: LoadJob, wide_s: int) -> tuple[list[float], list[float | None]]:
@@ -249,6 +273,11 @@ class Composer:
             facts.append(f"  {counted_text(counts.iterations, 'iteration')}")
         if counts.dropped:
             facts.append((f"  {counts.dropped:,} dropped", "yellow"))
+        failures = worse(
+            of_requests(counts.exchanges), of_steps(part for parts in counts.steps.values() for part in parts)
+        )
+        if failures.failed:
+            facts.append((f"  failed {share_text(failures.failed, failures.ended)}", "red"))
         return facts
 
     # Steps.
@@ -257,7 +286,8 @@ class Composer:
         rows = []
         for name, run in job.workflows.items():
             found = counts[name]
-            elapsed_s = run.elapsed_ns(now) / SECOND
+            span_s = run.span_ns(now) / SECOND
+            calls = rows_of_calls(found)
             tallies = {step: found.steps.get(step, []) for step in (*self._steps.get(name, ()), *found.steps)}
             # What is not measured has no place here, unless it fails.
             tallies |= {action: parts for action, parts in found.actions.items() if any(part.failed for part in parts)}
@@ -269,12 +299,26 @@ class Composer:
                         ok=sum(part.ok for part in parts),
                         failed=sum(part.failed for part in parts),
                         rate=self._rates[name].of(step) if is_running and step in found.steps else None,
-                        average=finished(parts) / elapsed_s if elapsed_s else 0.0,
+                        average=finished(parts) / span_s if span_s else 0.0,
                         is_running=is_running,
                         key=(name, step, "response_time"),
                         parts=tuple(part.response_time for part in parts),
+                        trend=sparkline(self._trends[name].p99_ms(step)),
                     )
                 )
+                for call, counted in calls.get(step, {}).items():
+                    rows.append(
+                        StepRow(
+                            name=f"└ {call}",
+                            ok=sum(part.ok for part in counted),
+                            failed=sum(part.failed for part in counted),
+                            rate=self._rates[name].of(f"{step}/{call}") if is_running else None,
+                            average=finished(counted) / span_s if span_s else 0.0,
+                            is_running=is_running,
+                            key=(name, step, "response_time", call),
+                            parts=tuple(part.response_time for part in counted),
+                        )
+                    )
         return rows
 
     def _table(self, rows: list[StepRow], width: int) -> Section:
@@ -288,7 +332,8 @@ class Composer:
             for name, text in [(name, text) for row in cells for name, text in row.items()]:
                 self._room[name] = max(self._room.get(name, 0), len(text), len(title_of(name)))
             names = min(room_for(["STEP", *(row.name for row in shown)], width), max(width // 3, NAME_COLUMNS))
-            kept = list(cells[0]) if cells else []
+            has_trend = any(row.trend for row in shown)
+            kept = [name for name in cells[0] if name != TREND or has_trend] if cells else []
             for name in DROPPED_IN_TURN:
                 # Names are rather cut than a percentile left out.
                 need = min(names, NAME_COLUMNS) if name == "p50" else names
@@ -317,7 +362,8 @@ class Composer:
             "share": share_text(row.failed, done) if row.failed else "",
         }
         times = self._times(row)
-        return cells | {f"p{percent}": text for percent, text in zip(PERCENTS, times, strict=True)}
+        cells |= {f"p{percent}": text for percent, text in zip(PERCENTS, times, strict=True)}
+        return {**cells, TREND: row.trend}
 
     def _times(self, row: StepRow) -> list[str]:
         if not any(part.count for part in row.parts):
