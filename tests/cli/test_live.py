@@ -676,6 +676,7 @@ class Stream:
     [
         ("auto", True, {"TERM": "xterm"}, True),
         ("full", True, {"TERM": "xterm", "NO_COLOR": "1"}, True),
+        ("auto", True, {"TERM": "xterm", "NO_COLOR": "1"}, True),
         ("auto", True, {"TERM": "dumb"}, False),
         ("auto", True, {}, False),
         ("auto", True, {"TERM": "xterm", "CI": "true"}, False),

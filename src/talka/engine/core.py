@@ -89,6 +89,7 @@ class Core:
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
         self._has_been_stopped = False
+        self._ends_at_once = False
         self._stage: Stage | None = None
         self._sequence = 0
         self._acknowledged = asyncio.Event()
@@ -142,7 +143,9 @@ class Core:
         executor = self._executor = stage.executor(
             arm.shard, grace_ns=arm.settings.grace_ns, iterations_done=arm.iterations_done
         )
-        if self._has_been_stopped:
+        if self._ends_at_once:
+            executor.end_at_once()
+        elif self._has_been_stopped:
             executor.stop()
         recorder.start(go.start_at_ns, go.job_origin_ns)
         self._started_at_ns = go.start_at_ns
@@ -156,8 +159,11 @@ class Core:
             probing.cancel()
             await asyncio.gather(reporting, probing, return_exceptions=True)
         ended_at_ns = monotonic_ns()
-        await stage.tear_down(arm.settings.grace_ns)
-        provided, failure = await stage.provided()
+        provided: dict[str, bytes] = {}
+        failure: str | None = None
+        if not self._ends_at_once:  # nobody waits for more than the counts
+            await stage.tear_down(arm.settings.grace_ns)
+            provided, failure = await stage.provided()
         recorder.finish()
         while len(recorder.log.open_windows()) > WINDOWS_PER_REPORT:
             # An owner that was slow to acknowledge gets what is left piece by piece.
@@ -277,10 +283,13 @@ class Core:
                         if sequence == self._sequence and self._recorder is not None:
                             self._recorder.log.acknowledge(self._sent_windows)
                             self._acknowledged.set()
-                    case Stop():
+                    case Stop(at_once=at_once):
                         # It may arrive together with Go, before there is anything to stop.
                         self._has_been_stopped = True
-                        if self._executor is not None:
+                        self._ends_at_once |= at_once
+                        if self._executor is not None and at_once:
+                            self._executor.end_at_once()
+                        elif self._executor is not None:
                             self._executor.stop()
                     case Arm() | Go() as message:
                         self._inbox.put_nowait(message)

@@ -101,6 +101,13 @@ class Executor:
         self._iterations.is_stopping = True
         self._stopped.set()
 
+    def end_at_once(self) -> None:
+        """What is under way is interrupted, whatever is left of the grace period."""
+        self._grace_ns = 0
+        self.stop()
+        for task in list(self._under_way):
+            task.cancel()
+
     def _used_up(self, text: str) -> None:
         self.note = text
         self.stop()
