@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from talka.cli.demo import own_command
+
 FIVE = ["--iterations", "5", "--ui", "none"]
 LIMIT_S = 60
 
@@ -326,3 +328,20 @@ def test_summary_shows_the_times_that_are_asked_for(talka, server) -> None:
     assert done.returncode == 0, done.stderr
     (head,) = [line for line in done.stdout.splitlines() if "p75" in line]
     assert head.split() == ["p75", "max"]
+
+
+def test_demo_says_what_to_type_where_the_shell_does_not_know_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / ".venv" / "bin" / "talka"
+    command.parent.mkdir(parents=True)
+    command.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(command), "demo"])
+    monkeypatch.chdir(tmp_path)
+
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert own_command() == ".venv/bin/talka"
+    monkeypatch.setenv("PATH", f"{command.parent}:/usr/bin:/bin")
+    assert own_command() == "talka"
+    monkeypatch.setattr(sys, "argv", ["/somewhere/talka/__main__.py", "demo"])
+    assert own_command() == "talka"
