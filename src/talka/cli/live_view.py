@@ -25,6 +25,7 @@ from talka.cli.live_layout import (
 from talka.control.load_job import ENDED, LoadJob, WorkflowRun
 from talka.control.shard_run import LostShard
 from talka.report.document import BUSY_CPU, BUSY_FROM_NS, LATE_START_MS
+from talka.report.summary import FrequentError, frequent_errors
 from talka.report.text import (
     columns,
     counted_text,
@@ -48,6 +49,7 @@ WIDEST: Final = 140
 """Beyond, the eye loses the row."""
 SPARK_AT: Final = 36
 """Columns before a sparkline."""
+ERRORS_SHOWN: Final = 5
 NAME_COLUMNS: Final = 12
 """A name gets at least so many before columns of numbers are left out for it."""
 
@@ -105,6 +107,7 @@ class Composer:
             self._sparks(job, width),
             self._workflows(job, now, counts, width),
             self._table(self._rows(job, now, counts), width),
+            self._errors(counts, width),
             self._checks(job, counts, width),
             self._thresholds(job, now, counts, width),
             self._generator(job, width),
@@ -312,6 +315,23 @@ class Composer:
         merged = self._histograms.get(row.key)
         # Without one its turn is still to come.
         return ["…" for _ in PERCENTS] if merged is None else [time_text(time / 1000) for time in merged.percentiles]
+
+    # Errors.
+
+    def _errors(self, counts: Mapping[str, Counts], width: int) -> Section:
+        tallies = [
+            part
+            for found in counts.values()
+            for parts in (*found.steps.values(), *found.actions.values())
+            for part in parts
+            if part.errors
+        ]
+        errors = frequent_errors(tallies)
+
+        def line(error: FrequentError) -> Line:
+            return styled(width, (f"{error.times:>9,}", "red"), f"  {error.cause}")
+
+        return titled("ERRORS", 3, errors[:ERRORS_SHOWN], width, lambda error: (-error.times,), line)
 
     # Verdicts.
 
