@@ -26,6 +26,7 @@ from talka.engine.prepare import prepare
 from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.ids import new_job_id
+from talka.nodes.machine import machine_between, reading
 from talka.report.document import Meta, ResultDocument, build
 from talka.version import VERSION
 from talka.wire.shards import (
@@ -127,6 +128,7 @@ class LocalJob:
     ) -> ResultDocument:
         raise_descriptor_limit(self.spec)
         started_at = utc_now()
+        before = reading()
         runner = LocalRunner(self.spec, on_progress, progress_every_ns)
         with signals_to(runner.interrupt) if handle_signals else contextlib.nullcontext():
             job = await runner.run()
@@ -139,6 +141,7 @@ class LocalJob:
                 started_at=started_at.isoformat(timespec="milliseconds"),
                 version=VERSION,
                 allow_partial=self.options.allow_partial,
+                machine=machine_between(before, reading()),
             ),
         )
 
