@@ -35,7 +35,8 @@ from talka.cli.live_layout import (
     styled,
 )
 from talka.cli.live_view import Composer
-from talka.control.load_job import Effect, LoadJob, Send, StartCore
+from talka.control.core_effects import Effect, Send, StartCore
+from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
 from talka.report.text import columns
 from talka.stats.histogram import Histogram

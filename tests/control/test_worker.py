@@ -11,10 +11,10 @@ import pytest
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import worker_tasks
+from talka.control.core_effects import KillCore, Send, StartCore
 from talka.control.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.job_fences import IDLE_LIMIT_NS, JOBS_LIMIT
-from talka.control.load_job import KillCore, Send, StartCore
 from talka.control.speech import Speak
 from talka.control.worker import WAITING_LIMIT, Worker
 from talka.control.worker_bundles import FETCHES_LIMIT, KEPT_LIMIT

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.load_job import Effect, JobEnded, KillCore, LoadJob, Send, StartCore
+from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
 from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, failures_of, read
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load_job import LoadJob, StartCore
+from talka.control.core_effects import StartCore
+from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
 from talka.report.document import (
     Check,
@@ -28,7 +29,7 @@ from talka.report.document import (
     Totals,
     Workflow,
 )
-from talka.report.plan import plan_text
+from talka.report.plan import plan_document, plan_text
 from talka.report.summary import BadStats, parse_stats, progress_line, summary
 from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_text, share_text, time_text
 from talka.stats import hdr
@@ -792,9 +793,19 @@ def test_the_split_heeds_priority_and_what_can_be_used() -> None:
     assert cores(loaded(ConstantVUs(80, "1m"), "low")).startswith("2 of 8 (priority low), 40 VUs each")
     assert cores(loaded(ConstantVUs(1, "1m"))) == "1 of 8 (priority auto), 1 VU"
     exclusive = loaded(ConstantVUs(80, "1m"), "exclusive")
-    assert (
-        cores(exclusive, *specs_of(Browse)) == "waits until others have left it enough of the 8 cores (priority auto)"
-    )
+    assert cores(exclusive, *specs_of(Browse)) == "waits until the exclusive workflow has left it the 8 cores"
+
+
+def test_the_plan_says_who_shares_a_core() -> None:
+    specs = specs_of(Browse, Checkout, Seed)
+    (seed,) = plan_document([loaded(ConstantVUs(8, "1m"))], 1).workflows
+    assert seed.shares_cores_with == []
+
+    text, document = plan_text(specs, 1), plan_document(specs, 1)
+
+    assert fields_of(text, "Browse")["cores"][0].endswith("; shared with Seed")
+    shared = {workflow.name: workflow.shares_cores_with for workflow in document.workflows}
+    assert shared == {"Browse": ["Seed"], "Seed": ["Browse"], "Checkout": []}, "Checkout starts after Seed"
 
 
 def test_a_workflow_without_a_file_has_no_place() -> None:

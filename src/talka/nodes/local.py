@@ -15,7 +15,9 @@ import msgspec
 import psutil
 
 from talka.clock import SECOND, monotonic_ns, utc_now
-from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.allocation import Seat, claim_of, planned
+from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import JobSpec, LoadJob
 from talka.control.planning_load import Overrides, plan_load_job, with_overrides
 from talka.engine import native
 from talka.engine.feeds import load_feeds
@@ -183,8 +185,8 @@ class LocalRunner:
     async def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm):
-                    await self._supervisor.start(core, arm)
+                case StartCore(core=core, arm=arm, process=process):
+                    await self._supervisor.start(core, arm, process)
                 case Send(core=core, message=message):
                     self._supervisor.send(core, message)
                 case KillCore(core=core):
@@ -261,14 +263,24 @@ def raise_descriptor_limit(spec: JobSpec) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
             hard = soft  # some systems name a limit they do not grant
+    waiting = [workflow.name for workflow in spec.workflows if workflow.depends_on]
+    claims = [claim_of(one.name, one.plan, one.priority, one.is_test, spec.cores) for one in spec.workflows]
+    seats = planned(claims, waiting, spec.cores)
+    users: dict[tuple[Seat, bool], int] = {}
     for workflow in spec.workflows:
-        shards = workflow.plan.split(workflow.plan.shards_for(spec.cores if workflow.is_test else 1))
-        most = max(shard.vus for shard in shards)
-        if most + SPARE_DESCRIPTORS > hard:
-            raise TooManyUsers(
-                f"{workflow.name} wants {most} virtual users in one core process, which may open {hard} files: "
-                "raise the limit (ulimit -n), or use fewer virtual users or more cores"
-            )
+        # One that waits for an exclusive workflow gets at least one core then, and that is looked at here.
+        own = seats[workflow.name] or (("", 0),)
+        most = max(shard.vus for shard in workflow.plan.split(len(own)))
+        for seat in own:
+            key = (seat, bool(seats[workflow.name]) and not workflow.depends_on)
+            # Those that start at once may share a core; of others only each by itself is known.
+            users[key] = users.get(key, 0) + most if key[1] else most
+            if users[key] + SPARE_DESCRIPTORS > hard:
+                raise TooManyUsers(
+                    f"{workflow.name} wants {most} virtual users in one core process, which may open {hard} files"
+                    + (f" and has {users[key] - most} of other workflows" if users[key] > most else "")
+                    + ": raise the limit (ulimit -n), or use fewer virtual users or more cores"
+                )
 
 
 @contextlib.contextmanager

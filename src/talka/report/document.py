@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from talka.control.load_job import LoadJob, WorkflowRun
-from talka.control.shard_run import LostShard
+from talka.control.shard_run import Attempt, LostShard
 from talka.errors import Invalid
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
-from talka.stats.tally import CheckTally, MetricTally, Sample, StepTally, Tally, add_counts
+from talka.stats.tally import CheckTally, GeneratorTally, MetricTally, Sample, StepTally, Tally, add_counts
 from talka.stats.windows import Span, StepWindow, Timeline
 from talka.work.failures import Failures, of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
@@ -196,6 +196,8 @@ class Workflow(msgspec.Struct, frozen=True):
     timeline: list[StepRow] = []
     """By step and stretch of time; empty in results that have none."""
     interrupted_iterations: int = 0
+    shares_cores_with: list[str] = []
+    """Workflows with shards on one of its cores at the same time: there were fewer cores than workflows."""
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -238,6 +240,9 @@ class CoreHealth(msgspec.Struct, frozen=True):
     start_lag_p99_ms: float | None
     loop_lag_p99_ms: float | None
     max_rss_bytes: int
+    process: str = ""
+    """CPU, loop lag and memory are of the whole process: rows that name the same one tell the same. Its number, after that
+    of its worker on a cluster; empty where a row is of several."""
 
 
 class Generator(msgspec.Struct, frozen=True):
@@ -409,6 +414,7 @@ def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined) -> Workflow:
         mean_vus=mean_vus(run.spec.plan, round(elapsed_s * SECOND)),
         timeline=step_rows(run.timeline),
         interrupted_iterations=tally.interrupted_iterations,
+        shares_cores_with=list(run.shares_with),
     )
 
 
@@ -670,9 +676,7 @@ def start_skew_ms(job: LoadJob) -> float:
 
 
 def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
-    healths = [
-        attempt.tally.generator for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts
-    ]
+    healths = [attempt.tally.generator for attempt in attempts_of(job)]
     cores = [
         CoreHealth(
             workflow=name,
@@ -682,6 +686,7 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
             start_lag_p99_ms=health.start_lag.percentile(99) / 1000 if health.start_lag.count else None,
             loop_lag_p99_ms=health.loop_lag.percentile(99) / 1000 if health.loop_lag.count else None,
             max_rss_bytes=health.max_rss_bytes,
+            process=process_of(attempt),
         )
         for name, run in job.workflows.items()
         for shard in run.shards
@@ -700,7 +705,7 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
         version=version,
         cpu=busiest,
         start_lag_ms=times_of(tally.generator.start_lag),
-        loop_lag_ms=times_of(tally.generator.loop_lag),
+        loop_lag_ms=times_of(loop_lag_of(job)),
         saturated=is_busy or is_late,
         cores=cores,
         driver=", ".join(sorted({driver for _, _, driver in engines if driver})),
@@ -718,10 +723,50 @@ def failures_of(document: ResultDocument) -> Failures:
     )
 
 
+def process_of(attempt: Attempt) -> str:
+    number = attempt.tally.generator.process
+    if number < 1:
+        return ""
+    return f"{attempt.place}/{number}" if attempt.place else str(number)
+
+
+def loop_lag_of(job: LoadJob) -> Histogram:
+    """Of every core process once: shards that share one have all measured the same lag."""
+    longest: dict[str, GeneratorTally] = {}
+    rest: list[GeneratorTally] = []
+    for attempt in attempts_of(job):
+        health, process = attempt.tally.generator, process_of(attempt)
+        if not process:
+            rest.append(health)
+        elif process not in longest or health.wall_ns > longest[process].wall_ns:
+            longest[process] = health
+    whole = Histogram()
+    for health in [*longest.values(), *rest]:
+        whole.merge(health.loop_lag)
+    return whole
+
+
+def attempts_of(job: LoadJob) -> list[Attempt]:
+    return [attempt for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts]
+
+
+def sharing_text(job: LoadJob) -> str:
+    """Who shared cores with whom, each set of them once; empty where nobody did."""
+    sets: list[str] = []
+    for name, run in job.workflows.items():
+        together = [other for other in job.workflows if other == name or other in run.shares_with]
+        if run.shares_with and together[0] == name:
+            sets.append(f"{', '.join(together[:-1])} and {together[-1]}")
+    if not sets:
+        return ""
+    return f"there were fewer cores ({job.cores}) than workflows, so that some shared one: {'; '.join(sets)}"
+
+
 def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -> list[str]:
     found = [announcement for spec in specs for announcement in spec.announcements]
     found += [f"{name}: {run.failure}" for name, run in job.workflows.items() if run.failure]
     found += [f"{name}: {note}" for name, run in job.workflows.items() for note in run.notes]
+    found += [text for text in [sharing_text(job)] if text]
     for lost in job.lost:
         missing = f"{lost.arrivals_missing} arrivals" if lost.arrivals_missing else f"{lost.vus_missing} VUs"
         found.append(

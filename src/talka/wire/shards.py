@@ -3,6 +3,9 @@
 Owner: Arm, then Go, then an Ack for every report, Stop when it must end early. Core: Hello, then Armed or Refused,
 then reports: any number of StepTotals and MetricTotals, and one Totals that closes them. Totals are cumulative, so the latest wins;
 windows are sent until they are acknowledged. A core sends its next report when the last one was acknowledged.
+
+A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
+its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is over.
 """
 
 from hashlib import sha256
@@ -23,6 +26,7 @@ RECEIVED_LIMIT_BYTES: Final = 3 * VALUE_LIMIT_BYTES
 HEADERS_LIMIT: Final = 100
 BODY_LIMIT_BYTES: Final = 512 * 1024
 """Of the request of a URL without a file: it travels in the frame that arms a core."""
+ATTEMPT_BYTES: Final = 8
 WINDOWS_PER_REPORT: Final = 40
 """Forty of the widest windows there can be fit a frame."""
 
@@ -242,6 +246,17 @@ _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, 
 
 class BadMessage(Untrusted):
     """Bytes that are no message of this conversation."""
+
+
+def enveloped(attempt: int, content: bytes = b"") -> bytes:
+    return attempt.to_bytes(ATTEMPT_BYTES, "big") + content
+
+
+def opened(frame: bytes) -> tuple[int, bytes]:
+    """The attempt that is spoken of or speaks, and what is said."""
+    if len(frame) < ATTEMPT_BYTES:
+        raise BadMessage(f"a frame of {len(frame)} bytes names no attempt: its number alone has {ATTEMPT_BYTES}")
+    return int.from_bytes(frame[:ATTEMPT_BYTES], "big"), frame[ATTEMPT_BYTES:]
 
 
 def engines_of(*told: str) -> str:
