@@ -417,6 +417,25 @@ def test_late_windows_of_another_core_are_counted_in() -> None:
     assert drive.row("p99").split()[1] == "9.00"
 
 
+def test_errors_are_listed_the_most_frequent_first_with_their_causes() -> None:
+    step = ran([5], failed=2)
+    for number in range(7):
+        step.fail(Sample(number, "refused", "http://127.0.0.1:9/: cannot connect to 127.0.0.1 port 9"))
+    drive = Drive(workflow()).arm().at(4).report(counted({"get": step}))
+
+    lines = drive.text().splitlines()
+
+    at = lines.index("ERRORS")
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [
+        ["7", "refused", "by", "127.0.0.1:9"],
+        ["2", "status", "503", "from", "shop.test"],
+    ]
+
+
+def test_without_errors_there_is_no_list_of_them() -> None:
+    assert "ERRORS" not in Drive(workflow()).arm().at(4).report(counted({"get": ran([5])})).text()
+
+
 def test_checks_show_how_many_passed_or_failed() -> None:
     drive = Drive(workflow()).arm().at(2)
     checks = {"paid": CheckTally(passed=9), "sent": CheckTally(passed=1, failed=3)}
@@ -786,6 +805,7 @@ class Stream:
     [
         ("auto", True, {"TERM": "xterm"}, True),
         ("full", True, {"TERM": "xterm", "NO_COLOR": "1"}, True),
+        ("auto", True, {"TERM": "xterm", "NO_COLOR": "1"}, True),
         ("auto", True, {"TERM": "dumb"}, False),
         ("auto", True, {}, False),
         ("auto", True, {"TERM": "xterm", "CI": "true"}, False),

@@ -31,7 +31,7 @@ from talka.report.document import (
     Workflow,
 )
 from talka.report.plan import plan_document, plan_text
-from talka.report.summary import BadStats, parse_stats, progress_line, summary
+from talka.report.summary import BadStats, frequent_errors, parse_stats, progress_line, summary
 from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_text, share_text, time_text
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
@@ -166,6 +166,7 @@ GOLDEN = """\
 ✗ COMPLETED, THRESHOLD CROSSED  shop.py  (exit code 4)
   20 VUs for 10s · ran 10.0 s on 2 cores · started 2026-11-15T12:00:00+00:00
   At least one threshold was crossed.
+  Most frequent error: status 503 from shop.test × 50.
 
 THRESHOLDS
   ✓ response_time.p99 < 250ms  120 ms
@@ -972,7 +973,28 @@ def test_progress_is_one_line_of_what_was_counted_so_far() -> None:
     line = progress_line(job, now)
     assert line == (
         "  12s  active 50 VUs  4,000 requests  336/s  failed 0.03 %  p50 23.0 ms  p99 41.0 ms  arming Other"
+        "  mostly status 503 × 1"
     )
+    assert "  4,000 requests  now 512/s, on average 336/s  failed" in progress_line(job, now, 512.0)
+    job.on_exit(now, cores["Slow"], "was killed by SIGKILL")
+    assert "  lost 1 core, the last one was killed by SIGKILL  mostly" in progress_line(job, now)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample", "cause"),
+    [
+        ("refused", "http://127.0.0.1:9/x: cannot connect to 127.0.0.1 port 9", "refused by 127.0.0.1:9"),
+        ("refused", "http://shop/: this machine has no file left for a connection", "refused"),
+        ("reset", "GET https://[::1]:8443/: the connection broke", "reset by [::1]:8443"),
+        ("timeout", "GET http://shop.test/pay?a=b: no answer within 10 s", "timeout at shop.test"),
+        ("status", "GET http://shop.test/pay answered 503", "status 503 from shop.test"),
+        ("exception", "KeyError: 'a'", "exception"),
+    ],
+)
+def test_an_error_is_told_with_whoever_caused_it(kind: str, sample: str, cause: str) -> None:
+    step = a_step(errors={"other": 1, kind: 7}, samples=[ErrorSample(0.0, kind, sample)])
+
+    assert frequent_errors([step])[0] == (kind, 7, cause)
 
 
 def test_progress_at_the_very_start_has_nothing_to_divide_by() -> None:

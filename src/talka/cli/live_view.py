@@ -38,6 +38,7 @@ from talka.control.load_job import ENDED, LoadJob, WorkflowRun
 from talka.control.shard_run import Attempt, LostShard
 from talka.report.generator import LATE_US, cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.report.generator import Verdict as Upkeep
+from talka.report.summary import FrequentError, frequent_errors
 from talka.report.text import (
     columns,
     counted_text,
@@ -62,6 +63,7 @@ WIDEST: Final = 140
 """Beyond, the eye loses the row."""
 SPARK_AT: Final = 36
 """Columns before a sparkline."""
+ERRORS_SHOWN: Final = 5
 LOOK_AGAIN: Final = 1.1
 """As many times more starts make it worth to merge response times again."""
 NAME_COLUMNS: Final = 12
@@ -137,6 +139,7 @@ class Composer:
             self._sparks(job, width),
             self._workflows(job, now, counts, width),
             self._table(self._rows(job, now, counts), width),
+            self._errors(counts, width),
             self._checks(job, counts, width),
             self._thresholds(job, now, counts, width),
             self._generator(job, width),
@@ -371,6 +374,23 @@ class Composer:
         merged = self._histograms.get(row.key)
         # Without one its turn is still to come.
         return ["…" for _ in PERCENTS] if merged is None else [time_text(time / 1000) for time in merged.percentiles]
+
+    # Errors.
+
+    def _errors(self, counts: Mapping[str, Counts], width: int) -> Section:
+        tallies = [
+            part
+            for found in counts.values()
+            for parts in (*found.steps.values(), *found.actions.values())
+            for part in parts
+            if part.errors
+        ]
+        errors = frequent_errors(tallies)
+
+        def line(error: FrequentError) -> Line:
+            return styled(width, (f"{error.times:>9,}", "red"), f"  {error.cause}")
+
+        return titled("ERRORS", 3, errors[:ERRORS_SHOWN], width, lambda error: (-error.times,), line)
 
     # Verdicts.
 

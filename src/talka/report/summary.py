@@ -1,8 +1,8 @@
 """Plain text for terminals, files and CI logs: the end of a job, and a line of progress while it runs."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from talka.control.load_job import LoadJob
 from talka.errors import Invalid
@@ -56,6 +56,9 @@ STATS: Final = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p99.9":
 OTHER_STATS: Final = ("min", "mean", "stdev", "max")
 PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(\.[0-9]{1,4})?|100)")
 STATS_LIMIT: Final = 12
+ADDRESS: Final = re.compile(r"https?://((?:\[[^\]]+\]|[^/\s?#:\[]+)(?::[0-9]+)?)")
+STATUS: Final = re.compile(r"answered ([0-9]{3})")
+CAUSE_CHARACTERS_SHOWN: Final = 60
 CELL_COLUMNS: Final = 9
 """With less room than this for each time they are no table, but a list."""
 
@@ -153,6 +156,13 @@ def show_headline(page: Page, document: ResultDocument) -> None:
         page.sentence(f"{worst.failed:,} of {counted_text(worst.ended, worst.of)} failed ({share}).", style="yellow")
     for sentence in failing_sentences(document):
         page.sentence(sentence, style="red")
+    show_cause(page, document)
+
+
+def show_cause(page: Page, document: ResultDocument) -> None:
+    """The most frequent error, where people look first."""
+    for error in frequent_errors(step for workflow in document.workflows for step in workflow.steps)[:1]:
+        page.sentence(f"Most frequent error: {error.cause} × {error.times:,}.", style="yellow")
 
 
 def failing_sentences(document: ResultDocument) -> list[str]:
@@ -506,11 +516,63 @@ def named(document: ResultDocument, items: Callable[[Workflow], Sequence[Item]])
             yield (f"{workflow.name}.{item.name}" if len(document.workflows) > 1 else item.name), item
 
 
+# Errors in a few words.
+
+
+class Told(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+class Counted(Protocol):
+    """A step that counted its errors: of a document, or of a job that runs."""
+
+    @property
+    def errors(self) -> Mapping[str, int]: ...
+    @property
+    def samples(self) -> Sequence[Told]: ...
+
+
+class FrequentError(NamedTuple):
+    kind: str
+    times: int
+    cause: str
+    """What went wrong and who did it: `refused by 127.0.0.1:9`."""
+
+
+def frequent_errors(steps: Iterable[Counted]) -> list[FrequentError]:
+    """Kinds of errors with their counts and a cause each, the most frequent first."""
+    counts: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    for step in steps:
+        for kind, count in step.errors.items():
+            counts[kind] = counts.get(kind, 0) + count
+        for sample in step.samples:
+            texts.setdefault(sample.kind, sample.text)
+    often = sorted(counts.items(), key=lambda item: -item[1])
+    return [FrequentError(kind, count, cause_text(kind, texts.get(kind, ""))) for kind, count in often]
+
+
+def cause_text(kind: str, sample: str) -> str:
+    found, answered = ADDRESS.search(sample), STATUS.search(sample)
+    if kind == "status" and answered:
+        kind = f"status {answered[1]}"
+    if found is None or "this machine" in sample:
+        return kind
+    word = "by" if kind in ("refused", "reset") else "from" if answered else "at"
+    return f"{kind} {word} {found[1]}"
+
+
 # A job that runs.
 
 
-def progress_line(job: LoadJob, now: int) -> str:
-    """How the job stands. Merges every histogram: once a second is often enough."""
+def progress_line(job: LoadJob, now: int, current_rate: float | None = None) -> str:
+    """How the job stands. Merges every histogram: once a second is often enough.
+
+    `current_rate` is of the requests since the line before; the average stands behind it.
+    """
     arming = [name for name, run in job.workflows.items() if run.state is TaskState.ASSIGNED]
     names = ", ".join(arming[:NAMES_SHOWN]) + (f" and {len(arming) - NAMES_SHOWN} more" if arming[NAMES_SHOWN:] else "")
     elapsed_s = job.elapsed_ns(now) / SECOND
@@ -521,7 +583,8 @@ def progress_line(job: LoadJob, now: int) -> str:
         elapsed_s = job.span_ns(now) / SECOND  # what rates are over
         parts.append(f"active {counted_text(job.active_vus(), 'VU')}")
         parts.append(counted_text(requests, "request"))
-        parts.append(rate_text(requests / elapsed_s if elapsed_s else 0.0))
+        average = rate_text(requests / elapsed_s if elapsed_s else 0.0)
+        parts.append(average if current_rate is None else f"now {rate_text(current_rate)}, on average {average}")
         parts.append(f"failed {share_text(worst.failed, worst.ended)}")
         times = Histogram()
         for step in tally.steps.values():
@@ -530,4 +593,13 @@ def progress_line(job: LoadJob, now: int) -> str:
             parts += [f"p{percent} {time_text(times.percentile(percent) / 1000)}" for percent in (50, 99)]
     if arming:
         parts.append(f"arming {names}")
+    if lost := job.lost:
+        parts.append(
+            f"lost {counted_text(len(lost), 'core')}, the last one {cut(lost[-1].cause, CAUSE_CHARACTERS_SHOWN)}"
+        )
+    tallies = [attempt.tally for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts]
+    for error in frequent_errors(
+        step for tally in tallies for step in (*tally.steps.values(), *tally.actions.values())
+    )[:1]:
+        parts.append(f"mostly {error.cause} × {error.times:,}")
     return "  ".join(parts)
