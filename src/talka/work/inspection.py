@@ -32,6 +32,7 @@ from talka.work.dsl import (
 from talka.work.durations import parse_duration
 from talka.work.feeds import Between, Feed, pause_of
 from talka.work.graph import Cycle, ancestors_of, layers_of
+from talka.work.once import with_once
 from talka.work.responses import Response
 from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
 from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSpec, WorkflowSpec, default_timeout_ns
@@ -81,7 +82,7 @@ class Reader:
         self.match_states(by_name, waits_for)
         if self.problems:
             raise BadWorkflows(self.problems)
-        return tuple(spec for spec in specs if spec is not None)
+        return with_once(spec for spec in specs if spec is not None)
 
     def complain(
         self,
@@ -186,7 +187,7 @@ class Reader:
         if not runs and not states:
             self.complain(f"{workflow.__name__} has no steps: decorate a method with @step()", workflow)
         nodes = {name: self.node(workflow, found, runs) for name, found in runs.items()}
-        once = [self.node(workflow, found, {}) for found in hooks.values()]
+        once = [(self.node(workflow, found, {}), found.once) for found in hooks.values()]
         layers = self.layers(workflow, nodes)
         # Rules that name a step with a problem of its own are not wrong for that.
         known = names_for_thresholds(nodes.values()) if len(self.problems) == problems_before else {}
@@ -221,8 +222,10 @@ class Reader:
             provides=provides,
             uses=uses,
             announcements=announcements_of(workflow, nodes.values()),
-            setups=tuple(node for node in once if node.kind == "setup"),
-            teardowns=tuple(node for node in once if node.kind == "teardown"),
+            setups=tuple(node for node, for_job in once if node.kind == "setup" and not for_job),
+            teardowns=tuple(node for node, for_job in once if node.kind == "teardown" and not for_job),
+            once_before=tuple(node for node, for_job in once if node.kind == "setup" and for_job),
+            once_after=tuple(node for node, for_job in once if node.kind == "teardown" and for_job),
             feeds=feeds_of(workflow),
             think=think,
             driver=typing.cast(Driver, driver),

@@ -140,6 +140,11 @@ class WorkflowSpec:
     feeds: Mapping[str, Feed] = field(default_factory=dict)
     think: Between | None = None
     driver: Driver = "auto"
+    once_before: tuple[NodeSpec, ...] = ()
+    """Setups that run once for the job: see `work/once.py`, which makes a workflow of them. `once_after` likewise."""
+    once_after: tuple[NodeSpec, ...] = ()
+    is_teardown: bool = False
+    """It cleans up after those it depends on, whatever became of them."""
 
     @property
     def load(self) -> str:
