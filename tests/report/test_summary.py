@@ -378,6 +378,15 @@ def test_actions_that_made_calls_are_shown_with_their_times() -> None:
     assert "not measured" not in text
 
 
+def test_errors_of_calls_are_told_where_the_method_itself_does_not_fail_by_them() -> None:
+    sample = ErrorSample(0.3, "status", "GET /x answered 500")
+    sweep = a_call("sweep", errors={"status": 2, "timeout": 1}, samples=[sample])
+    tidy = a_step("tidy", measured=False, histogram="x", calls=[sweep], errors={"timeout": 1})
+    shop = a_step("shop", failed=2, errors={"status": 2}, calls=[sweep])
+    text = summary(a_document(workflows=[a_workflow(steps=[shop, tidy])]))
+    assert "  status  4\n    0.3 s  tidy: GET /x answered 500\n" in text and "  timeout  1\n" in text
+
+
 def test_skipped_runs_and_tags_are_told_with_a_step() -> None:
     steps = [
         a_step("home", skipped=7, tags={"kind": "page", "area": "shop"}),
