@@ -826,7 +826,9 @@ static void start_due(Driver *driver)
         if (user != NULL) {
             arrivals_pop(&driver->arrivals);
             user->due_ns = user->could_start_ns = driver->origin_ns + due_ns;
-            driver->under_way++;
+            if (++driver->under_way > driver->most_under_way) {
+                driver->most_under_way = driver->under_way;
+            }
             if (begin_open(user)) {
                 go(user);
             }

@@ -132,6 +132,7 @@ struct Driver {
     long long wanted;
     long long iterations_left; /* shared by all users; below 0: no limit */
     Py_ssize_t under_way;
+    Py_ssize_t most_under_way; /* since the last window; open model */
     char has_fresh_users;
     char renewal;
     char is_open;

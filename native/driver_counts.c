@@ -266,6 +266,7 @@ PyObject *driver_drained_window(Driver *driver)
                                       (unsigned long long)driver->dropped, driver->under_way, steps);
     if (drained != NULL) {
         driver->started = driver->iterations = driver->interrupted = driver->dropped = 0;
+        driver->most_under_way = driver->under_way;
     }
     return drained;
 }

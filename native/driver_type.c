@@ -498,8 +498,14 @@ static PyObject *driver_under_way(Driver *self, void *Py_UNUSED(closure))
     return PyLong_FromSsize_t(self->under_way);
 }
 
+static PyObject *driver_most_under_way(Driver *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(self->most_under_way);
+}
+
 static PyGetSetDef driver_getset[] = {
     {"under_way", (getter)driver_under_way, NULL, "Users that have not come to rest.", NULL},
+    {"most_under_way", (getter)driver_most_under_way, NULL, "The most of them since `drain_window`; open model.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from talka.control.core_effects import JobEnded, Send, StartCore
@@ -12,6 +13,7 @@ from talka.control.load_job import START_DELAY_NS
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire.shards import (
+    CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
     VALUE_LIMIT_BYTES,
     Ack,
@@ -452,3 +454,61 @@ def test_a_workflow_ended_when_its_core_said_and_not_when_the_word_arrived(job_o
     driven.report(1, final=True, ended_at_ns=driven.now - SECOND // 2)
 
     assert driven.job.elapsed_ns(driven.now) == 2 * SECOND + SECOND // 2
+
+
+# Context by @depends.
+
+
+def context(**values: object) -> dict[str, bytes]:
+    return {f"{CONTEXT_PREFIX}{key}": msgspec.msgpack.encode(value) for key, value in values.items()}
+
+
+def test_what_a_workflow_left_in_its_context_reaches_those_that_depend_on_it(job_of: JobOf) -> None:
+    driven = job_of({"Seed": {"is_test": False}, "Shop": {"after": {"Seed"}}, "Other": {}})
+    driven.run()
+
+    driven.finish(driven.cores("Seed")[0], provided={"token": b"t", **context(user=7)})
+
+    assert driven.arms[driven.cores("Shop")[0]].values == {"Seed": context(user=7)}, (
+        "what is provided goes by its flows"
+    )
+    assert driven.arms[driven.cores("Other")[0]].values == {}
+
+
+def test_the_lowest_shard_that_has_a_key_decides_what_dependents_find(job_of: JobOf) -> None:
+    driven = job_of({"Seed": {}, "Shop": {"after": {"Seed"}}}, cores=3)
+    driven.run()
+    driven.finish(3, provided=context(user=3, last=3))
+    driven.finish(1, provided=context(first=1))
+
+    driven.finish(2, provided=context(user=2))
+
+    assert driven.arms[driven.cores("Shop")[0]].values == {"Seed": context(user=2, last=3, first=1)}
+
+
+def test_two_parents_with_the_same_value_for_a_key_agree(job_of: JobOf) -> None:
+    driven = job_of({"A": ONE_USER, "B": ONE_USER, "Shop": {"after": {"A", "B"}}})
+    driven.run()
+
+    driven.finish(1, provided=context(limits={"a": 1, "b": 2}, mine=1))
+    driven.finish(2, provided=context(limits={"b": 2, "a": 1}))
+
+    assert driven.states["Shop"] == "assigned"
+
+
+@pytest.mark.parametrize("other", [context(user=2), {f"{CONTEXT_PREFIX}user": b"\xc1"}])
+def test_two_parents_with_different_values_for_a_key_are_an_error_that_names_it(
+    job_of: JobOf, other: dict[str, bytes]
+) -> None:
+    driven = job_of({"A": ONE_USER, "B": ONE_USER, "Shop": {"after": {"A", "B"}}})
+    driven.run()
+    driven.finish(1, provided={**context(user=1), "colour": b"red"})
+
+    driven.finish(2, provided={**other, "colour": b"blue"})
+
+    run = driven.job.workflows["Shop"]
+    assert driven.states["Shop"] == "failed" and run.refused is not None
+    assert run.failure == (
+        "A and B, on which it depends, left different values in self.context['user']: use different keys, or delete one "
+        "of them in a teardown"
+    )

@@ -177,6 +177,20 @@ async def test_every_arrival_starts_when_it_is_due(server: str, way: str, policy
     assert ran.stage.recorder.vus == 0
 
 
+@every_way
+async def test_window_in_which_users_came_shows_them_though_all_left_before_its_end(server: str, way: str) -> None:
+    async def roll(executor: Executor) -> None:
+        ends_ns = monotonic_ns() + SECOND
+        while monotonic_ns() < ends_ns:
+            await asyncio.sleep(0.005)
+            executor._recorder.roll(monotonic_ns())
+
+    # Most arrivals are in the middle of a window.
+    ran = await run(getting(f"{server}/"), way, load=ConstantRate("15/s", "1s", max_vus=50), watch=roll)
+    assert ran.tally.started == 15
+    assert [part.index for part in ran.windows if part.started and not part.vus] == []
+
+
 async def test_a_ramp_of_arrivals_is_the_same_every_way(server: str) -> None:
     ran = await same_every_way(getting(f"{server}/"), load=RampingRate([("300/s", "0.2s"), ("50/s", "0.1s")]))
     assert ran.tally.iterations == 48

@@ -22,7 +22,7 @@ from talka.engine.recorder import (
     kind_of,
 )
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, SAMPLES_KEPT, Sample
-from talka.stats.windows import WINDOW_NS, StepWindow, Window
+from talka.stats.windows import WINDOW_NS, StepWindow, Timeline, Window
 from talka.work.dsl import Workflow, action, check, metric, step
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse, NotJSON
@@ -198,6 +198,20 @@ def test_users_do_not_leave_the_windows_that_a_stalled_loop_skipped() -> None:
     of.finish()
     assert {index: window.vus for index, window in windows(of).items()} == {0: 5, 1: 5, 2: 5, 3: 5, 4: 5}
     assert windows(of)[2].response_time.count == windows(of)[2].requests == 0
+
+
+def test_sum_over_shards_does_not_dip_where_one_of_them_stalled() -> None:
+    prompt, stalled, timeline = recorder(), recorder(), Timeline()
+    prompt.vus, stalled.vus = 3, 4
+    for number in range(1, 8):
+        prompt.roll(ORIGIN_NS + number * WINDOW_NS)
+    for number in (1, 2, 6, 7):
+        stalled.roll(ORIGIN_NS + number * WINDOW_NS)
+    for one in (prompt, stalled):
+        one.finish()
+        for window in one.log.open_windows():
+            timeline.add(window)
+    assert [span.window.vus for span in timeline.spans()] == [7] * 8
 
 
 def test_very_long_stall_is_filled_only_at_its_end() -> None:

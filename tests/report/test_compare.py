@@ -368,6 +368,27 @@ def test_damaged_step_is_named_with_its_file(changes: dict[str, Any], words: str
         compare(one_step(), broken, files=("before.json", "after.json"))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"duration_s": 1e300},
+        {"timeline": [TimelineRow(0.0, 5e-324, 1, 1, 0, 1, -1.0, 1.0)]},
+        {"timeline": [TimelineRow(-1.0, 0.1, 1, 1, 0, 1, 1.0, 1.0)]},
+        {"timeline": [TimelineRow(0.0, 0.1, 1, 1, 0, 1, 1.0, 1e200)]},
+        {"generator": Generator("python", "1", 0.3, None, lags(1e99), False, [])},
+    ],
+)
+def test_numbers_that_nobody_measured_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadResult, match=r"B: a number is below 0 or beyond measure"):
+        compare(one_step("job-a"), msgspec.structs.replace(one_step("job-b"), **changes))
+
+
+def test_windows_of_no_width_have_no_rate() -> None:
+    rows = [TimelineRow(0.0, 5e-324, 1, 1, 0, 1, 1.0, 1.0), *one_step().timeline]
+    found = compare(one_step("job-a"), msgspec.structs.replace(one_step("job-b"), timeline=rows))
+    assert row_of(found, "rate").answer == "same"
+
+
 # Warnings.
 
 
@@ -579,6 +600,20 @@ def test_page_has_pictures_of_every_run_and_of_every_interval() -> None:
     assert page.count('<line class="reach run-') == 15
     assert re.search(r"<title>B p50: 60\.\d ms, 60\.\d ms to 60\.\d ms</title>", page)
     assert "B as seen from A" in page and "C as seen from A" in page
+
+
+def test_page_of_ten_runs_of_a_minute_stays_small() -> None:
+    def run(number: int) -> ResultDocument:
+        chance = random.Random(number)
+        rows = [
+            TimelineRow(
+                at / 10, 0.1, 20, 20 + chance.randrange(9), 0, 2, 20 + chance.random(), 40 + at % 37, 30.5 + at % 7
+            )
+            for at in range(600)
+        ]
+        return msgspec.structs.replace(one_step(f"job-{number}"), timeline=rows, duration_s=60.0)
+
+    assert len(page_of(*map(run, range(10))).encode()) < 200_000
 
 
 def test_charts_of_all_runs_have_the_same_axes() -> None:

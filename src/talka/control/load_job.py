@@ -18,6 +18,7 @@ from talka.stats.tally import Tally, merged
 from talka.stats.windows import Timeline, Window
 from talka.wire.jobs import AttemptResult
 from talka.wire.shards import (
+    CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
     Arm,
     Armed,
@@ -268,12 +269,31 @@ class LoadJob:
                 run.failure = "a workflow it depends on did not complete"
             elif all(state is TaskState.COMPLETED for state in before):
                 run.state = TaskState.READY
-                size = sum(len(value) for values in self.values_for(run).values() for value in values.values())
-                if size > RECEIVED_LIMIT_BYTES:
-                    text = (
-                        f"it receives {size} bytes from other workflows: at most {RECEIVED_LIMIT_BYTES} are handed on"
-                    )
+                if text := self._size_problem(run) or self._conflict(run):
                     run.refused, run.failure, run.state = Refused("setup", text), text, TaskState.FAILED
+
+    def _size_problem(self, run: ShardGroup) -> str:
+        size = sum(len(value) for values in self.values_for(run).values() for value in values.values())
+        if size <= RECEIVED_LIMIT_BYTES:
+            return ""
+        return f"it receives {size} bytes from other workflows: at most {RECEIVED_LIMIT_BYTES} are handed on"
+
+    def _conflict(self, run: ShardGroup) -> str:
+        """Why what its parents left in `self.context` cannot be put together; empty when it can."""
+        found: dict[str, tuple[str, bytes]] = {}
+        for source in self._parents(run):
+            for key, content in self.workflows[source].provided.items():
+                other, known = found.setdefault(key, (source, content))
+                if key.startswith(CONTEXT_PREFIX) and _are_different(known, content):
+                    name = key.removeprefix(CONTEXT_PREFIX)
+                    return (
+                        f"{other} and {source}, on which it depends, left different values in self.context[{name!r}]: "
+                        "use different keys, or delete one of them in a teardown"
+                    )
+        return ""
+
+    def _parents(self, run: ShardGroup) -> list[str]:
+        return [name for name in self.workflows if name in run.spec.depends_on]
 
     def _runs(self) -> Sequence[ShardGroup]:
         return list(self.workflows.values())
@@ -399,6 +419,10 @@ class LoadJob:
         for source, key in run.spec.flows:
             if key in self.workflows[source].provided:
                 values.setdefault(source, {})[key] = self.workflows[source].provided[key]
+        for source in self._parents(run):
+            for key, content in self.workflows[source].provided.items():
+                if key.startswith(CONTEXT_PREFIX):
+                    values.setdefault(source, {})[key] = content
         return values
 
     # Running.
@@ -471,6 +495,16 @@ class LoadJob:
 
 def _claim_of(spec: JobWorkflow, cores: int) -> Claim:
     return claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores)
+
+
+def _are_different(one: bytes, other: bytes) -> bool:
+    """By what they mean: dicts may have been filled in another order."""
+    if one == other:
+        return False
+    try:
+        return bool(msgspec.msgpack.decode(one) != msgspec.msgpack.decode(other))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return True
 
 
 def _at(seat: Seat) -> tuple[str, tuple[int, ...]]:

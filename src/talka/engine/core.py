@@ -95,6 +95,7 @@ class Core:
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
         self._has_been_stopped = False
+        self._ends_at_once = False
         self._stage: Stage | None = None
         self._sequence = 0
         self._acknowledged = asyncio.Event()
@@ -106,6 +107,8 @@ class Core:
         self._started_at_ns = 0
         self._reported_at_ns = 0
         self._cpu_before_ns = 0
+        self._has_dependents = False
+        self._notes: list[str] = []
 
     async def serve(self) -> None:
         """The whole conversation. Cancelled, it ends at once what is under way."""
@@ -122,10 +125,13 @@ class Core:
                 if sequence == self._sequence and self._recorder is not None:
                     self._recorder.log.acknowledge(self._sent_windows)
                     self._acknowledged.set()
-            case Stop():
+            case Stop(at_once=at_once):
                 # It may arrive together with Go, before there is anything to stop.
                 self._has_been_stopped = True
-                if self._executor is not None:
+                self._ends_at_once |= at_once
+                if self._executor is not None and at_once:
+                    self._executor.end_at_once()
+                elif self._executor is not None:
                     self._executor.stop()
             case Arm() | Go():
                 self._inbox.put_nowait(message)
@@ -149,7 +155,9 @@ class Core:
         executor = self._executor = stage.executor(
             arm.shard, grace_ns=arm.settings.grace_ns, iterations_done=arm.iterations_done
         )
-        if self._has_been_stopped:
+        if self._ends_at_once:
+            executor.end_at_once()
+        elif self._has_been_stopped:
             executor.stop()
         recorder.start(go.start_at_ns, go.job_origin_ns)
         self._started_at_ns = go.start_at_ns
@@ -163,8 +171,14 @@ class Core:
             self._line.unwatch(recorder.tally.generator.loop_lag)
             await asyncio.gather(reporting, return_exceptions=True)
         ended_at_ns = monotonic_ns()
-        await stage.tear_down(arm.settings.grace_ns)
-        provided, failure = await stage.provided()
+        provided: dict[str, bytes] = {}
+        failure: str | None = None
+        if not self._ends_at_once:  # nobody waits for more than the counts
+            await stage.tear_down(arm.settings.grace_ns)
+            provided, failure = await stage.provided()
+            if self._has_dependents:
+                context, self._notes = stage.handed_on(provided)
+                provided |= context
         recorder.finish()
         while recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT) != recorder.log.open_windows():
             # An owner that was slow to acknowledge gets what is left piece by piece.
@@ -176,7 +190,9 @@ class Core:
 
     async def _arm(self, arm: Arm) -> Stage:
         try:
-            spec = next((spec for spec in await self._line.specs(arm) if spec.name == arm.workflow), None)
+            specs = await self._line.specs(arm)
+            self._has_dependents = any(arm.workflow in spec.depends_on for spec in specs)
+            spec = next((spec for spec in specs if spec.name == arm.workflow), None)
             if spec is None:
                 raise Invalid(f"{arm.workflow} is not in the file any more")
             stage = self._stage = prepare_stage(
@@ -262,7 +278,7 @@ class Core:
                 provided=provided or {},
                 failure=failure,
                 ended_at_ns=ended_at_ns,
-                notes=self._notes() if final else [],
+                notes=self._all_notes() if final else [],
             )
         )
         await self._line.drain()
@@ -273,6 +289,8 @@ class Core:
             self._sent_counts[name, call] = row.seen
             self._line.send(StepTotals(self._sequence, name, row, measured, call))
 
-    def _notes(self) -> list[str]:
-        own = [] if self._executor is None or self._executor.note is None else [self._executor.note]
-        return own + (self._recorder.notes if self._recorder is not None else [])
+    def _all_notes(self) -> list[str]:
+        """What a reader of the result should know, though nothing failed."""
+        used_up = self._executor.note if self._executor is not None else ""
+        counted = self._recorder.notes if self._recorder is not None else []
+        return [*([used_up] if used_up else []), *counted, *self._notes]

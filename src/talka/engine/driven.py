@@ -55,6 +55,8 @@ class Driver(Protocol):
 
     @property
     def under_way(self) -> int: ...
+    @property
+    def most_under_way(self) -> int: ...
     def add(
         self, workflow: object, client: object, template: dict[str, Any] | None, iterations_left: int, /
     ) -> int: ...
@@ -145,6 +147,10 @@ class DrivenExecutor(Executor):
     def stop(self) -> None:
         super().stop()
         self._driver.stop()
+
+    def end_at_once(self) -> None:
+        super().end_at_once()
+        self._at_rest.set()  # nobody waits for it any more
 
     def _added_user(self) -> VirtualUser | None:
         user = super()._added_user()
@@ -298,6 +304,8 @@ class DrivenExecutor(Executor):
 
     def close_window(self, window: Window) -> None:
         tally = self._recorder.tally
+        # Between two looks at the clock all of them may come and leave.
+        window.vus = max(window.vus, self._driver.most_under_way)
         started, iterations, interrupted, dropped, under_way, steps = self._driver.drain_window()
         tally.started += started
         tally.iterations += iterations

@@ -77,6 +77,12 @@ class Recorder:
         self._origin_ns = origin_ns
         self._open_window(now)
 
+    def user_came(self) -> None:
+        """An arrival is under way; `vus` counts it until it is over. A window shows the most there were at once."""
+        self.vus += 1
+        if self.vus > self._window.vus:
+            self._window.vus = self.vus
+
     def iteration(self, now: int) -> None:
         """An iteration starts."""
         if now >= self.window_ends_ns:

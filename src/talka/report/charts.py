@@ -306,7 +306,7 @@ def chart(
     """A figure with its title, legend and plot. `name` is unique on the page; the description is for who cannot see it."""
     drawn = [line for line in lines if any(line.pieces)]
     legend = "".join(legend_item(line.label, line.paint) for line in drawn)
-    if any(line.spread for line in drawn):
+    if any(line.spread and line.paint != "plan" for line in drawn):
         legend += '<li><svg class="swatch"><rect class="spread main" width="100%" height="100%"/></svg>range</li>'
     if bands and drawn:
         legend += '<li><svg class="swatch"><rect class="band" width="100%" height="100%"/></svg>shard lost</li>'

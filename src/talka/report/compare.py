@@ -5,7 +5,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple, cast
 
@@ -49,6 +49,11 @@ from talka.stats import hdr
 from talka.stats.comparison import WITHIN, WORSE, Estimate, Slice, Unit
 from talka.stats.histogram import Histogram
 
+GREATEST: Final = 1e12
+"""No count, rate, time in milliseconds or instant in seconds is beyond."""
+NARROWEST_S: Final = 1e-6
+"""Of a window: nothing that lasts shorter has a rate."""
+
 # From two documents to rows.
 
 
@@ -74,20 +79,31 @@ class Side:
             for step in workflow.steps
             if step.measured and step.count
         }
-        counts = [count for step in self.steps.values() for count in (step.ok, step.failed, step.rate_per_s)]
-        counts += [count for row in document.timeline for count in (row.requests, row.failed)]
-        if any(count < 0 for count in counts) or document.totals.rate_per_s < 0:
-            raise BadResult(f"{file}: a count is below 0, so this is not a result as talka wrote it")
+        if not all(0 <= number <= GREATEST for number in self._numbers()):
+            raise BadResult(f"{file}: a number is below 0 or beyond measure, so this is not a result as talka wrote it")
         self.response = {key: self._decoded(key, step.histogram) for key, step in self.steps.items()}
         self.service = {key: self._decoded(key, step.service_histogram) for key, step in self.steps.items()}
         self.noise = statistics.noise_of(
             [
                 Slice(row.width_s, row.requests, row.failed, row.response_p50_ms, row.response_p99_ms)
                 for row in document.timeline
+                if row.width_s > NARROWEST_S
             ],
             merged(self.response.values()),
         )
         self._closed = {workflow.name for workflow in document.workflows if workflow.model == "closed"}
+
+    def _numbers(self) -> Iterator[float]:
+        """Every number that is reckoned with."""
+        document = self.document
+        yield from (document.duration_s, document.totals.rate_per_s)
+        for step in self.steps.values():
+            yield from (step.ok, step.failed, step.rate_per_s)
+        for row in document.timeline:
+            yield from (row.t_s, row.width_s, row.requests, row.failed)
+            yield from (time for time in (row.response_p50_ms, row.response_p95_ms, row.response_p99_ms) if time)
+        if document.generator.loop_lag_ms is not None:
+            yield max(msgspec.structs.astuple(document.generator.loop_lag_ms))
 
     def _decoded(self, key: Key, text: str | None) -> Histogram:
         if text is None:

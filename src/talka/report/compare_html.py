@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from talka.report.charts import (
+    AVERAGES,
+    EXTREMES,
     Axis,
     Cell,
     Line,
@@ -35,6 +37,8 @@ from talka.stats import comparison as statistics
 
 WIDEST: Final = 8.0
 """Times what counts as same: wider intervals are cut off at the edge of their picture."""
+FEWEST_POINTS: Final = 30
+"""Of a chart, with however many others beside it."""
 TONES: Final[dict[Style | None, str]] = {"red": "bad-text", "green": "good-text", "yellow": "unsure-text"}
 RULE_TONES: Final = {"held": "good-text", "broken": "bad-text", "cannot tell": "unsure-text"}
 TITLES: Final = ("verdict", "figure", "difference", ">A", ">B", ">B - A", ">%", ">interval", ">needs")
@@ -163,19 +167,21 @@ def run_pictures(found: Comparisons, documents: Sequence[ResultDocument]) -> lis
         for rows in timelines
     ]
     intervals = [rate_interval(found, number) for number in range(len(documents))]
+    # However many runs there are, the page stays small.
+    points = max(EXTREMES // len(documents), FEWEST_POINTS)
     x_axis = time_axis(length_s)
     times_axis = value_axis(values_of(*(cells for run in times for _, cells in run)), milliseconds_label)
     tops = [high for interval in intervals if interval for high in (interval[2],)]
     rate_axis = linear_axis(max([0.0, *values_of(*rates), *tops]), count_label)
     pictures = []
     for letter, run, cells, interval in zip(LETTERS, times, rates, intervals, strict=False):
-        pictures.append(run_times(letter, run, x_axis, times_axis, length_s))
-        pictures.append(run_rate(letter, cells, interval, x_axis, rate_axis, length_s))
+        pictures.append(run_times(letter, run, x_axis, times_axis, length_s, points))
+        pictures.append(run_rate(letter, cells, interval, x_axis, rate_axis, length_s, points))
     return pictures
 
 
 def run_times(
-    letter: str, series: Sequence[tuple[str, list[Cell]]], x_axis: Axis, y_axis: Axis, length_s: float
+    letter: str, series: Sequence[tuple[str, list[Cell]]], x_axis: Axis, y_axis: Axis, length_s: float, points: int
 ) -> str:
     paints: dict[str, Paint] = {"p99": "second", "p95": "third", "p50": "main"}
     return chart(
@@ -184,7 +190,7 @@ def run_times(
         f"Percentiles of {letter} over time.",
         x_axis,
         y_axis,
-        [extremes_line(label, paints[label], cells, length_s) for label, cells in series],
+        [extremes_line(label, paints[label], cells, length_s, stretches=points) for label, cells in series],
         unit="log scale" if y_axis.is_log else "",
     )
 
@@ -196,8 +202,9 @@ def run_rate(
     x_axis: Axis,
     y_axis: Axis,
     length_s: float,
+    points: int,
 ) -> str:
-    lines = [average_line("requests", "main", cells, length_s, is_filled=True)]
+    lines = [average_line("requests", "main", cells, length_s, is_filled=True, stretches=min(points, AVERAGES))]
     if interval is not None and any(cells):
         value, low, high = interval
         ends = (0.0, max((cell.start + cell.width for cell in cells), default=length_s))

@@ -40,7 +40,7 @@ CURVE_POINTS: Final = 120
 BANDS_DRAWN: Final = 100
 STEPS_DRAWN: Final = 12
 """With charts of their own over time; the result document has them all."""
-STEP_STRETCHES: Final = 60
+STEP_STRETCHES: Final = 50
 """Points of a step's charts, which are small and many."""
 ERROR_PAINTS: Final[tuple[Paint, ...]] = ("bad", "second", "main", "third", "fourth", "fifth")
 """Of the most frequent kinds of error; the last is that of all others."""

@@ -27,7 +27,8 @@ SCRIPT: Final = """
     if (kind === "percent") { return digits(value) + " %"; }
     if (kind === "percentile") { return Number((100 * (1 - Math.pow(10, -value))).toPrecision(6)) + " %"; }
     if (kind === "time") {
-      return value >= 60 ? Math.floor(value / 60) + "m" + Math.round(value % 60) + "s" : value.toFixed(1) + " s";
+      var whole = Math.round(value);
+      return value >= 60 ? Math.floor(whole / 60) + "m" + whole % 60 + "s" : value.toFixed(1) + " s";
     }
     return digits(value);
   }

@@ -21,6 +21,8 @@ from talka.work.load import Shard
 PROTOCOL: Final = 1
 VALUE_LIMIT_BYTES: Final = 256 * 1024
 """The most a `Provide` may hand on, encoded: it must fit a frame together with others."""
+CONTEXT_PREFIX: Final = "self.context/"
+"""Before keys of `self.context` that are handed on to dependents, among what a workflow provides: no method has such a name."""
 RECEIVED_LIMIT_BYTES: Final = 3 * VALUE_LIMIT_BYTES
 """The most a workflow may receive from all others together, for the same reason."""
 HEADERS_LIMIT: Final = 100
@@ -129,6 +131,9 @@ class Go(Message, frozen=True, tag=2):
 
 class Stop(Message, frozen=True, tag=3):
     """Start nothing new, wait for what is under way up to the grace period, report, end."""
+
+    at_once: bool = False
+    """Wait for nothing: what is under way counts as interrupted."""
 
 
 class Ack(Message, frozen=True, tag=4):
