@@ -396,6 +396,7 @@ static int iterate(User *user)
             }
             user->now_ns = 0;
             user->has_answer = 0;
+            Py_CLEAR(user->failure);
             user->stepper.intended_ns = user->intended_ns;
             user->stepper.expect = node->expect;
             call_node(user, node);
