@@ -11,7 +11,9 @@ from talka.cluster.effects import Persist
 from talka.cluster.election import SteppedDown
 from talka.cluster.register import Tell
 from talka.cluster.reign import Elected, WriteEnded
-from talka.control.load_job import Effect, JobEnded, JobSpec, JobWorkflow, KillCore, LoadJob, Send, StartCore
+from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import JobSpec, LoadJob
+from talka.control.shard_group import JobWorkflow
 from talka.control.speech import Speak
 from talka.control.vault import BLOB_PREFIX
 from talka.control.voter import Voter

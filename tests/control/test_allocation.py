@@ -2,24 +2,45 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.allocation import RANK, Claim, allocate, core_range
+from talka.control.allocation import RANK, Claim, Seat, allocate, claim_of, core_range, planned, sharing
 from talka.work.dsl import Priority
+from talka.work.shapes import ConstantRate, ConstantVUs
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 priorities = st.sampled_from(list(RANK))
 claims_of_all_kinds = st.lists(
-    st.builds(Claim, st.text("abc", min_size=1), priorities, st.booleans(), st.integers(1, 20)),
+    st.builds(
+        Claim,
+        st.text("abc", min_size=1),
+        priorities,
+        st.booleans(),
+        st.integers(1, 20),
+        st.sampled_from([0.5, 1.0, 20.0, 900.0]),
+    ),
     max_size=6,
     unique_by=lambda claim: claim.name,
 )
 
 
-def claim(name: str, priority: Priority = "auto", *, is_test: bool = True, useful: int = 100) -> Claim:
-    return Claim(name, priority, is_test, useful)
+def claim(
+    name: str, priority: Priority = "auto", *, is_test: bool = True, useful: int = 100, weight: float = 1
+) -> Claim:
+    return Claim(name, priority, is_test, useful, weight)
+
+
+def seats(free: int, *busy: float) -> dict[Seat, float | None]:
+    """So many empty cores, and those that carry something."""
+    loads: list[float | None] = [*([None] * free), *busy]
+    return {("", number): load for number, load in enumerate(loads)}
+
+
+def counts(claims: list[Claim], loads: dict[Seat, float | None], total: int | None = None) -> dict[str, int]:
+    found = allocate(claims, loads, total=total or len(loads))
+    return {name: len(cores) for name, cores in found.items()}
 
 
 def alone(one: Claim, *, total: int) -> int:
-    return allocate([one], total=total, free=total)[one.name]
+    return counts([one], seats(total))[one.name]
 
 
 @pytest.mark.parametrize(
@@ -54,94 +75,148 @@ def test_a_workflow_that_measures_nothing_gets_one_core_whatever_its_priority() 
 def test_a_workflow_that_measures_nothing_shares_the_pool_even_if_it_is_called_exclusive() -> None:
     claims = [claim("seed", "exclusive", is_test=False), claim("shop")]
 
-    assert allocate(claims, total=4, free=4) == {"seed": 1, "shop": 3}
+    assert counts(claims, seats(4)) == {"seed": 1, "shop": 3}
 
 
 def test_what_is_left_goes_round_highest_priority_first() -> None:
     claims = [claim("first", "auto"), claim("second", "auto"), claim("third", "normal")]
 
-    assert allocate(claims, total=8, free=8) == {"third": 4, "first": 2, "second": 2}
+    assert counts(claims, seats(8)) == {"third": 4, "first": 2, "second": 2}
 
 
-def test_a_lower_priority_does_not_overtake_one_that_has_to_wait() -> None:
+def test_the_fewest_of_each_priority_come_before_the_most_of_any() -> None:
     claims = [claim("small", "low"), claim("large", "high")]
 
-    assert allocate(claims, total=8, free=5) == {}
-    assert allocate(claims, total=8, free=6) == {"large": 6}
-    assert allocate(claims, total=8, free=8) == {"large": 7, "small": 1}
+    assert counts(claims, seats(8)) == {"large": 7, "small": 1}
+    assert counts(claims, seats(5, 1, 1, 1)) == {"large": 4, "small": 1}, "less than it should have, and it runs"
 
 
 def test_an_exclusive_workflow_waits_for_the_whole_pool_and_then_runs_alone() -> None:
     claims = [claim("other", "high"), claim("alone", "exclusive", useful=2)]
 
-    assert allocate(claims, total=4, free=3) == {}
-    assert allocate(claims, total=4, free=4) == {"alone": 2}
+    assert counts(claims, seats(3, 1)) == {}
+    assert counts(claims, seats(4)) == {"alone": 2}
 
 
-def test_a_workflow_of_few_users_does_not_wait_for_cores_it_cannot_use() -> None:
-    claims = [claim("tiny", "high", useful=1)]
+def test_without_a_core_nothing_starts() -> None:
+    assert counts([claim("a"), claim("b", is_test=False)], {}, total=16) == {}
+    assert counts([], seats(4)) == {}
 
-    assert allocate(claims, total=8, free=1) == {"tiny": 1}
+
+# Fewer cores than workflows.
 
 
-def test_without_a_free_core_nothing_starts() -> None:
-    assert allocate([claim("a"), claim("b", is_test=False)], total=4, free=0) == {}
-    assert allocate([], total=4, free=4) == {}
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_workflows_share_cores_evenly_where_there_are_fewer_cores_than_workflows(cores: int) -> None:
+    found = allocate([claim(name) for name in "abcdef"], seats(cores), total=cores)
+
+    assert [len(found[name]) for name in "abcdef"] == [1] * 6
+    assert {seat: sum(seat in own for own in found.values()) for seat in seats(cores)} == {
+        seat: 6 // cores for seat in seats(cores)
+    }
+
+
+def test_what_cannot_be_packed_evenly_is_split() -> None:
+    found = allocate([claim("a"), claim("b"), claim("c")], seats(2), total=2)
+
+    assert sorted(len(own) for own in found.values()) == [1, 1, 2]
+
+
+def test_a_heavy_workflow_has_more_cores_than_the_light_ones_beside_it() -> None:
+    claims = [claim("heavy", weight=1000), *(claim(name) for name in "abcde")]
+
+    found = allocate(claims, seats(2), total=2)
+
+    assert found["heavy"] == (("", 0), ("", 1))
+    assert all(len(found[name]) == 1 for name in "abcde")
+
+
+def test_a_workflow_that_cannot_be_split_shares_with_fewer() -> None:
+    claims = [claim("whole", weight=10, useful=1), claim("a"), claim("b")]
+
+    found = allocate(claims, seats(2), total=2)
+
+    assert set(found["whole"]).isdisjoint({*found["a"], *found["b"]})
+
+
+def test_what_starts_later_goes_where_least_is_carried() -> None:
+    found = allocate([claim("late", weight=5)], seats(0, 100, 3, 50), total=3)
+
+    assert found == {"late": (("", 1),)}
+
+
+def test_a_workflow_may_share_one_core_and_have_another_for_itself() -> None:
+    found = allocate([claim("a", weight=10), claim("b", weight=10)], seats(1, 10), total=2)
+
+    assert {*found["a"], *found["b"]} == {("", 0), ("", 1)}
+
+
+def test_a_weight_is_the_peak_of_the_rate_or_the_number_of_users() -> None:
+    rate, users = ConstantRate("50/s", "10s").plan(), ConstantVUs(7, "10s").plan()
+
+    assert claim_of("a", rate, "auto", True, 4) == Claim("a", "auto", True, 4, 50.0)
+    assert claim_of("b", users, "low", False, 16) == Claim("b", "low", False, 7, 7.0)
 
 
 @given(claims=claims_of_all_kinds, total=st.integers(1, 12), data=st.data())
 @quick
-def test_grants_fit_the_pool_the_priorities_and_the_use(claims: list[Claim], total: int, data: st.DataObject) -> None:
-    free = data.draw(st.integers(0, total))
-    granted = allocate(claims, total=total, free=free)
+def test_everybody_starts_unless_one_runs_alone(claims: list[Claim], total: int, data: st.DataObject) -> None:
+    busy = data.draw(st.lists(st.sampled_from([0.0, 1.0, 50.0]), max_size=total))
+    loads = seats(total - len(busy), *busy)
+    found = allocate(claims, loads, total=total)
     by_name = {claim.name: claim for claim in claims}
 
-    assert sum(granted.values()) <= free
-    for name, cores in granted.items():
+    if any(one.runs_alone for one in claims):
+        assert len(found) == (0 if busy else 1)
+    else:
+        assert set(found) == set(by_name)
+    for name, cores in found.items():
         one = by_name[name]
-        fewest, most = core_range(one.priority, total) if one.is_test else (1, 1)
-        assert min(fewest, one.useful) <= cores <= min(most, one.useful)
-    # Of those that wait, none comes before one that starts.
-    ranks = [RANK[by_name[name].priority] for name in granted]
-    waiting = [RANK[claim.priority] for claim in claims if claim.name not in granted]
-    assert not ranks or not waiting or max(ranks) <= min(waiting)
-
-
-@given(claims=claims_of_all_kinds.filter(bool), total=st.integers(1, 12))
-@quick
-def test_with_the_whole_pool_free_somebody_always_starts(claims: list[Claim], total: int) -> None:
-    assert allocate(claims, total=total, free=total)
+        _, most = core_range(one.priority, total) if one.is_test else (1, 1)
+        assert 1 <= len(cores) == len(set(cores)) <= min(most, one.useful)
+        assert set(cores) <= set(loads)
+    if len(claims) <= total - len(busy):
+        taken = [seat for cores in found.values() for seat in cores]
+        assert len(taken) == len(set(taken)), "each has its own"
+        assert all(loads[seat] is None for seat in taken)
 
 
 # A job on a pool that others use as well.
 
 
-def test_no_workflow_waits_for_more_cores_than_its_job_was_granted() -> None:
-    claims = [claim("large", "high"), claim("small", "low")]
-
-    assert allocate(claims, total=16, free=4, granted=4) == {"large": 4}
-    assert allocate(claims, total=16, free=3, granted=4) == {}, "it has four, and one is in use"
-    assert allocate(claims, total=4, free=4) == {"large": 3, "small": 1}
+def test_shares_are_of_the_whole_pool_whatever_was_granted() -> None:
+    assert counts([claim("a", "low")], seats(8), total=16) == {"a": 4}
+    assert counts([claim("large", "high"), claim("small", "low")], seats(4), total=16) == {"large": 3, "small": 1}
 
 
 def test_an_exclusive_workflow_waits_for_all_cores_of_its_job_alone() -> None:
     claims = [claim("alone", "exclusive", useful=2), claim("other")]
 
-    assert allocate(claims, total=16, free=4, granted=4) == {"alone": 2}
-    assert allocate(claims, total=16, free=3, granted=4) == {}
+    assert counts(claims, seats(4), total=16) == {"alone": 2}
+    assert counts(claims, seats(3, 1), total=16) == {}
 
 
-def test_shares_are_of_the_whole_pool_whatever_was_granted() -> None:
-    assert allocate([claim("a", "low")], total=16, free=8, granted=8) == {"a": 4}
+def test_cores_of_workers_that_have_the_most_room_are_taken_first() -> None:
+    loads: dict[Seat, float | None] = {("w1", 0): None, ("w2", 0): None, ("w2", 1): None, ("w3", 0): 1.0}
+
+    assert allocate([claim("a")], loads, total=4)["a"] == (("w2", 0), ("w2", 1), ("w1", 0))
 
 
-def test_without_a_granted_core_nothing_starts() -> None:
-    assert allocate([claim("a"), claim("b", is_test=False)], total=16, free=0, granted=0) == {}
+# A job that has not run.
 
 
-@given(claims=claims_of_all_kinds.filter(bool), total=st.integers(1, 12), granted=st.integers(1, 12))
-@quick
-def test_with_all_granted_cores_free_somebody_always_starts(claims: list[Claim], total: int, granted: int) -> None:
-    found = allocate(claims, total=total, free=granted, granted=granted)
+def test_a_plan_has_those_side_by_side_that_start_at_once_and_the_others_alone() -> None:
+    found = planned([claim("a"), claim("b"), claim("later")], ["later"], 2)
 
-    assert 0 < sum(found.values()) <= granted
+    assert found == {"a": (("", 0),), "b": (("", 1),), "later": (("", 0), ("", 1))}
+    assert sharing(found, ["later"]) == {"a": [], "b": [], "later": []}
+
+
+def test_a_plan_says_who_shares_a_core_with_whom() -> None:
+    found = planned([claim("a"), claim("b"), claim("c"), claim("d")], [], 2)
+
+    assert sharing(found, []) == {"a": ["c"], "b": ["d"], "c": ["a"], "d": ["b"]}
+
+
+def test_a_plan_gives_no_cores_to_what_waits_for_one_that_runs_alone() -> None:
+    assert planned([claim("a"), claim("alone", "exclusive")], [], 2) == {"a": (), "alone": (("", 0), ("", 1))}

@@ -175,4 +175,4 @@ def test_with_the_fewest_it_wants_a_job_can_start_something(
     claims = [Claim(one.name, one.priority, one.is_test, one.plan.shards_for(total)) for one in order.workflows]
 
     assert 1 <= least <= most <= total
-    assert allocate(claims, total=total, free=least)
+    assert allocate(claims, {("", number): None for number in range(least)}, total=total)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from talka.control.core_effects import JobEnded, StartCore
 from talka.control.job_account import account_of, closed_of, resume, spec_of
-from talka.control.load_job import START_DELAY_NS, JobEnded, LoadJob, StartCore
+from talka.control.load_job import START_DELAY_NS, LoadJob
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.jobs import AttemptResult, BundleFacts, decode_result, encode_result

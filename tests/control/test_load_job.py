@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from talka.control.load_job import START_DELAY_NS, JobEnded, Send, StartCore
+import msgspec
+import pytest
+
+from talka.control.core_effects import JobEnded, Send, StartCore
+from talka.control.load_job import START_DELAY_NS
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire.shards import (
+    CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
     VALUE_LIMIT_BYTES,
     Ack,
@@ -19,7 +24,7 @@ from talka.wire.shards import (
     StepTotals,
     Totals,
 )
-from talka.work.shapes import ConstantVUs
+from talka.work.shapes import ConstantRate, ConstantVUs
 
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
@@ -91,16 +96,84 @@ def test_a_workflow_starts_when_all_it_depends_on_have_completed(job_of: JobOf) 
     assert driven.cores("C") == [3]
 
 
-def test_a_workflow_waits_until_cores_are_free(job_of: JobOf) -> None:
+def test_a_high_priority_does_not_keep_others_from_running_beside_it(job_of: JobOf) -> None:
     driven = job_of({"A": {}, "B": {}, "C": {"priority": "high"}}, cores=4)
+
     driven.start()
-    assert (len(driven.cores("C")), len(driven.cores("A"))) == (3, 1)
-    assert driven.states["B"] == "ready"
 
-    driven.arm(*driven.alive)
-    driven.finish(driven.cores("A")[0])
+    assert [len(driven.cores(name)) for name in "ABC"] == [1, 1, 2], "three of four would leave one for two of them"
+    assert len(processes(driven)) == 4
 
-    assert len(driven.cores("B")) == 1
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_workflows_of_one_job_run_at_the_same_time_whatever_the_number_of_cores(job_of: JobOf, cores: int) -> None:
+    driven = job_of({name: {"shape": ConstantRate(20, "4s")} for name in "ABCD"}, cores=cores)
+
+    driven.run()
+
+    assert set(driven.states.values()) == {"running"}
+    sharing = [len(attempts) for attempts in processes(driven).values()]
+    assert sharing == [4 // cores] * cores
+    assert [len(driven.cores(name)) for name in "ABCD"] == [1, 1, 1, 1]
+    shares = {name: list(run.shares_with) for name, run in driven.job.workflows.items()}
+    assert shares["A"] == (["B", "C", "D"] if cores == 1 else ["C"])
+
+
+def test_while_cores_suffice_each_workflow_has_its_own(job_of: JobOf) -> None:
+    driven = job_of({name: {"shape": ConstantVUs(8, "4s")} for name in "ABC"}, cores=4)
+
+    driven.run()
+
+    assert [len(driven.cores(name)) for name in "ABC"] == [2, 1, 1]
+    assert all(len(attempts) == 1 for attempts in processes(driven).values())
+    assert not any(run.shares_with for run in driven.job.workflows.values())
+
+
+def test_a_dependent_that_becomes_ready_while_all_cores_are_busy_starts_at_once(job_of: JobOf) -> None:
+    driven = job_of({"Seed": {"is_test": False}, "Long": {}, "Shop": {"after": {"Seed"}}}, cores=1)
+    driven.run()
+    assert driven.states["Shop"] == "pending"
+
+    driven.finish(driven.cores("Seed")[0])
+
+    (shop,) = driven.cores("Shop")
+    assert driven.starts[shop].process == driven.starts[driven.cores("Long")[0]].process
+    assert list(driven.job.workflows["Shop"].shares_with) == ["Long"]
+
+
+def test_a_core_whose_shards_have_ended_gets_a_new_process(job_of: JobOf) -> None:
+    driven = job_of({"First": {}, "Then": {"after": {"First"}}}, cores=1)
+    driven.run()
+
+    driven.finish(1)
+
+    assert driven.starts[2].process == 2
+    assert not driven.job.workflows["Then"].shares_with
+
+
+def test_the_death_of_a_shared_process_is_a_gap_for_each_shard_it_held(job_of: JobOf) -> None:
+    driven = job_of({name: {"shape": ConstantRate(20, "4s")} for name in "AB"}, cores=1)
+    driven.run()
+    driven.later(1).report(1, Tally(started=20))
+    driven.report(2, Tally(started=20))
+
+    driven.later(1).exit(1)
+    driven.exit(2)
+
+    assert [(lost.workflow, lost.from_ns, lost.to_ns) for lost in driven.job.lost] == [
+        ("A", SECOND, 2 * SECOND),
+        ("B", SECOND, 2 * SECOND),
+    ]
+    assert len({driven.starts[core].process for core in (3, 4)}) == 1, "those that take their place share one again"
+    assert [driven.arms[core].workflow for core in (3, 4)] == ["A", "B"]
+
+
+def processes(driven: Driven) -> dict[int, list[int]]:
+    """Attempts that live, by their process."""
+    found: dict[int, list[int]] = {}
+    for core in sorted(driven.alive):
+        found.setdefault(driven.starts[core].process, []).append(core)
+    return found
 
 
 def test_an_exclusive_workflow_runs_alone_even_when_it_cannot_use_all_cores(job_of: JobOf) -> None:
@@ -381,3 +454,61 @@ def test_a_workflow_ended_when_its_core_said_and_not_when_the_word_arrived(job_o
     driven.report(1, final=True, ended_at_ns=driven.now - SECOND // 2)
 
     assert driven.job.elapsed_ns(driven.now) == 2 * SECOND + SECOND // 2
+
+
+# Context by @depends.
+
+
+def context(**values: object) -> dict[str, bytes]:
+    return {f"{CONTEXT_PREFIX}{key}": msgspec.msgpack.encode(value) for key, value in values.items()}
+
+
+def test_what_a_workflow_left_in_its_context_reaches_those_that_depend_on_it(job_of: JobOf) -> None:
+    driven = job_of({"Seed": {"is_test": False}, "Shop": {"after": {"Seed"}}, "Other": {}})
+    driven.run()
+
+    driven.finish(driven.cores("Seed")[0], provided={"token": b"t", **context(user=7)})
+
+    assert driven.arms[driven.cores("Shop")[0]].values == {"Seed": context(user=7)}, (
+        "what is provided goes by its flows"
+    )
+    assert driven.arms[driven.cores("Other")[0]].values == {}
+
+
+def test_the_lowest_shard_that_has_a_key_decides_what_dependents_find(job_of: JobOf) -> None:
+    driven = job_of({"Seed": {}, "Shop": {"after": {"Seed"}}}, cores=3)
+    driven.run()
+    driven.finish(3, provided=context(user=3, last=3))
+    driven.finish(1, provided=context(first=1))
+
+    driven.finish(2, provided=context(user=2))
+
+    assert driven.arms[driven.cores("Shop")[0]].values == {"Seed": context(user=2, last=3, first=1)}
+
+
+def test_two_parents_with_the_same_value_for_a_key_agree(job_of: JobOf) -> None:
+    driven = job_of({"A": ONE_USER, "B": ONE_USER, "Shop": {"after": {"A", "B"}}})
+    driven.run()
+
+    driven.finish(1, provided=context(limits={"a": 1, "b": 2}, mine=1))
+    driven.finish(2, provided=context(limits={"b": 2, "a": 1}))
+
+    assert driven.states["Shop"] == "assigned"
+
+
+@pytest.mark.parametrize("other", [context(user=2), {f"{CONTEXT_PREFIX}user": b"\xc1"}])
+def test_two_parents_with_different_values_for_a_key_are_an_error_that_names_it(
+    job_of: JobOf, other: dict[str, bytes]
+) -> None:
+    driven = job_of({"A": ONE_USER, "B": ONE_USER, "Shop": {"after": {"A", "B"}}})
+    driven.run()
+    driven.finish(1, provided={**context(user=1), "colour": b"red"})
+
+    driven.finish(2, provided={**other, "colour": b"blue"})
+
+    run = driven.job.workflows["Shop"]
+    assert driven.states["Shop"] == "failed" and run.refused is not None
+    assert run.failure == (
+        "A and B, on which it depends, left different values in self.context['user']: use different keys, or delete one "
+        "of them in a teardown"
+    )

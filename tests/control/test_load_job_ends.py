@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from talka.control.load_job import ARM_LIMIT_NS, STOP_SLACK_NS, JobEnded, KillCore, Send
+from talka.control.core_effects import JobEnded, KillCore, Send
+from talka.control.shard_group import ARM_LIMIT_NS, STOP_SLACK_NS
 from talka.stats.tally import Exchanges, Sample, StepTally, Tally
 from talka.wire.shards import Ack, Armed, Refused, StepTotals, Stop
 from talka.work.shapes import ConstantVUs, IterationsPerVU
@@ -233,16 +234,31 @@ def test_a_core_that_outlives_its_plan_is_killed_after_grace_and_slack(job_of: J
 
 def test_an_interrupt_stops_what_runs_and_cancels_what_waits(job_of: JobOf) -> None:
     driven = job_of(
-        {"Runs": ONE_USER, "Arms": ONE_USER, "Waits": {"priority": "low"}, "Later": {"after": {"Runs"}}}, cores=2
+        {
+            "Runs": ONE_USER,
+            "Arms": ONE_USER,
+            "Waits": {"priority": "exclusive", "after": {"Seed"}},
+            "Later": {"after": {"Runs"}},
+            "Seed": {"is_test": False},
+        },
+        cores=2,
     )
     driven.start()
     driven.arm(1)
-    assert driven.states == {"Runs": "running", "Arms": "assigned", "Waits": "ready", "Later": "pending"}
+    driven.arm(*driven.cores("Seed"))
+    driven.finish(*driven.cores("Seed"))
+    assert driven.states == {
+        "Runs": "running",
+        "Arms": "assigned",
+        "Waits": "ready",
+        "Later": "pending",
+        "Seed": "completed",
+    }
 
     effects = driven.later(1).interrupt()
 
     assert effects == [Send(1, Stop()), KillCore(2)]
-    assert driven.states == {"Runs": "running", "Arms": "cancelled", "Waits": "cancelled", "Later": "cancelled"}
+    assert [driven.states[name] for name in ("Runs", "Arms", "Waits", "Later")] == ["running"] + ["cancelled"] * 3
     assert driven.job.interrupted_by == "SIGINT"
     assert driven.finish(1, Tally(started=7)) == [Send(1, Ack(1)), JobEnded()]
     assert driven.states["Runs"] == "cancelled"
@@ -322,7 +338,8 @@ def test_a_crossed_abort_threshold_stops_every_workflow(job_of: JobOf) -> None:
 
 
 def test_a_crossed_abort_threshold_is_seen_before_a_killed_core_makes_room_for_others(job_of: JobOf) -> None:
-    driven = job_of({"Stuck": ONE_USER, "Waits": ONE_USER}, cores=1, thresholds=["dropped < 10% abort after 60s"])
+    stuck = {**ONE_USER, "priority": "exclusive"}
+    driven = job_of({"Stuck": stuck, "Waits": ONE_USER}, cores=1, thresholds=["dropped < 10% abort after 60s"])
     driven.run()
     driven.report(1, failing(1))
     driven.later(11).tick()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load_job import ENDED, Effect, Send, StartCore
+from talka.control.core_effects import Effect, Send, StartCore
+from talka.control.load_job import ENDED
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.shards import Armed, Go, Refused
@@ -69,7 +70,11 @@ class World:
                 assert effect.core in self.armed and effect.core not in self.going, "go once, and only when armed"
                 self.going.add(effect.core)
         under_way = [run for run in driven.job.workflows.values() if run.is_under_way]
-        assert len(driven.alive) <= driven.job.spec.cores
+        processes = {driven.starts[core].process for core in driven.alive}
+        assert len(processes) <= driven.job.spec.cores
+        assert not [run for run in driven.job.workflows.values() if run.state is TaskState.READY] or any(
+            run.runs_alone for run in driven.job.workflows.values()
+        ), "nobody waits for a core, except where one runs alone"
         if any(run.runs_alone for run in under_way):
             assert len(under_way) == 1
         if driven.job.interrupted_by or driven.job.aborted:

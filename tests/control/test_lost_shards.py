@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from talka.control.load_job import (
-    ARM_LIMIT_NS,
-    START_DELAY_NS,
-    Effect,
-    JobEnded,
-    KillCore,
-    Send,
-    StartCore,
-)
+from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import START_DELAY_NS
+from talka.control.shard_group import ARM_LIMIT_NS
 from talka.control.shard_run import ATTEMPTS_LIMIT, LostShard
 from talka.stats.tally import Tally
 from talka.wire.shards import Ack, Armed, Go, Refused, Stop

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load_job import START_DELAY_NS, STOP_SLACK_NS, JobEnded, KillCore, Send, StartCore
+from talka.control.core_effects import JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import START_DELAY_NS
+from talka.control.shard_group import STOP_SLACK_NS
 from talka.control.shard_run import LostShard
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
@@ -95,23 +97,59 @@ def test_without_a_worker_nothing_starts_until_one_is_granted(job_of: JobOf) -> 
     assert tasks(driven) == [("w1", 0, 2, 2)]
 
 
-def test_a_workflow_waits_for_room_on_workers_even_if_cores_of_lost_ones_are_counted(job_of: JobOf) -> None:
-    driven = job_of(
-        {"A": {"shape": ConstantVUs(2, "10s")}, "B": {"is_test": False, "after": {"C"}}, "C": {"is_test": False}},
-        places={"w1": 3},
-    )
+def test_a_workflow_shares_cores_of_workers_that_are_left_not_those_of_lost_ones(job_of: JobOf) -> None:
+    driven = job_of({"A": {"shape": ConstantVUs(2, "10s")}, "B": {"after": {"C"}}, "C": {"is_test": False}}, cores=3)
+    driven.job.places = {"w1": 2, "w2": 1}
     driven.start()
-    assert len(tasks(driven)) == 2
     driven.arm(*driven.alive)
     driven.job.places = {"w1": 2}
 
-    (core,) = [core for core, arm in driven.arms.items() if arm.workflow == "C"]
-    driven.result(core)
-    assert driven.states["B"] == "ready", "two of two cores are in use"
-    driven.job.places = {"w1": 2, "w2": 1}
+    driven.result(driven.cores("C")[0])
+
+    (b,) = driven.cores("B")
+    _, _, attempt = driven.job.running()[b]
+    assert (driven.starts[b].place, attempt.seats) == ("w1", (0, 1))
+    assert list(driven.job.workflows["B"].shares_with) == ["A"]
+
+
+def test_without_a_core_of_its_job_a_workflow_waits(job_of: JobOf) -> None:
+    driven = job_of({"A": {}}, places={})
+
+    assert driven.start() == []
+    driven.job.places = {"w2": 1}
     driven.start()
 
-    assert driven.states["B"] == "assigned"
+    assert driven.states["A"] == "assigned"
+
+
+MIX = {name: {"shape": ConstantRate(20, "10s")} for name in "ABCD"}
+
+
+def test_workflows_of_a_job_share_the_cores_it_was_granted(job_of: JobOf) -> None:
+    driven = job_of(MIX, places={"w1": 1, "w2": 1})
+
+    driven.run()
+
+    assert set(driven.states.values()) == {"running"}
+    assert sorted(place for place, *_ in tasks(driven)) == ["w1", "w1", "w2", "w2"]
+    assert all(attempt.seats == (0,) for _, _, attempt in driven.job.running().values())
+
+
+def test_what_shared_a_lost_core_may_share_another_and_does_not_crowd_those_that_live(job_of: JobOf) -> None:
+    driven = job_of(MIX, places={"w1": 1, "w2": 1})
+    driven.run()
+    gone = driven.job.attempts_at("w2")
+    driven.later(2)
+    driven.job.places = {"w1": 1}
+    assert [driven.job.room_besides(core) for core in gone] == [0, 0], "w1 is as full as the lost one was"
+    driven.job.places = {"w1": 1, "w3": 1}
+    assert [driven.job.room_besides(core) for core in gone] == [1, 1]
+
+    for core in gone:
+        driven.exit(core)
+
+    assert len(driven.job.attempts_at("w3")) == 2
+    assert set(driven.states.values()) == {"running"}
 
 
 # -- results

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load_job import ARM_LIMIT_NS, STOP_SLACK_NS, KillCore, Send, StartCore
-from talka.control.task import NEVER, ORDERED_SLACK_NS, CoreEffect, Task, encoded_within
+from talka.control.core_effects import Effect, KillCore, Send, StartCore
+from talka.control.shard_group import ARM_LIMIT_NS, NEVER, STOP_SLACK_NS
+from talka.control.task import ORDERED_SLACK_NS, Task, encoded_within
 from talka.control.task_report import REMEMBERED
 from talka.stats.tally import CheckTally, MetricTally, StepTally, Tally
 from talka.stats.windows import Window
@@ -66,11 +67,11 @@ class Driven:
         )
         self.task = Task(assign, FileSource("shop.py"), self.new_core, worker="w1")
 
-    def new_core(self) -> int:
+    def new_core(self, seat: int) -> tuple[int, int]:
         self.started += 1
-        return self.started
+        return self.started, self.started
 
-    def take(self, effects: list[CoreEffect]) -> list[CoreEffect]:
+    def take(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             match effect:
                 case StartCore(core=core, arm=arm):
@@ -87,16 +88,16 @@ class Driven:
         self.now += round(seconds * SECOND)
         return self
 
-    def start(self) -> list[CoreEffect]:
+    def start(self) -> list[Effect]:
         return self.take(self.task.start(self.now))
 
-    def say(self, core: int, message: FromCore) -> list[CoreEffect]:
+    def say(self, core: int, message: FromCore) -> list[Effect]:
         return self.take(self.task.on_message(self.now, core, message))
 
-    def arm(self, *cores: int) -> list[CoreEffect]:
+    def arm(self, *cores: int) -> list[Effect]:
         return [effect for core in cores for effect in self.say(core, Armed())]
 
-    def go(self) -> list[CoreEffect]:
+    def go(self) -> list[Effect]:
         return self.take(self.task.go(self.now, Start("job", FENCE, 7, self.now, self.now, self.now)))
 
     def run(self) -> Driven:
@@ -110,7 +111,7 @@ class Driven:
         began = more.pop("began", self.now)
         return self.say(core, Totals(self.sequences[core], tally or Tally(), list(windows), vus, began, **more))
 
-    def finish(self, core: int, tally: Tally | None = None, **more: Any) -> list[CoreEffect]:
+    def finish(self, core: int, tally: Tally | None = None, **more: Any) -> list[Effect]:
         effects = self.report(core, tally, final=True, ended_at_ns=self.now, **more)
         self.alive.discard(core)
         return list(effects)
@@ -118,14 +119,14 @@ class Driven:
     def step(self, core: int, name: str, tally: StepTally, measured: bool = True) -> None:
         self.say(core, StepTotals(self.sequences.get(core, 0) + 1, name, tally, measured))
 
-    def exit(self, core: int, cause: str = "was killed by SIGKILL") -> list[CoreEffect]:
+    def exit(self, core: int, cause: str = "was killed by SIGKILL") -> list[Effect]:
         self.alive.discard(core)
         return self.take(self.task.on_exit(self.now, core, cause))
 
-    def tick(self) -> list[CoreEffect]:
+    def tick(self) -> list[Effect]:
         return self.take(self.task.tick(self.now))
 
-    def stop(self) -> list[CoreEffect]:
+    def stop(self) -> list[Effect]:
         return self.take(self.task.stop(self.now))
 
     @property
@@ -642,10 +643,10 @@ def test_a_plan_without_an_end_in_time_needs_no_look() -> None:
 def test_a_kill_ends_it_at_once_and_only_once() -> None:
     driven = Driven(vus()).run()
 
-    assert driven.take(driven.task.kill()) == [KillCore(1), KillCore(2)]
+    assert driven.take(driven.task.kill(driven.now)) == [KillCore(1), KillCore(2)]
 
     assert (driven.task.stage, driven.task.is_killed) == ("ended", True)
-    assert driven.task.kill() == []
+    assert driven.task.kill(driven.now) == []
 
 
 def test_the_result_names_every_engine_its_cores_run_on() -> None:

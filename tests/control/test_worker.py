@@ -11,10 +11,10 @@ import pytest
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import worker_tasks
+from talka.control.core_effects import KillCore, Send, StartCore
 from talka.control.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.job_fences import IDLE_LIMIT_NS, JOBS_LIMIT
-from talka.control.load_job import KillCore, Send, StartCore
 from talka.control.speech import Speak
 from talka.control.worker import WAITING_LIMIT, Worker
 from talka.control.worker_bundles import FETCHES_LIMIT, KEPT_LIMIT
@@ -1674,3 +1674,75 @@ def test_a_worker_has_drained_when_its_handlers_have_and_their_results_were_take
     rig.hear(Took(7, (7 << 32 | 1,)))
 
     assert rig.all(Drained) == [Drained()]
+
+
+# Tasks that share cores.
+
+
+def starts(rig: Rig) -> dict[int, tuple[str, int]]:
+    """Of each attempt at a shard: its workflow, and its process."""
+    return {start.core: (start.arm.workflow, start.process) for start in rig.all(StartCore)}
+
+
+def test_tasks_of_one_job_with_a_seat_in_common_share_its_process() -> None:
+    rig = Rig(facts=WorkerFacts(2))
+
+    rig.armed(1, seats=(0, 1))
+    rig.armed(2, count=1, seats=(1,))
+
+    assert starts(rig) == {1: ("Shop", 1), 2: ("Shop", 2), 3: ("Shop", 2)}
+    assert rig.worker.tasks.pool.free == 0
+    assert [held.cores for held in rig.worker.tasks] == [2, 1]
+
+
+def test_seats_of_different_jobs_are_different_cores() -> None:
+    rig = Rig(facts=WorkerFacts(1))
+    rig.armed(1, count=1, seats=(0,))
+
+    rig.hear(assign(1, job="other", count=1, seats=(0,)))
+
+    assert rig.all(Declined)[-1].reason == "worker w1 has 0 cores free, and 1 are asked for"
+
+
+def test_a_shared_core_is_given_to_others_when_its_last_shard_has_ended() -> None:
+    rig = Rig(facts=WorkerFacts(1))
+    rig.running(1, count=1, seats=(0,))
+    rig.running(2, count=1, seats=(0,))
+    rig.finish(1)
+    rig.exit(1)
+    rig.finish(2)
+    rig.hear(assign(1, job="other", count=1, seats=(0,)))
+    assert starts(rig) == {}, "the process of what ended last is still there"
+
+    rig.exit(2)
+
+    assert starts(rig) == {3: ("Shop", 3)}
+
+
+def test_the_death_of_a_shared_process_is_a_loss_of_each_task_in_it_and_both_go_on() -> None:
+    rig = Rig(facts=WorkerFacts(1))
+    rig.running(1, count=1, seats=(0,))
+    rig.running(2, count=1, seats=(0,))
+    rig.later(SECOND)
+    rig.forget()
+
+    rig.exit(1)
+    rig.exit(2)
+
+    assert len({process for _, process in starts(rig).values()}) == 1 and len(starts(rig)) == 2
+    for core in starts(rig):
+        rig.core(core, Armed())
+    for core in starts(rig):
+        rig.count(core)
+    rig.later(SECOND)
+    gaps = {report.attempt: decode_from_core(report.contents[-1]) for report in rig.all(Report)}
+    assert {attempt: len(totals.gaps) for attempt, totals in gaps.items() if isinstance(totals, Totals)} == {1: 1, 2: 1}
+
+
+def test_a_task_that_names_too_few_cores_for_its_shards_is_refused() -> None:
+    rig = Rig()
+
+    rig.hear(assign(1, count=2, seats=(1, 1)))
+
+    (_, refused, _) = rig.told()[-1]
+    assert refused == Refused("setup", "1 cores are named for 2 shards")

@@ -583,6 +583,32 @@ async def test_a_feed_without_rows_in_on_start_ends_the_shard(server: str) -> No
     assert (ran.tally.steps["leave"].ok, ran.tally.iterations, ran.tally.started) == (3, 3, 4)
 
 
+async def test_an_iteration_without_a_row_ends_where_it_is(server: str) -> None:
+    class Fed(Workflow):
+        users = "fresh"
+        given = 0
+
+        @step()
+        async def take(self) -> HTTPResponse:
+            type(self).given += 1
+            if self.given > 3:
+                raise FeedUsedUp("the feed was used up")
+            return await self.client.http.get(f"{server}/")
+
+        @step("take")
+        async def use(self) -> HTTPResponse:
+            return await self.client.http.get(f"{server}/")
+
+        @on_stop()
+        def leave(self) -> None:
+            """After each row."""
+
+    ran = await same_every_way(Fed, load=ConstantVUs(1, "20s"))
+    steps = ran.tally.steps
+    assert (steps["take"].ok, steps["take"].failed, steps["use"].ok, steps["use"].skipped) == (3, 0, 3, 0)
+    assert (steps["leave"].ok, ran.tally.iterations, ran.tally.interrupted_iterations) == (3, 3, 0)
+
+
 # Pauses.
 
 
@@ -646,6 +672,29 @@ async def test_a_pause_after_the_grace_is_interrupted(server: str) -> None:
 
     ran = await same_every_way(Slow, load=ConstantVUs(2, "0.1s"), grace_s=0.02)
     assert (ran.tally.iterations, ran.step.interrupted, ran.tally.interrupted_iterations) == (0, 2, 2)
+
+
+@every_way
+async def test_a_pause_that_was_given_up_does_not_end_a_later_one(
+    server: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("executor", "driven"):
+        monkeypatch.setattr(f"talka.engine.{module}.LEFT_BEHIND_S", 20)
+    lasted_ns: list[int] = []
+
+    class Stubborn(Workflow):
+        @step()
+        async def read(self) -> HTTPResponse:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.pause("150ms")
+            began_ns = monotonic_ns()
+            await self.pause("400ms")
+            lasted_ns.append(monotonic_ns() - began_ns)
+            return await self.client.http.get(f"{server}/")
+
+    ran = await run(Stubborn, way, load=ConstantVUs(1, "0.03s"), grace_s=0.02)
+    assert (ran.tally.iterations, ran.step.ok) == (1, 1)
+    assert lasted_ns[0] >= 395 * MILLISECOND
 
 
 async def test_a_pause_of_less_than_nothing_is_an_error_of_the_test(server: str) -> None:

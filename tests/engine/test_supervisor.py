@@ -62,10 +62,10 @@ def child(*command):
 def flood(name):
     """Send as much as the socket holds, without waiting, and write down how many messages that were."""
     from talka.wire.framing import framed
-    from talka.wire.shards import Refused, encode
+    from talka.wire.shards import Refused, encode, enveloped
     ours, sent = socket.socket(fileno=os.dup(int(sys.argv[1]))), 0
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    frame = framed(encode(Refused("file", "x" * 30_000)))
+    frame = framed(enveloped(1, encode(Refused("file", "x" * 30_000))))
     with contextlib.suppress(BlockingIOError):
         while sent < 20 and ours.send(frame) == len(frame):
             sent += 1
@@ -397,7 +397,9 @@ def test_a_killed_owner_leaves_no_core_no_child_and_no_guard(tmp_path: Path) -> 
     with owner_process(tmp_path, "child(); await asyncio.sleep(1000)") as process:
         wait_until((tmp_path / "child").exists)
         family = psutil.Process(process.pid).children(recursive=True)
-        names = sorted("core" if "talka.engine.core" in member.cmdline() else member.name() for member in family)
+        names = sorted(
+            "core" if "talka.engine.core_process" in member.cmdline() else member.name() for member in family
+        )
         assert names == ["core", "sh", "sleep"]
         process.kill()
         process.wait()
@@ -468,7 +470,7 @@ def bare_core(parent: int) -> Iterator[tuple["subprocess.Popen[bytes]", socket.s
     with ours:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "talka.engine.core", str(theirs.fileno()), str(parent)],
+                [sys.executable, "-m", "talka.engine.core_process", str(theirs.fileno()), str(parent)],
                 pass_fds=(theirs.fileno(),),
                 stderr=subprocess.PIPE,
                 start_new_session=True,
@@ -506,3 +508,130 @@ async def test_a_refusal_arrives_and_the_core_ends(owner: Owner, tmp_path: Path)
     await owner.next(Hello)
     assert (await owner.next(Refused)).reason == "file"
     assert await owner.next(str) == "exited with status 0"
+
+
+# Several attempts in one process.
+
+ENDLESS = "        return await self.client.custom.call(asyncio.sleep(0.005))"
+STUCK = """        Path(__file__).with_name("stuck").write_text("")
+        time.sleep(1000)"""
+
+
+async def shared(owner: Owner, *bodies: str, plan: Plan = FOREVER) -> None:
+    """Attempts 1, 2 … in process 1, armed and told to go: the class `Shop` of each body, which are in one file."""
+    parts = [
+        HEAD,
+        *(
+            f"{body}\n\nclass Shop{n}(Workflow):\n    @step()\n    async def go(self) -> CustomResponse[int]:\n"
+            for n, body in enumerate(bodies)
+        ),
+    ]
+    (owner.folder / "shared.py").write_text("".join(parts) + ENDLESS + "\n")
+    source = FileSource(str(owner.folder / "shared.py"))
+    settings = Settings(grace_ns=0, report_every_ns=50 * MILLISECOND)
+    names = ["Shop", *(f"Shop{n}" for n in range(len(bodies) - 1))]
+    for core, name in enumerate(names, 1):
+        await owner.supervisor.start(core, Arm("job", source, name, plan.split(1)[0], 0, {}, settings), process=1)
+    for _ in names:
+        await owner.until(Armed)
+    now = monotonic_ns()
+    for core in range(1, len(names) + 1):
+        owner.supervisor.send(core, Go(now, now, now))
+
+
+async def counts_of(owner: Owner, core: int) -> None:
+    """Until this attempt has counted a step."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            of, message = await owner.happened.get()
+            if of == core and isinstance(message, StepTotals) and message.tally.ok:
+                return
+
+
+async def test_attempts_of_one_process_run_side_by_side_in_it(owner: Owner) -> None:
+    await shared(owner, ENDLESS, ENDLESS)
+
+    await counts_of(owner, 1)
+    await counts_of(owner, 2)
+
+    assert len(set(owner.supervisor.pids().values())) == 1
+    owner.supervisor.send(1, Stop())
+    assert await ended(owner) == (1, "ended")
+    assert list(owner.supervisor.pids()) == [2], "the other goes on"
+    await counts_of(owner, 2)
+    owner.supervisor.send(2, Stop())
+    assert await ended(owner) == (2, "exited with status 0")
+
+
+async def ended(owner: Owner) -> tuple[int, str]:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            core, message = await owner.happened.get()
+            if isinstance(message, str):
+                return core, message
+
+
+async def test_the_death_of_a_process_is_the_end_of_every_attempt_in_it(owner: Owner) -> None:
+    await shared(owner, ENDLESS, ENDLESS)
+    os.kill(owner.supervisor.pids()[1], signal.SIGKILL)
+
+    assert [await ended(owner), await ended(owner)] == [(1, "was killed by SIGKILL"), (2, "was killed by SIGKILL")]
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+async def test_killing_one_attempt_leaves_the_others_of_its_process(owner: Owner, how: str) -> None:
+    await shared(owner, ENDLESS, ENDLESS)
+    await counts_of(owner, 1)
+
+    getattr(owner.supervisor, how)(1)
+
+    assert await ended(owner) == (1, "ended")
+    await counts_of(owner, 2)
+
+
+async def test_an_attempt_that_does_not_end_takes_its_process_and_the_others_are_told_why(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "BREAK_OFF_S", 0.1)
+    await shared(owner, ENDLESS, STUCK)
+    await happens((owner.folder / "stuck").exists)
+
+    owner.supervisor.kill(2)
+
+    why = "was killed with Shop0, which shared its core and did not end"
+    assert sorted([await ended(owner), await ended(owner)]) == [(1, why), (2, why)]
+
+
+async def test_an_attempt_that_comes_when_its_process_ends_gets_another(owner: Owner) -> None:
+    source = written(owner.folder, "pass")
+    settings = Settings(grace_ns=0)
+    arm = Arm("job", source, "Shop", ONCE.split(1)[0], 0, {}, settings)
+    await owner.supervisor.start(1, arm, process=1)
+    await owner.until(Armed)
+    pid = owner.supervisor.pids()[1]
+    now = monotonic_ns()
+    owner.supervisor.send(1, Go(now, now, now))
+    await owner.until(Totals)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - so that the supervisor does not see it yet
+
+    await owner.supervisor.start(2, arm, process=1)
+
+    assert owner.supervisor.pids() == {1: pid, 2: pid}
+    assert await ended(owner) == (1, "exited with status 0")
+    await owner.until(Armed)
+    assert owner.supervisor.pids()[2] != pid
+
+
+async def test_a_process_of_a_number_that_was_used_before_is_a_new_one(owner: Owner) -> None:
+    await owner.start("pass")
+    first = owner.supervisor.pids()[1]
+    assert await ended(owner) == (1, "exited with status 0")
+
+    await owner.supervisor.start(
+        2,
+        Arm("job", FileSource(str(owner.folder / "shop.py")), "Shop", ONCE.split(1)[0], 0, {}, Settings(grace_ns=0)),
+        1,
+    )
+
+    await owner.until(Armed)
+    assert owner.supervisor.pids()[2] != first

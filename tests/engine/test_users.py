@@ -12,10 +12,18 @@ from talka.engine.clients.http import HTTPEngine
 from talka.engine.executor import Executor
 from talka.engine.recorder import Recorder
 from talka.engine.steps import Iterations, VirtualUser
-from talka.engine.users import VALUES_LIMIT_BYTES, ShardClients, provided_values, received_values
+from talka.engine.users import (
+    NOTES_LIMIT,
+    VALUES_LIMIT_BYTES,
+    ShardClients,
+    handed_on,
+    provided_values,
+    received_context,
+    received_values,
+)
 from talka.errors import Invalid
 from talka.stats.tally import Exchanges
-from talka.wire.shards import VALUE_LIMIT_BYTES
+from talka.wire.shards import CONTEXT_PREFIX, VALUE_LIMIT_BYTES
 from talka.work.dsl import Provide, Use, Workflow, depends, state, step
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import CustomResponse
@@ -289,3 +297,49 @@ async def test_custom_calls_that_are_done_at_once_do_not_keep_the_event_loop_for
     await executor.run(origin_ns, origin_ns)
     await stopping
     assert recorder.tally.iterations == calls > 2
+
+
+# Context that is handed on.
+
+
+FIRST = spec_of(First, Second, Last)
+
+
+def test_what_is_left_in_the_context_arrives_in_that_of_dependents() -> None:
+    content, notes = handed_on(FIRST, {"token": "t", "ids": (1, 2), "who": Account("ada", 36)}, 1000)
+
+    assert notes == []
+    assert received_context({"First": content}) == {"token": "t", "ids": [1, 2], "who": {"name": "ada", "age": 36}}
+
+
+def test_what_is_provided_by_name_is_no_context() -> None:
+    assert received_context({"First": {"colour": msgspec.msgpack.encode("red")}}) == {}
+
+
+def test_what_cannot_be_handed_on_is_left_out_and_told() -> None:
+    class Odd:
+        pass
+
+    context: dict[Any, Any] = {
+        "session": Odd(),
+        7: "lucky",
+        "huge": "x" * VALUE_LIMIT_BYTES,
+        "large": "x" * 900,
+        "more": "x" * 200,
+        "small": 1,
+    }
+    content, notes = handed_on(FIRST, context, 1000)
+
+    assert list(content) == [f"{CONTEXT_PREFIX}large", f"{CONTEXT_PREFIX}small"]
+    assert [note.partition(" of First is not handed on to those that depend on it: ")[::2] for note in notes] == [
+        ("self.context['session']", "it holds a Odd, or something in it is no data"),
+        ("self.context[7]", "keys are to be strings"),
+        ("self.context['huge']", f"it has {VALUE_LIMIT_BYTES + 5} bytes, and may have {VALUE_LIMIT_BYTES}"),
+        ("self.context['more']", f"with all else it has more than {VALUES_LIMIT_BYTES} bytes"),
+    ]
+
+
+def test_only_the_first_few_that_cannot_be_handed_on_are_told() -> None:
+    _, notes = handed_on(FIRST, {f"key {number}": object() for number in range(20)}, 1000)
+
+    assert len(notes) == NOTES_LIMIT

@@ -283,3 +283,31 @@ async def test_a_value_that_cannot_be_provided_is_a_bad_file() -> None:
     code, said = await debugged(Shop)
     assert code == ExitCode.BAD_FILE
     assert "Shop.token could not be provided: LookupError: no token" in said[-1]
+
+
+async def test_what_a_workflow_leaves_in_its_context_is_there_for_those_that_depend_on_it() -> None:
+    found: list[Any] = []
+
+    class Seed(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            self.context["token"] = "secret"
+            return CustomResponse(1)
+
+    @depends(Seed)
+    class Shop(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            found.append(self.context["token"])
+            return CustomResponse(1)
+
+    class Other(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            found.append(dict(self.context))
+            return CustomResponse(1)
+
+    code, _ = await debugged(Seed, Shop, Other)
+
+    assert code == ExitCode.HELD
+    assert sorted(found, key=str) == ["secret", {}]

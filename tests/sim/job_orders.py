@@ -98,6 +98,20 @@ def _workflows(rng: Random, shape: str) -> tuple[WorkflowOrder, ...]:
             return (_workflow("Load", PLANS[shape](rng), priority=rng.choice(("auto", "low", "normal", "high"))),)
 
 
+def mix(number: int, *, workflows: int, cores: int, at_ns: int) -> Errand:
+    """A job of several kinds of users that all run at the same time, on fewer cores."""
+    rate = 20 * RATE_PER_S
+    plan = Plan.of_rate((Segment(8 * SECOND, rate, rate),), max_vus=10, policy="drop")
+    order = JobOrder(
+        name=f"mix {number}",
+        bundle=BundleFacts(sha256(URL.encode()).hexdigest(), 0, SIGNATURE, "test.py", {}, URL),
+        workflows=tuple(_workflow(f"Kind{kind}", plan) for kind in range(workflows)),
+        settings=Settings(grace_ns=GRACE_NS),
+        cores=cores,
+    )
+    return Errand(key=f"mix {number}", client=0, at_ns=at_ns, order=order, bundle=b"", cancel_at_ns=0, shape="mix")
+
+
 def errand(rng: Random, number: int, *, client: int, at_ns: int, is_cancelled: bool) -> Errand:
     shape = rng.choice(SHAPES)
     bundle = rng.randbytes(rng.randrange(200, 3000)) if rng.randrange(2) else b""

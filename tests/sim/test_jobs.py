@@ -2,10 +2,11 @@
 
 from functools import partial
 
+import msgspec
 import pytest
 
 from talka.testing.world import SECOND
-from tests.sim import jobs
+from tests.sim import job_orders, jobs
 
 SEEDS = 220
 PER_TEST = 20
@@ -68,3 +69,51 @@ def test_jobs_whose_managers_are_gone_for_good_are_told() -> None:
     world = story.run()
 
     assert "I14" in {violation.invariant for violation in world.violations}
+
+
+def a_mix(seed: int, classes: tuple[str, ...]) -> jobs.Story:
+    """Two jobs, each of six kinds of users on two cores."""
+    errands = tuple(
+        job_orders.mix(number, workflows=6, cores=2, at_ns=(3 + 9 * number) * SECOND) for number in range(2)
+    )
+    plan = msgspec.structs.replace(jobs.plan_of(seed, classes=classes), cores=(1, 1, 2, 1), errands=errands)
+    drifts, offsets = plan.drifts_ppm, plan.offsets_ns
+    hosts = plan.managers + len(plan.cores)
+    plan = msgspec.structs.replace(plan, drifts_ppm=(*drifts, 0, 0)[:hosts], offsets_ns=(*offsets, 0, 0)[:hosts])
+    return jobs.Story(plan, jobs.ALL, None)
+
+
+def test_kinds_of_users_of_one_job_run_at_the_same_time_on_fewer_cores() -> None:
+    story = a_mix(1, ())
+
+    world = story.run()
+
+    assert not world.violations
+    assert len(story.ledger.cores) == 2
+    for runs in story.ledger.cores.values():
+        by_kind = {run.arm.workflow: run for run in runs}
+        assert len(by_kind) == len(runs) == 6
+        assert {kind: run.started for kind, run in by_kind.items()} == dict.fromkeys(by_kind, 160), "as planned"
+        assert max(run.began_at for run in runs) < min(run.ended_at for run in runs), "all at the same time"
+        assert len({(run.host.name, run.process) for run in runs}) == 2, "on two cores"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_core_that_dies_takes_all_it_held_and_every_one_of_them_is_replaced(seed: int) -> None:
+    story = a_mix(seed, ("core dies",))
+
+    world = story.run()
+
+    assert not world.violations
+    died = [run for runs in story.ledger.cores.values() for run in runs if run.final == "died"]
+    assert len(died) >= 2
+    assert any(len([run for run in died if run.ended_at == other.ended_at]) >= 2 for other in died)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_history_of_mixes_breaks_an_invariant(seed: int) -> None:
+    story = a_mix(seed, jobs.plan_of(seed).classes)
+
+    world = story.run()
+
+    assert not world.violations, f"seed {seed}: {world.violations}"

@@ -342,3 +342,13 @@ def test_merged_extremes_are_those_of_the_side_that_has_any() -> None:
 def test_merging_metrics_takes_the_kind_of_the_one_that_was_there() -> None:
     whole = merged([Tally(), Tally(metrics=metrics_of({"distribution": [1.0]}))])
     assert whole.metrics["a distribution"].kind == "distribution"
+
+
+@given(st.permutations([0, 7, 7, 0]), st.permutations([0, 7, 9, 9]))
+def test_figures_of_one_process_keep_its_number_and_those_of_several_have_none(one: list[int], two: list[int]) -> None:
+    def process_of(numbers: list[int]) -> int:
+        return merged([Tally(generator=GeneratorTally(process=number)) for number in numbers]).generator.process
+
+    assert process_of(one) == 7
+    assert process_of(two) == -1
+    assert process_of([-1, 7]) == process_of([7, -1]) == -1

@@ -47,6 +47,8 @@ from talka.wire.shards import (
     decode_to_core,
     decode_unread,
     encode,
+    enveloped,
+    opened,
     read_metric,
     read_step,
 )
@@ -341,3 +343,13 @@ def test_three_of_the_largest_values_fit_a_frame_together() -> None:
     provided = {f"value_{number}": bytes(VALUE_LIMIT_BYTES) for number in range(3)}
 
     assert len(encode(Totals(1, Tally(), [], 0, 0, True, provided))) < FRAME_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93\x03", bytes(1000)])
+def test_an_envelope_names_the_attempt_and_holds_what_is_said(content: bytes) -> None:
+    assert opened(enveloped(7, content)) == (7, content)
+
+
+def test_a_frame_too_short_for_the_number_of_an_attempt_is_no_message() -> None:
+    with pytest.raises(BadMessage, match="^a frame of 7 bytes names no attempt: its number alone has 8$"):
+        opened(bytes(7))

@@ -24,7 +24,7 @@ class Mirror:
         self.job = LoadJob(spec_of(id, order, order.cores))
         self.facts: JobFacts | None = None
         self._attempts = {
-            name: (ShardRun(Shard(run.spec.plan, 0, 1)), Attempt(number, 0, EVERYWHERE))
+            name: (ShardRun(Shard(run.spec.plan, 0, 1)), Attempt(number, 0, EVERYWHERE, ()))
             for number, (name, run) in enumerate(self.job.workflows.items())
         }
 

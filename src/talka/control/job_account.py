@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from talka.control.load_job import ENDED, JobSpec, JobWorkflow, LoadJob, WorkflowRun
+from talka.control.load_job import ENDED, JobSpec, LoadJob
+from talka.control.shard_group import JobWorkflow, ShardGroup
 from talka.control.shard_run import Attempt, LostShard, ShardRun
 from talka.wire.jobs import AttemptResult
 from talka.wire.records import (
@@ -67,7 +68,7 @@ def _gap_of(lost: LostShard) -> Gap:
 
 
 def _workflow_entry(
-    job: LoadJob, run: WorkflowRun, closed: Mapping[int, str], numbers: Mapping[int, int]
+    job: LoadJob, run: ShardGroup, closed: Mapping[int, str], numbers: Mapping[int, int]
 ) -> WorkflowEntry:
     def since_origin(at_ns: int) -> int:
         # What ended between the order to go and the instant itself ended with the instant.
@@ -84,6 +85,7 @@ def _workflow_entry(
         failure=run.failure,
         refused=run.refused,
         notes=tuple(run.notes),
+        shares_with=tuple(run.shares_with),
     )
 
 
@@ -95,7 +97,7 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
         part.count,
         part.of,
         tuple(
-            AttemptEntry(attempt.core, attempt.place, bytes.fromhex(closed.get(attempt.core, "")))
+            AttemptEntry(attempt.core, attempt.place, bytes.fromhex(closed.get(attempt.core, "")), attempt.seats)
             for attempt in shard.attempts
         ),
         shard.done_before,
@@ -146,6 +148,9 @@ def resume(
         run.stopped_ns = origin_ns + entry.stopped_ns if entry.stopped_ns >= 0 else 0
         run.has_timed_out, run.failure, run.refused = entry.has_timed_out, entry.failure, entry.refused
         run.notes = list(entry.notes)
+        run.shares_with = dict.fromkeys(entry.shares_with)
+        # What the manager before told to stop, this one counts as told before it tells it again.
+        run.is_told_to_stop = run.state is TaskState.RUNNING and (job.is_stopping or run.has_timed_out)
         if entry.state in ENDED and not run.ended_ns:
             run.ended_ns = now
         run.shards = [_restored(job, run, shard, results, now) for shard in entry.shards]
@@ -155,14 +160,14 @@ def resume(
 
 
 def _restored(
-    job: LoadJob, run: WorkflowRun, entry: ShardEntry, results: Mapping[int, AttemptResult], now: int
+    job: LoadJob, run: ShardGroup, entry: ShardEntry, results: Mapping[int, AttemptResult], now: int
 ) -> ShardRun:
     part = Slice(run.spec.plan, entry.first, entry.count, entry.of)
     shard = ShardRun(part, entry.done_before, entry.tries_before)
     shard.is_done, shard.is_replaced = entry.is_done, entry.is_replaced
     shard.gap = job.own_lost[entry.gap] if entry.gap >= 0 else None
     for known in entry.attempts:
-        attempt = Attempt(known.number, now, known.place)
+        attempt = Attempt(known.number, now, known.place, known.seats or tuple(range(entry.count)))
         shard.attempts.append(attempt)
         result = results.get(known.number)
         if result is None or (known is entry.attempts[-1] and not entry.is_done):

@@ -16,10 +16,11 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.accounting import Accounting
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.commands import Commands
+from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
 from talka.control.job_account import account_of, closed_of, resume, spec_of
 from talka.control.job_view import facts_of
 from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
-from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.load_job import JobSpec, LoadJob
 from talka.control.shard_run import ShardRun
 from talka.control.speech import Speak
 from talka.control.take_over import TakeOver
@@ -543,6 +544,7 @@ class LedJob:
             bundle=order.bundle,
             is_test=run.spec.is_test,
             boot=self._boot_of(attempt.place),
+            seats=attempt.seats,
         )
         return [self._commands.give(now, core, attempt.place, message), self._ask_clock(now, attempt.place)]
 

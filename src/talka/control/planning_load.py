@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from talka.control.load_job import JobSpec, JobWorkflow
+from talka.control.load_job import JobSpec
+from talka.control.shard_group import JobWorkflow
 from talka.errors import Invalid
 from talka.wire.shards import Settings, Source
 from talka.work.durations import format_duration, parse_duration

@@ -39,14 +39,27 @@ class LostShard(msgspec.Struct):
     arrivals_missing: int
 
 
+class Seats(msgspec.Struct, frozen=True):
+    """Where an attempt runs: a worker, and for each of its shards the number of the core there that the job may use."""
+
+    place: str
+    """Empty: this machine."""
+    numbers: tuple[int, ...]
+    """From 0. Shards of several workflows may sit on one core: then one process runs them all."""
+
+
 class Attempt:
     """One try at a shard by one core, or by the cores of one worker. Its last acknowledged totals stay, whatever
     becomes of it."""
 
-    def __init__(self, core: int, now: int, place: str = "") -> None:
+    def __init__(self, core: int, now: int, place: str = "", seats: tuple[int, ...] = (0,), process: int = 0) -> None:
         self.core = core
         self.place = place
         """The worker that runs it; empty on this machine."""
+        self.seats = seats
+        """The number of its core, per shard: see `Seats`."""
+        self.process = process
+        """The process that runs it on this machine; 0 on a worker, which numbers its own."""
         self.spawned_ns = now
         self.armed = False
         self.went_ns = 0
@@ -168,12 +181,16 @@ class Attempt:
 
 
 class ShardRun:
-    def __init__(self, shard: Shard | Slice, done_before: tuple[int, ...] = (), tries_before: int = 0) -> None:
+    def __init__(
+        self, shard: Shard | Slice, done_before: tuple[int, ...] = (), tries_before: int = 0, sharing: int = 1
+    ) -> None:
         """`done_before`: iterations that a larger slice, of which this is a part, had started before it was lost."""
         self.shard = shard
         self.attempts: list[Attempt] = []
         self.done_before = done_before or (0,) * shard.count
         self.tries_before = tries_before
+        self.sharing = sharing
+        """The most shards, itself among them, that were on one of its cores: its replacement may be as close."""
         self.is_done = False
         self.is_replaced = False
         """Lost, and its parts run on as shards of their own."""

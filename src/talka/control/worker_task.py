@@ -4,7 +4,9 @@ from hashlib import sha256
 from typing import Final
 
 from talka.cluster.effects import Lane
-from talka.control.task import NEVER, Task, TaskStage
+from talka.control.core_pool import SeatKey
+from talka.control.shard_group import NEVER
+from talka.control.task import Task, TaskStage
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, Report, Running, TaskFacts
 from talka.wire.shards import Armed, Refused, encode
 
@@ -54,8 +56,12 @@ class WorkerTask:
 
     @property
     def cores(self) -> int:
-        """Those it has or was promised."""
-        return 0 if self.assign is None or self.stage == "ended" else self.assign.count
+        """Those it has or was promised, also where it shares them."""
+        return len(self.seats)
+
+    @property
+    def seats(self) -> tuple[SeatKey, ...]:
+        return () if self.assign is None or self.stage == "ended" else seats_of(self.assign)
 
     @property
     def next_at(self) -> int:
@@ -157,6 +163,13 @@ class WorkerTask:
 
     def _reach(self, now: int, milestone: Report | Finished) -> None:
         self._milestone, self._milestone_at = milestone, now
+
+
+def seats_of(assign: Assign) -> tuple[SeatKey, ...]:
+    """The cores that a task is to run on, per shard. Those of a manager that names none are shared by nobody."""
+    if assign.seats:
+        return tuple((assign.job, 0, number) for number in assign.seats)
+    return tuple((assign.job, assign.attempt, number) for number in range(assign.count))
 
 
 def together(contents: list[bytes]) -> list[list[bytes]]:

@@ -1,17 +1,17 @@
 """All that a worker has of jobs: tasks that get ready, run or have ended, the cores and bundles they use."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from talka.cluster.effects import Lane, Persist
+from talka.control.core_effects import Effect, KillCore
 from talka.control.core_pool import CorePool, TaskKey
-from talka.control.load_job import KillCore
+from talka.control.shard_group import NEVER
 from talka.control.speech import Speak
-from talka.control.task import NEVER, CoreEffect, Task, encoded_within
+from talka.control.task import Task, encoded_within
 from talka.control.worker_bundles import Puts, WorkerBundles
 from talka.control.worker_news import NeedBundle, TaskArmed, TaskEnded, TaskKilled, TaskStarted
-from talka.control.worker_task import SECOND, WorkerTask
+from talka.control.worker_task import SECOND, WorkerTask, seats_of
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
     PIECE_LIMIT_BYTES,
@@ -186,7 +186,7 @@ class WorkerTasks:
         effects: list[object] = []
         if held.stage != "ended":
             if held.task is not None:
-                effects += self._killed(now, held.task.kill())
+                effects += self._killed(now, held.task.kill(now))
             effects.append(TaskKilled(held.job, held.attempt, reason))
         self._closed[held.job, held.attempt] = None
         if len(self._closed) > CLOSED_LIMIT:
@@ -218,12 +218,13 @@ class WorkerTasks:
     # Getting ready.
 
     def _no_room(self, assign: Assign) -> str:
-        promised = sum(held.cores for held in self._held.values())
+        promised = {seat for held in self._held.values() for seat in held.seats}
+        wanted = {*seats_of(assign), *promised}
         if (assign.job, assign.attempt) in self._closed:
             return f"attempt {assign.attempt} is over on worker {self._name}"
-        if promised + assign.count > self.pool.cores:
-            free = max(0, self.pool.cores - promised)
-            return f"worker {self._name} has {free} cores free, and {assign.count} are asked for"
+        if len(wanted) > self.pool.cores:
+            free, more = max(0, self.pool.cores - len(promised)), len(wanted) - len(promised)
+            return f"worker {self._name} has {free} cores free, and {more} are asked for"
         if len(self._held) >= TASKS_LIMIT or sum(len(held.content) for held in self) > RESULTS_LIMIT_BYTES:
             return f"worker {self._name} holds too many results that nobody fetched"
         return ""
@@ -233,6 +234,8 @@ class WorkerTasks:
         bundle = assign.bundle
         if assign.first + assign.count > assign.of or len(assign.iterations_done) != assign.count:
             return Refused("setup", f"shards {assign.first} and {assign.count - 1} more of {assign.of} do not exist")
+        if assign.seats and len(set(assign.seats)) != assign.count:
+            return Refused("setup", f"{len(set(assign.seats))} cores are named for {assign.count} shards")
         if bundle.url and digest_of_url(bundle.url, bundle.request) != bundle.digest:
             return Refused("setup", "the digest of the job is not that of its URL: one of them was changed")
         if not self._verify(bundle.digest, bundle.signature):
@@ -257,8 +260,8 @@ class WorkerTasks:
             if bundle.digest in problems:
                 problem = f"worker {self._name} could not get the bundle: {problems[bundle.digest]}"
                 effects += [*self.forget(held), self._decline(assign, problem)]
-            elif (bundle.url or self.bundles.has(bundle.digest)) and self.pool.free >= assign.count:
-                held.task = Task(assign, self._source(assign), self._draw(held), worker=self._name)
+            elif (bundle.url or self.bundles.has(bundle.digest)) and self.pool.has_room(seats_of(assign)):
+                held.task = Task(assign, self._source(assign), self._draw(held, assign), worker=self._name)
                 effects += self._settle(now, held, held.task.start(now))
         return effects
 
@@ -269,8 +272,9 @@ class WorkerTasks:
         self.bundles.use(bundle.digest)
         return BundleSource(f"blob:{bundle.digest}", bundle.digest, bundle.file, "", bundle.env)
 
-    def _draw(self, held: WorkerTask) -> Callable[[], int]:
-        return partial(self.pool.draw, (held.job, held.attempt))
+    def _draw(self, held: WorkerTask, assign: Assign) -> Callable[[int], tuple[int, int]]:
+        seats = dict(zip(assign.seats or range(assign.count), seats_of(assign), strict=True))
+        return lambda number: self.pool.draw((held.job, held.attempt), seats[number])
 
     def _wanted(self) -> list[str]:
         """Bundles that tasks run from or wait for."""
@@ -279,7 +283,7 @@ class WorkerTasks:
 
     # Following a task.
 
-    def _settle(self, now: int, held: WorkerTask, effects: Sequence[CoreEffect]) -> list[object]:
+    def _settle(self, now: int, held: WorkerTask, effects: Sequence[Effect]) -> list[object]:
         """What the task wants done, and what follows from where it is now."""
         out = self._killed(now, effects)
         task = held.task
@@ -299,7 +303,7 @@ class WorkerTasks:
         self._on_way[persist.ticket] = (held.job, held.attempt)
         return [*out, persist, TaskEnded(held.job, held.attempt, result.failure or "")]
 
-    def _killed(self, now: int, effects: Sequence[CoreEffect]) -> list[object]:
+    def _killed(self, now: int, effects: Sequence[Effect]) -> list[object]:
         for effect in effects:
             if isinstance(effect, KillCore):
                 self.pool.killed(now, effect.core)

@@ -1,31 +1,23 @@
-"""A core: runs one shard, told and asked over a socket. `python -m talka.engine.core FD` is its process."""
+"""One shard of a workflow in a core process, from Arm to its last report. The process: `engine/core_process.py`."""
 
 import asyncio
 import contextlib
-import gc
-import io
 import os
 import platform
-import random
 import resource
-import signal
-import socket
-import sys
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
-from talka.clock import MICROSECOND, SECOND, cpu_ns, monotonic_ns
-from talka.engine.beginnings import die_with_parent, new_event_loop, wake_in_time
+from talka.clock import SECOND, cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.executor import Executor
-from talka.engine.loader import load
-from talka.engine.recorder import Recorder, described
-from talka.engine.rehearsal import rehearse
+from talka.engine.recorder import Recorder
 from talka.engine.stage import SetupFailed, Stage, prepare_stage
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
 from talka.errors import Invalid, Untrusted
+from talka.stats.histogram import Histogram
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import COUNTERS_PER_REPORT, WINDOW_NS, Window
-from talka.wire.framing import Deframer, framed
 from talka.wire.shards import (
     WINDOWS_PER_REPORT,
     Ack,
@@ -39,17 +31,12 @@ from talka.wire.shards import (
     Source,
     StepTotals,
     Stop,
+    ToCore,
     Totals,
-    decode_to_core,
-    encode,
 )
+from talka.work.specs import WorkflowSpec
 
 LAST_ACK_WAIT_S = 5
-COLLECT_AFTER = (100_000, 50, 100)
-"""What thousands of users hold is looked at again by each collection: as often as by default, that takes more than half
-of the time at ten thousand users."""
-LAG_PROBE_S = 0.05
-READ_BYTES = 65_536
 REFUSAL_CHARACTERS_LIMIT = 20_000
 
 
@@ -78,17 +65,37 @@ def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, s
     return Refusal(Refused(reason, sendable(as_in_bundle(str(error), source))))
 
 
+class Line(Protocol):
+    """The conversation of one shard with its owner, and the process that it runs in beside others."""
+
+    def send(self, message: FromCore) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def abort(self) -> None:
+        """Nobody listens: the process is to end."""
+
+    async def specs(self, arm: Arm) -> Sequence[WorkflowSpec]:
+        """The workflows of its source. A process reads it once."""
+
+    def settle(self) -> None:
+        """Everything is loaded."""
+
+    def watch(self, lag: Histogram) -> None:
+        """Record from now on by how much the event loop wakes up late."""
+
+    def unwatch(self, lag: Histogram) -> None: ...
+
+
 class Core:
     """One shard from Arm to its last report."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, has_own_process: bool) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._has_own_process = has_own_process
-        self._deframer = Deframer()
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
         self._has_been_stopped = False
+        self._ends_at_once = False
         self._stage: Stage | None = None
         self._sequence = 0
         self._acknowledged = asyncio.Event()
@@ -100,64 +107,78 @@ class Core:
         self._started_at_ns = 0
         self._reported_at_ns = 0
         self._cpu_before_ns = 0
+        self._has_dependents = False
+        self._notes: list[str] = []
 
     async def serve(self) -> None:
-        self._send(Hello(os.getpid(), platform.python_version(), ""))
-        listener = asyncio.create_task(self._listen())
-        work = asyncio.create_task(self._work())
+        """The whole conversation. Cancelled, it ends at once what is under way."""
+        self._line.send(Hello(os.getpid(), platform.python_version(), ""))
         try:
-            done, _ = await asyncio.wait({listener, work}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await self._work()
         finally:
-            for task in (listener, work):
-                task.cancel()
-            await asyncio.gather(listener, work, return_exceptions=True)
             if self._stage is not None:
                 await self._stage.close()
-            self._writer.close()
+
+    def hear(self, message: ToCore) -> None:
+        match message:
+            case Ack(sequence=sequence):
+                if sequence == self._sequence and self._recorder is not None:
+                    self._recorder.log.acknowledge(self._sent_windows)
+                    self._acknowledged.set()
+            case Stop(at_once=at_once):
+                # It may arrive together with Go, before there is anything to stop.
+                self._has_been_stopped = True
+                self._ends_at_once |= at_once
+                if self._executor is not None and at_once:
+                    self._executor.end_at_once()
+                elif self._executor is not None:
+                    self._executor.stop()
+            case Arm() | Go():
+                self._inbox.put_nowait(message)
 
     async def _work(self) -> None:
         arm = await self._inbox.get()
         if not isinstance(arm, Arm):
             raise OutOfTurn(f"{type(arm).__name__} came before Arm")
-        if self._has_own_process:
-            await rehearse(arm.settings.engine)
         try:
             stage = await self._arm(arm)
         except Refusal as error:
-            self._send(error.message)
-            await self._writer.drain()
+            self._line.send(error.message)
+            await self._line.drain()
             return
         recorder = self._recorder = stage.recorder
-        if self._has_own_process:
-            # What was loaded by now stays: the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*COLLECT_AFTER)
-        self._send(Armed(stage.engine))
+        self._line.settle()
+        self._line.send(Armed(stage.engine))
         go = await self._inbox.get()
         if not isinstance(go, Go):
             raise OutOfTurn(f"{type(go).__name__} came instead of Go")
         executor = self._executor = stage.executor(
             arm.shard, grace_ns=arm.settings.grace_ns, iterations_done=arm.iterations_done
         )
-        if self._has_been_stopped:
+        if self._ends_at_once:
+            executor.end_at_once()
+        elif self._has_been_stopped:
             executor.stop()
         recorder.start(go.start_at_ns, go.job_origin_ns)
         self._started_at_ns = go.start_at_ns
         self._cpu_before_ns = cpu_ns()
         reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns, arm.settings.silence_ns))
-        probing = asyncio.create_task(self._probe_lag())
+        self._line.watch(recorder.tally.generator.loop_lag)
         try:
             await executor.run(go.origin_ns, go.start_at_ns)
         finally:
             reporting.cancel()
-            probing.cancel()
-            await asyncio.gather(reporting, probing, return_exceptions=True)
+            self._line.unwatch(recorder.tally.generator.loop_lag)
+            await asyncio.gather(reporting, return_exceptions=True)
         ended_at_ns = monotonic_ns()
-        await stage.tear_down(arm.settings.grace_ns)
-        provided, failure = await stage.provided()
+        provided: dict[str, bytes] = {}
+        failure: str | None = None
+        if not self._ends_at_once:  # nobody waits for more than the counts
+            await stage.tear_down(arm.settings.grace_ns)
+            provided, failure = await stage.provided()
+            if self._has_dependents:
+                context, self._notes = stage.handed_on(provided)
+                provided |= context
         recorder.finish()
         while recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT) != recorder.log.open_windows():
             # An owner that was slow to acknowledge gets what is left piece by piece.
@@ -168,10 +189,10 @@ class Core:
             await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
 
     async def _arm(self, arm: Arm) -> Stage:
-        if arm.settings.seed is not None:
-            random.seed(f"{arm.settings.seed}/{arm.workflow}/{arm.shard.index}")
         try:
-            spec = next((spec for spec in load(arm.source) if spec.name == arm.workflow), None)
+            specs = await self._line.specs(arm)
+            self._has_dependents = any(arm.workflow in spec.depends_on for spec in specs)
+            spec = next((spec for spec in specs if spec.name == arm.workflow), None)
             if spec is None:
                 raise Invalid(f"{arm.workflow} is not in the file any more")
             stage = self._stage = prepare_stage(
@@ -203,7 +224,7 @@ class Core:
             now = monotonic_ns()
             self._recorder.roll(now)
             if silence_ns and not self._acknowledged.is_set() and now - self._reported_at_ns > silence_ns:
-                self._writer.transport.abort()  # nobody reads it; the listener sees the end of the connection
+                self._line.abort()  # nobody reads it
                 return
             if now >= due_ns and self._acknowledged.is_set():
                 due_ns = now + every_ns - WINDOW_NS // 2
@@ -222,6 +243,7 @@ class Core:
         tally = self._recorder.tally
         tally.generator.cpu_ns = cpu_ns() - self._cpu_before_ns
         tally.generator.wall_ns = max(1, (ended_at_ns or monotonic_ns()) - self._started_at_ns)
+        tally.generator.process = os.getpid()
         tally.generator.max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._sequence += 1
         for name, step in (tally.steps | tally.actions).items():
@@ -232,7 +254,7 @@ class Core:
         for name, metric in tally.metrics.items():
             if self._sent_values.get(name) != metric.values:
                 self._sent_values[name] = metric.values
-                self._send(MetricTotals(self._sequence, name, metric))
+                self._line.send(MetricTotals(self._sequence, name, metric))
         self._sent_windows = self._recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT)
         rest = Tally(
             iterations=tally.iterations,
@@ -245,7 +267,7 @@ class Core:
         )
         self._acknowledged.clear()
         self._reported_at_ns = monotonic_ns()
-        self._send(
+        self._line.send(
             Totals(
                 self._sequence,
                 rest,
@@ -256,74 +278,19 @@ class Core:
                 provided=provided or {},
                 failure=failure,
                 ended_at_ns=ended_at_ns,
-                notes=self._notes() if final else [],
+                notes=self._all_notes() if final else [],
             )
         )
-        await self._writer.drain()
+        await self._line.drain()
 
     def _send_row(self, name: str, call: str | None, row: StepTally, *, measured: bool) -> None:
         """What was counted for a step or for calls of it, if that has changed."""
         if self._sent_counts.get((name, call)) != row.seen:
             self._sent_counts[name, call] = row.seen
-            self._send(StepTotals(self._sequence, name, row, measured, call))
+            self._line.send(StepTotals(self._sequence, name, row, measured, call))
 
-    def _notes(self) -> list[str]:
-        own = [] if self._executor is None or self._executor.note is None else [self._executor.note]
-        return own + (self._recorder.notes if self._recorder is not None else [])
-
-    async def _probe_lag(self) -> None:
-        assert self._recorder is not None
-        lag = self._recorder.tally.generator.loop_lag
-        while True:
-            due_ns = monotonic_ns() + round(LAG_PROBE_S * SECOND)
-            await asyncio.sleep(LAG_PROBE_S)
-            lag.record((monotonic_ns() - due_ns) // MICROSECOND)
-
-    # The owner.
-
-    async def _listen(self) -> None:
-        while data := await self._reader.read(READ_BYTES):
-            for frame in self._deframer.feed(data):
-                match decode_to_core(frame):
-                    case Ack(sequence=sequence):
-                        if sequence == self._sequence and self._recorder is not None:
-                            self._recorder.log.acknowledge(self._sent_windows)
-                            self._acknowledged.set()
-                    case Stop():
-                        # It may arrive together with Go, before there is anything to stop.
-                        self._has_been_stopped = True
-                        if self._executor is not None:
-                            self._executor.stop()
-                    case Arm() | Go() as message:
-                        self._inbox.put_nowait(message)
-        raise OwnerGone
-
-    def _send(self, message: FromCore) -> None:
-        self._writer.write(framed(encode(message)))
-
-
-async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
-    reader, writer = await asyncio.open_unix_connection(sock=sock)
-    await Core(reader, writer, has_own_process=has_own_process).serve()
-
-
-def main() -> None:
-    fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with_parent(parent)
-    wake_in_time()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a step prints is wanted when it is printed
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        try:
-            runner.run(serve(socket.socket(fileno=fd), has_own_process=True))
-        except (OwnerGone, ConnectionError, BrokenPipeError):
-            # Children the user's code started are in this process group; they go too.
-            os.killpg(0, signal.SIGKILL)
-        except Exception as error:  # noqa: BLE001 - whatever it is, a user gets a line and the owner an exit status
-            sys.stderr.write(f"talka: internal error in a core process: {described(error)}\n")
-            sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+    def _all_notes(self) -> list[str]:
+        """What a reader of the result should know, though nothing failed."""
+        used_up = self._executor.note if self._executor is not None else ""
+        counted = self._recorder.notes if self._recorder is not None else []
+        return [*([used_up] if used_up else []), *counted, *self._notes]

@@ -18,7 +18,16 @@ from talka.engine.feeds import cursors_for, load_feeds
 from talka.engine.prepare import Arguments, prepare, urls_in
 from talka.engine.recorder import Recorder, described
 from talka.engine.steps import Iterations, VirtualUser
-from talka.engine.users import ShardClients, ShardHooks, UserClients, provided_values, received_values
+from talka.engine.users import (
+    VALUES_LIMIT_BYTES,
+    ShardClients,
+    ShardHooks,
+    UserClients,
+    handed_on,
+    provided_values,
+    received_context,
+    received_values,
+)
 from talka.errors import Invalid
 from talka.version import VERSION
 from talka.work.dsl import BoundStep, Workflow
@@ -80,7 +89,12 @@ class Stage:
     def _new_workflow(self, clients: UserClients) -> Workflow:
         workflow = self.spec.workflow()
         vars(workflow).update(
-            self._cursors, client=clients, context=self._context, received=self._received, _hooks=self._hooks
+            self._cursors,
+            client=clients,
+            context=self._context,
+            received=self._received,
+            _hooks=self._hooks,
+            pause=self._hooks.pause,  # at hand: it is called as often as requests are made
         )
         return workflow
 
@@ -138,6 +152,14 @@ class Stage:
     async def provided(self) -> tuple[dict[str, bytes], str | None]:
         return await provided_values(self.spec, self.iterations.last, self._context)
 
+    def receive_context(self, context: Mapping[str, Any]) -> None:
+        """Before there are users. A value that a `Use` method receives under the same name is what its users find."""
+        self._context = {**context, **self._context}
+
+    def handed_on(self, provided: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
+        """What its context is to dependents, and what cannot be handed on; `provided` goes with it."""
+        return handed_on(self.spec, self._context, VALUES_LIMIT_BYTES - sum(map(len, provided.values())))
+
     async def close(self) -> None:
         await self._engine.close()
 
@@ -179,4 +201,6 @@ def prepare_stage(
     think = None if pause is None else lambda: pause.draw_ns(random)
     hooks = ShardHooks(recorder, clients_engine, random)
     choice = driver_for(spec) if is_native else None
-    return Stage(spec, arguments, recorder, clients_engine, received, cursors, think, hooks, choice)
+    stage = Stage(spec, arguments, recorder, clients_engine, received, cursors, think, hooks, choice)
+    stage.receive_context(received_context(values))
+    return stage

@@ -13,16 +13,28 @@ from typing import Protocol
 
 from talka.engine.beginnings import new_event_loop
 from talka.engine.containment import ControlGroup, Guard, kill_group
-from talka.engine.core import OwnerGone, serve
+from talka.engine.core import OwnerGone
+from talka.engine.core_process import serve
 from talka.engine.recorder import described
 from talka.errors import Untrusted
 from talka.wire.framing import Deframer, framed
-from talka.wire.shards import Arm, FromCore, MemorySource, ToCore, decode_from_core, encode
+from talka.wire.shards import (
+    Arm,
+    FromCore,
+    MemorySource,
+    ToCore,
+    decode_from_core,
+    encode,
+    enveloped,
+    opened,
+)
 
 READ_BYTES = 262_144
 END_WAIT_S = 5
 TERMINATE_S = 0.2
 """Between asking and killing. Whoever calls has waited for the grace period already."""
+BREAK_OFF_S = 5.0
+"""An attempt that shares its process is broken off; where that takes longer, the process ends and the others with it."""
 REMOVE_TRIES = 100
 REMOVE_PAUSE_S = 0.01
 
@@ -40,12 +52,18 @@ class Runs(Protocol):
 
     def kill(self) -> None: ...
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether it ended because it had nothing left to do."""
+
 
 class CoreProcess:
+    ended_well = False
+
     def __init__(self, sock: socket.socket, guard: Guard) -> None:
         self._guard = guard
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "talka.engine.core", str(sock.fileno()), str(os.getpid())],
+            [sys.executable, "-P", "-m", "talka.engine.core_process", str(sock.fileno()), str(os.getpid())],
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=2,  # what the user's code prints must not mix with the result
@@ -68,6 +86,7 @@ class CoreProcess:
         self._guard.forget(self.pid)
         if self._control_group is not None:
             await self._removed(self._control_group)
+        self.ended_well = status == 0
         if status < 0:
             return f"was killed by {signal.Signals(-status).name}"
         return f"exited with status {status}"
@@ -132,6 +151,10 @@ class CoreThread:
         with contextlib.suppress(RuntimeError):  # the owner's loop is closed already
             self._loop.call_soon_threadsafe(self._over.set)
 
+    @property
+    def ended_well(self) -> bool:
+        return self._end == "ended"
+
     async def ended(self) -> str:
         await self._over.wait()
         return self._end
@@ -144,20 +167,63 @@ class CoreThread:
             self._sock.shutdown(socket.SHUT_RDWR)
 
 
+class Shared:
+    """A process, or a thread, and the attempts that it runs."""
+
+    def __init__(self, runs: Runs, writer: asyncio.StreamWriter) -> None:
+        self.runs = runs
+        self.writer = writer
+        self.arms: dict[int, Arm] = {}
+        """Of the attempts that have not ended."""
+        self.greeted: dict[int, None] = {}
+        """Attempts that it has begun with."""
+        self.over: dict[int, None] = {}
+        """Attempts that have ended and are the last here: their exit is told with the end of the process."""
+        self.blamed = ""
+        """Why it was killed, where one of its attempts is to blame and not the process."""
+
+    def say(self, core: int, content: bytes = b"") -> None:
+        self.writer.write(framed(enveloped(core, content)))
+
+
 class Supervisor:
-    """The cores of one job. `on_message` and `on_exit` are called in the order in which things happened."""
+    """The cores of one job. `on_message` and `on_exit` are called in the order in which things happened.
+
+    Numbers are those of attempts. One exits when its process has ended, or before that, if others go on there.
+    """
 
     def __init__(self, on_message: Callable[[int, FromCore], None], on_exit: Callable[[int, str], None]) -> None:
         self._on_message = on_message
         self._on_exit = on_exit
         self._guard = Guard()
-        self._cores: dict[int, tuple[Runs, asyncio.StreamWriter]] = {}
+        self._cores: dict[int, Shared] = {}
+        self._processes: dict[int, Shared] = {}
+        """By the number that attempts name to share one."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     def pids(self) -> dict[int, int]:
-        return {core: runs.pid for core, (runs, _) in self._cores.items()}
+        return {core: shared.runs.pid for core, shared in self._cores.items()}
 
-    async def start(self, core: int, arm: Arm) -> None:
+    async def start(self, core: int, arm: Arm, process: int = 0) -> None:
+        """In the process of this number, if it lives; in a new one that has the number from now on, if not."""
+        process = process or core
+        shared = self._processes.get(process)
+        if shared is None:
+            shared = self._processes[process] = await self._new(process, arm)
+        self._cores[core] = shared
+        shared.arms[core] = arm
+        shared.say(core, encode(arm))
+        self._let_go(shared)
+
+    def _let_go(self, shared: Shared) -> None:
+        """Tell of attempts that have ended, while others go on in their process."""
+        for core in list(shared.over):
+            if len(shared.arms) > 1:
+                del shared.over[core], shared.arms[core], self._cores[core]
+                self._on_exit(core, "ended")
+
+    async def _new(self, process: int, arm: Arm) -> Shared:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         runs: Runs
@@ -166,35 +232,50 @@ class Supervisor:
         else:
             runs = CoreProcess(theirs, self._guard)
             theirs.close()
-        self._cores[core] = (runs, writer)
-        self.send(core, arm)
-        task = asyncio.create_task(self._attend(core, runs, reader, writer))
+        shared = Shared(runs, writer)
+        task = asyncio.create_task(self._attend(process, shared, reader))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return shared
 
     def send(self, core: int, message: ToCore) -> None:
         if core in self._cores:
-            self._cores[core][1].write(framed(encode(message)))
+            self._cores[core].say(core, encode(message))
 
     def kill(self, core: int) -> None:
-        if core in self._cores:
-            self._cores[core][0].kill()
+        if core in self._cores and not self._break_off(core):
+            self._cores[core].runs.kill()
 
     def end(self, core: int) -> None:
         """Ask the core and its children to end, and see to it that they do."""
-        if core not in self._cores:
+        if core not in self._cores or self._break_off(core):
             return
-        runs = self._cores[core][0]
+        runs = self._cores[core].runs
         runs.terminate()
         asyncio.get_running_loop().call_later(TERMINATE_S, runs.kill)
 
+    def _break_off(self, core: int) -> bool:
+        """End one attempt of several in a process; False when it is alone there."""
+        shared = self._cores[core]
+        if len(shared.arms) == 1:
+            return False
+        shared.say(core)
+        asyncio.get_running_loop().call_later(BREAK_OFF_S, self._see_it_gone, core, shared)
+        return True
+
+    def _see_it_gone(self, core: int, shared: Shared) -> None:
+        if core in shared.arms:
+            shared.blamed = f"was killed with {shared.arms[core].workflow}, which shared its core and did not end"
+            shared.runs.kill()
+
     async def close(self) -> None:
         """End every core that is left."""
+        self._is_closing = True
         if self._tasks:
             # Those that have said their last word end by themselves.
             await asyncio.wait(self._tasks, timeout=0.5)
-        for core in list(self._cores):
-            self.kill(core)
+        for shared in list(self._cores.values()):
+            shared.runs.kill()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=END_WAIT_S)
         self._guard.close()
@@ -202,26 +283,47 @@ class Supervisor:
     def check_guard(self) -> None:
         self._guard.restart_if_gone()
 
-    async def _attend(self, core: int, runs: Runs, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reading = asyncio.create_task(self._read(core, runs, reader))
-        cause = await runs.ended()
+    async def _attend(self, process: int, shared: Shared, reader: asyncio.StreamReader) -> None:
+        reading = asyncio.create_task(self._read(shared, reader))
+        cause = await shared.runs.ended()
         # A child that left its group may hold the socket open for ever; what the core said is there at once.
         await asyncio.wait({reading}, timeout=1)
         reading.cancel()
-        writer.close()
+        shared.writer.close()
         with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-        del self._cores[core]
-        self._on_exit(core, cause)
+            await shared.writer.wait_closed()
+        if self._processes.get(process) is shared:
+            del self._processes[process]
+        left, shared.arms = shared.arms, {}
+        for core in left:
+            del self._cores[core]
+        missed = {core: arm for core, arm in left.items() if shared.greeted and core not in shared.greeted}
+        for core in left:
+            if core not in missed:
+                self._on_exit(core, shared.blamed or cause)
+        for core, arm in missed.items():
+            if shared.runs.ended_well and not self._is_closing:
+                # The last of its others had ended before it was heard of: it has lost nothing.
+                await self.start(core, arm, process)
+            else:
+                self._on_exit(core, shared.blamed or cause)
 
-    async def _read(self, core: int, runs: Runs, reader: asyncio.StreamReader) -> None:
+    async def _read(self, shared: Shared, reader: asyncio.StreamReader) -> None:
         """Everything the core said, to the end: a report that arrived before a death counts."""
         deframer = Deframer()
         try:
             while data := await reader.read(READ_BYTES):
                 for frame in deframer.feed(data):
-                    self._on_message(core, decode_from_core(frame))
+                    core, content = opened(frame)
+                    if core not in shared.arms:
+                        continue  # its last words
+                    shared.greeted[core] = None
+                    if content:
+                        self._on_message(core, decode_from_core(content))
+                    else:
+                        shared.over[core] = None
+                        self._let_go(shared)
         except ConnectionError:
             return
         except Untrusted:
-            runs.kill()
+            shared.runs.kill()

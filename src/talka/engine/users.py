@@ -11,7 +11,7 @@ from talka.engine.clients.http import HTTPEngine
 from talka.engine.recorder import Recorder, described
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
-from talka.wire.shards import VALUE_LIMIT_BYTES
+from talka.wire.shards import CONTEXT_PREFIX, VALUE_LIMIT_BYTES
 from talka.work.feeds import Between, between
 from talka.work.specs import WorkflowSpec
 
@@ -21,6 +21,8 @@ VALUES_LIMIT_BYTES = 2 * VALUE_LIMIT_BYTES
 
 PAUSES_KEPT = 256
 """Lengths of pauses that are read once; those computed anew each time must not fill memory."""
+NOTES_LIMIT = 8
+"""Of keys that cannot be handed on: the first few show what is wrong."""
 
 
 class Unheard:
@@ -48,7 +50,7 @@ class ShardHooks:
 
     def __init__(self, recorder: Recorder, engine: HTTPEngine, random: Random) -> None:
         self._recorder = recorder
-        self._engine = engine
+        self._pause = engine.pause
         self._random = random
         self._pauses: dict[tuple[str | float, str | float | None], Between] = {}
 
@@ -59,7 +61,7 @@ class ShardHooks:
             if len(self._pauses) >= PAUSES_KEPT:
                 self._pauses.clear()
             self._pauses[low, high] = found
-        return self._engine.pause(found.draw_ns(self._random))
+        return self._pause(found.draw_ns(self._random))
 
     def metric(self, name: str, value: float, kind: MetricKind) -> None:
         self._recorder.metric(name, value, kind)
@@ -96,6 +98,43 @@ def received_values(spec: WorkflowSpec, values: Mapping[str, Mapping[str, bytes]
                             f"{spec.name}.{use.method}: {key} from {source} is not what its annotation says: {error}"
                         ) from None
     return received
+
+
+def received_context(values: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any]:
+    """What workflows before this one left in `self.context`. Where two have a key, they have the same value for it."""
+    return {
+        key.removeprefix(CONTEXT_PREFIX): msgspec.msgpack.decode(content)
+        for provided in values.values()
+        for key, content in provided.items()
+        if key.startswith(CONTEXT_PREFIX)
+    }
+
+
+def handed_on(spec: WorkflowSpec, context: Mapping[str, Any], room_bytes: int) -> tuple[dict[str, bytes], list[str]]:
+    """What the shard leaves in `self.context` for its dependents, encoded, and what of it cannot be handed on, in words.
+
+    Nobody asked for it by name, so what does not fit is no failure: a context may well hold things that are no data.
+    """
+    found: dict[str, bytes] = {}
+    notes: list[str] = []
+    for key, value in context.items():
+        what = f"self.context[{key!r}] of {spec.name} is not handed on to those that depend on it"
+        if not isinstance(key, str):
+            notes.append(f"{what}: keys are to be strings")
+            continue
+        try:
+            content = msgspec.msgpack.encode(value)
+        except Exception:  # noqa: BLE001 - also what users' own objects raise when they are looked at
+            notes.append(f"{what}: it holds a {type(value).__name__}, or something in it is no data")
+            continue
+        if len(content) > VALUE_LIMIT_BYTES:
+            notes.append(f"{what}: it has {len(content)} bytes, and may have {VALUE_LIMIT_BYTES}")
+        elif len(content) > room_bytes:
+            notes.append(f"{what}: with all else it has more than {VALUES_LIMIT_BYTES} bytes")
+        else:
+            found[CONTEXT_PREFIX + key] = content
+            room_bytes -= len(content)
+    return found, notes[:NOTES_LIMIT]
 
 
 async def provided_values(

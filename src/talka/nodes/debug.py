@@ -10,6 +10,7 @@ from talka.engine.stage import prepare_stage
 from talka.errors import Invalid
 from talka.nodes.local import LocalJob
 from talka.stats.tally import Tally
+from talka.wire.shards import CONTEXT_PREFIX
 from talka.work.outcome import ExitCode
 from talka.work.responses import HTTPResponse
 from talka.work.specs import WorkflowSpec
@@ -31,6 +32,9 @@ async def debug_job(job: LocalJob, say: Say) -> int:
         for source, key in flows_into(spec, by_name):
             if key in provided[source]:
                 values.setdefault(source, {})[key] = provided[source][key]
+        for source in sorted(spec.depends_on):
+            context = {key: value for key, value in provided[source].items() if key.startswith(CONTEXT_PREFIX)}
+            values[source] = {**values.get(source, {}), **context}
         try:
             tally, provided[spec.name] = await debug_workflow(spec, values, say)
         except ExchangeFailed as error:
@@ -66,6 +70,7 @@ async def debug_workflow(
         handed_on, failure = await stage.provided()
         if failure is not None:
             raise Invalid(failure)
+        context, _ = stage.handed_on(handed_on)
     finally:
         await stage.close()
     for name, step in [*recorder.tally.steps.items(), *recorder.tally.actions.items()]:
@@ -75,7 +80,7 @@ async def debug_workflow(
             say(f"✓ {name}")
     for name, check in recorder.tally.checks.items():
         say(f"✓ {name}" if check.passed else f"✗ {name}: {check.samples[0].text}" if check.samples else f"- {name}")
-    return recorder.tally, handed_on
+    return recorder.tally, handed_on | context
 
 
 def show(answer: HTTPResponse | ExchangeFailed, request: bytes, say: Say) -> None:

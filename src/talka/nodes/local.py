@@ -15,7 +15,9 @@ import msgspec
 import psutil
 
 from talka.clock import SECOND, monotonic_ns, utc_now
-from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.allocation import Seat, claim_of, planned
+from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load_job import JobSpec, LoadJob
 from talka.control.planning_load import Overrides, plan_load_job, with_overrides
 from talka.engine import native
 from talka.engine.feeds import load_feeds
@@ -24,6 +26,7 @@ from talka.engine.prepare import prepare
 from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.ids import new_job_id
+from talka.nodes.machine import machine_between, reading
 from talka.report.document import Meta, ResultDocument, build
 from talka.version import VERSION
 from talka.wire.shards import (
@@ -34,6 +37,7 @@ from talka.wire.shards import (
     MemorySource,
     Settings,
     Source,
+    Stop,
     UrlRequest,
     UrlSource,
 )
@@ -43,6 +47,8 @@ from talka.work.inspection import names_for_thresholds
 from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import parse_threshold
 
+LAST_WORD_S = 1.0
+"""For cores to say what they counted, when the job is to end at once."""
 SPARE_DESCRIPTORS = 64
 """Open files a core needs beside one connection for each virtual user."""
 
@@ -122,6 +128,7 @@ class LocalJob:
     ) -> ResultDocument:
         raise_descriptor_limit(self.spec)
         started_at = utc_now()
+        before = reading()
         runner = LocalRunner(self.spec, on_progress, progress_every_ns)
         with signals_to(runner.interrupt) if handle_signals else contextlib.nullcontext():
             job = await runner.run()
@@ -134,6 +141,7 @@ class LocalJob:
                 started_at=started_at.isoformat(timespec="milliseconds"),
                 version=VERSION,
                 allow_partial=self.options.allow_partial,
+                machine=machine_between(before, reading()),
             ),
         )
 
@@ -150,9 +158,10 @@ class LocalRunner:
         # Bounded by the cores: each has one report under way, and a handful of other messages in its life.
         self._inbox: asyncio.Queue[Callable[[int], list[Effect]]] = asyncio.Queue()
         self._supervisor = Supervisor(self._on_message, self._on_exit)
+        self._interrupts = 0
 
     async def run(self) -> LoadJob:
-        job, progress_at, was_running = self._job, 0, False
+        job, progress_at, was_running, was_stopping = self._job, 0, False, False
         try:
             await self._carry_out(job.start(monotonic_ns()))
             while not job.ended_ns:
@@ -169,22 +178,34 @@ class LocalRunner:
                     effects += job.tick(now)
                     self._supervisor.check_guard()
                 await self._carry_out(effects)
-                has_news = now >= progress_at or (job.origin_ns and not was_running)
-                if self._on_progress is not None and has_news:
-                    progress_at, was_running = now + self._progress_every_ns, bool(job.origin_ns)
+                has_news = (job.origin_ns and not was_running) or (job.is_stopping and not was_stopping)
+                if self._on_progress is not None and (has_news or now >= progress_at):
+                    progress_at = now + self._progress_every_ns
+                    was_running, was_stopping = bool(job.origin_ns), job.is_stopping
                     self._on_progress(job, now)
         finally:
             await self._supervisor.close()
         return job
 
     def interrupt(self, name: Literal["SIGINT", "SIGTERM"]) -> None:
+        """The first one ends the job gently. The second asks every core for its last counts, and does not wait for more:
+        the job ends when all have answered, and at the latest after a moment."""
+        self._interrupts += 1
+        if self._interrupts == 2:
+            for core in self._supervisor.pids():
+                self._supervisor.send(core, Stop(at_once=True))
+            asyncio.get_running_loop().call_later(LAST_WORD_S, self._interrupt_job, name)
+        else:
+            self._interrupt_job(name)
+
+    def _interrupt_job(self, name: Literal["SIGINT", "SIGTERM"]) -> None:
         self._inbox.put_nowait(lambda now: self._job.interrupt(now, name))
 
     async def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm):
-                    await self._supervisor.start(core, arm)
+                case StartCore(core=core, arm=arm, process=process):
+                    await self._supervisor.start(core, arm, process)
                 case Send(core=core, message=message):
                     self._supervisor.send(core, message)
                 case KillCore(core=core):
@@ -261,14 +282,24 @@ def raise_descriptor_limit(spec: JobSpec) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
             hard = soft  # some systems name a limit they do not grant
+    waiting = [workflow.name for workflow in spec.workflows if workflow.depends_on]
+    claims = [claim_of(one.name, one.plan, one.priority, one.is_test, spec.cores) for one in spec.workflows]
+    seats = planned(claims, waiting, spec.cores)
+    users: dict[tuple[Seat, bool], int] = {}
     for workflow in spec.workflows:
-        shards = workflow.plan.split(workflow.plan.shards_for(spec.cores if workflow.is_test else 1))
-        most = max(shard.vus for shard in shards)
-        if most + SPARE_DESCRIPTORS > hard:
-            raise TooManyUsers(
-                f"{workflow.name} wants {most} virtual users in one core process, which may open {hard} files: "
-                "raise the limit (ulimit -n), or use fewer virtual users or more cores"
-            )
+        # One that waits for an exclusive workflow gets at least one core then, and that is looked at here.
+        own = seats[workflow.name] or (("", 0),)
+        most = max(shard.vus for shard in workflow.plan.split(len(own)))
+        for seat in own:
+            key = (seat, bool(seats[workflow.name]) and not workflow.depends_on)
+            # Those that start at once may share a core; of others only each by itself is known.
+            users[key] = users.get(key, 0) + most if key[1] else most
+            if users[key] + SPARE_DESCRIPTORS > hard:
+                raise TooManyUsers(
+                    f"{workflow.name} wants {most} virtual users in one core process, which may open {hard} files"
+                    + (f" and has {users[key] - most} of other workflows" if users[key] > most else "")
+                    + ": raise the limit (ulimit -n), or use fewer virtual users or more cores"
+                )
 
 
 @contextlib.contextmanager

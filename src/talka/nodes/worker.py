@@ -17,9 +17,9 @@ import psutil
 from talka.clock import SECOND, boottime_ns, cpu_ns, monotonic_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.control.answers import metrics_text
+from talka.control.core_effects import KillCore, Send, StartCore
 from talka.control.door import Door
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.control.load_job import KillCore, Send, StartCore
 from talka.control.member import ClusterMember
 from talka.control.porter import Declined, Porter, RingChanged, Welcomed
 from talka.control.vault import BLOB_PREFIX
@@ -446,16 +446,17 @@ class WorkerNode:
         while True:
             order = await self._orders.get()
             match order:
-                case StartCore(core=core, arm=arm):
+                case StartCore(core=core, arm=arm, process=process):
                     source = arm.source
                     if isinstance(source, BundleSource):
-                        folder = self._cores_folder / f"{core}-{self.boot:x}"
+                        # Of the process, which unpacks it once; its number is that of its first attempt.
+                        folder = self._cores_folder / f"{process}-{self.boot:x}"
                         self._folders[core] = folder
                         path = str(self._blobs.path(source.digest))
                         source = msgspec.structs.replace(source, path=path, folder=str(folder))
                         self._cores_folder.mkdir(mode=0o700, exist_ok=True)
                         arm = msgspec.structs.replace(arm, source=source)
-                    await self._supervisor.start(core, arm)
+                    await self._supervisor.start(core, arm, process)
                     self._limit_memory(core)
                 case Send(core=core, message=Go() as go):
                     shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
@@ -493,7 +494,7 @@ class WorkerNode:
     def _on_core_exit(self, core: int, cause: str) -> None:
         self._shift_ns.pop(core, None)
         folder = self._folders.pop(core, None)
-        if folder is not None:
+        if folder is not None and folder not in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
         if self._is_closed:
             return

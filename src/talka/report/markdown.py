@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow
+from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow, Totals
 from talka.report.files import FilePlace
 from talka.report.output import JobInfo
-from talka.report.summary import STATS, chosen, named, runs_text, sample_text
+from talka.report.summary import STATS, call_row, chosen, failing_sentences, named, runs_text, sample_text
 from talka.report.text import bytes_text, cleaned, counted_text, rate_text, seconds_text, share_text, sign, time_text
 
 ROWS_SHOWN: Final = 200
@@ -49,7 +49,8 @@ def headline(document: ResultDocument) -> str:
     name = f"## {sign(is_good)} {plain(document.job.name)}: {document.status}"
     exit_code = "" if is_good else f", exit code {document.exit_code}"
     facts = f"ran {seconds_text(document.duration_s)}, started {document.started_at}{exit_code}"
-    return "\n\n".join([name, facts, *(f"**{plain(reason)}**" for reason in document.reasons)])
+    sentences = [*document.reasons, *failing_sentences(document)]
+    return "\n\n".join([name, facts, *(f"**{plain(sentence)}**" for sentence in sentences)])
 
 
 def thresholds(document: ResultDocument) -> str:
@@ -68,16 +69,25 @@ def totals(document: ResultDocument) -> str:
         ("failed", f"{found.failed:,}", share_text(found.failed, found.requests)),
         ("interrupted", f"{found.interrupted:,}", ""),
         ("not sent", f"{found.not_sent:,}", ""),
-        ("iterations", f"{found.iterations:,}", f"{found.dropped_iterations:,} dropped"),
+        ("iterations", f"{found.iterations:,}", iterations_text(found)),
         ("connections", f"{found.connections:,}", counted_text(found.reconnects, "reconnect")),
         ("data", bytes_text(found.bytes_sent) + " sent", bytes_text(found.bytes_received) + " received"),
     ]
     return table("Totals", ("", "count", ""), rows)
 
 
+def iterations_text(found: Totals) -> str:
+    cut_off = f", {found.interrupted_iterations:,} cut off" if found.interrupted_iterations else ""
+    return f"{found.dropped_iterations:,} dropped{cut_off}"
+
+
 def steps(document: ResultDocument) -> Iterable[str]:
     for workflow in document.workflows:
-        rows = [(plain(step.name), runs_text(step), *times_of(step)) for step in workflow.steps]
+        rows = [
+            (indent + plain(row.name), plain(runs_text(row)), *times_of(row))
+            for step in workflow.steps
+            for indent, row in [("", step), *(("&emsp;", call_row(call)) for call in step.calls)]
+        ]
         title = f"{plain(workflow.name)}: {plain(workflow.load)} ({workflow.model} model), {workflow.status}"
         yield table(title, ("step", "runs", *(f"response {stat}" for stat in STATS)), rows)
 

@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from talka.control.allocation import Claim, allocate
+from talka.control.allocation import claim_of, sharing
+from talka.control.allocation import planned as planned_seats
 from talka.report.text import Page, counted_text, padded, room_for
 from talka.work.durations import format_duration
 from talka.work.load import Plan
@@ -29,7 +30,8 @@ class PlannedWorkflow(msgspec.Struct, frozen=True):
     load: str
     vus: int
     shards: int
-    """Cores it would have: side by side with others that start at once, otherwise alone. 0: it waits for cores."""
+    """Cores it would have: side by side with others that start at once, otherwise alone. 0: it waits for one that runs
+    alone."""
     length_s: float | None
     arrivals: int | None
     iterations: int | None
@@ -39,6 +41,8 @@ class PlannedWorkflow(msgspec.Struct, frozen=True):
     engine: str = ""
     """What would run it on this machine, with its driver where it has a choice: `native/direct`."""
     engine_reason: str = ""
+    shares_cores_with: list[str] = []
+    """Workflows with shards on one of its cores at the same time: there are fewer cores than workflows."""
 
 
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +52,14 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Cores that a workflow would have, and the workflows it would share them with."""
+
+    cores: int
+    """0: it waits for one that runs alone."""
+    shared_with: tuple[str, ...] = ()
 
 
 Engines = Mapping[str, tuple[str, str]]
@@ -62,14 +74,14 @@ def plan_document(specs: Sequence[WorkflowSpec], cores: int, engines: Engines | 
     )
 
 
-def planned(spec: WorkflowSpec, shards: int, engine: str, engine_reason: str) -> PlannedWorkflow:
+def planned(spec: WorkflowSpec, share: Share, engine: str, engine_reason: str) -> PlannedWorkflow:
     plan = spec.plan
     return PlannedWorkflow(
         name=spec.name,
         model=plan.model,
         load=spec.load,
         vus=plan.vus,
-        shards=shards,
+        shards=share.cores,
         length_s=None if plan.length_ns is None else plan.length_ns / SECOND,
         arrivals=plan.arrivals_total if plan.model == "open" else None,
         iterations=plan.split(1)[0].iterations_in_all,
@@ -78,6 +90,7 @@ def planned(spec: WorkflowSpec, shards: int, engine: str, engine_reason: str) ->
         layers=[[node.name for node in layer] for layer in spec.layers],
         engine=engine,
         engine_reason=engine_reason,
+        shares_cores_with=list(share.shared_with),
     )
 
 
@@ -128,20 +141,23 @@ def place_text(spec: WorkflowSpec) -> str:
     return f"  {spec.file}:{spec.line}" if spec.line else f"  {spec.file}"
 
 
-def shares_of(specs: Sequence[WorkflowSpec], cores: int) -> dict[str, int]:
-    """Cores of each workflow: side by side for those that start at once, alone for all others. 0: it waits for cores."""
-    claims = {spec.name: Claim(spec.name, spec.priority, spec.is_test, spec.plan.shards_for(cores)) for spec in specs}
-    at_once = [claims[spec.name] for spec in specs if not spec.depends_on]
-    shares = {claim.name: 0 for claim in at_once} | allocate(at_once, total=cores, free=cores)
-    for name, claim in claims.items():
-        if name not in shares:
-            shares |= allocate([claim], total=cores, free=cores)
-    return shares
+def shares_of(specs: Sequence[WorkflowSpec], cores: int) -> dict[str, Share]:
+    """Side by side for those that start at once, alone for all others."""
+    claims = [claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores) for spec in specs]
+    waiting = [spec.name for spec in specs if spec.depends_on]
+    seats = planned_seats(claims, waiting, cores)
+    shared = sharing(seats, waiting)
+    return {name: Share(len(own), tuple(shared[name])) for name, own in seats.items()}
 
 
-def split_text(spec: WorkflowSpec, share: int, cores: int) -> str:
+def split_text(spec: WorkflowSpec, share: Share, cores: int) -> str:
+    text = own_text(spec, share.cores, cores)
+    return f"{text}; shared with {', '.join(share.shared_with)}" if share.shared_with else text
+
+
+def own_text(spec: WorkflowSpec, share: int, cores: int) -> str:
     if not share:
-        return f"waits until others have left it enough of the {counted_text(cores, 'core')} (priority {spec.priority})"
+        return f"waits until the exclusive workflow has left it the {counted_text(cores, 'core')}"
     if not spec.is_test:
         return f"1 of {cores}, as it measures nothing"
     vus = [shard.vus for shard in spec.plan.split(share)]

@@ -168,8 +168,13 @@ class GeneratorTally(msgspec.Struct):
     cpu_ns: int = 0
     wall_ns: int = 0
     max_rss_bytes: int = 0
+    process: int = 0
+    """The process that CPU, loop lag and memory are of: shards of several workflows may run in one, and each tells all of
+    it. 0: unknown; -1: of several processes, as in what was merged."""
 
     def merge(self, other: "GeneratorTally") -> None:
+        if other.process and other.process != self.process:
+            self.process = -1 if self.process else other.process
         self.start_lag.merge(other.start_lag)
         self.loop_lag.merge(other.loop_lag)
         self.cpu_ns += other.cpu_ns

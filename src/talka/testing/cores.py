@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load_job import KillCore, Send, StartCore
+from talka.control.core_effects import KillCore, Send, StartCore
 from talka.control.member import ClusterMember
 from talka.control.worker import Worker
 from talka.errors import Invalid
@@ -82,7 +82,7 @@ class WorkerPart:
 
 
 class CoreRun:
-    """One core process."""
+    """One shard in a core process."""
 
     __slots__ = (
         "acknowledged",
@@ -99,6 +99,7 @@ class CoreRun:
         "is_stopping",
         "known",
         "last_ns",
+        "process",
         "reported",
         "rest_ns",
         "sequence",
@@ -106,8 +107,10 @@ class CoreRun:
         "windows",
     )
 
-    def __init__(self, host: Host, core: int, attempt: int, arm: Arm) -> None:
+    def __init__(self, host: Host, core: int, attempt: int, arm: Arm, process: int) -> None:
         self.host = host
+        self.process = process
+        """Its number on the host: shards of several workflows may run in one."""
         self.boot = host.boot
         self.core = core
         self.attempt = attempt
@@ -199,11 +202,14 @@ class Cores(Observer):
             self._bury(run, "crash")
 
     def strike(self, rng: Random) -> bool:
-        """One core dies by itself; False when none runs."""
+        """One core process dies by itself, with all that it runs; False when none runs."""
         runs = [run for runs in self._runs.values() for run in runs.values() if run.is_alive and not run.final]
         if not runs:
             return False
-        self._end(rng.choice(runs), "died")
+        struck = rng.choice(runs)
+        for run in list(self._runs[struck.host.name].values()):
+            if run.process == struck.process:
+                self._end(run, "died")
         return True
 
     # -- from start to end
@@ -215,7 +221,7 @@ class Cores(Observer):
 
     def _start(self, host: Host, effect: StartCore) -> None:
         key = worker_of(host).tasks.pool.task_of(effect.core)
-        run = CoreRun(host, effect.core, 0 if key is None else key[1], effect.arm)
+        run = CoreRun(host, effect.core, 0 if key is None else key[1], effect.arm, effect.process)
         self._runs.setdefault(host.name, {})[effect.core] = run
         self.ledger.add(run)
         self._world.after(self._rng(host).randrange(50, 600) * MILLISECOND, partial(self._arm, run))

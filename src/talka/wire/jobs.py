@@ -160,9 +160,12 @@ class Assign(Message, frozen=True, tag=10):
     settings: Settings
     bundle: BundleFacts
     is_test: bool = True
+    """Of one that measures nothing, a core lost for good is a failure: nobody knows whether its work was done."""
     boot: Count = 0
     """The life of the worker that is meant: another one knows nothing of a later manager. 0: whichever it is."""
-    """Of one that measures nothing, a core lost for good is a failure: nobody knows whether its work was done."""
+    seats: Annotated[tuple[Count, ...], msgspec.Meta(max_length=4096)] = ()
+    """Which of the job's cores at this worker runs it, per shard. Tasks of one job with a seat in common share its core
+    process. Empty: every shard has a core of its own."""
 
 
 class Start(Message, frozen=True, tag=11):

@@ -102,6 +102,8 @@ class AttemptEntry(msgspec.Struct, frozen=True, array_like=True):
     place: str
     digest: bytes = b""
     """Of its result, once it was accepted."""
+    seats: tuple[int, ...] = ()
+    """Per shard: which of the job's cores at this worker runs it, from 0. Several workflows may share one."""
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -129,6 +131,8 @@ class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):
     failure: str | None = None
     refused: Refused | None = None
     notes: tuple[str, ...] = ()
+    shares_with: tuple[str, ...] = ()
+    """Workflows that had shards on one of its cores at the same time."""
 
 
 class JobAccount(msgspec.Struct, frozen=True):

@@ -3,6 +3,9 @@
 Owner: Arm, then Go, then an Ack for every report, Stop when it must end early. Core: Hello, then Armed or Refused,
 then reports: any number of StepTotals and MetricTotals, and one Totals that closes them. Totals are cumulative, so the latest wins;
 windows are sent until they are acknowledged. A core sends its next report when the last one was acknowledged.
+
+A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
+its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is over.
 """
 
 from hashlib import sha256
@@ -18,11 +21,14 @@ from talka.work.load import Shard
 PROTOCOL: Final = 1
 VALUE_LIMIT_BYTES: Final = 256 * 1024
 """The most a `Provide` may hand on, encoded: it must fit a frame together with others."""
+CONTEXT_PREFIX: Final = "self.context/"
+"""Before keys of `self.context` that are handed on to dependents, among what a workflow provides: no method has such a name."""
 RECEIVED_LIMIT_BYTES: Final = 3 * VALUE_LIMIT_BYTES
 """The most a workflow may receive from all others together, for the same reason."""
 HEADERS_LIMIT: Final = 100
 BODY_LIMIT_BYTES: Final = 512 * 1024
 """Of the request of a URL without a file: it travels in the frame that arms a core."""
+ATTEMPT_BYTES: Final = 8
 WINDOWS_PER_REPORT: Final = 40
 """Forty of the widest windows there can be fit a frame."""
 
@@ -125,6 +131,9 @@ class Go(Message, frozen=True, tag=2):
 
 class Stop(Message, frozen=True, tag=3):
     """Start nothing new, wait for what is under way up to the grace period, report, end."""
+
+    at_once: bool = False
+    """Wait for nothing: what is under way counts as interrupted."""
 
 
 class Ack(Message, frozen=True, tag=4):
@@ -242,6 +251,17 @@ _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, 
 
 class BadMessage(Untrusted):
     """Bytes that are no message of this conversation."""
+
+
+def enveloped(attempt: int, content: bytes = b"") -> bytes:
+    return attempt.to_bytes(ATTEMPT_BYTES, "big") + content
+
+
+def opened(frame: bytes) -> tuple[int, bytes]:
+    """The attempt that is spoken of or speaks, and what is said."""
+    if len(frame) < ATTEMPT_BYTES:
+        raise BadMessage(f"a frame of {len(frame)} bytes names no attempt: its number alone has {ATTEMPT_BYTES}")
+    return int.from_bytes(frame[:ATTEMPT_BYTES], "big"), frame[ATTEMPT_BYTES:]
 
 
 def engines_of(*told: str) -> str:

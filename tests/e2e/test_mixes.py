@@ -1,0 +1,77 @@
+"""Several kinds of users in one job run at the same time, whatever the number of cores: the plan is the load."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+ENGINES = ("native", "python")
+MIX = Path(__file__).parent / "workflows" / "mix.py"
+KINDS = ["Browse", "Search", "Buy", "Return", "Rate", "Leave"]
+PLANNED = 80
+LENGTH_S = 4.0
+"""Of each plan. Two after the other would take eight."""
+
+
+def runs_as_planned(document) -> None:
+    workflows = {workflow["name"]: workflow for workflow in document["workflows"]}
+    assert {name: one["iterations"] for name, one in workflows.items()} == dict.fromkeys(KINDS, PLANNED)
+    assert all(one["dropped_iterations"] == 0 for one in workflows.values())
+    assert LENGTH_S <= document["duration_s"] < LENGTH_S * 1.9, "they ran one after the other"
+    assert document["status"] == "completed"
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_six_kinds_of_users_run_at_the_same_time_on_fewer_cores(command, server, cores) -> None:
+    ended = command.run_file("mix.py", "--cores", str(cores))
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    document = command.document()
+    runs_as_planned(document)
+    assert document["totals"]["requests"] == len(KINDS) * PLANNED == server.count()
+    shared = {workflow["name"]: workflow["shares_cores_with"] for workflow in document["workflows"]}
+    assert {len(others) for others in shared.values()} == {len(KINDS) // cores - 1}
+    assert len({row["process"] for row in document["generator"]["cores"]}) == cores
+    assert any(f"fewer cores ({cores}) than workflows" in warning for warning in document["warnings"])
+
+
+def test_check_says_who_would_share_a_core(command) -> None:
+    text = command.run("check", str(MIX), "--cores", "2").stdout
+
+    assert "shared with Buy, Rate" in text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_death_of_a_shared_core_is_a_gap_of_every_workflow_on_it(command, server, find_cores) -> None:
+    running = command.start("run", str(MIX), "--cores", "1", "--json", str(command.result), "--ui", "none")
+    until = time.monotonic() + 60
+    while server.count() < 60:
+        assert time.monotonic() < until, "the load never began"
+    (core,) = find_cores(running.pid)
+    os.kill(core.pid, signal.SIGKILL)
+    out, err = running.communicate(timeout=60)
+
+    assert running.returncode == 6, out + err
+    document = command.document()
+    assert sorted(lost["workflow"] for lost in document["lost_shards"]) == sorted(KINDS)
+    assert {workflow["status"] for workflow in document["workflows"]} == {"partial"}
+    for workflow in document["workflows"]:
+        (lost,) = [lost for lost in document["lost_shards"] if lost["workflow"] == workflow["name"]]
+        assert 0 < lost["arrivals_missing"] <= PLANNED - workflow["iterations"], "nothing counts twice"
+    assert len({row["process"] for row in document["generator"]["cores"]}) == 2, "those that take their place share one"
+
+
+def test_six_kinds_of_users_run_at_the_same_time_on_two_cores_of_a_cluster(shared_jobs, job_server) -> None:
+    before = job_server.count()
+
+    ended = shared_jobs.submit(MIX)
+
+    assert ended.code == 0, ended.err
+    document = ended.document()
+    runs_as_planned(document)
+    assert job_server.count() - before == len(KINDS) * PLANNED
+    assert all(len(workflow["shares_cores_with"]) == 2 for workflow in document["workflows"])
+    assert len({row["process"] for row in document["generator"]["cores"]}) == 2
