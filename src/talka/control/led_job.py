@@ -20,6 +20,7 @@ from talka.control.job_account import account_of, closed_of, resume, spec_of
 from talka.control.job_view import facts_of
 from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.load_job import Effect, JobEnded, JobSpec, KillCore, LoadJob, Send, StartCore
+from talka.control.log_lines import JobLines
 from talka.control.shard_run import ShardRun
 from talka.control.speech import Speak
 from talka.control.take_over import TakeOver
@@ -35,6 +36,7 @@ from talka.wire.jobs import (
     Finished,
     Halt,
     JobMessage,
+    LogLines,
     NoTask,
     Report,
     Snapshot,
@@ -113,6 +115,7 @@ class LedJob:
         self._told_at = 0
         """When the leader last said that this manager leads the job."""
         self._warnings: list[str] = []
+        self.lines = JobLines()
 
     # -- what is known
 
@@ -218,6 +221,10 @@ class LedJob:
                 return self._on_finished(now, sender, attempt, digest, size_bytes)
             case Report() | NoTask() | Declined():
                 return self._on_word(now, sender, message)
+            case LogLines():
+                if any(grant.worker == sender for grant in self.record.grants):
+                    self.lines.add(now, sender, message)
+                return []
             case _:
                 return []
 
