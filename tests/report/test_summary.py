@@ -895,7 +895,7 @@ def test_the_plan_counts_what_follows_from_it(shape: Any, planned: list[str] | N
 
 
 def test_the_plan_says_what_users_do_first_and_last_and_how_long_they_live() -> None:
-    class Session(Workflow):
+    class Session(dsl.Workflow):
         load = ConstantRate("5/s", "1s")
 
         @on_start()
