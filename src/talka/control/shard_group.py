@@ -160,7 +160,8 @@ class ShardGroup:
         ]
 
     def collect_provided(self) -> None:
-        for shard in reversed(self.shards):  # so that the lowest shard with a value wins
+        # The lowest shard with a value wins. Parts of one that was lost come after all others here.
+        for shard in sorted(self.shards, key=lambda shard: shard.shard.index, reverse=True):
             self.provided |= shard.provided
 
     def tally(self) -> Tally:
