@@ -326,6 +326,15 @@ def test_a_step_that_calls_in_a_loop_tells_how_often() -> None:
     assert [(call.name, call.count) for call in get.calls] == [("get", 3)]
 
 
+def test_an_action_whose_calls_failed_has_a_row_of_them() -> None:
+    drive = Drive(workflow("Shop", TEN_SECONDS, node("get"), node("tidy", "action"))).arm().at(10)
+    calls = {"tidy": {"tidy": step_tally([5], failed=2)}}
+    tally = counted(step_tally([10]), actions={"tidy": StepTally(ok=3)}, calls=calls)
+    _, tidy = drive.report(tally).document().workflows[0].steps
+    assert (tidy.ok, tidy.failed) == (3, 0)
+    assert [(call.name, call.ok, call.failed, call.errors) for call in tidy.calls] == [("tidy", 1, 2, {"status": 2})]
+
+
 def test_a_call_of_another_name_alone_has_a_row() -> None:
     tally = with_calls(step_tally([10]), page=step_tally([10]))
     (get,) = Drive(workflow()).arm().at(10).report(tally).document().workflows[0].steps

@@ -140,7 +140,7 @@ class Step(msgspec.Struct, frozen=True):
     skipped: int = 0
     """Runs that did nothing, on purpose or because what they wait for gave nothing: in no other count."""
     calls: list[Call] = []
-    """By name, where they have others than the method's own, or where a run made several."""
+    """By name, where they have others than the method's own, or where there were or failed more of them than runs."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -493,8 +493,8 @@ def step_of(
     calls = together(by_name.values()) if by_name else runs
     times = runs.response_time if measured else calls.response_time
     has_times = measured or bool(by_name)
-    # A method of which each run makes one call under its own name is one row.
-    has_rows = bool(by_name) and (by_name.keys() != {name} or calls.count > runs.count)
+    # A method of which each run makes one call under its own name is one row. An action does not fail by its calls.
+    is_one_row = by_name.keys() <= {name} and calls.count <= runs.count and calls.failed <= runs.failed
     return Step(
         name=name,
         measured=measured,
@@ -512,7 +512,7 @@ def step_of(
         service_histogram=hdr.encode(calls.service_time) if has_times else None,
         tags=dict(tags),
         skipped=runs.skipped,
-        calls=[call_of(call, by_name[call], span_s) for call in sorted(by_name)] if has_rows else [],
+        calls=[call_of(call, by_name[call], span_s) for call in sorted(by_name)] if not is_one_row else [],
     )
 
 

@@ -7,7 +7,17 @@ from typing import Final
 from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow, Totals
 from talka.report.files import FilePlace
 from talka.report.output import JobInfo
-from talka.report.summary import STATS, call_row, chosen, failing_sentences, named, runs_text, sample_text
+from talka.report.summary import (
+    STATS,
+    call_row,
+    chosen,
+    errors_of,
+    failing_sentences,
+    named,
+    runs_text,
+    sample_text,
+    samples_of,
+)
 from talka.report.text import bytes_text, cleaned, counted_text, rate_text, seconds_text, share_text, sign, time_text
 
 ROWS_SHOWN: Final = 200
@@ -101,8 +111,8 @@ def errors(document: ResultDocument) -> str:
     samples: list[tuple[str, ErrorSample]] = []
     rows = []
     for name, step in named(document, lambda workflow: workflow.steps):
-        samples += [(name, sample) for sample in step.samples]
-        rows += [(plain(name), kind, f"{count:,}") for kind, count in step.errors.items()]
+        samples += [(name, sample) for sample in samples_of(step)]
+        rows += [(plain(name), kind, f"{count:,}") for kind, count in errors_of(step).items()]
     shown = [f"{sample.t_s:.1f} s {name}: {sample_text(sample)}" for name, sample in chosen(samples)]
     parts = [table("Errors", ("step", "kind", "count"), rows), bullets("", shown)]
     return "\n\n".join(part for part in parts if part)

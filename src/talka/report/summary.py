@@ -380,13 +380,26 @@ def failed_text(failed: int, of: int) -> str:
     return f"failed {failed:,} ({share_text(failed, of)})" if failed else "failed 0"
 
 
+def errors_of(step: Step) -> dict[str, int]:
+    """Failures by kind. What is not measured does not fail by its calls, so theirs are told with it."""
+    counts = dict(step.errors)
+    for kind in {kind for call in step.calls for kind in call.errors} if not step.measured else ():
+        counts[kind] = max(counts.get(kind, 0), sum(call.errors.get(kind, 0) for call in step.calls))
+    return counts
+
+
+def samples_of(step: Step) -> list[ErrorSample]:
+    of_calls = [sample for call in step.calls for sample in call.samples] if not step.measured else []
+    return [*step.samples, *of_calls]
+
+
 def show_errors(page: Page, document: ResultDocument) -> None:
     counts: dict[str, int] = {}
     samples: list[tuple[str, ErrorSample]] = []
     for name, step in named(document, lambda workflow: workflow.steps):
-        for kind, count in step.errors.items():
+        for kind, count in errors_of(step).items():
             counts[kind] = counts.get(kind, 0) + count
-        samples += [(name, sample) for sample in step.samples]
+        samples += [(name, sample) for sample in samples_of(step)]
     if not counts:
         return
     page.section("ERRORS")
