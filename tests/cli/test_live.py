@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +236,8 @@ def test_workflows_that_follow_each_other_add_up() -> None:
     assert "0:16 left" in drive.text()
 
 
-def test_a_workflow_that_waits_for_cores_starts_after_those_that_have_them() -> None:
-    drive = Drive(workflow("First"), workflow("Second")).arm().at(4)
+def test_a_workflow_that_waits_for_one_that_runs_alone_starts_after_it() -> None:
+    drive = Drive(replace(workflow("First"), priority="exclusive"), workflow("Second")).arm().at(4)
     assert "waits for cores" in drive.row("Second  ")
     assert "0:16 left" in drive.text()
 

@@ -299,6 +299,20 @@ def test_a_lost_task_is_cut_where_no_worker_has_room_for_all_of_it(job_of: JobOf
     assert driven.job.tally().started == 180, "what the lost one had counted stays"
 
 
+def test_of_a_task_that_was_cut_the_lowest_shard_still_decides_what_is_handed_on(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 3, "w2": 1})
+    driven.run()
+    driven.job.places = {"w2": 1, "w3": 2, "w4": 1}
+    driven.later(1).exit(1, "its lease is over")
+    driven.later(1).arm(3, 4)
+
+    driven.result(2, provided={"token": b"of shard 3", "last": b"of shard 3"})
+    driven.result(4, provided={"token": b"of shard 2"})
+    driven.result(3, provided={"token": b"of shard 0"})
+
+    assert driven.job.workflows["Shop"].provided == {"token": b"of shard 0", "last": b"of shard 3"}
+
+
 def test_attempts_of_a_task_that_was_cut_count_for_its_parts(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 2})
     driven.run()

@@ -774,6 +774,21 @@ async def test_a_stop_lets_users_leave(server: str, way: str) -> None:
     assert (ran.tally.iterations, ran.tally.steps["logout"].ok) == (1, 1)
 
 
+@every_way
+async def test_an_end_at_once_interrupts_what_is_under_way_and_counts_it(server: str, way: str) -> None:
+    async def end(executor: Executor) -> None:
+        await Server.hung.wait()
+        executor.stop()
+        await asyncio.sleep(0)
+        executor.end_at_once()
+
+    ran = await run(journey(server, "/hang"), way, load=ConstantVUs(2, "20s"), grace_s=25, watch=end)
+    assert ran.tally.iterations == 0
+    assert ran.tally.interrupted_iterations == ran.tally.started == ran.tally.steps["first"].interrupted
+    assert ran.tally.calls["first"]["first"].interrupted == ran.tally.started
+    assert ran.tally.exchanges.interrupted >= 1  # others may have been about to connect
+
+
 # The direct driver's own.
 
 

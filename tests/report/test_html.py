@@ -478,6 +478,15 @@ def test_each_step_has_its_series_where_the_result_has_them() -> None:
     }
 
 
+def test_last_window_of_a_step_that_was_cut_short_is_no_collapse_either() -> None:
+    rows = [row for row in step_rows("login", "pay") if row.t_s < 1.0]
+    rows += [StepRow(name, 1.0, 0.1, 1, 0, {}, 9.0, 9.0, 9.0) for name in ("login", "pay")]
+    for duration_s, rates in ((1.02, {50}), (1.1, {10, 50}), (1.05, {20, 50})):
+        page = page_of(a_document(workflows=[a_workflow(timeline=rows)], timeline=[], duration_s=duration_s))
+        for number in (0, 1):
+            assert {round(value) for _, value in values_in(page, f"step-{number}-rate")["runs"]} == rates
+
+
 def test_steps_of_several_workflows_are_named_with_them_and_the_rest_is_counted() -> None:
     names = [f"step{number}" for number in range(STEPS_DRAWN)]
     workflows = [a_workflow(timeline=step_rows(*names)), a_workflow("Pay", timeline=step_rows("pay"))]

@@ -39,7 +39,7 @@ from talka.stats.tally import Exchanges, Sample, StepTally, Tally
 from talka.wire.shards import Armed, Settings, StepTotals, UrlSource
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work import dsl
-from talka.work.dsl import Provide, Use, action, check, depends, metric, state, step
+from talka.work.dsl import Provide, Use, action, check, depends, metric, on_start, on_stop, state, step
 from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
@@ -892,6 +892,33 @@ def test_the_plan_shows_rules_state_and_announcements() -> None:
 )
 def test_the_plan_counts_what_follows_from_it(shape: Any, planned: list[str] | None) -> None:
     assert fields_of(plan_text([loaded(shape)], 2), "Loaded").get("planned") == planned
+
+
+def test_the_plan_says_what_users_do_first_and_last_and_how_long_they_live() -> None:
+    class Session(dsl.Workflow):
+        load = ConstantRate("5/s", "1s")
+
+        @on_start()
+        async def login(self): ...
+
+        @step()
+        async def look(self) -> HTTPResponse: ...
+
+        @on_stop()
+        async def logout(self): ...
+
+    class Kept(Browse):
+        users = "kept"
+        connections = "fresh"
+
+    assert fields_of(plan_text(specs_of(Session), 2), "Session")["users"] == [
+        "login first, logout last, a fresh one in every iteration"
+    ]
+    assert fields_of(plan_text(specs_of(Session), 2), "Session")["planned"] == ["5 arrivals, with 1 measured step each"]
+    assert fields_of(plan_text(specs_of(Kept), 2), "Kept")["users"] == [
+        "kept for the whole run, new connections in every iteration"
+    ]
+    assert "users" not in fields_of(plan_text(specs_of(Browse), 2), "Browse")
 
 
 def test_the_split_heeds_priority_and_what_can_be_used() -> None:

@@ -58,6 +58,8 @@ class JobWorkflow(msgspec.Struct, frozen=True):
     thresholds: tuple[Threshold, ...]
     flows: tuple[tuple[str, str], ...]
     """(workflow, key) of the values it receives: those on which both sides agree."""
+    is_teardown: bool = False
+    """It cleans up after those it depends on, whatever became of them, also when the job is stopped."""
 
 
 class GroupOwner(Protocol):
@@ -158,7 +160,8 @@ class ShardGroup:
         ]
 
     def collect_provided(self) -> None:
-        for shard in reversed(self.shards):  # so that the lowest shard with a value wins
+        # The lowest shard with a value wins. Parts of one that was lost come after all others here.
+        for shard in sorted(self.shards, key=lambda shard: shard.shard.index, reverse=True):
             self.provided |= shard.provided
 
     def tally(self) -> Tally:
