@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SETUP := $(VENV)/.ready
-STAMP := $(VENV)/.native
+RUNTIME := $(VENV)/.runtime
+NATIVE := $(VENV)/.native
+READY := $(VENV)/.ready
 PURE := tests/stats tests/work tests/wire tests/cluster tests/control
 SEED ?= 1
 KIND ?= elections
@@ -21,23 +22,34 @@ SHELL := /bin/sh
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Set-up happens once and again when the dependencies change.
-$(SETUP): pyproject.toml hatch_build.py
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+# Set-up happens once and again when the dependencies change: first what running needs, which is all that `make demo` waits for.
+$(BIN)/pip:
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	 echo "$(PYTHON) cannot make a virtual environment: Talka needs Python 3.11 or newer with the module venv"; \
+	 echo "(Debian and Ubuntu: sudo apt install python3-venv; another Python: make demo PYTHON=python3.12)"; exit 1; }
+
+$(RUNTIME): pyproject.toml hatch_build.py | $(BIN)/pip
 	@echo "setting up $(VENV) (once)…"
-	@TALKA_NO_NATIVE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@TALKA_NO_NATIVE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[fast]'
 	@touch $@
 
 # The native engine is compiled beside the Python sources, and again when its own change. Without a compiler it is left out.
-$(STAMP): $(SETUP) native/compile.py $(wildcard native/*.c native/*.h)
+$(NATIVE): native/compile.py $(wildcard native/*.c native/*.h) | $(BIN)/pip
 	@$(BIN)/python native/compile.py
 	@touch $@
 
-demo: $(STAMP) ## run a real load test on the bundled server: live view, summary, HTML report
+# Then what developers need.
+$(READY): $(RUNTIME) | $(NATIVE)
+	@echo "installing what tests and checks need (once)…"
+	@TALKA_NO_NATIVE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: ## run a real load test on the bundled server: live view, summary, HTML report
+	@$(MAKE) --no-print-directory -j 2 $(RUNTIME) $(NATIVE)
 	@mkdir -p build
 	@$(BIN)/talka demo --html build/demo.html
 
-test: $(STAMP) ## every test (under 15 minutes on 2 cores)
+test: $(READY) ## every test (under 15 minutes on 2 cores)
 	@# Most of these wait for other processes: five at a time on two cores, and whoever is done helps the others.
 	@$(BIN)/python -m pytest -q -m "not serial" -n 5 --dist worksteal tests $(PURE:%=--ignore=%) --ignore=tests/sim
 	@# These must have the processors when they want them, and mostly wait: what only computes takes what they leave.
@@ -47,11 +59,11 @@ test: $(STAMP) ## every test (under 15 minutes on 2 cores)
 	 wait $$computing || { cat build/computing.log; exit 1; }; grep -E "^TOTAL|passed" build/computing.log
 
 # Of these the simulator, and the pure half with its coverage.
-test-computing: $(STAMP)
+test-computing: $(READY)
 	@$(BIN)/python -m pytest -q -n 2 tests/sim
 	@$(BIN)/python -m pytest -q -n 2 $(PURE) --cov --cov-report=term --no-cov-on-fail
 
-test-fast: $(STAMP) ## the pure half only, for the inner loop
+test-fast: $(READY) ## the pure half only, for the inner loop
 	@$(BIN)/python -m pytest -q -n 2 $(PURE)
 
 test-all: test ## every test, then every test again against the built wheel
@@ -61,68 +73,68 @@ test-all: test ## every test, then every test again against the built wheel
 	@build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel/*.whl)[dev]"
 	@build/wheel/venv/bin/python -m pytest -q tests
 
-check: $(STAMP) ## format, lint, types, and the map of the package
+check: $(READY) ## format, lint, types, and the map of the package
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy src
 	@TALKA_NATIVE_STRICT=1 $(BIN)/python native/compile.py
 	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_public_names.py
 
-fix: $(STAMP) ## format, and mend what the linter can mend
+fix: $(READY) ## format, and mend what the linter can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-sim: $(STAMP) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership, jobs or dags
+sim: $(READY) ## replay one simulated history, verbosely: SEED=n, KIND=elections, membership, jobs or dags
 	@$(BIN)/python -m tests.sim replay $(SEED) --kind $(KIND)
 
-sim-long: $(STAMP) ## new seeds for SECONDS=600, and a thousand members once
+sim-long: $(READY) ## new seeds for SECONDS=600, and a thousand members once
 	@$(BIN)/python -m tests.sim long --seconds $(SECONDS)
 
-ablation: $(STAMP) ## take each safeguard of the cluster away and see what breaks; writes docs/ablation.md
+ablation: $(READY) ## take each safeguard of the cluster away and see what breaks; writes docs/ablation.md
 	@$(BIN)/python -m tests.sim ablation --write
 
-bench-truth: $(STAMP) ## are the numbers true? exact counts, delays, a stalled server, memory, on both engines (about 6 minutes): ENGINE=native
+bench-truth: $(READY) ## are the numbers true? exact counts, delays, a stalled server, memory, on both engines (about 6 minutes): ENGINE=native
 	@$(BIN)/python benchmarks/truth.py $(ENGINE)
 
-bench-compare: $(STAMP) ## does talka compare call noise noise? 20 equal pairs, 4 unequal ones (about 5 minutes)
+bench-compare: $(READY) ## does talka compare call noise noise? 20 equal pairs, 4 unequal ones (about 5 minutes)
 	@$(BIN)/python benchmarks/compare.py
 
-bench-load: $(STAMP) ## how fast is one core? both engines, wrk and others on nginx (Debian packages, installed when root; 10 minutes)
+bench-load: $(READY) ## how fast is one core? both engines, wrk and others on nginx (Debian packages, installed when root; 10 minutes)
 	@$(BIN)/python benchmarks/load.py
 
-bench-wheels: $(STAMP) ## does a change cost anything? two wheels in turns on a server in C (30 minutes): OLD=HEAD, NEW=. (wheels or revisions)
+bench-wheels: $(READY) ## does a change cost anything? two wheels in turns on a server in C (30 minutes): OLD=HEAD, NEW=. (wheels or revisions)
 	@$(BIN)/python benchmarks/wheels.py $(OLD) $(NEW)
 
-bench-journey: $(STAMP) ## one journey beside k6 and Locust: lines of code, counts against the server's, CPU (about 2 minutes)
+bench-journey: $(READY) ## one journey beside k6 and Locust: lines of code, counts against the server's, CPU (about 2 minutes)
 	@$(BIN)/python benchmarks/journey.py
 
-bench-members: $(STAMP) ## members as real processes beside Debian's serf: deaths, idle cost, leaders (about 40 minutes)
+bench-members: $(READY) ## members as real processes beside Debian's serf: deaths, idle cost, leaders (about 40 minutes)
 	@$(BIN)/python benchmarks/members.py
 
-bench-jobs: $(STAMP) ## what does a cluster cost? CPU beside the cores, a thousand workers' reports, uneven starts (about 10 minutes)
+bench-jobs: $(READY) ## what does a cluster cost? CPU beside the cores, a thousand workers' reports, uneven starts (about 10 minutes)
 	@$(BIN)/python benchmarks/jobs.py
 
-bench-tasks: $(STAMP) ## what does a task cost? beside Celery, Dramatiq, Taskiq and Procrastinate (about 10 minutes)
+bench-tasks: $(READY) ## what does a task cost? beside Celery, Dramatiq, Taskiq and Procrastinate (about 10 minutes)
 	@$(BIN)/python benchmarks/tasks.py
 
-bench-million: $(STAMP) ## a job of a million tasks: streamed, killed in the middle, started again (about 2 minutes)
+bench-million: $(READY) ## a job of a million tasks: streamed, killed in the middle, started again (about 2 minutes)
 	@$(BIN)/python benchmarks/million.py
 
-chaos: $(STAMP) ## kill, stop and cut off processes of a real cluster, job after job: MINUTES=25, SEED=n
+chaos: $(READY) ## kill, stop and cut off processes of a real cluster, job after job: MINUTES=25, SEED=n
 	@$(BIN)/python -m tests.e2e.chaos --minutes $(MINUTES) --seed $(SEED)
 
 soak-tasks: MINUTES = 10
-soak-tasks: $(STAMP) ## kill manager, workers and cores while 100,000 tasks run; store and ledger compared: MINUTES=10, SEED=n
+soak-tasks: $(READY) ## kill manager, workers and cores while 100,000 tasks run; store and ledger compared: MINUTES=10, SEED=n
 	@$(BIN)/python -m tests.e2e.soak --minutes $(MINUTES) --seed $(SEED)
 
-fuzz: $(STAMP) ## a million frames through every decoder, a million answers through both engines: FRAMES=n, ANSWERS=n, SEED=n
+fuzz: $(READY) ## a million frames through every decoder, a million answers through both engines: FRAMES=n, ANSWERS=n, SEED=n
 	@$(BIN)/python -m tests.wire.fuzz --frames $(FRAMES) --seed $(SEED)
 	@$(BIN)/python -m tests.engine.response_fuzz --answers $(ANSWERS) --seed $(SEED)
 
-docs: $(STAMP) ## write docs/cli.md anew from the commands
+docs: $(READY) ## write docs/cli.md anew from the commands
 	@$(BIN)/python docs/cli_reference.py > docs/cli.md
 
-sizes: $(STAMP) ## the ten largest files and classes
+sizes: $(READY) ## the ten largest files and classes
 	@$(BIN)/python benchmarks/sizes.py
 
 clean: ## remove the virtual environment, the compiled engine and caches

@@ -21,6 +21,7 @@ struct Call {
     int32_t hops;
     uint8_t method;
     uint8_t state;
+    uint8_t has_arguments;  /* any of them may be given: most calls have a URL and nothing else */
     Request *request;
     Connection *connection;  /* while waiting; it borrows this call */
     PyObject *result;
@@ -69,7 +70,8 @@ Call *call_new(Client *client, int method, PyObject *url, PyObject **arguments)
     }
     call->client = (Client *)Py_NewRef((PyObject *)client);
     call->url = Py_NewRef(url);
-    for (int index = 0; index < ARGUMENT_COUNT; index++) {
+    call->has_arguments = arguments != NULL;
+    for (int index = 0; arguments != NULL && index < ARGUMENT_COUNT; index++) {
         call->arguments[index] = arguments[index];
         Py_XINCREF(arguments[index]);
     }
@@ -443,6 +445,7 @@ static int follow(Call *call, PyObject *response)
         return -1;
     }
     PyObject *later[6] = {headers, NULL, cookies, auth, data, json};
+    call->has_arguments = 1;
     for (int index = 0; index < 6; index++) {
         PyObject *value = later[index] == Py_None ? NULL : later[index];
         Py_XINCREF(value);
@@ -932,7 +935,7 @@ static int call_traverse(Call *call, visitproc visit, void *arg)
 
 static int call_clear(Call *call)
 {
-    for (int index = 0; index < ARGUMENT_COUNT; index++) {
+    for (int index = 0; call->has_arguments && index < ARGUMENT_COUNT; index++) {
         Py_CLEAR(call->arguments[index]);
     }
     Py_CLEAR(call->result);

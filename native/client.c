@@ -177,7 +177,7 @@ static PyObject *client_call(Client *client, int method, PyObject *const *given,
         PyErr_SetString(PyExc_TypeError, "a call needs a URL");
         return NULL;
     }
-    return (PyObject *)call_new(client, method, url, arguments);
+    return (PyObject *)call_new(client, method, url, names == NULL ? NULL : arguments);
 }
 
 #define METHOD(name, number)                                                                              \

@@ -9,8 +9,6 @@ static size_t counters_of(const Histogram *histogram)
 
 static void forget(Histogram *histogram)
 {
-    histogram->low = UINT32_MAX;
-    histogram->high = 0;
     histogram->count = 0;
     histogram->total = 0;
     histogram->min = INT64_MAX;
@@ -59,8 +57,11 @@ PyObject *histogram_drain(Histogram *histogram)
     if (counts == NULL) {
         return NULL;
     }
+    uint32_t low = 0, high = 0; /* counters below and above were not touched since the last time */
     if (histogram->count != 0) {
-        for (uint32_t index = histogram->low; index <= histogram->high; index++) {
+        low = counter_index(histogram->min, histogram->precision);
+        high = counter_index(histogram->max, histogram->precision);
+        for (uint32_t index = low; index <= high; index++) {
             uint64_t times = histogram->counts[index];
             if (times != 0 && put_count(counts, index, times) < 0) {
                 Py_DECREF(counts);
@@ -73,8 +74,7 @@ PyObject *histogram_drain(Histogram *histogram)
         Py_BuildValue("(NKKLL)", counts, (unsigned long long)histogram->count, (unsigned long long)histogram->total, min,
                       (long long)histogram->max);
     if (drained != NULL && histogram->count != 0) {
-        size_t touched = histogram->high - histogram->low + 1;
-        memset(histogram->counts + histogram->low, 0, touched * sizeof(uint64_t));
+        memset(histogram->counts + low, 0, ((size_t)high - low + 1) * sizeof(uint64_t));
         forget(histogram);
     }
     return drained;

@@ -18,8 +18,6 @@
 typedef struct {
     uint64_t *counts; /* allocated with the first value; pages that are never touched cost nothing */
     int precision;
-    uint32_t low; /* counters below and above were not touched since the last drain */
-    uint32_t high;
     uint64_t count;
     uint64_t total;
     int64_t min;
@@ -53,14 +51,7 @@ static inline void histogram_record(Histogram *histogram, int64_t value)
     if (value > HIGHEST_VALUE) {
         value = HIGHEST_VALUE;
     }
-    uint32_t index = counter_index(value, histogram->precision);
-    histogram->counts[index]++;
-    if (index < histogram->low) {
-        histogram->low = index;
-    }
-    if (index > histogram->high) {
-        histogram->high = index;
-    }
+    histogram->counts[counter_index(value, histogram->precision)]++;
     if (value > histogram->max) {
         histogram->max = value;
     }

@@ -240,14 +240,12 @@ static void give_up(User *user)
 static void next_node(User *user)
 {
     Driver *driver = user->driver;
-    int phase = driver->nodes[user->node].phase;
-    int went_well = (int)(((user->done | user->passed) >> user->node) & 1);
-    Py_CLEAR(user->failure);
-    user->node++;
+    int number = user->node++;
+    int phase = driver->nodes[number].phase;
     if (phase == PHASE_LAYER) {
         return;
     }
-    if (!went_well) {
+    if ((((user->done | user->passed) >> number) & 1) == 0) {
         if (phase == PHASE_START) {
             give_up(user);
         }
@@ -396,6 +394,7 @@ static int iterate(User *user)
             }
             user->now_ns = 0;
             user->has_answer = 0;
+            Py_CLEAR(user->failure);
             user->stepper.intended_ns = user->intended_ns;
             user->stepper.expect = node->expect;
             call_node(user, node);

@@ -401,7 +401,9 @@ static PyObject *driver_run_of(Driver *self, PyObject *argument)
     if (user == NULL) {
         return NULL;
     }
-    return Py_BuildValue("(iL)", (int)user->node, (long long)user->stepper.intended_ns);
+    /* Whoever asks may have outlived the node that it was started by. */
+    int number = user->node < self->node_count ? user->node : self->node_count - 1;
+    return Py_BuildValue("(iL)", number, (long long)user->stepper.intended_ns);
 }
 
 static PyObject *driver_called(Driver *self, PyObject *args)

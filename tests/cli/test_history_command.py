@@ -288,6 +288,16 @@ def test_wrong_baseline_is_a_sentence(
     assert (code, out) == (2, "") and words in err
 
 
+def test_run_that_was_measured_by_other_rules_becomes_no_baseline(
+    history: Run, kept: History, result: ResultDocument
+) -> None:
+    kept.keep(kept_run(renamed(result, "old", measures=1)))
+    code, out, err = history("baseline", "main", "old")
+    assert (code, out) == (2, "")
+    assert "run old was measured by rules 1 and this version measures by rules 2" in err and "Run the test again" in err
+    assert kept.baselines() == {}
+
+
 def test_run_that_is_a_baseline_is_not_forgotten_by_the_way(
     history: Run, kept: History, result: ResultDocument
 ) -> None:

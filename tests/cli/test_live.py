@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,11 @@ from talka.cli.live_view import Composer
 from talka.control.core_effects import Effect, Send, StartCore
 from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
+from talka.report.document import generator_of
 from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
-from talka.stats.windows import Window
+from talka.stats.windows import StepWindow, Window
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
 from talka.work.shapes import ConstantRate, ConstantVUs, LoadShape, RampingRate, SharedIterations
@@ -234,8 +236,8 @@ def test_workflows_that_follow_each_other_add_up() -> None:
     assert "0:16 left" in drive.text()
 
 
-def test_a_workflow_that_waits_for_cores_starts_after_those_that_have_them() -> None:
-    drive = Drive(workflow("First"), workflow("Second")).arm().at(4)
+def test_a_workflow_that_waits_for_one_that_runs_alone_starts_after_it() -> None:
+    drive = Drive(replace(workflow("First"), priority="exclusive"), workflow("Second")).arm().at(4)
     assert "waits for cores" in drive.row("Second  ")
     assert "0:16 left" in drive.text()
 
@@ -416,6 +418,25 @@ def test_late_windows_of_another_core_are_counted_in() -> None:
     assert drive.row("p99").split()[1] == "9.00"
 
 
+def test_errors_are_listed_the_most_frequent_first_with_their_causes() -> None:
+    step = ran([5], failed=2)
+    for number in range(7):
+        step.fail(Sample(number, "refused", "http://127.0.0.1:9/: cannot connect to 127.0.0.1 port 9"))
+    drive = Drive(workflow()).arm().at(4).report(counted({"get": step}))
+
+    lines = drive.text().splitlines()
+
+    at = lines.index("ERRORS")
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [
+        ["7", "refused", "by", "127.0.0.1:9"],
+        ["2", "status", "503", "from", "shop.test"],
+    ]
+
+
+def test_without_errors_there_is_no_list_of_them() -> None:
+    assert "ERRORS" not in Drive(workflow()).arm().at(4).report(counted({"get": ran([5])})).text()
+
+
 def test_checks_show_how_many_passed_or_failed() -> None:
     drive = Drive(workflow()).arm().at(2)
     checks = {"paid": CheckTally(passed=9), "sent": CheckTally(passed=1, failed=3)}
@@ -511,15 +532,100 @@ def test_many_histograms_are_merged_in_turn_and_none_is_forgotten(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("cpu_share", "lag_us", "is_saturated"), [(0.5, 900, False), (0.9, 900, True), (0.5, 9_000, True)]
+    ("cpu_share", "lag_us", "response_ms", "begin"),
+    [
+        (0.5, 900, 5, "generator  "),
+        (0.9, 900, 5, "generator  "),
+        (0.9, 9_000, 5, "! generator saturated: "),
+        (0.5, 9_000, 5, "! generator disturbed: "),
+        (0.5, 9_000, 190, "generator  "),
+    ],
 )
-def test_the_generator_says_when_it_cannot_keep_up(cpu_share: float, lag_us: int, is_saturated: bool) -> None:
+def test_the_generator_says_when_it_cannot_keep_up_as_the_result_does(
+    cpu_share: float, lag_us: int, response_ms: float, begin: str
+) -> None:
     health = GeneratorTally(cpu_ns=round(cpu_share * 10 * SECOND), wall_ns=10 * SECOND)
     health.start_lag.record(lag_us)
-    drive = Drive(workflow()).arm().at(5).report(counted({"get": ran([5])}, generator=health))
-    begin = "! generator saturated: " if is_saturated else "generator  "
+    drive = Drive(workflow()).arm().at(5).report(counted({"get": ran([response_ms])}, generator=health))
     lag = "9.00 ms" if lag_us == 9_000 else "900 µs"
     assert drive.row(begin) == f"{begin}busiest core {100 * cpu_share:.0f} % CPU, start lag p99 {lag}"
+    verdict = generator_of(drive.job, drive.job.tally(), "1.2.3").verdict
+    assert begin == ("generator  " if verdict == "on time" else f"! generator {verdict}: ")
+
+
+def test_a_closed_workflow_whose_core_has_no_cpu_left_is_saturated() -> None:
+    health = GeneratorTally(cpu_ns=9 * SECOND, wall_ns=10 * SECOND)
+    drive = Drive(workflow()).arm().at(5).report(counted({"get": ran([5])}, generator=health))
+    assert drive.row("! generator") == "! generator saturated: busiest core 90 % CPU"
+
+
+def test_a_lag_is_held_against_response_times_again_when_there_are_more_of_them() -> None:
+    drive = Drive(workflow()).arm().at(5)
+    for response_ms, begin in ((5, "! generator disturbed: "), (190, "generator  ")):
+        health = GeneratorTally(cpu_ns=5 * SECOND, wall_ns=10 * SECOND)
+        health.start_lag.record(9_000, response_ms)
+        drive.report(counted({"get": ran([response_ms])}, generator=health))
+        assert drive.row(begin)
+
+
+# Steps over time, calls, and what failed.
+
+
+def step_window(index: int, time_us: int, *, name: str = "get", **errors: int) -> Window:
+    step = StepWindow(5, sum(errors.values()), errors)
+    step.response_time.record(time_us, 5)
+    return Window(index, requests=5, steps={name: step})
+
+
+def test_each_step_has_its_p99_of_the_last_minute() -> None:
+    drive = Drive(workflow(steps=["get", "pay"])).arm().at(12)
+    windows = [step_window(index, 1_000 * (1 + index // 30)) for index in range(120)]
+    drive.report(counted({"get": ran([5]), "pay": ran([5])}), windows=windows)
+    assert drive.row("STEP").endswith("p99 LAST MINUTE")
+    # Three stretches of 3 s are over; of the fourth, windows may still come.
+    assert drive.row("get").endswith("▃▆█") and not drive.row("pay").strip().endswith("█")
+    assert "LAST MINUTE" not in drive.row("STEP", Size(60, 30))
+
+
+def test_steps_over_time_are_forgotten_after_a_minute() -> None:
+    drive = Drive(workflow("Shop", ConstantVUs(1, "200s"))).arm()
+    for second in range(0, 150, 3):
+        windows = [step_window(second * 10, 1_000, status=1 if second < 60 else 0)]
+        drive.at(second + 1).report(counted({"get": ran([5])}), windows=windows).text()
+    assert len(drive.row("get").split()[-1]) == 20
+    assert "\nstatus " not in drive.text()
+
+
+def test_kinds_of_errors_have_a_line_over_time_the_most_frequent_first() -> None:
+    drive = Drive(workflow("First"), workflow("Second"), cores=2).arm().at(12)
+    for of, kinds in (("First", {"timeout": 1}), ("Second", {"timeout": 1, "status": 3})):
+        windows = [step_window(index, 1_000, **(kinds if index < 30 else {})) for index in range(120)]
+        drive.report(counted({"get": ran([5])}), of=of, windows=windows)
+    lines = [line for line in drive.text().splitlines() if line.startswith(("status", "timeout"))]
+    assert [line.split() for line in lines] == [
+        ["status", "0/s", "peak", "30.0/s", "█▁▁"],
+        ["timeout", "0/s", "peak", "20.0/s", "█▁▁"],
+    ]
+
+
+def test_calls_have_rows_below_their_step_with_rates_of_their_own() -> None:
+    drive = Drive(workflow(steps=["get", "pay"])).arm().at(0)
+    for second, times in ((1, 10), (3, 30)):
+        calls = {"get": {"page": ran([7] * times * 2, failed=2), "get": ran([1])}, "pay": {"pay": ran([5])}}
+        drive.at(second).report(counted({"get": ran([20] * times), "pay": ran([5])}, calls=calls)).view()
+    lines = drive.text().splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("get "))
+    page, own, pay = (line.split() for line in lines[at + 1 : at + 4])
+    assert page[:7] == ["└", "page", "20.0/s", "20.7/s", "60", "2", "3.23"]
+    assert page[-6:] == ["7.00", "ms"] * 3
+    assert own[:2] == ["└", "get"] and pay[0] == "pay"
+
+
+def test_a_workflow_tells_the_worse_of_failed_steps_and_failed_requests() -> None:
+    drive = Drive(workflow()).arm().at(5)
+    drive.report(counted({"get": ran([5] * 9, failed=1)}, exchanges=Exchanges(ok=6, failed=2, not_sent=2)))
+    assert drive.row("Shop").endswith("  failed 40.00 %")
+    assert style_of(drive.view(), "failed 40.00 %") == "red"
 
 
 def test_a_lost_core_is_told_until_and_after_it_was_replaced() -> None:
@@ -700,6 +806,7 @@ class Stream:
     [
         ("auto", True, {"TERM": "xterm"}, True),
         ("full", True, {"TERM": "xterm", "NO_COLOR": "1"}, True),
+        ("auto", True, {"TERM": "xterm", "NO_COLOR": "1"}, True),
         ("auto", True, {"TERM": "dumb"}, False),
         ("auto", True, {}, False),
         ("auto", True, {"TERM": "xterm", "CI": "true"}, False),

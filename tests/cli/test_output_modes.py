@@ -89,9 +89,16 @@ def test_terminal_may_get_colours_but_no_cursor_codes_without_a_live_view(on_ter
     ids=lambda variables: " ".join(f"{name}={value}" for name, value in variables.items()),
 )
 def test_terminal_gets_plain_text_where_it_is_asked_for(on_terminal, load: list[str], variables) -> None:
-    code, text = on_terminal(*load, **variables)
+    code, text = on_terminal(*load, "--ui", "ci", **variables)
     assert code == 4 and "TOTALS" in text
     assert "\x1b" not in text
+
+
+def test_wish_for_no_colours_takes_colours_away_and_not_the_live_view(on_terminal, load: list[str]) -> None:
+    code, text = on_terminal(*load, NO_COLOR="1")
+    assert code == 4 and "TOTALS" in text
+    assert "\x1b[?25l" in text, "the live view hides the cursor"
+    assert not re.search(r"\x1b\[[0-9;]*m", text)
 
 
 def test_empty_wish_for_no_colours_is_none(on_terminal, load: list[str]) -> None:
@@ -108,7 +115,6 @@ def test_progress_is_plain_where_it_is_asked_for_and_in_ci(on_terminal, load: li
     for ui, variables in (
         ("ci", {}),
         ("auto", {"CI": "true"}),
-        ("auto", {"NO_COLOR": "1"}),
         ("full", {"TERM": "dumb"}),
     ):
         _, text = on_terminal(*load, "--ui", ui, **variables)
@@ -119,6 +125,8 @@ def test_progress_is_plain_where_it_is_asked_for_and_in_ci(on_terminal, load: li
 def test_summary_is_as_wide_as_the_terminal(on_terminal, load: list[str]) -> None:
     _, text = on_terminal(*load, "--ui", "none", columns=70, NO_COLOR="1")
     assert 60 < max(map(len, text.splitlines())) <= 70
+    _, text = on_terminal(*load, "--ui", "none", columns=40, NO_COLOR="1")
+    assert 30 < max(map(len, text.splitlines())) <= 40
 
 
 def test_json_on_a_terminal_has_no_colours(on_terminal, load: list[str]) -> None:

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from talka.cli.demo import own_command
+
 FIVE = ["--iterations", "5", "--ui", "none"]
 LIMIT_S = 60
 
@@ -184,6 +186,34 @@ def test_device_is_written_to_and_not_replaced(talka, server) -> None:
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.parametrize("flag", ["--json", "--html", "--junit"])
+def test_file_that_cannot_be_written_in_the_end_is_told_and_fails_the_command(talka, server, flag: str) -> None:
+    done = talka("run", f"{server.url}/", *FIVE, flag, "/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == f"{flag}: /dev/full cannot be written: No space left on device\n"
+    assert "COMPLETED" in done.stdout
+
+
+def test_first_ctrl_c_says_what_is_waited_for(start: Start, server) -> None:
+    run = start("run", f"{server.url}/delay/50000", "--vus", "3", "--duration", "60s", "--ui", "ci", "--cores", "1")
+    line_with(run.stderr, "active 3 VUs")
+    run.send_signal(signal.SIGINT)
+    told = line_with(run.stderr, "stopping")
+    assert told == "stopping: waiting for 3 iterations under way, Ctrl-C again to end at once\n"
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 130
+
+
+def test_lines_for_a_ci_tell_the_rate_of_now_beside_the_average_and_the_cause_of_errors(start: Start) -> None:
+    run = start("run", "http://127.0.0.1:9/", "--duration", "60s", "--ui", "ci", "--cores", "1")
+    line = line_with(run.stderr, " now ")
+    assert "on average" in line and "mostly refused by 127.0.0.1:9 × " in line
+    run.send_signal(signal.SIGINT)
+    summary, _ = run.communicate(timeout=LIMIT_S)
+    assert "Most frequent error: refused by 127.0.0.1:9" in summary.partition("TOTALS")[0]
+
+
 def test_interrupted_run_still_reports(start: Start, server, folder: Path) -> None:
     run = start("run", f"{server.url}/", "--duration", "60s", "--json", "out.json", "--cores", "1")
     line_with(run.stderr, "active")
@@ -298,3 +328,20 @@ def test_summary_shows_the_times_that_are_asked_for(talka, server) -> None:
     assert done.returncode == 0, done.stderr
     (head,) = [line for line in done.stdout.splitlines() if "p75" in line]
     assert head.split() == ["p75", "max"]
+
+
+def test_demo_says_what_to_type_where_the_shell_does_not_know_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / ".venv" / "bin" / "talka"
+    command.parent.mkdir(parents=True)
+    command.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(command), "demo"])
+    monkeypatch.chdir(tmp_path)
+
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert own_command() == ".venv/bin/talka"
+    monkeypatch.setenv("PATH", f"{command.parent}:/usr/bin:/bin")
+    assert own_command() == "talka"
+    monkeypatch.setattr(sys, "argv", ["/somewhere/talka/__main__.py", "demo"])
+    assert own_command() == "talka"

@@ -213,6 +213,38 @@ async def test_with_nobody_there_the_cluster_is_unreachable(impatient: Callable[
                 pass
 
 
+async def test_whoever_waits_for_a_cluster_that_refuses_is_told_once_and_at_once(
+    impatient: Callable[..., Client],
+) -> None:
+    with free_port() as port:
+        client = impatient(f"127.0.0.1:{port}")
+        told: list[str] = []
+        client.on_trouble = told.append
+        with pytest.raises(ClusterUnreachable):
+            await client.jobs()
+        with pytest.raises(ClusterUnreachable):
+            await client.jobs()
+
+    (trouble,) = told
+    assert re.fullmatch(
+        rf"127.0.0.1:{port} cannot be reached: nothing listens there: trying again for up to \d+ s", trouble
+    )
+
+
+async def test_nobody_is_told_of_trouble_with_a_cluster_that_has_answered(apis: Apis) -> None:
+    api = await apis.start()
+    client = Client([str(api.address)], question_s=0.5)
+    told: list[str] = []
+    client.on_trouble = told.append
+    await client.jobs()
+    api.control.errors["jobs"] = Unavailable("no leader")
+
+    with pytest.raises(ClusterUnreachable):
+        await client.jobs()
+
+    assert told == []
+
+
 @pytest.mark.parametrize(
     "error", [Unavailable("no leader"), Superseded("another leads"), RuntimeError("a bug")], ids=range(3)
 )

@@ -139,6 +139,7 @@ def workflow_of(
     timeout_s: float | None = None,
     thresholds: Sequence[str] = (),
     flows: Sequence[tuple[str, str]] = (),
+    is_teardown: bool = False,
 ) -> JobWorkflow:
     plan = shape.plan()
     return JobWorkflow(
@@ -150,6 +151,7 @@ def workflow_of(
         timeout_ns=default_timeout_ns(plan) if timeout_s is None else round(timeout_s * SECOND),
         thresholds=tuple(parse_threshold(rule) for rule in thresholds),
         flows=tuple(flows),
+        is_teardown=is_teardown,
     )
 
 

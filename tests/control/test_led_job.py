@@ -26,6 +26,7 @@ from talka.wire.jobs import (
     Finished,
     Halt,
     JobMessage,
+    LogLines,
     NoTask,
     Report,
     Stale,
@@ -36,6 +37,7 @@ from talka.wire.jobs import (
 )
 from talka.wire.records import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.shards import Armed, FromCore, Hello, Refused, Settings, StepTotals, Totals, encode
+from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, IterationsPerVU, LoadShape
 
@@ -868,3 +870,15 @@ def test_what_is_known_of_a_job_is_told() -> None:
     assert led.led.facts().state is JobState.DISPATCHING, "as it is on record"
     assert led.led.places() == {"w1": 1, "w2": 1}
     assert led.led.warnings() == ()
+
+
+# What the test prints.
+
+
+def test_lines_are_kept_of_workers_that_have_a_part_of_the_job_and_of_nobody_else() -> None:
+    led = Led()
+
+    assert led.say("w1", LogLines("b4k7", 1, 0, ("a",))) == []
+    assert led.say("stranger", LogLines("b4k7", 1, 0, ("b",))) == []
+
+    assert led.led.lines.all() == [LogLine(1, "w1", "a")]

@@ -10,7 +10,7 @@ import pytest
 from talka.control.core_effects import JobEnded, KillCore, Send
 from talka.control.shard_group import ARM_LIMIT_NS, STOP_SLACK_NS
 from talka.stats.tally import Exchanges, Sample, StepTally, Tally
-from talka.wire.shards import Ack, Armed, Refused, StepTotals, Stop
+from talka.wire.shards import CONTEXT_PREFIX, RECEIVED_LIMIT_BYTES, Ack, Armed, Refused, StepTotals, Stop
 from talka.work.shapes import ConstantVUs, IterationsPerVU
 
 if TYPE_CHECKING:
@@ -451,3 +451,104 @@ def test_a_rule_that_names_a_class_of_another_job_has_no_sample(job_of: JobOf) -
     driven = job_of({"Shop": {}}, thresholds=["Nobody.requests > 5"])
     driven.run()
     assert [verdict.value for _, _, verdict in driven.job.verdicts(driven.now)] == [None]
+
+
+# Teardowns that run once for the job.
+
+CLEANED = {"Shop": ONE_USER, "Clean": {"is_test": False, "is_teardown": True, "after": {"Shop"}}}
+
+
+def test_a_teardown_runs_after_what_it_cleans_up(job_of: JobOf) -> None:
+    driven = job_of(CLEANED)
+    driven.run()
+    assert driven.states["Clean"] == "pending"
+
+    driven.finish(1)
+    driven.arm(2)
+
+    assert driven.finish(2) == [Send(2, Ack(1)), JobEnded()]
+    assert driven.states == {"Shop": "completed", "Clean": "completed"}
+
+
+def test_a_teardown_runs_also_where_what_it_cleans_up_has_failed(job_of: JobOf) -> None:
+    driven = job_of(CLEANED)
+    driven.run()
+
+    driven.finish(1, failure="virtual user 2 cannot be made")
+
+    assert driven.states == {"Shop": "failed", "Clean": "assigned"}
+
+
+def test_a_teardown_does_not_run_where_nothing_has(job_of: JobOf) -> None:
+    driven = job_of(CLEANED)
+    driven.start()
+
+    driven.say(1, Refused("file", "no such step"))
+
+    assert driven.states == {"Shop": "failed", "Clean": "skipped"}
+    assert driven.has_ended
+
+
+def test_an_interrupt_stops_what_runs_and_lets_it_be_cleaned_up(job_of: JobOf) -> None:
+    driven = job_of(CLEANED)
+    driven.run()
+    assert driven.interrupt() == [Send(1, Stop())]
+
+    driven.finish(1)
+    driven.arm(2)
+    driven.finish(2)
+
+    assert driven.states == {"Shop": "cancelled", "Clean": "completed"}
+    assert driven.has_ended
+
+
+def test_a_second_interrupt_ends_the_teardown_too(job_of: JobOf) -> None:
+    driven = job_of(CLEANED)
+    driven.run()
+    driven.interrupt()
+
+    assert driven.interrupt() == [KillCore(1), JobEnded()]
+    assert driven.states == {"Shop": "cancelled", "Clean": "cancelled"}
+
+
+def test_a_cancelled_job_of_a_cluster_begins_no_teardown_and_one_that_was_aborted_does(job_of: JobOf) -> None:
+    cancelled = job_of(CLEANED, places={"w1": 1})
+    cancelled.run()
+    cancelled.interrupt()
+    cancelled.result(1)
+    assert cancelled.states == {"Shop": "cancelled", "Clean": "cancelled"}
+
+    aborted = job_of(CLEANED, places={"w1": 1}, thresholds=["dropped < 10% abort"])
+    aborted.run()
+    aborted.report(1, failing(1))
+    aborted.later(1).tick()
+    aborted.result(1, failing(1))
+
+    assert aborted.states == {"Shop": "cancelled", "Clean": "assigned"}
+
+
+def test_a_teardown_finds_what_the_class_left_where_it_differs_from_its_setup(job_of: JobOf) -> None:
+    driven = job_of(
+        {
+            "Setup": {"is_test": False},
+            "Shop": {**ONE_USER, "after": {"Setup"}},
+            "Clean": {"is_test": False, "is_teardown": True, "after": {"Setup", "Shop"}},
+        }
+    )
+    driven.run()
+    key = f"{CONTEXT_PREFIX}account"
+    driven.finish(1, provided={key: b"\x01"})
+    driven.arm(2)
+
+    driven.finish(2, provided={key: b"\x02"})
+
+    assert list(driven.arms[3].values.items()) == [("Setup", {key: b"\x01"}), ("Shop", {key: b"\x02"})]
+
+
+def test_a_teardown_that_would_receive_too_much_fails(job_of: JobOf) -> None:
+    driven = job_of(CLEANED)
+    driven.run()
+
+    driven.finish(1, provided={f"{CONTEXT_PREFIX}large": bytes(RECEIVED_LIMIT_BYTES + 1)})
+
+    assert driven.states["Clean"] == "failed"

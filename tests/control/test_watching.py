@@ -17,6 +17,8 @@ from talka.control.calls import CallEnded, Calls
 from talka.control.job_view import fitting
 from talka.control.led_job import LedJob
 from talka.control.load_job import LoadJob
+from talka.control.log_lines import TOLD_FOR_NS as LINE_TOLD_FOR_NS
+from talka.control.log_lines import JobLines
 from talka.control.speech import Speak
 from talka.control.step_merge import StepMerge
 from talka.control.watching import (
@@ -34,7 +36,7 @@ from talka.control.watching import (
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire.calls import NameCall, encode
-from talka.wire.jobs import Call, View, Watch
+from talka.wire.jobs import Call, LogLines, View, Watch
 from talka.wire.shards import StepTotals
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState
@@ -231,6 +233,7 @@ class Led:
         self.name = "b4k7"
         self.job = job
         self.has_all_counts = True
+        self.lines = JobLines()
 
     def is_caught_up(self) -> bool:
         return self.has_all_counts
@@ -397,6 +400,30 @@ def test_of_a_job_that_is_being_taken_over_something_is_told_later(job_of: JobOf
     assert audience.tick(driven.now, led(None)) == []
     assert audience.next_tick_at == driven.now + TELL_EVERY_NS
     assert read(audience.tick(driven.now + TELL_EVERY_NS, led(driven.job))).sequence == 1
+
+
+def test_lines_of_the_test_are_told_all_at_first_and_then_while_they_are_new(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    jobs = led(driven.job)
+    jobs["b4k7"].lines.add(driven.now - LINE_TOLD_FOR_NS - 1, "w1", LogLines("b4k7", 1, 0, ("old",)))
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+
+    assert [line.text for line in read(audience.tick(driven.now, jobs)).logs] == ["old"]
+    jobs["b4k7"].lines.add(driven.now, "w1", LogLines("b4k7", 1, 1, ("new",)))
+    assert [line.text for line in read(audience.tick(driven.now + TELL_EVERY_NS, jobs)).logs] == ["new"]
+
+
+def test_the_last_lines_are_told_when_the_job_is_over(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    jobs = led(driven.job)
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.tick(driven.now, jobs)
+    jobs["b4k7"].lines.add(driven.now, "w1", LogLines("b4k7", 1, 0, ("torn down",)))
+
+    update = read(audience.over(driven.now, jobs["b4k7"]))
+
+    assert [line.text for line in update.logs] == ["torn down"]
+    assert audience.over(driven.now, jobs["b4k7"]) == [], "nobody listens any more"
 
 
 def test_when_a_job_is_over_those_who_listen_to_it_are_forgotten(job_of: JobOf) -> None:

@@ -31,7 +31,7 @@ from talka.control.worker_news import (
     TaskKilled,
     TaskStarted,
 )
-from talka.control.worker_task import REFUSAL_KEPT_NS, together
+from talka.control.worker_task import LINES_FLUSH_NS, REFUSAL_KEPT_NS, together
 from talka.control.worker_tasks import STORED_LIMIT, STORED_OFFERED_NS
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
@@ -51,6 +51,7 @@ from talka.wire.jobs import (
     Halt,
     JobMessage,
     Kept,
+    LogLines,
     ManagerAt,
     NoTask,
     Piece,
@@ -1746,3 +1747,74 @@ def test_a_task_that_names_too_few_cores_for_its_shards_is_refused() -> None:
 
     (_, refused, _) = rig.told()[-1]
     assert refused == Refused("setup", "1 cores are named for 2 shards")
+
+
+# What the test prints.
+
+
+def lines_of(rig: Rig) -> list[tuple[int, tuple[str, ...]]]:
+    return [(message.first, message.lines) for message in rig.all(LogLines)]
+
+
+def test_what_cores_print_is_told_together_and_once() -> None:
+    rig = Rig()
+    one, other = rig.running()
+
+    rig.take(rig.worker.on_core_lines(rig.now, one, ["a", "b"]))
+    rig.take(rig.worker.on_core_lines(rig.now, other, ["c"]))
+    assert lines_of(rig) == []
+
+    rig.later(LINES_FLUSH_NS)
+    assert lines_of(rig) == [(0, ("a", "b", "c"))]
+    assert {(speak.to, speak.lane) for speak in rig.said if isinstance(speak.message, LogLines)} == {
+        ("m1", Lane.STATISTICS)
+    }
+
+    rig.later(SECOND)
+    assert len(lines_of(rig)) == 1
+
+
+def test_many_lines_are_told_a_part_at_a_time() -> None:
+    rig = Rig()
+    one, _ = rig.running()
+
+    rig.take(rig.worker.on_core_lines(rig.now, one, [str(number) for number in range(150)]))
+    rig.later(LINES_FLUSH_NS)
+    assert [len(lines) for _, lines in lines_of(rig)] == [100]
+
+    rig.later(LINES_FLUSH_NS)
+    assert [len(lines) for _, lines in lines_of(rig)] == [100, 50]
+
+
+def test_what_was_printed_is_told_before_the_task_has_finished() -> None:
+    rig = Rig()
+    cores = rig.running()
+    rig.take(rig.worker.on_core_lines(rig.now, cores[0], ["the last words"]))
+
+    for core in cores:
+        rig.finish(core)
+
+    kinds = [type(speak.message) for speak in rig.said if isinstance(speak.message, LogLines | Finished)]
+    assert kinds == [LogLines, Finished]
+
+
+def test_what_a_core_without_a_task_prints_is_nobodys() -> None:
+    rig = Rig()
+
+    rig.take(rig.worker.on_core_lines(rig.now, 99, ["a"]))
+    rig.later(SECOND)
+
+    assert lines_of(rig) == []
+
+
+def test_a_new_manager_is_told_the_lines_again() -> None:
+    rig = Rig()
+    one, _ = rig.running()
+    rig.take(rig.worker.on_core_lines(rig.now, one, ["a"]))
+    rig.later(LINES_FLUSH_NS)
+    rig.forget()
+
+    rig.hear(Reconcile("job", LATER_FENCE, 1), "m2")
+    rig.later(LINES_FLUSH_NS)
+
+    assert lines_of(rig) == [(0, ("a",))]

@@ -80,7 +80,7 @@ def test_first_interrupt_ends_gracefully_with_a_full_report(command, server, sen
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.serial
-def test_second_interrupt_kills_what_does_not_end(command, server, find_cores) -> None:
+def test_second_interrupt_ends_at_once_and_counts_what_is_on_the_wire(command, server, find_cores) -> None:
     slow = command.folder / "slow.py"
     slow.write_text(
         "import os\nfrom talka import *\n"
@@ -100,6 +100,9 @@ def test_second_interrupt_kills_what_does_not_end(command, server, find_cores) -
             process.send_signal(signal.SIGINT)
     process.communicate()
     assert code == 130
+    totals = command.document()["totals"]
+    assert (totals["requests"], totals["interrupted"]) == (3, 3), "what is on the wire is not forgotten"
+    assert command.document()["workflows"][0]["steps"][0]["interrupted"] == 3
     assert psutil.wait_procs(cores, timeout=WAIT_S)[1] == []
 
 

@@ -75,3 +75,24 @@ def test_six_kinds_of_users_run_at_the_same_time_on_two_cores_of_a_cluster(share
     assert job_server.count() - before == len(KINDS) * PLANNED
     assert all(len(workflow["shares_cores_with"]) == 2 for workflow in document["workflows"])
     assert len({row["process"] for row in document["generator"]["cores"]}) == 2
+
+
+def test_what_shared_the_core_of_a_lost_worker_goes_on_together_on_another(make_jobs) -> None:
+    cluster = make_jobs(3, 3)
+    submitted = cluster.start_submit(MIX, "--cores", "2", "--duration", "25s")
+    job = submitted.job()
+    running = cluster.wait_until_running(job, len(KINDS))
+    assert sorted(map(len, running.values())) == [3, 3]
+
+    cluster.kill(next(iter(running)))
+    ended = submitted.ended(120)
+
+    assert ended.code == 6, ended.text
+    document = ended.document()
+    lost = {one["workflow"]: one for one in document["lost_shards"]}
+    workflows = {workflow["name"]: workflow for workflow in document["workflows"]}
+    assert len(lost) == len(document["lost_shards"]) == 3
+    assert {workflows[name]["iterations"] for name in set(KINDS) - set(lost)} == {25 * 20}
+    for name, one in lost.items():
+        assert one["to_s"] < 25, "another worker went on with it"
+        assert 0 < one["arrivals_missing"] <= 25 * 20 - workflows[name]["iterations"]

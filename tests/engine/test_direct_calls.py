@@ -583,6 +583,32 @@ async def test_a_feed_without_rows_in_on_start_ends_the_shard(server: str) -> No
     assert (ran.tally.steps["leave"].ok, ran.tally.iterations, ran.tally.started) == (3, 3, 4)
 
 
+async def test_an_iteration_without_a_row_ends_where_it_is(server: str) -> None:
+    class Fed(Workflow):
+        users = "fresh"
+        given = 0
+
+        @step()
+        async def take(self) -> HTTPResponse:
+            type(self).given += 1
+            if self.given > 3:
+                raise FeedUsedUp("the feed was used up")
+            return await self.client.http.get(f"{server}/")
+
+        @step("take")
+        async def use(self) -> HTTPResponse:
+            return await self.client.http.get(f"{server}/")
+
+        @on_stop()
+        def leave(self) -> None:
+            """After each row."""
+
+    ran = await same_every_way(Fed, load=ConstantVUs(1, "20s"))
+    steps = ran.tally.steps
+    assert (steps["take"].ok, steps["take"].failed, steps["use"].ok, steps["use"].skipped) == (3, 0, 3, 0)
+    assert (steps["leave"].ok, ran.tally.iterations, ran.tally.interrupted_iterations) == (3, 3, 0)
+
+
 # Pauses.
 
 
@@ -646,6 +672,29 @@ async def test_a_pause_after_the_grace_is_interrupted(server: str) -> None:
 
     ran = await same_every_way(Slow, load=ConstantVUs(2, "0.1s"), grace_s=0.02)
     assert (ran.tally.iterations, ran.step.interrupted, ran.tally.interrupted_iterations) == (0, 2, 2)
+
+
+@every_way
+async def test_a_pause_that_was_given_up_does_not_end_a_later_one(
+    server: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("executor", "driven"):
+        monkeypatch.setattr(f"talka.engine.{module}.LEFT_BEHIND_S", 20)
+    lasted_ns: list[int] = []
+
+    class Stubborn(Workflow):
+        @step()
+        async def read(self) -> HTTPResponse:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.pause("150ms")
+            began_ns = monotonic_ns()
+            await self.pause("400ms")
+            lasted_ns.append(monotonic_ns() - began_ns)
+            return await self.client.http.get(f"{server}/")
+
+    ran = await run(Stubborn, way, load=ConstantVUs(1, "0.03s"), grace_s=0.02)
+    assert (ran.tally.iterations, ran.step.ok) == (1, 1)
+    assert lasted_ns[0] >= 395 * MILLISECOND
 
 
 async def test_a_pause_of_less_than_nothing_is_an_error_of_the_test(server: str) -> None:
@@ -723,6 +772,21 @@ async def test_a_stop_lets_users_leave(server: str, way: str) -> None:
     ran = await run(logging_in(server, log), way, load=ConstantVUs(1, "20s"), watch=stop)
     assert log == ["login", "settle", "get/later", "logout"]
     assert (ran.tally.iterations, ran.tally.steps["logout"].ok) == (1, 1)
+
+
+@every_way
+async def test_an_end_at_once_interrupts_what_is_under_way_and_counts_it(server: str, way: str) -> None:
+    async def end(executor: Executor) -> None:
+        await Server.hung.wait()
+        executor.stop()
+        await asyncio.sleep(0)
+        executor.end_at_once()
+
+    ran = await run(journey(server, "/hang"), way, load=ConstantVUs(2, "20s"), grace_s=25, watch=end)
+    assert ran.tally.iterations == 0
+    assert ran.tally.interrupted_iterations == ran.tally.started == ran.tally.steps["first"].interrupted
+    assert ran.tally.calls["first"]["first"].interrupted == ran.tally.started
+    assert ran.tally.exchanges.interrupted >= 1  # others may have been about to connect
 
 
 # The direct driver's own.

@@ -902,7 +902,7 @@ async def test_a_call_cancelled_as_its_connection_opens_closes_it_exactly_once(m
             with pytest.raises(asyncio.CancelledError):
                 await call
             await engine.all_gone.wait()
-        assert counted(engine) == {"failed": 1, "connections": 1}
+        assert counted(engine) == {"not_sent": 1, "connections": 1}
         # A descriptor closed twice would now be that of this connection.
         client = engine.new_client()
         await client.get(server.url())

@@ -12,7 +12,7 @@ from talka.engine.direct import driver_for
 from talka.engine.loader import NoSuchFile, being_imported, in_memory, load, load_file, select, url_workflow
 from talka.errors import Invalid
 from talka.wire.shards import FileSource, MemorySource, UrlRequest, UrlSource
-from talka.work.dsl import Workflow, step
+from talka.work.dsl import Workflow, setup, step, teardown
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate
@@ -467,6 +467,26 @@ def chain():
 )
 def test_the_named_workflows_are_chosen_with_all_they_depend_on(names, chosen):
     assert [spec.name for spec in select(chain(), names, "shop.py")] == chosen
+
+
+def test_what_runs_once_for_a_job_is_chosen_with_its_class():
+    class Shop(Workflow):
+        @setup(once=True)
+        def account(self): ...
+
+        @step()
+        async def run(self) -> HTTPResponse: ...
+
+        @teardown(once=True)
+        def close(self): ...
+
+    class Other(Workflow):
+        @step()
+        async def run(self) -> HTTPResponse: ...
+
+    specs = inspect_workflows([Shop, Other])
+    assert [spec.name for spec in select(specs, ["Shop"], "shop.py")] == ["Shop.setup", "Shop", "Shop.teardown"]
+    assert [spec.name for spec in select(specs, ["Other"], "shop.py")] == ["Other"]
 
 
 def test_a_workflow_that_is_not_there_is_an_error_with_a_suggestion():

@@ -433,3 +433,4 @@ async def test_a_second_interrupt_does_not_wait_for_the_grace_period(heard: thre
     async with asyncio.timeout(60):
         document = await run_workflows([workflow], LocalOptions(grace="1h"), handle_signals=True)
     assert (document.status, document.exit_code) == ("cancelled", 130)
+    assert document.workflows[0].steps[0].interrupted == 1

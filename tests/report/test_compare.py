@@ -11,7 +11,7 @@ import pytest
 
 from talka.report.compare import compare, compare_all, parse_rule, parse_within
 from talka.report.compare_html import comparison_html
-from talka.report.compare_text import comparison_text, comparisons_text
+from talka.report.compare_text import about_text, comparison_text, comparisons_text
 from talka.report.comparison import (
     MOST_RUNS,
     ROWS_SHOWN,
@@ -543,6 +543,20 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     a = a_document(a_workflow(a_step("a_step_with_a_name_that_is_much_longer_than_any_other" * 2)), job="job-a")
     found = compared(a, a, "failed +1%")
     assert max(map(len, comparison_text(found, width=width).splitlines())) <= width
+
+
+def test_intervals_give_way_where_the_terminal_is_narrow_and_needs_do_not() -> None:
+    found = compared(swinging(one_step("job-a", count=2000)), swinging(one_step("job-b", count=1180)))
+    wide, narrow = comparison_text(found, width=120), comparison_text(found, width=80)
+    assert re.search(r"get rate .* -41 % +-\S+ to \+\S+ +\d+ s$", wide, re.MULTILINE)
+    assert re.search(r"get rate .* -41 % +\d+ s$", narrow, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "1 s"), (42, "42 s"), (60, "60 s"), (61, "2 min"), (3200, "54 min"), (7300, "3 h")]
+)
+def test_length_that_would_tell_is_rounded_up(seconds: float, text: str) -> None:
+    assert about_text(seconds) == text
 
 
 def test_colours_come_only_when_asked_for() -> None:

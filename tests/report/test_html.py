@@ -327,7 +327,7 @@ def test_key_numbers_are_those_of_the_document() -> None:
 def test_what_was_dropped_not_sent_or_interrupted_is_a_key_number_only_if_there_is_any() -> None:
     found = tiles(page_of(failing_document()))
     assert (found["Dropped"], found["Not sent"], found["Interrupted"]) == ("8", "4", "2")
-    assert found["Failed"] == "1.32 %"
+    assert found["Failed"] == "1.42 %"
 
 
 def test_thresholds_have_a_sign_and_what_was_measured() -> None:
@@ -476,6 +476,15 @@ def test_each_step_has_its_series_where_the_result_has_them() -> None:
         "runs": {50},
         "failed": {10},
     }
+
+
+def test_last_window_of_a_step_that_was_cut_short_is_no_collapse_either() -> None:
+    rows = [row for row in step_rows("login", "pay") if row.t_s < 1.0]
+    rows += [StepRow(name, 1.0, 0.1, 1, 0, {}, 9.0, 9.0, 9.0) for name in ("login", "pay")]
+    for duration_s, rates in ((1.02, {50}), (1.1, {10, 50}), (1.05, {20, 50})):
+        page = page_of(a_document(workflows=[a_workflow(timeline=rows)], timeline=[], duration_s=duration_s))
+        for number in (0, 1):
+            assert {round(value) for _, value in values_in(page, f"step-{number}-rate")["runs"]} == rates
 
 
 def test_steps_of_several_workflows_are_named_with_them_and_the_rest_is_counted() -> None:
@@ -872,3 +881,43 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 @given(document=values_of(ResultDocument))
 def test_every_document_makes_a_page(document: ResultDocument) -> None:
     assert titles(page_of(document))[-1] == "Environment"
+
+
+# Calls, and one meaning of failed.
+
+
+def test_calls_have_rows_below_their_step_with_tags_and_skipped_runs() -> None:
+    runs, page, own = StepTally(ok=3, skipped=7), StepTally(ok=5, failed=1), StepTally(ok=3)
+    runs.response_time.record(90_000, 3)
+    page.response_time.record(30_000, 6)
+    page.service_time.record(20_000, 6)
+    step = step_of("shop", True, runs, 10.0, {"kind": "page"}, {"GET /a": page, "shop": own})
+    rows = table_rows(part(page_of(a_document(workflows=[a_workflow(steps=[step])])), "Steps of Checkout"))
+    assert [row[:4] for row in rows if row[0].startswith(("shop", "└"))] == [
+        ["shop kind=page skipped 7", "3", "0.300/s", "0"],
+        ["└ GET /a", "6", "0.600/s", "1 (16.67 %)"],
+        ["└ shop", "3", "0.300/s", "0"],
+    ]
+
+
+def test_many_calls_of_a_step_are_shown_in_part() -> None:
+    calls = {f"/item/{number}": StepTally(ok=1) for number in range(500)}
+    step = step_of("shop", True, StepTally(ok=1), 10.0, {}, calls)
+    found = words(part(page_of(a_document(workflows=[a_workflow(steps=[step])])), "Steps of Checkout"))
+    assert 50 <= found.count("└ /item/") <= 100
+
+
+def test_failed_is_the_worse_of_steps_and_requests_and_who_failed_is_told_at_the_top() -> None:
+    bad = a_step("pay", ok=400, failed=1600, errors={"check": 1600})
+    page = page_of(a_document(workflows=[a_workflow(steps=[bad])]))
+    assert tiles(page)["Failed"] == "80.00 %"
+    banner = words(page)
+    assert "1,600 of 2,000 steps failed (80.00 %)." in banner
+    assert "pay: 1,600 of 2,000 runs failed (80.00 %), mostly by an assertion." in banner
+
+
+def test_a_disturbed_generator_says_so() -> None:
+    document = a_document()
+    disturbed = msgspec.structs.replace(document.generator, verdict="disturbed")
+    page = page_of(msgspec.structs.replace(document, generator=disturbed))
+    assert "Disturbed: it was late though it was idle" in words(part(page, "Generator"))

@@ -7,7 +7,7 @@ import msgspec
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from talka.report.document import ResultDocument, Threshold
-from talka.report.junit import JUnit
+from talka.report.junit import Case, JUnit, case_of_success
 
 
 def read(folder: Path, document: ResultDocument) -> dict[str, dict[str, Any]]:
@@ -114,3 +114,8 @@ def test_a_file_that_is_there_keeps_its_mode_and_is_replaced_whole(tmp_path: Pat
     read(tmp_path, result)
     assert file.stat().st_mode & 0o777 == 0o640
     assert [found.name for found in tmp_path.iterdir()] == ["junit.xml"]
+
+
+def test_a_workflow_of_which_every_step_was_skipped_is_skipped_and_no_error() -> None:
+    assert case_of_success(0, 0, 7) == Case("something succeeded", "skipped", "Every step was skipped, every time.")
+    assert case_of_success(0, 1, 7).outcome == case_of_success(0, 0, 0).outcome == "error"

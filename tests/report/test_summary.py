@@ -15,6 +15,7 @@ from talka.control.core_effects import StartCore
 from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
 from talka.report.document import (
+    Call,
     Check,
     CoreHealth,
     ErrorSample,
@@ -30,7 +31,7 @@ from talka.report.document import (
     Workflow,
 )
 from talka.report.plan import plan_document, plan_text
-from talka.report.summary import BadStats, parse_stats, progress_line, summary
+from talka.report.summary import BadStats, frequent_errors, parse_stats, progress_line, summary
 from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_text, share_text, time_text
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
@@ -38,7 +39,7 @@ from talka.stats.tally import Exchanges, Sample, StepTally, Tally
 from talka.wire.shards import Armed, Settings, StepTotals, UrlSource
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work import dsl
-from talka.work.dsl import Provide, Use, action, check, depends, metric, state, step
+from talka.work.dsl import Provide, Use, action, check, depends, metric, on_start, on_stop, state, step
 from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
@@ -165,6 +166,7 @@ GOLDEN = """\
 ✗ COMPLETED, THRESHOLD CROSSED  shop.py  (exit code 4)
   20 VUs for 10s · ran 10.0 s on 2 cores · started 2026-11-15T12:00:00+00:00
   At least one threshold was crossed.
+  Most frequent error: status 503 from shop.test × 50.
 
 THRESHOLDS
   ✓ response_time.p99 < 250ms  120 ms
@@ -175,7 +177,8 @@ TOTALS
   ok           24,255  99.77 %
   failed           53  0.22 %
   interrupted       2
-  not sent          4
+  not sent          4  0.23 % failed with these
+  steps failed     53  0.22 %
   iterations   12,155
   dropped           0
   data         2.10 MB sent, 14.3 MB received
@@ -268,6 +271,37 @@ def test_failed_requests_of_a_good_job_are_told_at_once() -> None:
     assert "155 of 12,155 requests failed (1.28 %)." in head
 
 
+def test_failed_steps_of_a_good_job_are_told_where_they_are_the_worse() -> None:
+    """Every request was answered well, and half of the steps say that it was not what they wanted."""
+    half = a_step(ok=6_000, failed=6_000, count=12_000, errors={"check": 6_000})
+    head = summary(a_document(workflows=[a_workflow(steps=[half])])).partition("TOTALS")[0]
+    assert "6,000 of 12,000 steps failed (50.00 %)." in head
+
+
+def test_a_step_of_which_more_than_half_failed_is_told_at_the_top() -> None:
+    bad = a_step("pay", ok=4, failed=6, count=10, errors={"status": 5, "timeout": 1})
+    fair = a_step("login", ok=5, failed=5, count=10, errors={"status": 5})
+    document = a_document(exit_code=4, workflows=[a_workflow(steps=[fair, bad]), a_workflow("Browse")])
+    head = summary(document).partition("TOTALS")[0]
+    assert "  Checkout.pay: 6 of 10 runs failed (60.00 %), mostly by their status.\n" in head
+    assert "login" not in head
+
+
+def test_of_many_failing_steps_some_are_named_and_the_others_counted() -> None:
+    steps = [a_step(f"s{number}", ok=0, failed=10, count=10) for number in range(5)]
+    head = summary(a_document(workflows=[a_workflow(steps=steps)])).partition("TOTALS")[0]
+    assert "s2: 10 of 10 runs failed (100 %).\n  2 more steps failed in more than half of their runs." in head
+
+
+def test_an_exception_of_the_test_is_told_as_its_own_error_with_file_and_line() -> None:
+    text = "KeyError: 'token' (shop.py:31)"
+    samples = [ErrorSample(4.0, "exception", "later"), ErrorSample(0.5, "exception", text)]
+    broken = a_step("pay", failed=3, errors={"exception": 3}, samples=samples)
+    found = summary(a_document(workflows=[a_workflow(steps=[broken])]))
+    assert f"  The test's own code raised 3 times, first in pay: {text}\n" in found.partition("TOTALS")[0]
+    assert "  exception  3  the test's own code\n" in found
+
+
 def test_cores_of_several_workflows_do_not_add_up() -> None:
     both = [a_workflow("A", cores=2), a_workflow("B", cores=3), a_workflow("C", cores=0, status="skipped")]
     assert "3 workflows · ran 10.0 s on 2 to 3 cores each" in summary(a_document(workflows=both))
@@ -283,9 +317,9 @@ def test_totals_are_those_of_the_document() -> None:
     for expected in (
         "requests     1,234,567  20,576/s",
         "ok           1,200,000  97.20 %",
-        "failed          34,000  2.75 %",
+        "failed          34,000  2.76 %",
         "interrupted        567",
-        "not sent            89",
+        "not sent            89  2.76 % failed with these",
         "iterations       7,654",
         "dropped            321",
         "999 B sent, 1.50 GB received",
@@ -319,6 +353,75 @@ def test_steps_that_are_not_measured_stand_in_a_line_of_their_own() -> None:
     steps = [a_step(), a_step("warm", measured=False), a_step("tidy", measured=False, ok=12_152, failed=3)]
     text = summary(a_document(workflows=[a_workflow(steps=steps)]))
     assert "  not measured: warm 12,155 runs; tidy 12,155 runs  failed 3 (0.02 %)\n" in text
+
+
+def a_call(name: str, **changes: Any) -> Call:
+    found = Call(name, 30, 28, 2, 0, 3.0, times(0.5), times(0.4), {"200": 28, "503": 2}, {"status": 2}, [], None, None)
+    return msgspec.structs.replace(found, **changes)
+
+
+def test_calls_have_rows_below_their_step() -> None:
+    shop = a_step("shop", calls=[a_call("page"), a_call("GET /a.html", failed=0, ok=30)])
+    lines = summary(a_document(workflows=[a_workflow(steps=[shop, a_step("pay")])]), width=100).splitlines()
+    at = lines.index("  shop  12,155 runs  1,216/s  failed 0")
+    assert lines[at + 4] == "  └ page         30 calls  3.00/s  failed 2 (6.67 %)"
+    assert lines[at + 5].split()[:3] == ["response", "11.6", "ms"]
+    assert lines[at + 7] == "    status    200 × 28, 503 × 2"
+    assert lines[at + 8] == "  └ GET /a.html  30 calls  3.00/s  failed 0"
+    assert lines[at + 12].startswith("  pay ")
+
+
+def test_actions_that_made_calls_are_shown_with_their_times() -> None:
+    tidy = a_step("tidy", measured=False, histogram="x", calls=[a_call("sweep")])
+    text = summary(a_document(workflows=[a_workflow(steps=[a_step(), tidy])]))
+    assert "  tidy  12,155 runs\n    response" in text and "  └ sweep  30 calls" in text
+    assert "not measured" not in text
+
+
+def test_errors_of_calls_are_told_where_the_method_itself_does_not_fail_by_them() -> None:
+    sample = ErrorSample(0.3, "status", "GET /x answered 500")
+    sweep = a_call("sweep", errors={"status": 2, "timeout": 1}, samples=[sample])
+    tidy = a_step("tidy", measured=False, histogram="x", calls=[sweep], errors={"timeout": 1})
+    shop = a_step("shop", failed=2, errors={"status": 2}, calls=[sweep])
+    text = summary(a_document(workflows=[a_workflow(steps=[shop, tidy])]))
+    assert "  status  4\n    0.3 s  tidy: GET /x answered 500\n" in text and "  timeout  1\n" in text
+
+
+def test_skipped_runs_and_tags_are_told_with_a_step() -> None:
+    steps = [
+        a_step("home", skipped=7, tags={"kind": "page", "area": "shop"}),
+        a_step("pay", count=0, ok=0, skipped=3, response_time_ms=None, service_time_ms=None, status_codes={}),
+    ]
+    text = summary(a_document(workflows=[a_workflow(steps=steps)]))
+    assert "  home  12,155 runs  1,216/s  failed 0  skipped 7  {area=shop, kind=page}\n" in text
+    assert "  pay   never ran  skipped 3\n" in text
+
+
+def test_iterations_that_were_cut_off_are_told() -> None:
+    totals = msgspec.structs.replace(a_document().totals, interrupted_iterations=12)
+    text = summary(a_document(totals=totals, workflows=[a_workflow(interrupted_iterations=12)]))
+    assert "  cut off          12  iterations that began and did not end\n" in text
+    assert "12,155 iterations · 12 cut off\n" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model": "open", "implied_vus": 4.2, "mean_vus": None}, "on average 4.2 VUs were busy"),
+        ({"model": "open", "implied_vus": 0.0421, "mean_vus": None}, "on average 0.042 VUs were busy"),
+        ({"implied_vus": 9.8, "mean_vus": 10.0}, "on average 9.8 of 10.0 VUs were busy"),
+        (
+            {"implied_vus": 27.0, "mean_vus": 10.0},
+            "on average 27.0 steps were under way, as 10.0 VUs ran several at a time",
+        ),
+    ],
+)
+def test_how_many_users_were_busy_is_told_and_never_more_than_there_were(changes: Any, told: str) -> None:
+    assert f"  {told}\n" in summary(a_document(workflows=[a_workflow(**changes)]))
+
+
+def test_a_workflow_of_which_nothing_is_known_says_nothing_of_its_users() -> None:
+    assert "on average" not in summary(a_document())
 
 
 def test_of_many_status_codes_the_most_frequent_are_shown() -> None:
@@ -425,6 +528,8 @@ def test_the_generator_says_whether_it_kept_up() -> None:
     text = summary(failing_document())
     assert "busiest core at 93 % of a CPU" in text and "start lag p99 412 µs" in text and "loop lag p99 824 µs" in text
     assert "start skew 410 µs" in text and "Saturated: " in text
+    disturbed = msgspec.structs.replace(a_document().generator, verdict="disturbed")
+    assert "Disturbed: it was late though it was idle" in summary(a_document(generator=disturbed))
 
 
 def test_a_generator_whose_engine_is_unknown_is_still_shown() -> None:
@@ -767,7 +872,10 @@ def test_the_plan_shows_steps_by_layer_and_what_follows_what() -> None:
 def test_the_plan_shows_rules_state_and_announcements() -> None:
     text = plan_text(specs_of(Seed, Checkout), 2)
     checkout = fields_of(text, "Checkout")
-    assert checkout["threshold"] == ["response_time.p99 < 250ms", "pay.failed < 1%"]
+    assert checkout["threshold"] == [
+        "response_time.p99 < 250ms  (p99 of the response time of all steps)",
+        "pay.failed < 1%  (share that failed of step pay)",
+    ]
     assert checkout["uses"] == ["token from Seed"]
     assert fields_of(text, "Seed")["provides"] == ["token to Checkout"]
     assert "  ! Checkout.warm runs but is not measured" in text
@@ -784,6 +892,33 @@ def test_the_plan_shows_rules_state_and_announcements() -> None:
 )
 def test_the_plan_counts_what_follows_from_it(shape: Any, planned: list[str] | None) -> None:
     assert fields_of(plan_text([loaded(shape)], 2), "Loaded").get("planned") == planned
+
+
+def test_the_plan_says_what_users_do_first_and_last_and_how_long_they_live() -> None:
+    class Session(dsl.Workflow):
+        load = ConstantRate("5/s", "1s")
+
+        @on_start()
+        async def login(self): ...
+
+        @step()
+        async def look(self) -> HTTPResponse: ...
+
+        @on_stop()
+        async def logout(self): ...
+
+    class Kept(Browse):
+        users = "kept"
+        connections = "fresh"
+
+    assert fields_of(plan_text(specs_of(Session), 2), "Session")["users"] == [
+        "login first, logout last, a fresh one in every iteration"
+    ]
+    assert fields_of(plan_text(specs_of(Session), 2), "Session")["planned"] == ["5 arrivals, with 1 measured step each"]
+    assert fields_of(plan_text(specs_of(Kept), 2), "Kept")["users"] == [
+        "kept for the whole run, new connections in every iteration"
+    ]
+    assert "users" not in fields_of(plan_text(specs_of(Browse), 2), "Browse")
 
 
 def test_the_split_heeds_priority_and_what_can_be_used() -> None:
@@ -865,7 +1000,28 @@ def test_progress_is_one_line_of_what_was_counted_so_far() -> None:
     line = progress_line(job, now)
     assert line == (
         "  12s  active 50 VUs  4,000 requests  336/s  failed 0.03 %  p50 23.0 ms  p99 41.0 ms  arming Other"
+        "  mostly status 503 × 1"
     )
+    assert "  4,000 requests  now 512/s, on average 336/s  failed" in progress_line(job, now, 512.0)
+    job.on_exit(now, cores["Slow"], "was killed by SIGKILL")
+    assert "  lost 1 core, the last one was killed by SIGKILL  mostly" in progress_line(job, now)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample", "cause"),
+    [
+        ("refused", "http://127.0.0.1:9/x: cannot connect to 127.0.0.1 port 9", "refused by 127.0.0.1:9"),
+        ("refused", "http://shop/: this machine has no file left for a connection", "refused"),
+        ("reset", "GET https://[::1]:8443/: the connection broke", "reset by [::1]:8443"),
+        ("timeout", "GET http://shop.test/pay?a=b: no answer within 10 s", "timeout at shop.test"),
+        ("status", "GET http://shop.test/pay answered 503", "status 503 from shop.test"),
+        ("exception", "KeyError: 'a'", "exception"),
+    ],
+)
+def test_an_error_is_told_with_whoever_caused_it(kind: str, sample: str, cause: str) -> None:
+    step = a_step(errors={"other": 1, kind: 7}, samples=[ErrorSample(0.0, kind, sample)])
+
+    assert frequent_errors([step])[0] == (kind, 7, cause)
 
 
 def test_progress_at_the_very_start_has_nothing_to_divide_by() -> None:
@@ -896,3 +1052,13 @@ def test_a_plan_tells_what_runs_once_what_is_fed_and_how_long_users_think() -> N
     for told in ("open_up, once on every core", "clear, once on every core", "users from users.csv, once", "1s to 2s"):
         assert told in text
     assert "think      3s\n" in text
+
+
+def test_progress_tells_the_worse_of_failed_steps_and_failed_requests() -> None:
+    job, cores = job_of(Slow)
+    job.on_message(SECOND, cores["Slow"], Armed())
+    job.on_message(SECOND, cores["Slow"], StepTotals(1, "get", StepTally(ok=6, failed=4), True))
+    counted = Tally(iterations=10, started=10, exchanges=Exchanges(ok=90, failed=10))
+    now = job.origin_ns + SECOND
+    job.on_message(now, cores["Slow"], TotalsMessage(1, counted, [], vus=1, started_at_ns=job.origin_ns))
+    assert "  failed 40.00 %" in progress_line(job, now)

@@ -198,7 +198,7 @@ def test_no_length_of_a_run_tells_what_runs_differ_by_anyway() -> None:
 
 def test_no_length_of_a_run_tells_what_the_generator_was_late() -> None:
     found = difference(Estimate(100, 99, 101), Estimate(120, 119, 121, less=25), "time")
-    assert (found.verdict, found.need, found.times_as_long) == ("cannot tell", "less lag", None)
+    assert (found.verdict, found.need, found.times_as_long) == ("cannot tell", "no lag", None)
 
 
 def test_difference_reaches_no_further_than_is_possible() -> None:

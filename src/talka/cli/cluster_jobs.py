@@ -25,6 +25,7 @@ JOBS: Final = {
     "list": Entry("Commands", "talka.cli.cluster_jobs:list_jobs", "the newest jobs, and how they stand"),
     "show": Entry("Commands", "talka.cli.cluster_jobs:show", "everything about one: its tasks, graph, logs, and why"),
     "watch": Entry("Commands", "talka.cli.cluster_jobs:watch", "follow one to its end"),
+    "logs": Entry("Commands", "talka.cli.cluster_jobs:logs", "what a load test prints on its workers"),
     "cancel": Entry("Commands", "talka.cli.cluster_jobs:cancel", "end one early"),
     "result": Entry("Commands", "talka.cli.cluster_jobs:result", "what came of one: summary, JSON, HTML page"),
     "pause": Entry("Of pipelines", "talka.cli.cluster_jobs:pause", "start nothing new of one"),
@@ -326,6 +327,41 @@ async def print_dag_updates(client: "Client", id: str) -> int:
         say(msgspec.json.encode(facts))
         code = exit_code_of(facts)
     return code
+
+
+@click.command(
+    "logs",
+    cls=Command,
+    examples=[
+        ("talka jobs logs k7fw2xq9bd", "the newest lines"),
+        ("talka jobs logs k7fw2xq9bd --follow", "to its end"),
+    ],
+    help="Show what a load test that runs prints on its workers: the newest lines, each with its worker's name.",
+)
+@click.argument("id", metavar="ID")
+@click.option("--follow", is_flag=True, help="Go on until the job has ended.")
+@api_options
+def logs(id: str, follow: bool, **where: Any) -> int:
+    return asked(where, lambda client: print_lines(client, id, follow))
+
+
+async def print_lines(client: "Client", id: str, follow: bool) -> int:
+    from contextlib import aclosing
+
+    from talka.cli.remote import LineTeller
+    from talka.wire.task_views import DagFacts
+
+    if isinstance(await found(client, id), DagFacts):
+        raise Invalid(f"job {id} is a pipeline: talka jobs show {id} --logs TASK shows what a task logged")
+    teller = LineTeller(lambda text: say(harmless(text)))
+    async with aclosing(client.watch(id)) as updates:
+        async for update in updates:
+            teller(update)
+            if update.final:
+                tell(f"job {id} has ended: what it prints is kept while it runs")
+            elif update.sequence and not follow:
+                break
+    return 0
 
 
 @click.command("cancel", cls=Command, help="Ask a job to stop. What it measured so far stays its result.")

@@ -347,10 +347,10 @@ def wants_color(stream: TextIO) -> bool:
 
 
 def wants_live_view(ui: str, stream: TextIO) -> bool:
-    """Only where it can be drawn: on a terminal that can move its cursor. Unasked, neither in a CI nor for NO_COLOR."""
+    """Only where it can be drawn: on a terminal that can move its cursor. Unasked, not in a CI."""
     can_draw = stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
-    wants_plain = os.environ.get("CI", "").lower() not in ("", "0", "false") or bool(os.environ.get("NO_COLOR"))
-    return can_draw and (ui == "full" or (ui == "auto" and not wants_plain))
+    is_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+    return can_draw and (ui == "full" or (ui == "auto" and not is_ci))
 
 
 def step_summary() -> str | None:

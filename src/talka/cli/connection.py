@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from talka.cli.command import Option
+from talka.cli.output import tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def client_of(settings: "Settings") -> "Client":
     from talka.client.client import Client
 
     addresses = [address.strip() for address in (settings.to or DEFAULT_TO).split(",") if address.strip()]
-    return Client(addresses, token_of(settings), settings.ca)
+    client = Client(addresses, token_of(settings), settings.ca)
+    client.on_trouble = tell
+    return client
 
 
 def token_of(settings: "Settings") -> str | None:

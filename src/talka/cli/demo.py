@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,8 +103,18 @@ def demo(**flags: Any) -> int:
         code = reporting.report(reporting.carry_out(opening_of(job)))
     if settings.html is not None:
         tell(f"The report is in {settings.html}.")
-    tell(f"Next: start `talka demo-server`, then try `talka run http://127.0.0.1:{DEMO_PORT}/delay/20 --rate 200/s`.")
+    us = own_command()
+    tell(f"Next: start `{us} demo-server`, then try `{us} run http://127.0.0.1:{DEMO_PORT}/delay/20 --rate 200/s`.")
     return code
+
+
+def own_command() -> str:
+    """What to type to call this very command: its name alone where the shell finds it by that."""
+    found = shutil.which("talka")
+    own = Path(sys.argv[0])
+    if own.name != "talka" or not own.exists() or (found is not None and os.path.samefile(found, own)):
+        return "talka"
+    return os.path.relpath(own) if own.resolve().is_relative_to(Path.cwd()) else str(own)
 
 
 @contextlib.contextmanager

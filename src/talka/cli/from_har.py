@@ -11,7 +11,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
@@ -37,6 +38,10 @@ from talka.cli.test_writer import (
 )
 from talka.errors import Invalid
 
+LEAST_PAUSE_S: Final = 0.3
+MOST_PAUSE_S: Final = 60.0
+"""Whoever went for a coffee while recording does not want every user to."""
+MOST_TOOK_MS: Final = 3_600_000
 MOST_REQUESTS: Final = 500
 """Beyond this nobody reads the test, and a user would be at it for minutes."""
 DEEPEST_BODY: Final = 10
@@ -101,9 +106,24 @@ def draft_from_har(content: bytes, name: str) -> Draft:
     # Once more: a secret that is known by its name late may have been sent under another name early.
     vault.start_over()
     by_origin: dict[str, list[Request]] = {}
+    busy_until: dict[str, float | None] = {}
     for exchange in exchanges:
-        by_origin.setdefault(exchange.origin, []).append(request_of(exchange, vault))
+        pause_s = pause_between(busy_until.get(exchange.origin), exchange.started_s)
+        request = replace(request_of(exchange, vault), pause_s=pause_s)
+        by_origin.setdefault(exchange.origin, []).append(request)
+        busy_until[exchange.origin] = max_known(busy_until.get(exchange.origin), exchange.ended_s)
     return draft(by_origin, vault, skipped, name)
+
+
+def pause_between(ended_s: float | None, started_s: float | None) -> float:
+    """What a user took between two requests; below what people notice it is the browser's own time, and nothing."""
+    if ended_s is None or started_s is None or started_s - ended_s < LEAST_PAUSE_S:
+        return 0.0
+    return min(round(started_s - ended_s, 1), MOST_PAUSE_S)
+
+
+def max_known(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else max(one, other)
 
 
 def draft(by_origin: Mapping[str, list[Request]], vault: "Vault", skipped: "Skipped", name: str) -> Draft:
@@ -213,6 +233,9 @@ class Exchange:
     request: Mapping[str, Any]
     status: int
     user_info: str = ""
+    started_s: float | None = None
+    ended_s: float | None = None
+    """When, where the recording says it."""
 
 
 def kept(entries: Sequence[Any], skipped: Skipped) -> Iterator[Exchange]:
@@ -247,17 +270,32 @@ def kept(entries: Sequence[Any], skipped: Skipped) -> Iterator[Exchange]:
         assert type(status) is int
         if first is not None:
             first.status = status
+            first.ended_s = span_of(mapping(entry))[1] or first.ended_s
             skipped.reasons["where redirects led, which the client follows"] += 1
         else:
             shown = f"[{host}]" if ":" in host else host
             origin = f"{parts.scheme}://{shown}" + (f":{port}" if port else "")
             user_info = parts.netloc.rpartition("@")[0]
-            first = Exchange(method, url, origin, request, status, user_info)
+            first = Exchange(method, url, origin, request, status, user_info, *span_of(mapping(entry)))
             exchanges.append(first)
         location = text(response.get("redirectURL")) or headers_of(response).get("location", "")
         if status in FOLLOWED and location and len(led_to) < MOST_REQUESTS:
             led_to[urljoin(url, location).partition("#")[0]] = first
     yield from exchanges
+
+
+def span_of(entry: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """When the request was sent and when its answer was there, in seconds; None where the recording does not tell."""
+    try:
+        started = datetime.fromisoformat(text(entry.get("startedDateTime")))
+        # Without a zone it is taken for UTC: only differences count.
+        started_s = (started if started.tzinfo is not None else started.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None, None
+    took_ms = entry.get("time")
+    if isinstance(took_ms, bool) or not isinstance(took_ms, int | float) or not 0 <= took_ms < MOST_TOOK_MS:
+        took_ms = 0.0
+    return started_s, started_s + took_ms / 1000
 
 
 def is_static(entry: Mapping[str, Any], path: str, response: Mapping[str, Any]) -> bool:

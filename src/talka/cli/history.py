@@ -61,6 +61,17 @@ class NoBaseline(Invalid):
         self.name = name
 
 
+class OtherMeasures(Invalid):
+    """A run that no run of this version can be compared with."""
+
+    def __init__(self, id: str, measures: int, ours: int) -> None:
+        super().__init__(
+            f"run {id} was measured by rules {measures} and this version measures by rules {ours}: nothing that it runs "
+            "could be compared with this baseline. Run the test again with --keep, and name that run"
+        )
+        self.id, self.measures = id, measures
+
+
 class NoPlace(Invalid):
     """There is no folder for the history."""
 
@@ -220,6 +231,7 @@ def baseline(name: str | None, id: str | None, store: str | None, is_dropped: bo
             run = kept.find(id)
             if run is None:
                 raise NoSuchRun([id], kept.place)
+            check_measures(kept, run.id)
             kept.set_baseline(name, run.id)
             say(f"the baseline {name} is {run.id}: talka compare --baseline {name} RESULT")
     return 0
@@ -234,6 +246,14 @@ def baseline_id(kept: "History", name: str) -> str:
     if name not in known:
         raise NoBaseline(name, list(known), kept.place)
     return known[name]
+
+
+def check_measures(kept: "History", id: str) -> None:
+    from talka.report.document import MEASURES
+
+    document = kept_result(kept, id)
+    if document is not None and document.measures != MEASURES:
+        raise OtherMeasures(id, document.measures, MEASURES)
 
 
 def kept_result(kept: "History", id: str) -> "ResultDocument | None":

@@ -24,7 +24,7 @@ from talka.engine.direct import engine_for
 from talka.engine.loader import NoSuchFile
 from talka.nodes.local import LocalJob, LocalOptions, NoSuchEngine, job_from_file, job_from_url
 from talka.report.document import ResultDocument, TimelineRow
-from talka.report.files import FilePlace
+from talka.report.files import FileFailed, FilePlace
 from talka.report.html import html_report
 from talka.report.output import JobInfo, Output, Outputs, WindowFeed, parse_output
 from talka.report.plan import PlanDocument, plan_document, plan_text
@@ -142,12 +142,14 @@ class Reporting:
         self._stats = settings.summary
         self._result_file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
         outputs: list[Output] = [parse_output(text, settings.named("outputs")) for text in settings.outputs]
+        self._asked_for: list[AskedFor] = []
         if settings.junit is not None:
-            outputs.append(parse_output(f"junit={settings.junit}", settings.named("junit")))
+            self._ask(parse_output(f"junit={settings.junit}", settings.named("junit")), settings.named("junit"))
         if (summary_file := step_summary()) is not None:
             outputs.append(parse_output(f"markdown={summary_file}", "GITHUB_STEP_SUMMARY"))
         if settings.html is not None:
-            outputs.append(PageOutput(settings.html, settings.named("html"), job))
+            self._ask(PageOutput(settings.html, settings.named("html"), job), settings.named("html"))
+        outputs += self._asked_for
         if settings.keep:
             outputs.append(HistoryOutput(settings.store))
         elif settings.store is not None:
@@ -155,6 +157,9 @@ class Reporting:
         self._outputs = Outputs(outputs)
         self._windows = WindowFeed(self._outputs, job.name)
         self._view: LiveView | None = None
+
+    def _ask(self, output: Output, label: str) -> None:
+        self._asked_for.append(AskedFor(output, label))
 
     def carry_out(self, opening: str) -> ResultDocument:
         """Run the job to its end, or until it is interrupted. `opening` is said first, where there is no live view."""
@@ -209,6 +214,10 @@ class Reporting:
             except CannotWrite as error:
                 tell(str(error))
                 code = code or ExitCode.INTERNAL_ERROR
+        for output in self._asked_for:
+            if output.problem is not None:
+                tell(output.problem)
+                code = code or ExitCode.INTERNAL_ERROR
         if file is None or not file.is_stdout:
             say(summary_of(document, self._stats))
         return code
@@ -220,8 +229,15 @@ class ProgressLines:
     def __init__(self) -> None:
         self._next_at_ns = 0
         self._said = ""
+        self._has_told_of_stop = False
+        self._before: tuple[int, int] | None = None
+        """When the line before was told, and the requests until then."""
 
     def __call__(self, job: LoadJob, now: int, waiting: str) -> None:
+        if job.interrupted_by in ("SIGINT", "SIGTERM") and not self._has_told_of_stop:
+            self._has_told_of_stop = True
+            under_way = counted_text(job.active_vus(), "iteration")
+            tell(f"stopping: waiting for {under_way} under way, Ctrl-C again to end at once")
         if waiting:
             if waiting != self._said or now >= self._next_at_ns:
                 self._next_at_ns, self._said = now + WAITING_EVERY_NS, waiting
@@ -231,7 +247,47 @@ class ProgressLines:
             self._next_at_ns, self._said = 0, ""
         if job.origin_ns and now >= self._next_at_ns:
             self._next_at_ns = now + PROGRESS_EVERY_NS
-            tell(progress_line(job, now))
+            tell(progress_line(job, now, self._current_rate(job, now)))
+
+    def _current_rate(self, job: LoadJob, now: int) -> float | None:
+        """Of the requests since the line before, once there is one."""
+        before, requests = self._before, requests_of(job)
+        self._before = (now, requests)
+        if before is None or now <= before[0]:
+            return None
+        return (requests - before[1]) * SECOND / (now - before[0])
+
+
+def requests_of(job: LoadJob) -> int:
+    return sum(
+        attempt.tally.exchanges.requests
+        for run in job.workflows.values()
+        for shard in run.shards
+        for attempt in shard.attempts
+    )
+
+
+class AskedFor:
+    """An output that has a flag of its own: it cannot spoil the run, but the command fails where its file is missing."""
+
+    def __init__(self, output: Output, label: str) -> None:
+        self.name = output.name
+        self._output = output
+        self._label = label
+        self.problem: str | None = None
+
+    def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
+        self._output.rows(rows, job)
+
+    def finish(self, document: ResultDocument) -> None:
+        try:
+            self._output.finish(document)
+        except FileFailed as error:
+            self.problem = f"{self._label}: {error.path} cannot be written: {error.reason}"
+            raise
+
+    def close(self) -> None:
+        self._output.close()
 
 
 class PageOutput:

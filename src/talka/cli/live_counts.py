@@ -5,13 +5,14 @@ so that a job of many steps on many cores makes the view a little late but never
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from talka.control.load_job import LoadJob, WorkflowRun
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, MetricTally, StepTally, Tally, merged
+from talka.stats.windows import WINDOW_NS, StepWindow, Timeline
 from talka.work.thresholds import Threshold, Verdict, judge, scoped
 
 SECOND: Final = 1_000_000_000
@@ -25,6 +26,12 @@ COUNTER_NS: Final = 500
 JUDGE_EVERY_NS: Final = SECOND
 JUDGE_SHARE: Final = 0.01
 """Of the time, for judging."""
+
+STRETCH_S: Final = 3
+STRETCH_WINDOWS: Final = STRETCH_S * SECOND // WINDOW_NS
+STRETCHES: Final = 20
+"""Of a minute."""
+LATE_WINDOWS: Final = 2
 
 Kind = Literal["response_time", "service_time"]
 Key: TypeAlias = tuple[str, ...]
@@ -93,6 +100,80 @@ class RecentRates:
     def of(self, name: str) -> float:
         (from_ns, before), (to_ns, after) = self._seen[0], self._seen[-1]
         return (after.get(name, 0) - before.get(name, 0)) * SECOND / (to_ns - from_ns) if to_ns > from_ns else 0.0
+
+
+def rows_of_calls(counts: Counts) -> dict[str, dict[str, list[StepTally]]]:
+    """Of methods whose calls have other names than their own."""
+    return {step: calls for step, calls in counts.calls.items() if calls.keys() != {step}}
+
+
+class Trends:
+    """What became of each step of a workflow over the last minute, in stretches that are looked at once, when over."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._newest = -1
+        self._p99_ms: dict[str, dict[int, float]] = {}
+        self._errors: dict[str, dict[int, int]] = {}
+
+    def look(self, timeline: Timeline) -> None:
+        windows = [span.window for span in timeline.spans() if span.length_ns == WINDOW_NS]
+        if not windows:
+            return
+        # Windows of the newest instants are still to come from other cores.
+        end = (windows[-1].index - LATE_WINDOWS) // STRETCH_WINDOWS
+        steps: dict[tuple[int, str], StepWindow] = {}
+        for window in windows:
+            stretch = window.index // STRETCH_WINDOWS
+            if self._next <= stretch < end:
+                for name, step in window.steps.items():
+                    steps.setdefault((stretch, name), StepWindow()).add(step)
+        for (stretch, name), whole in steps.items():
+            if whole.response_time.count:
+                self._p99_ms.setdefault(name, {})[stretch] = whole.response_time.percentile(99) / 1000
+            for kind, times in whole.errors.items():
+                kinds = self._errors.setdefault(kind, {})
+                kinds[stretch] = kinds.get(stretch, 0) + times
+        self._next = max(self._next, end)
+        oldest = self._next - STRETCHES
+        for times_ms in self._p99_ms.values():
+            forget(times_ms, oldest)
+        for counts in self._errors.values():
+            forget(counts, oldest)
+
+    @property
+    def stretches(self) -> range:
+        return range(max(0, self._next - STRETCHES), self._next)
+
+    def p99_ms(self, step: str) -> list[float | None]:
+        found = self._p99_ms.get(step, {})
+        return [found.get(stretch) for stretch in self.stretches] if found else []
+
+    def errors(self) -> Mapping[str, Mapping[int, int]]:
+        """Failures by kind and stretch."""
+        return self._errors
+
+
+def forget(values: MutableMapping[int, Any], oldest: int) -> None:
+    for stretch in [stretch for stretch in values if stretch < oldest]:
+        del values[stretch]
+
+
+def errors_over_time(trends: Iterable[Trends]) -> list[tuple[str, list[float]]]:
+    """Failures a second by kind in the stretches of the last minute, the most frequent kind first."""
+    trends = list(trends)
+    first = min((one.stretches.start for one in trends if one.stretches), default=0)
+    end = max((one.stretches.stop for one in trends), default=0)
+    counts: dict[str, dict[int, int]] = {}
+    for one in trends:
+        for kind, values in one.errors().items():
+            into = counts.setdefault(kind, {})
+            for stretch, times in values.items():
+                into[stretch] = into.get(stretch, 0) + times
+    often = sorted(
+        (kind for kind in counts if any(counts[kind].values())), key=lambda kind: (-sum(counts[kind].values()), kind)
+    )
+    return [(kind, [counts[kind].get(at, 0) / STRETCH_S for at in range(first, end)]) for kind in often]
 
 
 class Merged:

@@ -3,7 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from talka.cli.live_counts import PERCENTS, Counts, Histograms, Judge, Key, RecentRates, finished, reported_ns
+from talka.cli.live_counts import (
+    PERCENTS,
+    Counts,
+    Histograms,
+    Judge,
+    Key,
+    RecentRates,
+    Trends,
+    errors_over_time,
+    finished,
+    reported_ns,
+    rows_of_calls,
+)
 from talka.cli.live_layout import (
     Line,
     Part,
@@ -23,8 +35,10 @@ from talka.cli.live_layout import (
     titled,
 )
 from talka.control.load_job import ENDED, LoadJob, WorkflowRun
-from talka.control.shard_run import LostShard
-from talka.report.document import BUSY_CPU, BUSY_FROM_NS, LATE_START_MS
+from talka.control.shard_run import Attempt, LostShard
+from talka.report.generator import LATE_US, cpu_of, late_from_us, median_of, verdict_of, worst
+from talka.report.generator import Verdict as Upkeep
+from talka.report.summary import FrequentError, frequent_errors
 from talka.report.text import (
     columns,
     counted_text,
@@ -38,6 +52,7 @@ from talka.report.text import (
 )
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.windows import WINDOW_NS
+from talka.work.failures import of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
 from talka.work.specs import Outlined
 from talka.work.thresholds import Verdict
@@ -48,6 +63,9 @@ WIDEST: Final = 140
 """Beyond, the eye loses the row."""
 SPARK_AT: Final = 36
 """Columns before a sparkline."""
+ERRORS_SHOWN: Final = 5
+LOOK_AGAIN: Final = 1.1
+"""As many times more starts make it worth to merge response times again."""
 NAME_COLUMNS: Final = 12
 """A name gets at least so many before columns of numbers are left out for it."""
 
@@ -59,8 +77,11 @@ STATE_STYLES: Final[dict[TaskState, Style]] = {
     TaskState.CANCELLED: "yellow",
     TaskState.SKIPPED: "yellow",
 }
+TREND: Final = "p99 LAST MINUTE"
+KINDS_SHOWN: Final = 3
+"""Kinds of errors that have a line of their own over time."""
 # The least important first: what narrow terminals go without.
-DROPPED_IN_TURN: Final = ("share", "AVERAGE", "OK", "p50")
+DROPPED_IN_TURN: Final = (TREND, "share", "AVERAGE", "OK", "p50")
 
 
 class StepRow(NamedTuple):
@@ -73,6 +94,18 @@ class StepRow(NamedTuple):
     is_running: bool
     key: Key
     parts: tuple[Histogram, ...]
+    trend: str = ""
+    """Its p99 over the last minute."""
+
+
+class Lag(NamedTuple):
+    """By how much a core's starts are late."""
+
+    starts: int
+    p99_us: int
+    late_from_us: int
+    looked_at: int
+    """How many starts there were when its response times were looked at."""
 
 
 class Composer:
@@ -86,7 +119,8 @@ class Composer:
         self._rates: dict[str, RecentRates] = {}
         self._histograms = Histograms()
         self._judge = Judge(self._histograms)
-        self._lags: dict[int, tuple[int, int]] = {}
+        self._lags: dict[int, Lag] = {}
+        self._trends: dict[str, Trends] = {}
         self._stretches: dict[int, tuple[int, float | None]] = {}
         self._wide_s = 0
         self._room: dict[str, int] = {}
@@ -105,6 +139,7 @@ class Composer:
             self._sparks(job, width),
             self._workflows(job, now, counts, width),
             self._table(self._rows(job, now, counts), width),
+            self._errors(counts, width),
             self._checks(job, counts, width),
             self._thresholds(job, now, counts, width),
             self._generator(job, width),
@@ -114,8 +149,11 @@ class Composer:
 
     def _look(self, job: LoadJob, now: int, counts: Mapping[str, Counts]) -> None:
         for name, run in job.workflows.items():
+            self._trends.setdefault(name, Trends()).look(run.timeline)
             if run.origin_ns and run.state not in ENDED:
                 seen = {step: finished(parts) for step, parts in counts[name].steps.items()}
+                for step, calls in rows_of_calls(counts[name]).items():
+                    seen |= {f"{step}/{call}": finished(parts) for call, parts in calls.items()}
                 rates = self._rates.setdefault(name, RecentRates(run.origin_ns))
                 rates.look(reported_ns(run, now), seen | {"": counts[name].started})
 
@@ -157,6 +195,8 @@ class Composer:
         if known:
             latest = "-" if times[-1] is None else time_text(times[-1])
             rows.append(spark_line(width, "p99", latest, time_text(max(known)), sparkline(times)))
+        for kind, per_s in errors_over_time(self._trends.values())[:KINDS_SHOWN]:
+            rows.append(spark_line(width, kind, rate_text(per_s[-1]), rate_text(max(per_s)), sparkline(per_s)))
         return Section(5, min(1, len(rows)), len(rows), lambda room: rows[:room])
 
     def _last_minute(self, job: LoadJob, wide_s: int) -> tuple[list[float], list[float | None]]:
@@ -236,6 +276,11 @@ class Composer:
             facts.append(f"  {counted_text(counts.iterations, 'iteration')}")
         if counts.dropped:
             facts.append((f"  {counts.dropped:,} dropped", "yellow"))
+        failures = worse(
+            of_requests(counts.exchanges), of_steps(part for parts in counts.steps.values() for part in parts)
+        )
+        if failures.failed:
+            facts.append((f"  failed {share_text(failures.failed, failures.ended)}", "red"))
         return facts
 
     # Steps.
@@ -244,7 +289,8 @@ class Composer:
         rows = []
         for name, run in job.workflows.items():
             found = counts[name]
-            elapsed_s = run.elapsed_ns(now) / SECOND
+            span_s = run.span_ns(now) / SECOND
+            calls = rows_of_calls(found)
             tallies = {step: found.steps.get(step, []) for step in (*self._steps.get(name, ()), *found.steps)}
             # What is not measured has no place here, unless it fails.
             tallies |= {action: parts for action, parts in found.actions.items() if any(part.failed for part in parts)}
@@ -256,12 +302,26 @@ class Composer:
                         ok=sum(part.ok for part in parts),
                         failed=sum(part.failed for part in parts),
                         rate=self._rates[name].of(step) if is_running and step in found.steps else None,
-                        average=finished(parts) / elapsed_s if elapsed_s else 0.0,
+                        average=finished(parts) / span_s if span_s else 0.0,
                         is_running=is_running,
                         key=(name, step, "response_time"),
                         parts=tuple(part.response_time for part in parts),
+                        trend=sparkline(self._trends[name].p99_ms(step)),
                     )
                 )
+                for call, counted in calls.get(step, {}).items():
+                    rows.append(
+                        StepRow(
+                            name=f"└ {call}",
+                            ok=sum(part.ok for part in counted),
+                            failed=sum(part.failed for part in counted),
+                            rate=self._rates[name].of(f"{step}/{call}") if is_running else None,
+                            average=finished(counted) / span_s if span_s else 0.0,
+                            is_running=is_running,
+                            key=(name, step, "response_time", call),
+                            parts=tuple(part.response_time for part in counted),
+                        )
+                    )
         return rows
 
     def _table(self, rows: list[StepRow], width: int) -> Section:
@@ -275,7 +335,8 @@ class Composer:
             for name, text in [(name, text) for row in cells for name, text in row.items()]:
                 self._room[name] = max(self._room.get(name, 0), len(text), len(title_of(name)))
             names = min(room_for(["STEP", *(row.name for row in shown)], width), max(width // 3, NAME_COLUMNS))
-            kept = list(cells[0]) if cells else []
+            has_trend = any(row.trend for row in shown)
+            kept = [name for name in cells[0] if name != TREND or has_trend] if cells else []
             for name in DROPPED_IN_TURN:
                 # Names are rather cut than a percentile left out.
                 need = min(names, NAME_COLUMNS) if name == "p50" else names
@@ -304,7 +365,8 @@ class Composer:
             "share": share_text(row.failed, done) if row.failed else "",
         }
         times = self._times(row)
-        return cells | {f"p{percent}": text for percent, text in zip(PERCENTS, times, strict=True)}
+        cells |= {f"p{percent}": text for percent, text in zip(PERCENTS, times, strict=True)}
+        return {**cells, TREND: row.trend}
 
     def _times(self, row: StepRow) -> list[str]:
         if not any(part.count for part in row.parts):
@@ -312,6 +374,23 @@ class Composer:
         merged = self._histograms.get(row.key)
         # Without one its turn is still to come.
         return ["…" for _ in PERCENTS] if merged is None else [time_text(time / 1000) for time in merged.percentiles]
+
+    # Errors.
+
+    def _errors(self, counts: Mapping[str, Counts], width: int) -> Section:
+        tallies = [
+            part
+            for found in counts.values()
+            for parts in (*found.steps.values(), *found.actions.values())
+            for part in parts
+            if part.errors
+        ]
+        errors = frequent_errors(tallies)
+
+        def line(error: FrequentError) -> Line:
+            return styled(width, (f"{error.times:>9,}", "red"), f"  {error.cause}")
+
+        return titled("ERRORS", 3, errors[:ERRORS_SHOWN], width, lambda error: (-error.times,), line)
 
     # Verdicts.
 
@@ -354,28 +433,37 @@ class Composer:
     # The generator.
 
     def _generator(self, job: LoadJob, width: int) -> Section:
-        cpu, lag_us, is_busy = 0.0, -1, False
+        cpu, lag_us, verdicts = 0.0, -1, list[Upkeep]()
         for run in job.workflows.values():
             for attempt in (attempt for shard in run.shards for attempt in shard.attempts):
                 health = attempt.tally.generator
-                if health.wall_ns:
-                    cpu = max(cpu, health.cpu_ns / health.wall_ns)
-                    is_busy |= health.cpu_ns > BUSY_CPU * health.wall_ns and health.wall_ns >= BUSY_FROM_NS
-                if health.start_lag.count:
-                    kept = self._lags.get(attempt.core)
-                    if kept is None or kept[0] != health.start_lag.count:
-                        kept = self._lags[attempt.core] = (health.start_lag.count, health.start_lag.percentile(99))
-                    lag_us = max(lag_us, kept[1])
+                cpu = max(cpu, cpu_of(health))
+                lag = self._lag(attempt) if health.start_lag.count else None
+                lag_us = max(lag_us, lag.p99_us) if lag else lag_us
+                verdicts.append(verdict_of(health, lag.p99_us if lag else None, lag.late_from_us if lag else 0))
         if not cpu:
             return Section(7, 0, 0, lambda room: [])
-        is_saturated = is_busy or lag_us > LATE_START_MS * 1000
-        lag = f", start lag p99 {time_text(lag_us / 1000)}" if lag_us >= 0 else ""
-        text = f"busiest core {100 * cpu:.0f} % CPU{lag}"
-        if not is_saturated:
+        verdict = worst(verdicts)
+        text = f"busiest core {100 * cpu:.0f} % CPU" + (
+            f", start lag p99 {time_text(lag_us / 1000)}" if lag_us >= 0 else ""
+        )
+        if verdict == "on time":
             row = styled(width, ("generator  ", "dim"), text)
         else:
-            row = styled(width, ("! generator saturated: ", "yellow"), (text, "yellow"))
-        return Section(2 if is_saturated else 7, 1, 1, lambda room: [row][:room])
+            row = styled(width, (f"! generator {verdict}: ", "yellow"), (text, "yellow"))
+        return Section(7 if verdict == "on time" else 2, 1, 1, lambda room: [row][:room])
+
+    def _lag(self, attempt: Attempt) -> Lag:
+        """Of one core. Its response times are merged only where it may be late, and again when there are more."""
+        lags = attempt.tally.generator.start_lag
+        kept = self._lags.get(attempt.core)
+        if kept is None or kept.starts != lags.count:
+            limit_us, looked_at = (kept.late_from_us, kept.looked_at) if kept else (LATE_US, 0)
+            p99_us = lags.percentile(99)
+            if p99_us > LATE_US and lags.count > looked_at * LOOK_AGAIN:
+                limit_us, looked_at = late_from_us(median_of(attempt.tally.steps.values())), lags.count
+            kept = self._lags[attempt.core] = Lag(lags.count, p99_us, limit_us, looked_at)
+        return kept
 
     def _lost(self, job: LoadJob, width: int) -> Section:
         gaps = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap}

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -11,8 +11,9 @@ from talka.cli.jobs import Progress, Reporting
 from talka.cli.output import tell
 from talka.client.client import Client
 from talka.client.mirror import Mirror
-from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, NoResult
+from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, JobUpdate, NoResult
 from talka.clock import SECOND, monotonic_ns
+from talka.control.log_lines import news_in
 from talka.errors import TalkaError
 from talka.nodes.local import signals_to
 from talka.report.document import ResultDocument, read
@@ -35,8 +36,12 @@ class Left(TalkaError):
 class RemoteJob:
     """A job of the order, once `submitted` was told its id. A signal cancels it, where `cancels`; else it only leaves."""
 
-    def __init__(self, client: Client, order: JobOrder, specs: Sequence[Outlined], *, cancels: bool) -> None:
+    def __init__(
+        self, client: Client, order: JobOrder, specs: Sequence[Outlined], *, cancels: bool, logs: bool = False
+    ) -> None:
+        """`logs`: what the test prints on the workers is told, too."""
         self.specs = specs
+        self._lines = LineTeller(tell) if logs else None
         self.id = ""
         self._client = client
         self._order = order
@@ -106,6 +111,8 @@ class RemoteJob:
             async for update in updates:
                 now = monotonic_ns()
                 self._mirror.apply(now, update)
+                if self._lines is not None:
+                    self._lines(update)
                 if on_progress is not None and told != self.waiting():  # its place in the queue, or that it begins
                     told = self.waiting()
                     on_progress(self._mirror.job, now)
@@ -133,6 +140,25 @@ class RemoteJob:
         if self._cancels:
             return f"job {self.id} may not have been cancelled: talka jobs cancel {self.id} does it"
         return f"job {self.id} goes on: talka jobs watch {self.id} shows it again, talka jobs cancel {self.id} ends it"
+
+
+class LineTeller:
+    """Tells each line that the test prints on its workers once, with the worker's name before it."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._owner = ""
+        self._number = 0
+
+    def __call__(self, update: JobUpdate) -> None:
+        if update.job.owner != self._owner:
+            self._owner, self._number = update.job.owner, 0  # it counts anew
+        lines, missed = news_in(update.logs, self._number)
+        if missed:
+            self._say(f"({counted_text(missed, 'line')} of the test were not kept)")
+        for line in lines:
+            self._number = line.number
+            self._say(f"{line.worker}: {line.text}")
 
 
 def waiting_text(facts: JobFacts) -> str:

@@ -43,6 +43,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 @option("--key", section=CLUSTER, metavar="KEY", help="Submitted twice with the same key, it is still one job.")
 @option("--priority", section=CLUSTER, metavar="N", help="In the queue, from 1 to 10, the highest (5).")
 @option("--detach", section=CLUSTER, is_flag=True, help="Print the job's id and leave it to the cluster.")
+@option("--logs", section=CLUSTER, is_flag=True, help="Show what the test prints on the workers, on stderr.")
 @option("--cores", section=RUNNING, metavar="N", help="At most so many cores (as many as priorities allow).")
 @option(
     "--workers-have",
@@ -53,7 +54,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 )
 @running_options
 @env
-def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **flags: Any) -> int:
+def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, logs: bool, **flags: Any) -> int:
     from talka.cli.config import pass_variables, read_settings
     from talka.cli.url_request import take_request
 
@@ -66,7 +67,7 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **f
 
         return submit_pipeline(pipeline, settings, key or "", detach=detach)
     if detach:
-        check_detached(settings)
+        check_detached(settings, logs=logs)
     from talka.cli.connection import client_of, token_hint
     from talka.cli.jobs import Reporting
     from talka.cli.remote import RemoteJob, followed
@@ -75,7 +76,7 @@ def submit(target: str, env: tuple[str, ...], key: str | None, detach: bool, **f
     # What the user's file prints when it is imported must not mix with the result.
     with contextlib.redirect_stdout(sys.stderr):
         submission = ordered(target, settings, variables, request)
-    job = RemoteJob(client, submission.order, submission.specs, cancels=True)
+    job = RemoteJob(client, submission.order, submission.specs, cancels=True, logs=logs)
     # Before anything is sent: it finds what cannot be written.
     reporting = None if detach else Reporting(job, settings, job.waiting)
     import asyncio
@@ -125,9 +126,11 @@ def pipeline_in(target: str, settings: "Settings", env: tuple[str, ...]) -> "Dag
     return found
 
 
-def check_detached(settings: "Settings") -> None:
+def check_detached(settings: "Settings", *, logs: bool) -> None:
     from talka.cli.config import BadSetting
 
+    if logs:
+        raise BadSetting("--logs follows the job, which --detach does not: leave one of them out; talka jobs logs ID")
     for name in WATCHED:
         if settings.origins.get(name, "").startswith("--"):
             raise BadSetting(

@@ -19,8 +19,10 @@ STEP: Final = 4
 NAME_CHARACTERS: Final = 48
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 # In the order the linter sorts imports.
-IMPORTED: Final = ("URL", "Auth", "Cookies", "Data", "Form", "Headers", "HTTPResponse", "Params", "Workflow", "step")
-STEP_NAMES_TAKEN: Final = RESERVED | {"step", "self", "os"}
+IMPORTED: Final = (
+    *("URL", "Auth", "Cookies", "Data", "Form", "Headers", "HTTPResponse", "Params", "Workflow", "action", "step"),
+)
+STEP_NAMES_TAKEN: Final = RESERVED | {"action", "step", "self", "os", "pause"}
 CLASS_NAMES_TAKEN: Final = frozenset(IMPORTED)
 CONSTANTS_TAKEN: Final = frozenset({"URL", "TARGET"})
 PATH_SAFE: Final = "!$%&()*+,/:;=@~"
@@ -71,6 +73,8 @@ class Request:
     expect: Sequence[int | range] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
+    pause_s: float = 0.0
+    """How long the user does nothing before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +299,7 @@ def names_used(requests: Iterable[Request]) -> list[str]:
     for request in requests:
         used.update(kind for kind, _ in arguments_of(request).values())
         used.update(["Form"] if isinstance(request.data, Fields) else [])
+        used.update(["action"] if request.pause_s else [])
     return [name for name in IMPORTED if name in used]
 
 
@@ -331,6 +336,13 @@ def lines_of_journey(journey: Journey) -> list[str]:
     for request in journey.requests:
         name = unique(request.name, taken)
         taken.add(name)
+        if request.pause_s and before is not None:
+            # A method of its own: what is inside of a step counts as its response time.
+            pause = unique(f"pause_before_{name}", taken)
+            taken.add(pause)
+            lines += ["", f"    @action({before})", f"    async def {pause}(self) -> None:"]
+            lines.append(f'        await self.pause("{request.pause_s:.1f}s")')
+            before = pause
         lines += ["", *comment_lines(request.comment, STEP), *lines_of_step(journey.base, request, name, before)]
         before = name
     return lines

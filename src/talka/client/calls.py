@@ -74,6 +74,10 @@ class Calls:
         # How long to wait before asking again; nothing that must be unpredictable.
         self._rng = rng or random.Random()
         self._has_learned = False
+        self._was_answered = False
+        self.on_trouble: Callable[[str], None] | None = None
+        """Told once, when everybody was asked in vain and nobody has ever answered: it is tried again, but whoever waits
+        may know already what is wrong."""
 
     @property
     def addresses(self) -> list[str]:
@@ -174,6 +178,7 @@ class Calls:
                     limit_bytes=limit_bytes,
                     tls=self._tls,
                 )
+                self._was_answered = True
                 if answer.status < 300 or is_fine(answer.status):
                     return answer
                 raise error_in(address, answer)
@@ -198,6 +203,10 @@ class Calls:
         patience.attempts += 1
         rounds, rest = divmod(patience.attempts, len(self._addresses))
         if not rest:  # everyone was asked
+            if not self._was_answered and self.on_trouble is not None and patience.left_s >= LAST_TRY_S:
+                told = "; ".join(patience.problems.values())
+                self.on_trouble(f"{told}: trying again for up to {patience.left_s:.0f} s")
+                self.on_trouble = None
             await self._pause(rounds - 1, most_s=patience.left_s)
         if patience.left_s < LAST_TRY_S:
             told = "; ".join(patience.problems.values())

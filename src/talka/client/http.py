@@ -127,7 +127,9 @@ async def connect(address: Address, tls: ssl.SSLContext | None) -> tuple[asyncio
     except TimeoutError:
         raise NoAnswer(f"{address} did not answer within {CONNECT_TIMEOUT_S} s") from None
     except OSError as error:
-        raise NoAnswer(f"{address} cannot be reached: {error.strerror or error}") from None
+        # asyncio's own words for it are of no use to people.
+        reason = "nothing listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or error
+        raise NoAnswer(f"{address} cannot be reached: {reason}") from None
 
 
 def request_head(address: Address, method: str, path: str, headers: Mapping[str, str], body: Body) -> bytes:

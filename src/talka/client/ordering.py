@@ -156,4 +156,5 @@ def workflow_order(spec: WorkflowSpec, by_name: dict[str, WorkflowSpec]) -> Work
         ),
         announcements=spec.announcements,
         think_ns=spec.think_ns,
+        is_teardown=spec.is_teardown,
     )

@@ -40,6 +40,7 @@ def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:
                 timeout_ns=workflow.timeout_ns,
                 thresholds=workflow.thresholds,
                 flows=workflow.flows,
+                is_teardown=workflow.is_teardown,
             )
             for workflow in order.workflows
         ),

@@ -1,6 +1,6 @@
 """How a job stands, as those who watch it are told."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -10,7 +10,7 @@ from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, Window
 from talka.wire.jobs import VIEW_LIMIT_BYTES
 from talka.wire.records import JobRecord
-from talka.wire.views import JobFacts, JobUpdate, LostPart, WorkflowUpdate, instant_text
+from talka.wire.views import JobFacts, JobUpdate, LogLine, LostPart, WorkflowUpdate, instant_text
 from talka.work.lifecycle import is_final
 
 SETTLE_WINDOWS: Final = 10
@@ -50,6 +50,7 @@ def update_of(
     sequence: int,
     windows_after: int,
     steps: Mapping[str, Tally] | None = None,
+    logs: Sequence[LogLine] = (),
 ) -> JobUpdate:
     """`steps`: what each workflow has counted, where that is to be told in full."""
     gaps = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap is not None}
@@ -74,6 +75,7 @@ def update_of(
             for lost in job.lost
         ],
         engine=job.engine,
+        logs=list(logs),
     )
 
 

@@ -21,6 +21,7 @@ from talka.control.job_account import account_of, closed_of, resume, spec_of
 from talka.control.job_view import facts_of
 from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.load_job import JobSpec, LoadJob
+from talka.control.log_lines import JobLines
 from talka.control.shard_run import ShardRun
 from talka.control.speech import Speak
 from talka.control.take_over import TakeOver
@@ -36,6 +37,7 @@ from talka.wire.jobs import (
     Finished,
     Halt,
     JobMessage,
+    LogLines,
     NoTask,
     Report,
     Snapshot,
@@ -114,6 +116,7 @@ class LedJob:
         self._told_at = 0
         """When the leader last said that this manager leads the job."""
         self._warnings: list[str] = []
+        self.lines = JobLines()
 
     # -- what is known
 
@@ -219,6 +222,10 @@ class LedJob:
                 return self._on_finished(now, sender, attempt, digest, size_bytes)
             case Report() | NoTask() | Declined():
                 return self._on_word(now, sender, message)
+            case LogLines():
+                if any(grant.worker == sender for grant in self.record.grants):
+                    self.lines.add(now, sender, message)
+                return []
             case _:
                 return []
 

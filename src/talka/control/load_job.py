@@ -96,6 +96,7 @@ class LoadJob:
         self.arriving: dict[int, None] = {}
         self._start_delay_ns = start_delay_ns
         self._judge_at_ns = 0
+        self._is_hurried = False
 
     # What happens to the job.
 
@@ -119,6 +120,7 @@ class LoadJob:
     def interrupt(self, now: int, signal: Interruption) -> list[Effect]:
         """The first one ends the job gently, the second at once."""
         if self.interrupted_by is not None:
+            self._is_hurried = True
             effects: list[Effect] = []
             for run in self.workflows.values():
                 if run.state not in ENDED:
@@ -247,7 +249,9 @@ class LoadJob:
         self._wake_dependents()
         ready = [run for run in self.workflows.values() if run.state is TaskState.READY]
         effects: list[Effect] = []
-        if ready and not self.is_stopping and not any(run.is_under_way and run.runs_alone for run in self._runs()):
+        if self.is_stopping:
+            ready = [run for run in ready if run.spec.is_teardown]
+        if ready and not any(run.is_under_way and run.runs_alone for run in self._runs()):
             claims = [_claim_of(run.spec, self.cores) for run in ready]
             for name, seats in allocate(claims, self._loads(), total=self.pool).items():
                 effects += self._assign(now, self.workflows[name], seats)
@@ -262,15 +266,35 @@ class LoadJob:
             if run.state is not TaskState.PENDING:
                 continue
             before = [self.workflows[name].state for name in run.spec.depends_on]
-            if self.is_stopping:
+            if run.spec.is_teardown:
+                if all(state in ENDED for state in before):
+                    run.state = self._state_of_teardown(run)
+                    self._refuse_what_does_not_fit(run)
+            elif self.is_stopping:
                 run.state = TaskState.CANCELLED
             elif any(state in ENDED and state is not TaskState.COMPLETED for state in before):
                 run.state = TaskState.SKIPPED
                 run.failure = "a workflow it depends on did not complete"
             elif all(state is TaskState.COMPLETED for state in before):
                 run.state = TaskState.READY
-                if text := self._size_problem(run) or self._conflict(run):
-                    run.refused, run.failure, run.state = Refused("setup", text), text, TaskState.FAILED
+                self._refuse_what_does_not_fit(run)
+
+    def _refuse_what_does_not_fit(self, run: ShardGroup) -> None:
+        text = self._size_problem(run) or self._conflict(run)
+        if run.state is TaskState.READY and text:
+            run.refused, run.failure, run.state = Refused("setup", text), text, TaskState.FAILED
+
+    def _state_of_teardown(self, run: ShardGroup) -> TaskState:
+        """Once all is over that it cleans up after."""
+        if not self._may_clean_up:
+            return TaskState.CANCELLED
+        has_run = any(self.workflows[name].origin_ns for name in run.spec.depends_on)
+        return TaskState.READY if has_run else TaskState.SKIPPED
+
+    @property
+    def _may_clean_up(self) -> bool:
+        """Workers end by themselves what they have of a cancelled job: there nothing is begun any more."""
+        return not self._is_hurried and (self.places is None or self.interrupted_by is None)
 
     def _size_problem(self, run: ShardGroup) -> str:
         size = sum(len(value) for values in self.values_for(run).values() for value in values.values())
@@ -280,6 +304,8 @@ class LoadJob:
 
     def _conflict(self, run: ShardGroup) -> str:
         """Why what its parents left in `self.context` cannot be put together; empty when it can."""
+        if run.spec.is_teardown:
+            return ""  # what the class left comes after what its setup left
         found: dict[str, tuple[str, bytes]] = {}
         for source in self._parents(run):
             for key, content in self.workflows[source].provided.items():
@@ -408,7 +434,7 @@ class LoadJob:
             state = TaskState.TIMEOUT
         elif group.failure:
             state = TaskState.FAILED
-        elif self.is_stopping:
+        elif self.is_stopping and not group.spec.is_teardown:
             state = TaskState.CANCELLED
         else:
             state = TaskState.COMPLETED
@@ -483,6 +509,8 @@ class LoadJob:
     def _stop_all(self, now: int) -> list[Effect]:
         effects: list[Effect] = []
         for run in self.workflows.values():
+            if run.spec.is_teardown and self._may_clean_up:
+                continue  # it has its turn when the others have stopped
             if run.state is TaskState.RUNNING:
                 effects += run.stop(now)
             elif run.state not in ENDED:

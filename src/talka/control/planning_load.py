@@ -151,6 +151,7 @@ def plan_load_job(
                 timeout_ns=spec.timeout_ns,
                 thresholds=spec.thresholds,
                 flows=tuple(flows_into(spec, by_name)),
+                is_teardown=spec.is_teardown,
             )
             for spec in specs
         ),

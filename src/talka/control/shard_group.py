@@ -58,6 +58,8 @@ class JobWorkflow(msgspec.Struct, frozen=True):
     thresholds: tuple[Threshold, ...]
     flows: tuple[tuple[str, str], ...]
     """(workflow, key) of the values it receives: those on which both sides agree."""
+    is_teardown: bool = False
+    """It cleans up after those it depends on, whatever became of them, also when the job is stopped."""
 
 
 class GroupOwner(Protocol):

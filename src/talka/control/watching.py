@@ -200,6 +200,7 @@ class Audience:
             sequence=listener.sequence,
             windows_after=listener.windows_after,
             steps=self._steps(now, listener, led.job) if listener.steps else None,
+            logs=led.lines.all() if listener.sequence == 1 else led.lines.recent(now),
         )
         sender, number = key
         return Speak(sender, View(listener.job, number, fitting(update)), Lane.STATISTICS)
@@ -214,9 +215,12 @@ class Audience:
         return merge.latest
 
     def over(self, now: int, led: LedJob | None) -> list[object]:
-        """The job is led no more: those who listen find out from the record."""
+        """The job is led no more: those who listen find out from the record, and are told a last time what was printed."""
+        effects: list[object] = []
         if led is not None:
-            for key in [key for key, one in self._listeners.items() if one.job == led.name]:
+            for key, listener in [(key, one) for key, one in self._listeners.items() if one.job == led.name]:
+                if led.job is not None and led.lines.recent(now):
+                    effects.append(self._view(now, key, listener, led))
                 del self._listeners[key]
             self.merges.pop(led.name, None)
-        return []
+        return effects

@@ -6,7 +6,7 @@ job; it keeps each result on disk until a manager has it for good.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeAlias
 
@@ -164,6 +164,11 @@ class Worker:
     def on_core_message(self, now: int, core: int, message: FromCore) -> list[object]:
         effects = self._check_lease(now)
         return self._done(now, effects + self.tasks.on_core_message(now, core, message))
+
+    def on_core_lines(self, now: int, core: int, lines: Sequence[str]) -> list[object]:
+        effects = self._check_lease(now)
+        self.tasks.on_core_lines(now, core, lines)
+        return self._done(now, effects)
 
     def on_core_exit(self, now: int, core: int, cause: str) -> list[object]:
         effects = self._check_lease(now)

@@ -1,13 +1,15 @@
 """A task as its worker holds it: what is to be told of it, to whom it matters when, and what it left behind."""
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.core_pool import SeatKey
+from talka.control.log_lines import TaskLines
 from talka.control.shard_group import NEVER
 from talka.control.task import Task, TaskStage
-from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, Report, Running, TaskFacts
+from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
 from talka.wire.shards import Armed, Refused, encode
 
 MILLISECOND: Final = 1_000_000
@@ -18,6 +20,7 @@ REPEAT_NS: Final = SECOND
 """Between two tellings of what was not answered."""
 FLUSH_NS: Final = 50 * MILLISECOND
 """Cores report at different instants: what comes within this goes out together."""
+LINES_FLUSH_NS: Final = 100 * MILLISECOND
 INTERVAL_LIMITS_MS: Final = (50, 1000)
 REFUSAL_KEPT_NS: Final = 60 * SECOND
 
@@ -49,6 +52,8 @@ class WorkerTask:
         self._news_ns = 0
         self._reported_ns = 0
         self._is_outstanding = False
+        self.lines = TaskLines()
+        self._lines_at = NEVER
 
     @property
     def waits_to_start(self) -> bool:
@@ -66,7 +71,7 @@ class WorkerTask:
     @property
     def next_at(self) -> int:
         """When something is to be said."""
-        return min(self._milestone_at, self._report_at)
+        return min(self._milestone_at, self._report_at, self._lines_at)
 
     @property
     def _report_at(self) -> int:
@@ -105,6 +110,8 @@ class WorkerTask:
         self.stage, self.task = "ended", None
         self.content, self.digest = content, sha256(content).hexdigest()
         self._milestone, self._milestone_at = None, NEVER
+        if self.lines.has_news:
+            self._lines_at = 0  # whoever follows the job is there only until it ends
 
     def kept(self, now: int) -> None:
         """The result is on disk."""
@@ -119,6 +126,11 @@ class WorkerTask:
         """A core has reported."""
         if not self._has_news:
             self._has_news, self._news_ns = True, now
+
+    def printed(self, now: int, lines: Sequence[str]) -> None:
+        """By one of its cores."""
+        self.lines.add(lines)
+        self._lines_at = min(self._lines_at, now + LINES_FLUSH_NS)
 
     def acknowledged(self, now: int, sequence: int, every_ms: int) -> None:
         least_ms, most_ms = INTERVAL_LIMITS_MS
@@ -144,12 +156,17 @@ class WorkerTask:
         self._is_outstanding, self._has_news = False, self.stage == "running"
         self._news_ns = self._reported_ns = now - REPEAT_NS
         self._interval_ns = FLUSH_NS
+        self.lines.reset()
+        self._lines_at = now if self.lines.has_news else NEVER
         if self.task is not None:
             self.task.reset()
 
     def sayings(self, now: int) -> list[Saying]:
         """What is to be said now."""
         said: list[Saying] = []
+        if now >= self._lines_at:
+            said.append((LogLines(self.job, self.attempt, *self.lines.take()), Lane.STATISTICS))
+            self._lines_at = now + LINES_FLUSH_NS if self.lines.has_news else NEVER
         if self._milestone is not None and now >= self._milestone_at:
             self._milestone_at = now + REPEAT_NS
             said.append((self._milestone, Lane.RESULTS))

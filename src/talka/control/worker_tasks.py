@@ -129,6 +129,12 @@ class WorkerTasks:
                 self.pool.leaves(now, core)
         return self._settle(now, held, held.task.on_message(now, core, message))
 
+    def on_core_lines(self, now: int, core: int, lines: Sequence[str]) -> None:
+        """What the core printed; of one whose task is gone nobody wants to know."""
+        held = self._of_core(core)
+        if held is not None:
+            held.printed(now, lines)
+
     def on_core_exit(self, now: int, core: int, cause: str) -> list[object]:
         held = self._of_core(core)
         self.pool.exited(core)

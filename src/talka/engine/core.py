@@ -95,6 +95,7 @@ class Core:
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
         self._has_been_stopped = False
+        self._ends_at_once = False
         self._stage: Stage | None = None
         self._sequence = 0
         self._acknowledged = asyncio.Event()
@@ -124,10 +125,13 @@ class Core:
                 if sequence == self._sequence and self._recorder is not None:
                     self._recorder.log.acknowledge(self._sent_windows)
                     self._acknowledged.set()
-            case Stop():
+            case Stop(at_once=at_once):
                 # It may arrive together with Go, before there is anything to stop.
                 self._has_been_stopped = True
-                if self._executor is not None:
+                self._ends_at_once |= at_once
+                if self._executor is not None and at_once:
+                    self._executor.end_at_once()
+                elif self._executor is not None:
                     self._executor.stop()
             case Arm() | Go():
                 self._inbox.put_nowait(message)
@@ -151,7 +155,9 @@ class Core:
         executor = self._executor = stage.executor(
             arm.shard, grace_ns=arm.settings.grace_ns, iterations_done=arm.iterations_done
         )
-        if self._has_been_stopped:
+        if self._ends_at_once:
+            executor.end_at_once()
+        elif self._has_been_stopped:
             executor.stop()
         recorder.start(go.start_at_ns, go.job_origin_ns)
         self._started_at_ns = go.start_at_ns
@@ -165,11 +171,14 @@ class Core:
             self._line.unwatch(recorder.tally.generator.loop_lag)
             await asyncio.gather(reporting, return_exceptions=True)
         ended_at_ns = monotonic_ns()
-        await stage.tear_down(arm.settings.grace_ns)
-        provided, failure = await stage.provided()
-        if self._has_dependents:
-            context, self._notes = stage.handed_on(provided)
-            provided |= context
+        provided: dict[str, bytes] = {}
+        failure: str | None = None
+        if not self._ends_at_once:  # nobody waits for more than the counts
+            await stage.tear_down(arm.settings.grace_ns)
+            provided, failure = await stage.provided()
+            if self._has_dependents:
+                context, self._notes = stage.handed_on(provided)
+                provided |= context
         recorder.finish()
         while recorder.log.oldest(WINDOWS_PER_REPORT, COUNTERS_PER_REPORT) != recorder.log.open_windows():
             # An owner that was slow to acknowledge gets what is left piece by piece.

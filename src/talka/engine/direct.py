@@ -1,8 +1,8 @@
 """Which workflows may be driven without Tasks: a look at the users' code before it runs.
 
-The direct driver can wait for nothing but calls of Talka's HTTP client. So every `await` that a step can reach must be
-on one, as far as reading the code tells; in doubt, Tasks run the workflow. Code of libraries is not read: a step may
-call it, but not await it. Should a foreign await slip through, the driver meets it and the step fails.
+The direct driver can wait for nothing but calls of Talka's HTTP client, and pauses. So every `await` that a step can
+reach must be on one, as far as reading the code tells; in doubt, Tasks run the workflow. Code of libraries is not read: a
+step may call it, but not await it. Should a foreign await slip through, the driver meets it and the step fails.
 """
 
 import ast
@@ -81,7 +81,10 @@ def driver_for(spec: WorkflowSpec) -> Choice:
     finally:
         definitions_in.cache_clear()  # a core needs its memory for users
     return Choice(
-        "direct", "its steps await nothing but self.client.http", frozenset(look.asked_for), look.changes_users
+        "direct",
+        "its steps await nothing but self.client.http and self.pause",
+        frozenset(look.asked_for),
+        look.changes_users,
     )
 
 

@@ -148,6 +148,10 @@ class DrivenExecutor(Executor):
         super().stop()
         self._driver.stop()
 
+    def end_at_once(self) -> None:
+        super().end_at_once()
+        self._at_rest.set()  # nobody waits for it any more
+
     def _added_user(self) -> VirtualUser | None:
         user = super()._added_user()
         if user is not None:

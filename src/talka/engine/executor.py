@@ -105,6 +105,13 @@ class Executor:
         self._iterations.is_stopping = True
         self._stopped.set()
 
+    def end_at_once(self) -> None:
+        """What is under way is interrupted, whatever is left of the grace period."""
+        self._grace_ns = 0
+        self.stop()
+        for task in list(self._under_way):
+            task.cancel()
+
     def _used_up(self, text: str) -> None:
         self.note = text
         self.stop()
@@ -136,7 +143,7 @@ class Executor:
         ends_ns = monotonic_ns() + self._grace_ns
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=self._grace_ns / SECOND)
-        if self._shard.plan.model == "open" and not self._iterations.has_fresh_users:
+        if self._grace_ns and self._shard.plan.model == "open" and not self._iterations.has_fresh_users:
             for user in self._idle:  # they stayed between arrivals, and leave now
                 self._start(self._iterations.leave(user))
             if self._under_way:

@@ -63,6 +63,7 @@ def select(specs: Sequence[WorkflowSpec], names: Sequence[str], file: str) -> tu
         if name not in wanted:
             wanted.add(name)
             open_names.extend(by_name[name].depends_on)
+    wanted |= {spec.name for spec in specs if spec.is_teardown and spec.depends_on <= wanted}
     return tuple(spec for spec in specs if spec.name in wanted)
 
 

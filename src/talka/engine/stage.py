@@ -89,7 +89,12 @@ class Stage:
     def _new_workflow(self, clients: UserClients) -> Workflow:
         workflow = self.spec.workflow()
         vars(workflow).update(
-            self._cursors, client=clients, context=self._context, received=self._received, _hooks=self._hooks
+            self._cursors,
+            client=clients,
+            context=self._context,
+            received=self._received,
+            _hooks=self._hooks,
+            pause=self._hooks.pause,  # at hand: it is called as often as requests are made
         )
         return workflow
 

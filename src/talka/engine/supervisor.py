@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import IO, Protocol
 
 from talka.engine.beginnings import new_event_loop
 from talka.engine.containment import ControlGroup, Guard, kill_group
@@ -35,6 +35,7 @@ TERMINATE_S = 0.2
 """Between asking and killing. Whoever calls has waited for the grace period already."""
 BREAK_OFF_S = 5.0
 """An attempt that shares its process is broken off; where that takes longer, the process ends and the others with it."""
+LINE_BYTES_LIMIT = 4096
 REMOVE_TRIES = 100
 REMOVE_PAUSE_S = 0.01
 
@@ -60,13 +61,15 @@ class Runs(Protocol):
 class CoreProcess:
     ended_well = False
 
-    def __init__(self, sock: socket.socket, guard: Guard) -> None:
+    def __init__(self, sock: socket.socket, guard: Guard, output: int = 2) -> None:
+        """What the user's code prints goes to the descriptor `output`: it must not mix with the result."""
         self._guard = guard
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "talka.engine.core_process", str(sock.fileno()), str(os.getpid())],
             pass_fds=(sock.fileno(),),
             stdin=subprocess.DEVNULL,
-            stdout=2,  # what the user's code prints must not mix with the result
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
         guard.watch(self.pid)
@@ -186,21 +189,46 @@ class Shared:
         self.writer.write(framed(enveloped(core, content)))
 
 
+class Lines:
+    """Bytes in, lines out. One without an end is told in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        found = [line.decode("utf-8", "replace").rstrip("\r") for line in whole]
+        return found + self.rest() if len(self._rest) > LINE_BYTES_LIMIT else found
+
+    def rest(self) -> list[str]:
+        """What has no end yet."""
+        rest, self._rest = self._rest, b""
+        return [rest.decode("utf-8", "replace")] if rest else []
+
+
 class Supervisor:
     """The cores of one job. `on_message` and `on_exit` are called in the order in which things happened.
 
     Numbers are those of attempts. One exits when its process has ended, or before that, if others go on there.
     """
 
-    def __init__(self, on_message: Callable[[int, FromCore], None], on_exit: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        on_message: Callable[[int, FromCore], None],
+        on_exit: Callable[[int, str], None],
+        on_lines: Callable[[int, list[str]], None] | None = None,
+    ) -> None:
+        """`on_lines` is told what core processes print; it goes to our own stderr in any case."""
         self._on_message = on_message
         self._on_exit = on_exit
+        self._on_lines = on_lines
         self._guard = Guard()
         self._cores: dict[int, Shared] = {}
         self._processes: dict[int, Shared] = {}
         """By the number that attempts name to share one."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._listening: dict[int, asyncio.Task[None]] = {}
 
     def pids(self) -> dict[int, int]:
         return {core: shared.runs.pid for core, shared in self._cores.items()}
@@ -227,12 +255,21 @@ class Supervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         runs: Runs
+        pipe: IO[bytes] | None = None
         if isinstance(arm.source, MemorySource):
             runs = CoreThread(theirs)
-        else:
+        elif self._on_lines is None:
             runs = CoreProcess(theirs, self._guard)
             theirs.close()
+        else:
+            ours_out, theirs_out = os.pipe()
+            pipe = os.fdopen(ours_out, "rb", 0)
+            runs = CoreProcess(theirs, self._guard, theirs_out)
+            theirs.close()
+            os.close(theirs_out)
         shared = Shared(runs, writer)
+        if pipe is not None and self._on_lines is not None:
+            self._listening[process] = asyncio.create_task(self._listen(process, shared, pipe, self._on_lines))
         task = asyncio.create_task(self._attend(process, shared, reader))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -287,8 +324,12 @@ class Supervisor:
         reading = asyncio.create_task(self._read(shared, reader))
         cause = await shared.runs.ended()
         # A child that left its group may hold the socket open for ever; what the core said is there at once.
-        await asyncio.wait({reading}, timeout=1)
-        reading.cancel()
+        listening = self._listening.pop(process, None)
+        waits = {reading} if listening is None else {reading, listening}
+        await asyncio.wait(waits, timeout=1)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
         shared.writer.close()
         with contextlib.suppress(ConnectionError):
             await shared.writer.wait_closed()
@@ -307,6 +348,24 @@ class Supervisor:
                 await self.start(core, arm, process)
             else:
                 self._on_exit(core, shared.blamed or cause)
+
+    async def _listen(
+        self, process: int, shared: Shared, file: IO[bytes], on_lines: Callable[[int, list[str]], None]
+    ) -> None:
+        """Until nobody holds the other end; a child that left its group may hold it for ever, and whoever attends to the
+        process then cancels this. Lines are told of the first of its attempts: all are of one job."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+        lines = Lines()
+        try:
+            while data := await reader.read(READ_BYTES):
+                with contextlib.suppress(OSError):
+                    os.write(2, data)
+                on_lines(next(iter(shared.arms), process), lines.feed(data))
+        finally:
+            on_lines(next(iter(shared.arms), process), lines.rest())
+            pipe.close()
 
     async def _read(self, shared: Shared, reader: asyncio.StreamReader) -> None:
         """Everything the core said, to the end: a report that arrived before a death counts."""

@@ -50,7 +50,7 @@ class ShardHooks:
 
     def __init__(self, recorder: Recorder, engine: HTTPEngine, random: Random) -> None:
         self._recorder = recorder
-        self._engine = engine
+        self._pause = engine.pause
         self._random = random
         self._pauses: dict[tuple[str | float, str | float | None], Between] = {}
 
@@ -61,7 +61,7 @@ class ShardHooks:
             if len(self._pauses) >= PAUSES_KEPT:
                 self._pauses.clear()
             self._pauses[low, high] = found
-        return self._engine.pause(found.draw_ns(self._random))
+        return self._pause(found.draw_ns(self._random))
 
     def metric(self, name: str, value: float, kind: MetricKind) -> None:
         self._recorder.metric(name, value, kind)

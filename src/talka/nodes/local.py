@@ -26,6 +26,7 @@ from talka.engine.prepare import prepare
 from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.ids import new_job_id
+from talka.nodes.machine import machine_between, reading
 from talka.report.document import Meta, ResultDocument, build
 from talka.version import VERSION
 from talka.wire.shards import (
@@ -36,6 +37,7 @@ from talka.wire.shards import (
     MemorySource,
     Settings,
     Source,
+    Stop,
     UrlRequest,
     UrlSource,
 )
@@ -45,6 +47,8 @@ from talka.work.inspection import names_for_thresholds
 from talka.work.specs import WorkflowSpec
 from talka.work.thresholds import parse_threshold
 
+LAST_WORD_S = 1.0
+"""For cores to say what they counted, when the job is to end at once."""
 SPARE_DESCRIPTORS = 64
 """Open files a core needs beside one connection for each virtual user."""
 
@@ -124,6 +128,7 @@ class LocalJob:
     ) -> ResultDocument:
         raise_descriptor_limit(self.spec)
         started_at = utc_now()
+        before = reading()
         runner = LocalRunner(self.spec, on_progress, progress_every_ns)
         with signals_to(runner.interrupt) if handle_signals else contextlib.nullcontext():
             job = await runner.run()
@@ -136,6 +141,7 @@ class LocalJob:
                 started_at=started_at.isoformat(timespec="milliseconds"),
                 version=VERSION,
                 allow_partial=self.options.allow_partial,
+                machine=machine_between(before, reading()),
             ),
         )
 
@@ -152,9 +158,10 @@ class LocalRunner:
         # Bounded by the cores: each has one report under way, and a handful of other messages in its life.
         self._inbox: asyncio.Queue[Callable[[int], list[Effect]]] = asyncio.Queue()
         self._supervisor = Supervisor(self._on_message, self._on_exit)
+        self._interrupts = 0
 
     async def run(self) -> LoadJob:
-        job, progress_at, was_running = self._job, 0, False
+        job, progress_at, was_running, was_stopping = self._job, 0, False, False
         try:
             await self._carry_out(job.start(monotonic_ns()))
             while not job.ended_ns:
@@ -171,15 +178,27 @@ class LocalRunner:
                     effects += job.tick(now)
                     self._supervisor.check_guard()
                 await self._carry_out(effects)
-                has_news = now >= progress_at or (job.origin_ns and not was_running)
-                if self._on_progress is not None and has_news:
-                    progress_at, was_running = now + self._progress_every_ns, bool(job.origin_ns)
+                has_news = (job.origin_ns and not was_running) or (job.is_stopping and not was_stopping)
+                if self._on_progress is not None and (has_news or now >= progress_at):
+                    progress_at = now + self._progress_every_ns
+                    was_running, was_stopping = bool(job.origin_ns), job.is_stopping
                     self._on_progress(job, now)
         finally:
             await self._supervisor.close()
         return job
 
     def interrupt(self, name: Literal["SIGINT", "SIGTERM"]) -> None:
+        """The first one ends the job gently. The second asks every core for its last counts, and does not wait for more:
+        the job ends when all have answered, and at the latest after a moment."""
+        self._interrupts += 1
+        if self._interrupts == 2:
+            for core in self._supervisor.pids():
+                self._supervisor.send(core, Stop(at_once=True))
+            asyncio.get_running_loop().call_later(LAST_WORD_S, self._interrupt_job, name)
+        else:
+            self._interrupt_job(name)
+
+    def _interrupt_job(self, name: Literal["SIGINT", "SIGTERM"]) -> None:
         self._inbox.put_nowait(lambda now: self._job.interrupt(now, name))
 
     async def _carry_out(self, effects: Sequence[Effect]) -> None:

@@ -194,7 +194,7 @@ class WorkerNode:
             on_refusing=self._on_refusing,
         )
         self._candidates = Candidates(options.seeds, remembered=list, own=[])
-        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit)
+        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit, self._on_core_lines)
         self._handlers = HandlerCores(self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit)
 
     def _security(self) -> Security | None:
@@ -490,6 +490,11 @@ class WorkerNode:
             )
         now = boottime_ns()
         self._do(self.member.act(now, self.worker.on_core_message(now, core, message)))
+
+    def _on_core_lines(self, core: int, lines: list[str]) -> None:
+        if lines and not self._is_closed:
+            now = boottime_ns()
+            self._do(self.member.act(now, self.worker.on_core_lines(now, core, lines)))
 
     def _on_core_exit(self, core: int, cause: str) -> None:
         self._shift_ns.pop(core, None)

@@ -1,5 +1,6 @@
 """A comparison in words and as text."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -62,14 +63,18 @@ def would_tell_text(unknown: Sequence[Row]) -> str:
 
 
 def about_text(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds < 60 else seconds_text(seconds)
+    """Rounded up: it is only about so long."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds > size:
+            return f"{math.ceil(seconds / size)} {unit}"
+    return f"{math.ceil(seconds)} s"
 
 
 def length_text(row: Row) -> str:
     match row.needs:
         case "length":
             return f"runs of about {about_text(row.needs_s or 0.0)} would tell"
-        case "less lag":
+        case "no lag":
             return "a generator that is less late would tell"
         case "repeats":
             return "runs of both in turn would tell"
@@ -88,9 +93,7 @@ def noise_text(row: Row) -> str:
     if may_be_chance(row) or row.answer == "same":
         return ", within noise"
     return (
-        ", within what the generator was late"
-        if row.needs == "less lag"
-        else ", within what runs of one thing differ by"
+        ", within what the generator was late" if row.needs == "no lag" else ", within what runs of one thing differ by"
     )
 
 
@@ -176,6 +179,10 @@ def facts_of(run: Run) -> str:
 
 Cell = tuple[str, Style | None]
 TITLES: Final = ("VERDICT", "", "A", "B", "B - A", "", "INTERVAL", "NEEDS")
+NUMBERS: Final = range(2, 6)
+INTERVAL: Final = 6
+NEEDS: Final = 7
+"""Columns of the table."""
 RULE_MARKS: Final[dict[str, tuple[str, Style]]] = {
     "held": ("✓", "green"),
     "broken": ("✗", "red"),
@@ -245,13 +252,20 @@ def show_table(page: Page, rows: Sequence[Row]) -> None:
     shown = rows[: rows_to_show(rows)]
     table = [TITLES, *(cells_of(row, rows) for row in shown)]
     rooms = [room_for([cells[column] for cells in table], page.width // 3) for column in range(len(TITLES))]
+    columns = list(range(len(TITLES)))
+    if not any(cells[NEEDS] for cells in table[1:]):
+        columns.remove(NEEDS)
+    if 2 * len(columns) + sum(rooms[column] for column in columns) > page.width:
+        # Intervals give way where it is narrow: they are long, and the other forms have them.
+        columns.remove(INTERVAL)
     page.gap()
     for cells, row in zip(table, [None, *shown], strict=True):
-        parts = [padded(cells[0], rooms[0]), padded(cells[1], rooms[1])]
-        parts += [f"{cell:>{room}}" for cell, room in zip(cells[2:6], rooms[2:6], strict=True)]
-        parts += [padded(cells[6], rooms[6]), cells[7]]
+        parts = [
+            f"{cells[column]:>{rooms[column]}}" if column in NUMBERS else padded(cells[column], rooms[column])
+            for column in columns
+        ]
         style = "bold" if row is None else style_of(row)
-        page.line((f"  {parts[0]}", style), "  ", "  ".join(parts[1:]).rstrip())
+        page.line((f"  {parts[0]}", style), "  ", "  ".join(parts[1:]))
     show_rest(page, len(rows) - len(shown))
 
 

@@ -1,4 +1,5 @@
-"""Two CSV files for spreadsheets and data frames: a line for each step, and one for each window."""
+"""Two CSV files for spreadsheets and data frames: a line for each step and for each name of its calls, and one for each
+window."""
 
 import csv
 import io
@@ -6,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from talka.report.document import ResultDocument, TimelineRow, Times
+from talka.report.document import Call, ResultDocument, Step, TimelineRow, Times
 from talka.report.files import BadOutput, FilePlace, reason_of
 from talka.report.measurements import times_of_step
 from talka.report.output import JobInfo
@@ -17,7 +18,7 @@ TIME_COLUMNS: Final = tuple(
     f"{label}_{field}_ms" for label in ("response", "service") for field in Times.__struct_fields__
 )
 COUNT_COLUMNS: Final = ("count", "ok", "failed", "interrupted", "rate_per_s")
-STEP_COLUMNS: Final = ("workflow", "step", "measured", *COUNT_COLUMNS, *TIME_COLUMNS)
+STEP_COLUMNS: Final = ("workflow", "step", "measured", *COUNT_COLUMNS, *TIME_COLUMNS, "call", "skipped", "tags")
 
 
 class CsvFiles:
@@ -57,14 +58,21 @@ def prefix_of(target: str, what: str) -> str:
 def steps_of(document: ResultDocument) -> Iterable[Sequence[object]]:
     for workflow in document.workflows:
         for step in workflow.steps:
-            times = times_of_step(step)
-            yield (
-                workflow.name,
-                step.name,
-                str(step.measured).lower(),
-                *(getattr(step, column) for column in COUNT_COLUMNS),
-                *(times.get(column) for column in TIME_COLUMNS),
-            )
+            tags = ";".join(f"{key}={value}" for key, value in sorted(step.tags.items()))
+            yield (*cells_of(workflow.name, step, step), None, step.skipped, tags)
+            for call in step.calls:
+                yield (*cells_of(workflow.name, step, call), call.name, None, tags)
+
+
+def cells_of(workflow: str, step: Step, row: Step | Call) -> Sequence[object]:
+    times = times_of_step(row)
+    return (
+        workflow,
+        step.name,
+        str(step.measured).lower(),
+        *(getattr(row, column) for column in COUNT_COLUMNS),
+        *(times.get(column) for column in TIME_COLUMNS),
+    )
 
 
 def written(lines: Iterable[Sequence[object]]) -> bytes:

@@ -13,9 +13,19 @@ import msgspec
 from talka.control.load_job import LoadJob, WorkflowRun
 from talka.control.shard_run import Attempt, LostShard
 from talka.errors import Invalid
+from talka.report.generator import Machine, cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
-from talka.stats.tally import CheckTally, GeneratorTally, MetricTally, Sample, StepTally, Tally, add_counts
+from talka.stats.tally import (
+    OTHER_CALLS,
+    CheckTally,
+    GeneratorTally,
+    MetricTally,
+    Sample,
+    StepTally,
+    Tally,
+    add_counts,
+)
 from talka.stats.windows import Span, StepWindow, Timeline
 from talka.work.failures import Failures, of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
@@ -25,19 +35,13 @@ from talka.work.specs import Node, NodeOutline, Outlined
 
 SCHEMA: Final = "talka.result/1"
 SECOND: Final = 1_000_000_000
-BUSY_CPU: Final = 0.85
-"""A core above this share of one CPU has no room to be on time."""
-BUSY_FROM_NS: Final = SECOND
-"""Shorter runs are mostly opening of connections: they say nothing about how busy a core would be."""
-LATE_START_MS: Final = 5.0
-"""Starts later than this at p99: the pure-Python engine's timers are good to about one millisecond."""
-NATIVE_LATE_START_MS: Final = 1.0
-"""The native engine's are good to some tens of microseconds."""
 PLAN_POINTS: Final = 1000
 """At which a plan is looked at for its mean."""
 MEASURES: Final = 2
 """Every call has a name and a row, and a step's response time is that of all its calls. Before, 1, it was that of the
 response it returned."""
+ROWS_LIMIT: Final = 1_000
+"""Steps and calls of a whole job: each is a set of labels in the systems that results are sent to."""
 STEP_ROWS: Final = 300
 """Of a step over time: as many as a picture can show."""
 WORKFLOW_ROWS: Final = 6_000
@@ -136,7 +140,7 @@ class Step(msgspec.Struct, frozen=True):
     skipped: int = 0
     """Runs that did nothing, on purpose or because what they wait for gave nothing: in no other count."""
     calls: list[Call] = []
-    """By name, where they have others than the method's own, or where a run made several."""
+    """By name, where they have others than the method's own, or where there were or failed more of them than runs."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -260,6 +264,10 @@ class Generator(msgspec.Struct, frozen=True):
     """The share of one CPU that drawing the live view took."""
     driver: str = ""
     """What ran the users on the native engine: direct, task, or both, as workflows differ."""
+    verdict: str = ""
+    """on time, saturated or disturbed; empty in results that do not tell them apart."""
+    machine: Machine | None = None
+    """What else went on; None where nobody looked."""
 
     @property
     def engine_text(self) -> str:
@@ -299,6 +307,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     allow_partial: bool = False
     warnings: tuple[str, ...] = ()
+    machine: Machine | None = None
 
 
 def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
@@ -306,8 +315,10 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
     tally = job.tally()
     verdicts = job.verdicts(job.ended_ns)
     outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
-    generator = generator_of(job, tally, meta.version)
+    generator = generator_of(job, tally, meta.version, meta.machine)
     by_name = {spec.name: spec for spec in specs}
+    tallies = {name: run.tally() for name, run in job.workflows.items()}
+    folded = fold_rows(tallies)
     return ResultDocument(
         job=Job(job.spec.job, meta.name, meta.file),
         status=str(outcome.state),
@@ -316,7 +327,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
         started_at=meta.started_at,
         duration_s=round(job.elapsed_ns(job.ended_ns) / SECOND, 3),
         totals=totals_of(tally, job.span_ns(job.ended_ns) / SECOND),
-        workflows=[workflow_of(job, run, by_name[name]) for name, run in job.workflows.items()],
+        workflows=[workflow_of(job, run, by_name[name], tallies[name]) for name, run in job.workflows.items()],
         thresholds=[
             Threshold(verdict.rule, verdict.value, verdict.passed, workflow, verdict.shown)
             for workflow, _, verdict in verdicts
@@ -326,7 +337,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
         datacenters=[],
         start_skew_ms=start_skew_ms(job),
         generator=generator,
-        warnings=[*meta.warnings, *warnings_of(job, specs, generator)],
+        warnings=[*meta.warnings, *warnings_of(job, specs, generator), *folded],
         measures=MEASURES,
     )
 
@@ -388,8 +399,31 @@ def totals_of(tally: Tally, span_s: float) -> Totals:
     )
 
 
-def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined) -> Workflow:
-    tally, elapsed_s = run.tally(), run.elapsed_ns(job.ended_ns) / SECOND
+def fold_rows(tallies: Mapping[str, Tally]) -> list[str]:
+    """Names of calls beyond as many rows as a result has are counted as others. Answers with a warning that shows one."""
+    methods = sum(len(tally.steps.keys() | tally.actions.keys() | tally.calls.keys()) for tally in tallies.values())
+    named = [
+        (-call.seen, workflow, node, name)
+        for workflow, tally in tallies.items()
+        for node, calls in tally.calls.items()
+        for name, call in calls.items()
+        if name not in (node, OTHER_CALLS)
+    ]
+    rest = sorted(named)[max(0, ROWS_LIMIT - methods) :]
+    for _, workflow, node, name in rest:
+        calls = tallies[workflow].calls[node]
+        calls.setdefault(OTHER_CALLS, StepTally()).merge(calls.pop(name))
+    if not rest:
+        return []
+    _, workflow, node, name = rest[-1]
+    return [
+        f"a result has at most {ROWS_LIMIT:,} rows: calls of {len(rest):,} names, such as {name!r} in {workflow}.{node},"
+        f" are counted as {OTHER_CALLS}; leave ids out of name="
+    ]
+
+
+def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) -> Workflow:
+    elapsed_s = run.elapsed_ns(job.ended_ns) / SECOND
     span_s = run.span_ns(job.ended_ns) / SECOND
     # Attempts do not tell: a core replaced before the start cost nothing, one lost at the end was not replaced.
     partial = run.state is TaskState.COMPLETED and any(lost.workflow == run.spec.name for lost in job.lost)
@@ -459,8 +493,8 @@ def step_of(
     calls = together(by_name.values()) if by_name else runs
     times = runs.response_time if measured else calls.response_time
     has_times = measured or bool(by_name)
-    # A method of which each run makes one call under its own name is one row.
-    has_rows = bool(by_name) and (by_name.keys() != {name} or calls.count > runs.count)
+    # A method of which each run makes one call under its own name is one row. An action does not fail by its calls.
+    is_one_row = by_name.keys() <= {name} and calls.count <= runs.count and calls.failed <= runs.failed
     return Step(
         name=name,
         measured=measured,
@@ -478,7 +512,7 @@ def step_of(
         service_histogram=hdr.encode(calls.service_time) if has_times else None,
         tags=dict(tags),
         skipped=runs.skipped,
-        calls=[call_of(call, by_name[call], span_s) for call in sorted(by_name)] if has_rows else [],
+        calls=[call_of(call, by_name[call], span_s) for call in sorted(by_name)] if not is_one_row else [],
     )
 
 
@@ -675,14 +709,13 @@ def start_skew_ms(job: LoadJob) -> float:
     return round(max(skews), 3)
 
 
-def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
-    healths = [attempt.tally.generator for attempt in attempts_of(job)]
+def generator_of(job: LoadJob, tally: Tally, version: str, machine: Machine | None = None) -> Generator:
     cores = [
         CoreHealth(
             workflow=name,
             shard=shard.shard.index,
             attempt=number,
-            cpu=round(health.cpu_ns / health.wall_ns, 3) if health.wall_ns else 0.0,
+            cpu=round(cpu_of(health), 3),
             start_lag_p99_ms=health.start_lag.percentile(99) / 1000 if health.start_lag.count else None,
             loop_lag_p99_ms=health.loop_lag.percentile(99) / 1000 if health.loop_lag.count else None,
             max_rss_bytes=health.max_rss_bytes,
@@ -694,21 +727,25 @@ def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
         for health in [attempt.tally.generator]
     ]
     busiest = max((core.cpu for core in cores), default=0.0)
-    lasted_ns = max((health.wall_ns for health in healths), default=0)
-    is_busy = busiest > BUSY_CPU and lasted_ns >= BUSY_FROM_NS
+    verdict = worst(
+        verdict_of(health, lag_us, late_from_us(median_of(counted.steps.values())) if lag_us is not None else 0)
+        for attempt in attempts_of(job)
+        for counted in [attempt.tally]
+        for health in [counted.generator]
+        for lag_us in [health.start_lag.percentile(99) if health.start_lag.count else None]
+    )
     engines = [word.partition("/") for word in job.engine.split(", ")]
-    is_native = all(engine == "native" for engine, _, _ in engines)
-    limit_ms = NATIVE_LATE_START_MS if is_native else LATE_START_MS
-    is_late = any((core.start_lag_p99_ms or 0) > limit_ms for core in cores)
     return Generator(
         engine=", ".join(sorted({engine for engine, _, _ in engines})),
         version=version,
         cpu=busiest,
         start_lag_ms=times_of(tally.generator.start_lag),
         loop_lag_ms=times_of(loop_lag_of(job)),
-        saturated=is_busy or is_late,
+        saturated=verdict == "saturated",
         cores=cores,
         driver=", ".join(sorted({driver for _, _, driver in engines if driver})),
+        verdict=verdict,
+        machine=machine,
     )
 
 
@@ -788,6 +825,13 @@ def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -
             f"the generator was the bottleneck: its busiest core used {generator.cpu:.0%} of a CPU"
             + (f", starts were late by {late.p99:.1f} ms at p99" if late else "")
             + "; the target may be faster than these numbers"
+        )
+    if generator.verdict == "disturbed" and generator.start_lag_ms is not None:
+        told = generator.machine.text if generator.machine is not None else ""
+        found.append(
+            f"starts were late by {generator.start_lag_ms.p99:.1f} ms at p99 while the generator was idle (its busiest"
+            f" core used {generator.cpu:.0%} of a CPU): the machine, or code of the test that blocks, held it up"
+            + (f" ({told})" if told else "")
         )
     return found
 

@@ -20,7 +20,7 @@ class CannotDeliver(Unavailable):
 class FileFailed(CannotDeliver):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
-        self.reason = reason
+        self.path, self.reason = path, reason
 
 
 def reason_of(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from talka.report.charts import escaped
-from talka.report.document import ErrorSample, ResultDocument, Step, Workflow
+from talka.report.document import ErrorSample, ResultDocument, Step, Workflow, failures_of
 from talka.report.html_charts import (
     STEPS_DRAWN,
     Distribution,
@@ -24,7 +24,16 @@ from talka.report.html_charts import (
 from talka.report.html_script import SCRIPT
 from talka.report.html_style import HATCH, STYLE
 from talka.report.plan import PlanDocument
-from talka.report.summary import STATS, cores_text, metric_text, named
+from talka.report.summary import (
+    STATS,
+    call_row,
+    cores_text,
+    errors_of,
+    failing_sentences,
+    metric_text,
+    named,
+    samples_of,
+)
 from talka.report.text import bytes_text, counted_text, cut, rate_text, seconds_text, share_text, sign, time_text
 from talka.work.outcome import EXIT_CODES
 
@@ -148,9 +157,10 @@ def reservations(document: ResultDocument) -> list[str]:
     notes = list(document.reasons) if not document.exit_code else []
     totals = document.totals
     if not document.thresholds:
-        if totals.failed:
-            share = share_text(totals.failed, totals.requests)
-            notes.append(f"{totals.failed:,} of {totals.requests:,} requests failed ({share}).")
+        worst = failures_of(document)
+        if worst.failed:
+            share = share_text(worst.failed, worst.ended)
+            notes.append(f"{worst.failed:,} of {counted_text(worst.ended, worst.of)} failed ({share}).")
         if totals.not_sent:
             notes.append(f"{counted_text(totals.not_sent, 'request')} could not be sent.")
         failed = sum(check.failed for workflow in document.workflows for check in workflow.checks)
@@ -158,17 +168,18 @@ def reservations(document: ResultDocument) -> list[str]:
             notes.append(f"Checks failed {counted_text(failed, 'time')}.")
     if document.generator.saturated:
         notes.append("The generator was saturated: the target may be faster than these numbers.")
-    return notes
+    return [*notes, *failing_sentences(document)]
 
 
 def tiles(document: ResultDocument, distribution: Distribution) -> str:
     totals = document.totals
     active = max((row.vus for row in document.timeline), default=0)
-    failed = share_text(totals.failed, totals.requests) if totals.requests else "–"
+    worst = failures_of(document)
+    failed = share_text(worst.failed, worst.ended) if worst.ended else "–"
     found = [
         ("Requests", f"{totals.requests:,}", f"{totals.ok:,} ok", ""),
         ("Rate", rate_text(totals.rate_per_s), "on average", ""),
-        ("Failed", failed, f"{totals.failed:,} requests", bad_if(totals.failed)),
+        ("Failed", failed, counted_text(worst.failed, worst.of), bad_if(worst.failed)),
     ]
     for percent in (50, 95, 99):
         shown = time_text(distribution.response.percentile(percent) / 1000) if distribution.response.count else "–"
@@ -255,10 +266,14 @@ def steps(document: ResultDocument, workflow: Workflow, distribution: Distributi
         facts.append(counted_text(workflow.iterations, "iteration"))
     if workflow.dropped_iterations:
         facts.append(f"{workflow.dropped_iterations:,} dropped")
+    if workflow.interrupted_iterations:
+        facts.append(f"{workflow.interrupted_iterations:,} cut off")
     failure = f'<p class="bad-text">✗ {sentence(workflow.failure)}</p>' if workflow.failure else ""
     rows: list[list[str]] = []
     for step, shape in zip(workflow.steps[:ROWS_SHOWN], step_sparks(workflow, distribution), strict=False):
         rows += step_rows(step, shape)
+        for call in step.calls[: max(0, ROWS_SHOWN - len(rows) // 2)]:
+            rows += step_rows(call_row(call), "")
     head = ["step", ">runs", ">rate", ">failed", "", *(f">{name}" for name in STATS), "response times"]
     more = more_text(len(workflow.steps) - ROWS_SHOWN)
     return section(f"Steps of {workflow.name}", facts_line(facts) + failure + table(head, rows, kind="steps") + more)
@@ -269,7 +284,9 @@ def step_rows(step: Step, shape: str) -> Iterator[list[str]]:
         f"{'other' if code == '0' else code} × {count:,}"
         for code, count in sorted(step.status_codes.items(), key=lambda item: -item[1])[:SAMPLES_SHOWN]
     )
-    under = codes if step.measured else "not measured"
+    under = codes if step.measured or codes else "not measured"
+    under += "".join(f" {key}={value}" for key, value in sorted(step.tags.items()))
+    under += f" skipped {step.skipped:,}" if step.skipped else ""
     ended = step.ok + step.failed
     failed = f"{step.failed:,} ({share_text(step.failed, ended)})" if step.failed else "0"
     kinds = [
@@ -296,9 +313,9 @@ def errors(document: ResultDocument) -> str:
     counts: dict[str, int] = {}
     samples: list[tuple[str, ErrorSample]] = []
     for name, step in named(document, lambda workflow: workflow.steps):
-        for kind, count in step.errors.items():
+        for kind, count in errors_of(step).items():
             counts[kind] = counts.get(kind, 0) + count
-        samples += [(name, sample) for sample in step.samples]
+        samples += [(name, sample) for sample in samples_of(step)]
     if not counts:
         return ""
     parts = []
@@ -364,11 +381,11 @@ def lost_shards(document: ResultDocument) -> str:
 
 def generator(document: ResultDocument) -> str:
     found = document.generator
-    verdict = (
-        '<p class="unsure-text">! Saturated: the target may be faster than these numbers.</p>'
-        if found.saturated
-        else "<p>✓ Not saturated: it kept up with the plan.</p>"
-    )
+    verdict = "<p>✓ Not saturated: it kept up with the plan.</p>"
+    if found.saturated:
+        verdict = '<p class="unsure-text">! Saturated: the target may be faster than these numbers.</p>'
+    elif found.verdict == "disturbed":
+        verdict = '<p class="unsure-text">! Disturbed: it was late though it was idle; something else held it up.</p>'
     facts = [f"busiest core at {found.cpu * 100:.0f} % of a CPU"]
     for label, times in (("start lag", found.start_lag_ms), ("loop lag", found.loop_lag_ms)):
         if times is not None:

@@ -3,7 +3,7 @@
 import bisect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -127,18 +127,26 @@ def timeline_charts(document: ResultDocument, plan: PlanDocument | None) -> list
     ]
 
 
+Row = TypeVar("Row", TimelineRow, StepRow)
+
+
 def counted_rows(document: ResultDocument) -> list[TimelineRow]:
-    """The timeline, whose last row is as wide as the run was long: cut short, it would look like a collapse."""
-    rows = sorted(document.timeline, key=lambda row: row.t_s)
-    if not rows:
-        return []
-    last = rows[-1]
-    real_s = document.duration_s - last.t_s
-    if not 0 < real_s < last.width_s:
-        return rows
-    if real_s < LEAST_OF_A_WINDOW * last.width_s and len(rows) > 1:
-        return rows[:-1]
-    return [*rows[:-1], msgspec.structs.replace(last, width_s=real_s)]
+    return cut_short(document.timeline, document.duration_s)
+
+
+def cut_short(rows: Sequence[Row], duration_s: float) -> list[Row]:
+    """Rows in order, the last of which are as wide as the run was long: cut short, they would look like a collapse."""
+    rows = sorted(rows, key=lambda row: row.t_s)
+    last_s = rows[-1].t_s if rows else 0.0
+    is_only = not rows or rows[0].t_s == last_s
+    kept = []
+    for row in rows:
+        real_s = duration_s - row.t_s
+        if row.t_s < last_s or not 0 < real_s < row.width_s:
+            kept.append(row)
+        elif is_only or real_s >= LEAST_OF_A_WINDOW * row.width_s:
+            kept.append(msgspec.structs.replace(row, width_s=real_s))
+    return kept
 
 
 def length_of(document: ResultDocument, rows: Sequence[TimelineRow]) -> float:
@@ -152,7 +160,7 @@ def error_charts(
     series = errors_by_kind([(row.t_s, row.width_s, row.errors) for row in rows])
     if not series:
         by_step = [row for workflow in document.workflows for row in workflow.timeline]
-        series = errors_by_kind(merged_errors(by_step))
+        series = errors_by_kind(merged_errors(cut_short(by_step, document.duration_s)))
     if not series:
         return []
     lines = [
@@ -206,7 +214,7 @@ def step_charts(document: ResultDocument) -> list[str]:
     """Two small charts for each of the first steps: how long it took, and how often it ran and failed."""
     found: dict[tuple[str, str], list[StepRow]] = {}
     for workflow in document.workflows:
-        for row in workflow.timeline:
+        for row in cut_short(workflow.timeline, document.duration_s):
             found.setdefault((workflow.name, row.step), []).append(row)
     is_named = len({workflow for workflow, _ in found}) > 1
     length_s = max(

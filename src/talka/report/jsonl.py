@@ -1,6 +1,7 @@
-"""JSON lines: a line for each window while the job runs, and the result as the last one."""
+"""JSON lines: a line for each window while the job runs, then what each step did over time, and the result as the last
+one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ class JsonLines:
         )
 
     def finish(self, document: ResultDocument) -> None:
-        self._stream.write(line({"type": "result", **short(document)}))
+        self._stream.write(b"".join(step_lines(document)) + line({"type": "result", **short(document)}))
 
     def close(self) -> None:
         self._stream.close()
@@ -32,11 +33,19 @@ def line(content: dict[str, Any]) -> bytes:
     return msgspec.json.encode(content) + b"\n"
 
 
+def step_lines(document: ResultDocument) -> Iterable[bytes]:
+    for workflow in document.workflows:
+        place = {"type": "step", "job": document.job.id, "workflow": workflow.name}
+        yield from (line({**place, **msgspec.to_builtins(row)}) for row in workflow.timeline)
+
+
 def short(document: ResultDocument) -> dict[str, Any]:
-    """The result without what is long: the windows, which have lines of their own, and the histograms."""
+    """The result without what is long: windows and steps over time, which have lines of their own, and histograms."""
     content: dict[str, Any] = msgspec.to_builtins(document)
     del content["timeline"]
     for workflow in content["workflows"]:
+        del workflow["timeline"]
         for step in workflow["steps"]:
-            del step["histogram"], step["service_histogram"]
+            for row in (step, *step["calls"]):
+                del row["histogram"], row["service_histogram"]
     return content

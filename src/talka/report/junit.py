@@ -100,7 +100,8 @@ def cases_of_workflow(document: ResultDocument, workflow: Workflow) -> Iterable[
         yield Case("ran to its end")
     measured = [step for step in workflow.steps if step.measured]
     if measured:
-        yield case_of_success(sum(step.ok for step in measured), sum(step.failed for step in measured))
+        skipped = sum(step.skipped for step in measured)
+        yield case_of_success(sum(step.ok for step in measured), sum(step.failed for step in measured), skipped)
     lost = [shard for shard in document.lost_shards if shard.workflow == workflow.name]
     for shard in lost:
         text = (
@@ -114,10 +115,12 @@ def cases_of_workflow(document: ResultDocument, workflow: Workflow) -> Iterable[
     yield from (case_of_check(check) for check in workflow.checks)
 
 
-def case_of_success(ok: int, failed: int) -> Case:
+def case_of_success(ok: int, failed: int, skipped: int) -> Case:
     name = "something succeeded"
     if ok:
         return Case(name)
+    if skipped and not failed:
+        return Case(name, "skipped", "Every step was skipped, every time.")
     text = f"{failed:,} steps were measured and not one succeeded." if failed else "Not one step was measured."
     return Case(name, "error", text, "nothing succeeded")
 

@@ -6,9 +6,9 @@ from typing import Final, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from talka.clock import SECOND
-from talka.report.document import ResultDocument, TimelineRow, Totals
+from talka.report.document import Call, ResultDocument, Step, TimelineRow, Totals
 from talka.report.files import BadOutput
-from talka.report.measurements import ended_ns, times_of_step
+from talka.report.measurements import ended_ns, tag_labels, times_of_step
 from talka.report.output import JobInfo
 from talka.report.targets import Datagrams, HttpPlace, address, http_place
 
@@ -71,12 +71,18 @@ def result_lines(document: ResultDocument) -> Iterable[bytes]:
     for workflow in document.workflows:
         tags = {**job, "workflow": workflow.name}
         for step in workflow.steps:
-            fields: dict[str, Value] = {name: getattr(step, name) for name in ("count", "ok", "failed", "interrupted")}
-            fields |= {"rate_per_s": step.rate_per_s, **times_of_step(step)}
-            yield line("talka_step", {**tags, "step": step.name}, fields, at_ns)
+            named = {**tags, "step": step.name, **tag_labels(step)}
+            yield line("talka_step", named, {**fields_of(step), "skipped": step.skipped}, at_ns)
+            for call in step.calls:
+                yield line("talka_call", {**named, "call": call.name}, fields_of(call), at_ns)
         for check in workflow.checks:
             counts: dict[str, Value] = {"passed": check.passed, "failed": check.failed}
             yield line("talka_check", {**tags, "check": check.name}, counts, at_ns)
+
+
+def fields_of(row: Step | Call) -> dict[str, Value]:
+    fields: dict[str, Value] = {name: getattr(row, name) for name in ("count", "ok", "failed", "interrupted")}
+    return fields | {"rate_per_s": row.rate_per_s, **times_of_step(row)}
 
 
 # How it is written.

@@ -4,10 +4,20 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow
+from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow, Totals
 from talka.report.files import FilePlace
 from talka.report.output import JobInfo
-from talka.report.summary import STATS, chosen, named, runs_text, sample_text
+from talka.report.summary import (
+    STATS,
+    call_row,
+    chosen,
+    errors_of,
+    failing_sentences,
+    named,
+    runs_text,
+    sample_text,
+    samples_of,
+)
 from talka.report.text import bytes_text, cleaned, counted_text, rate_text, seconds_text, share_text, sign, time_text
 
 ROWS_SHOWN: Final = 200
@@ -49,7 +59,8 @@ def headline(document: ResultDocument) -> str:
     name = f"## {sign(is_good)} {plain(document.job.name)}: {document.status}"
     exit_code = "" if is_good else f", exit code {document.exit_code}"
     facts = f"ran {seconds_text(document.duration_s)}, started {document.started_at}{exit_code}"
-    return "\n\n".join([name, facts, *(f"**{plain(reason)}**" for reason in document.reasons)])
+    sentences = [*document.reasons, *failing_sentences(document)]
+    return "\n\n".join([name, facts, *(f"**{plain(sentence)}**" for sentence in sentences)])
 
 
 def thresholds(document: ResultDocument) -> str:
@@ -68,16 +79,25 @@ def totals(document: ResultDocument) -> str:
         ("failed", f"{found.failed:,}", share_text(found.failed, found.requests)),
         ("interrupted", f"{found.interrupted:,}", ""),
         ("not sent", f"{found.not_sent:,}", ""),
-        ("iterations", f"{found.iterations:,}", f"{found.dropped_iterations:,} dropped"),
+        ("iterations", f"{found.iterations:,}", iterations_text(found)),
         ("connections", f"{found.connections:,}", counted_text(found.reconnects, "reconnect")),
         ("data", bytes_text(found.bytes_sent) + " sent", bytes_text(found.bytes_received) + " received"),
     ]
     return table("Totals", ("", "count", ""), rows)
 
 
+def iterations_text(found: Totals) -> str:
+    cut_off = f", {found.interrupted_iterations:,} cut off" if found.interrupted_iterations else ""
+    return f"{found.dropped_iterations:,} dropped{cut_off}"
+
+
 def steps(document: ResultDocument) -> Iterable[str]:
     for workflow in document.workflows:
-        rows = [(plain(step.name), runs_text(step), *times_of(step)) for step in workflow.steps]
+        rows = [
+            (indent + plain(row.name), plain(runs_text(row)), *times_of(row))
+            for step in workflow.steps
+            for indent, row in [("", step), *(("&emsp;", call_row(call)) for call in step.calls)]
+        ]
         title = f"{plain(workflow.name)}: {plain(workflow.load)} ({workflow.model} model), {workflow.status}"
         yield table(title, ("step", "runs", *(f"response {stat}" for stat in STATS)), rows)
 
@@ -91,8 +111,8 @@ def errors(document: ResultDocument) -> str:
     samples: list[tuple[str, ErrorSample]] = []
     rows = []
     for name, step in named(document, lambda workflow: workflow.steps):
-        samples += [(name, sample) for sample in step.samples]
-        rows += [(plain(name), kind, f"{count:,}") for kind, count in step.errors.items()]
+        samples += [(name, sample) for sample in samples_of(step)]
+        rows += [(plain(name), kind, f"{count:,}") for kind, count in errors_of(step).items()]
     shown = [f"{sample.t_s:.1f} s {name}: {sample_text(sample)}" for name, sample in chosen(samples)]
     parts = [table("Errors", ("step", "kind", "count"), rows), bullets("", shown)]
     return "\n\n".join(part for part in parts if part)

@@ -1,20 +1,26 @@
 """A result as families of numbers with labels, in base units: what Prometheus and OpenTelemetry are told.
 
-Labels are bounded by the test: the job's name, its workflows, steps, checks and metrics, and what became of them.
+Labels are bounded by the test and by the result: the job's name, its workflows, steps, calls, checks and metrics, tags,
+and what became of them.
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from talka.clock import SECOND
-from talka.report.document import ResultDocument, Step, TimelineRow, Times, Workflow
+from talka.report.document import Call, ResultDocument, Step, TimelineRow, Times, Workflow
 from talka.report.output import JobInfo, job_info
 from talka.stats import hdr
 
 QUANTILES: Final = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99", "0.999": "p99_9"}
+
+
+NOT_A_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
+OUTCOMES: Final = ("ok", "failed", "interrupted")
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -116,21 +122,19 @@ def families_of_job(document: ResultDocument) -> list[Family]:
 
 def families_of_workflows(document: ResultDocument) -> list[Family]:
     at_ns = ended_ns(document)
-    runs, codes, errors, checks, iterations, dropped, metrics = (list[Point]() for _ in range(7))
-    response, service = list[Summary](), list[Summary]()
+    checks, iterations, dropped, cut_off, skipped, metrics = (list[Point]() for _ in range(6))
+    steps, calls = Rows(at_ns), Rows(at_ns)
     for workflow in document.workflows:
         labels = {"job": document.job.name, "workflow": workflow.name}
         iterations.append(Point(labels, workflow.iterations, at_ns))
         dropped.append(Point(labels, workflow.dropped_iterations, at_ns))
+        cut_off.append(Point(labels, workflow.interrupted_iterations, at_ns))
         for step in workflow.steps:
-            named = {**labels, "step": step.name}
-            ends = {"ok": step.ok, "failed": step.failed, "interrupted": step.interrupted}
-            runs += [Point({**named, "status": status}, count, at_ns) for status, count in ends.items()]
-            for code, count in step.status_codes.items():
-                codes.append(Point({**named, "status": "other" if code == "0" else code}, count, at_ns))
-            errors += [Point({**named, "kind": kind}, count, at_ns) for kind, count in step.errors.items()]
-            response += summary_of(named, step.response_time_ms, step.histogram, at_ns)
-            service += summary_of(named, step.service_time_ms, step.service_histogram, at_ns)
+            named = {**labels, "step": step.name, **tag_labels(step)}
+            steps.add(step, named)
+            skipped.append(Point(named, step.skipped, at_ns))
+            for call in step.calls:
+                calls.add(call, {**named, "call": call.name})
         for check in workflow.checks:
             named = {**labels, "check": check.name}
             checks.append(Point({**named, "status": "passed"}, check.passed, at_ns))
@@ -139,14 +143,46 @@ def families_of_workflows(document: ResultDocument) -> list[Family]:
     return with_points(
         Family("iterations", "", "counter", "Iterations.", iterations),
         Family("dropped_iterations", "", "counter", "Arrivals for which no virtual user was free.", dropped),
-        Family("step_runs", "", "counter", "Runs of a step, by what became of them.", runs),
-        Family("step_responses", "", "counter", "Responses, by status code.", codes),
-        Family("step_errors", "", "counter", "Failures of a step, by kind.", errors),
-        Family("step_response_time", "seconds", "summary", "From the intended start.", summaries=response),
-        Family("step_service_time", "seconds", "summary", "From the send.", summaries=service),
+        Family("interrupted_iterations", "", "counter", "Iterations that began and were cut off.", cut_off),
+        Family("step_runs", "", "counter", "Runs of a step, by what became of them.", steps.runs),
+        Family("step_skipped", "", "counter", "Runs of a step that did nothing.", skipped),
+        Family("step_responses", "", "counter", "Responses, by status code.", steps.codes),
+        Family("step_errors", "", "counter", "Failures of a step, by kind.", steps.errors),
+        Family("step_response_time", "seconds", "summary", "From the intended start.", summaries=steps.response),
+        Family("step_service_time", "seconds", "summary", "From the send.", summaries=steps.service),
+        Family("calls", "", "counter", "Calls of one name in a step, by what became of them.", calls.runs),
+        Family("call_responses", "", "counter", "Responses to calls of one name, by status code.", calls.codes),
+        Family("call_errors", "", "counter", "Failures of calls of one name, by kind.", calls.errors),
+        Family("call_response_time", "seconds", "summary", "From when its user wanted it.", summaries=calls.response),
+        Family(
+            "call_service_time", "seconds", "summary", "Of calls of one name, from the send.", summaries=calls.service
+        ),
         Family("checks", "", "counter", "Checks, by whether they passed.", checks),
         Family("metric", "", "gauge", "Metrics of the test itself, in its own units.", metrics),
     )
+
+
+class Rows:
+    """What there is of steps, or of calls of one name."""
+
+    def __init__(self, at_ns: int) -> None:
+        self._at_ns = at_ns
+        self.runs, self.codes, self.errors = list[Point](), list[Point](), list[Point]()
+        self.response, self.service = list[Summary](), list[Summary]()
+
+    def add(self, row: Step | Call, labels: dict[str, str]) -> None:
+        at_ns = self._at_ns
+        self.runs += [Point({**labels, "status": status}, getattr(row, status), at_ns) for status in OUTCOMES]
+        for code, count in row.status_codes.items():
+            self.codes.append(Point({**labels, "status": "other" if code == "0" else code}, count, at_ns))
+        self.errors += [Point({**labels, "kind": kind}, count, at_ns) for kind, count in row.errors.items()]
+        self.response += summary_of(labels, row.response_time_ms, row.histogram, at_ns)
+        self.service += summary_of(labels, row.service_time_ms, row.service_histogram, at_ns)
+
+
+def tag_labels(step: Step) -> dict[str, str]:
+    """Tags of the test's own, under names that no other label has."""
+    return {f"tag_{NOT_A_LABEL.sub('_', key)}": value for key, value in sorted(step.tags.items())}
 
 
 def points_of_metrics(workflow: Workflow, labels: dict[str, str], at_ns: int) -> Iterable[Point]:
@@ -174,7 +210,7 @@ def with_points(*families: Family) -> list[Family]:
     return [family for family in families if family.points or family.summaries]
 
 
-def times_of_step(step: Step) -> dict[str, float]:
+def times_of_step(step: Step | Call) -> dict[str, float]:
     """The times of a step by name, in milliseconds; those without a sample are left out."""
     return {
         f"{label}_{field}_ms": getattr(times, field)

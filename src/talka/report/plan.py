@@ -114,6 +114,8 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | N
             page.row("planned", planned)
         show_course(page, spec.plan)
         show_nodes(page, spec)
+        if users := users_text(spec):
+            page.row("users", users)
         for node in spec.setups:
             page.row("setup", f"{node.name}, once on every core before the clock starts")
         for node in spec.teardowns:
@@ -179,7 +181,7 @@ def planned_text(spec: WorkflowSpec) -> str:
     else:
         return ""
     at_most = "at most " if plan.model == "closed" and plan.segments else ""
-    measured = sum(node.measured for node in spec.nodes)
+    measured = sum(node.measured for layer in spec.layers for node in layer)
     return f"{at_most}{text}" + (f", with {counted_text(measured, 'measured step')} each" if measured else "")
 
 
@@ -201,6 +203,20 @@ def show_nodes(page: Page, spec: WorkflowSpec) -> None:
             label = "steps" if number == 1 and position == 0 else ""
             place = str(number) if position == 0 else ""
             page.sentence(node_text(node), lead=f"{label:<10} {place:<2} {padded(node.name, room)}  ")
+
+
+def users_text(spec: WorkflowSpec) -> str:
+    """What each user does first and last, where that or its life is not what most workflows have."""
+    parts = [
+        f"{', '.join(node.name for node in nodes)} {when}"
+        for nodes, when in ((spec.starts, "first"), (spec.stops, "last"))
+        if nodes
+    ]
+    if parts or spec.users != "auto":
+        parts.append("a fresh one in every iteration" if spec.has_fresh_users else "kept for the whole run")
+    if spec.connections == "fresh":
+        parts.append("new connections in every iteration")
+    return ", ".join(parts)
 
 
 def node_text(node: NodeSpec) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from talka.clock import SECOND
-from talka.report.document import ResultDocument, TimelineRow, Totals
+from talka.report.document import Call, ResultDocument, Step, TimelineRow, Totals
 from talka.report.measurements import ended_ns, times_of_step
 from talka.report.output import JobInfo
 from talka.report.targets import Address, Datagrams, send_over_tcp
@@ -113,10 +113,18 @@ def numbers_of(document: ResultDocument) -> Iterable[tuple[str, float]]:
     yield path(job, "result", "exit_code"), document.exit_code
     for workflow in document.workflows:
         for step in workflow.steps:
-            numbers = {name: getattr(step, name) for name in ("ok", "failed", "interrupted", "rate_per_s")}
-            for name, value in {**numbers, **times_of_step(step)}.items():
-                if math.isfinite(value):
-                    yield path(job, "result", workflow.name, step.name, name), value
+            place = (job, "result", workflow.name, step.name)
+            yield from numbers_of_row(place, step)
+            yield path(*place, "skipped"), step.skipped
+            for call in step.calls:
+                yield from numbers_of_row((*place, "calls", call.name), call)
+
+
+def numbers_of_row(place: Sequence[str], row: Step | Call) -> Iterable[tuple[str, float]]:
+    numbers = {name: getattr(row, name) for name in ("ok", "failed", "interrupted", "rate_per_s")}
+    for name, value in {**numbers, **times_of_step(row)}.items():
+        if math.isfinite(value):
+            yield path(*place, name), value
 
 
 def path(*names: str) -> str:

@@ -1,12 +1,23 @@
 """Plain text for terminals, files and CI logs: the end of a job, and a line of progress while it runs."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from talka.control.load_job import LoadJob
 from talka.errors import Invalid
-from talka.report.document import Check, ErrorSample, Lost, Metric, ResultDocument, Step, Times, Workflow
+from talka.report.document import (
+    Call,
+    Check,
+    ErrorSample,
+    Lost,
+    Metric,
+    ResultDocument,
+    Step,
+    Times,
+    Workflow,
+    failures_of,
+)
 from talka.report.text import (
     Page,
     Style,
@@ -26,6 +37,7 @@ from talka.report.text import (
 )
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
+from talka.work.failures import of_all
 from talka.work.lifecycle import TaskState
 from talka.work.outcome import ExitCode
 
@@ -37,10 +49,16 @@ NAME_COLUMNS: Final = 20
 FEWEST_COLUMNS: Final = 60
 """On a narrower page lines are broken rather than cut."""
 NAMES_SHOWN: Final = 3
+OVERLAP: Final = 1.05
+"""As many times more at work than there are users cannot be chance."""
+KIND_WORDS: Final = {"status": "their status", "check": "an assertion", "exception": "an exception of the test"}
 STATS: Final = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p99.9": "p99_9", "max": "max"}
 OTHER_STATS: Final = ("min", "mean", "stdev", "max")
 PERCENTILE: Final = re.compile(r"p([0-9]{1,2}(\.[0-9]{1,4})?|100)")
 STATS_LIMIT: Final = 12
+ADDRESS: Final = re.compile(r"https?://((?:\[[^\]]+\]|[^/\s?#:\[]+)(?::[0-9]+)?)")
+STATUS: Final = re.compile(r"answered ([0-9]{3})")
+CAUSE_CHARACTERS_SHOWN: Final = 60
 CELL_COLUMNS: Final = 9
 """With less room than this for each time they are no table, but a list."""
 
@@ -132,9 +150,47 @@ def show_headline(page: Page, document: ResultDocument) -> None:
         page.sentence(f"Every threshold held ({len(document.thresholds)}).", style="green")
     elif is_good:
         page.sentence("No threshold was set, so nothing here was judged but that it ran.")
-    if is_good and document.totals.failed:
-        failed, requests = document.totals.failed, document.totals.requests
-        page.sentence(f"{failed:,} of {requests:,} requests failed ({share_text(failed, requests)}).", style="yellow")
+    worst = failures_of(document)
+    if is_good and worst.failed:
+        share = share_text(worst.failed, worst.ended)
+        page.sentence(f"{worst.failed:,} of {counted_text(worst.ended, worst.of)} failed ({share}).", style="yellow")
+    for sentence in failing_sentences(document):
+        page.sentence(sentence, style="red")
+    show_cause(page, document)
+
+
+def show_cause(page: Page, document: ResultDocument) -> None:
+    """The most frequent error, where people look first."""
+    for error in frequent_errors(step for workflow in document.workflows for step in workflow.steps)[:1]:
+        page.sentence(f"Most frequent error: {error.cause} × {error.times:,}.", style="yellow")
+
+
+def failing_sentences(document: ResultDocument) -> list[str]:
+    """Which steps failed more often than not, and what the test itself did wrong."""
+    steps = [item for item in named(document, lambda workflow: workflow.steps) if item[1].measured]
+    failing = [(name, step) for name, step in steps if step.failed * 2 > step.ok + step.failed]
+    found = []
+    for name, step in failing[:NAMES_SHOWN]:
+        ended = step.ok + step.failed
+        kind = next(iter(step.errors), "")
+        mostly = f", mostly by {KIND_WORDS.get(kind, kind)}" if kind else ""
+        share = share_text(step.failed, ended)
+        found.append(f"{name}: {step.failed:,} of {counted_text(ended, 'run')} failed ({share}){mostly}.")
+    if len(failing) > NAMES_SHOWN:
+        more = len(failing) - NAMES_SHOWN
+        found.append(
+            f"{counted_text(more, 'more step')} failed in more than half of {'its' if more == 1 else 'their'} runs."
+        )
+    raised = [
+        (name, step) for name, step in named(document, lambda workflow: workflow.steps) if "exception" in step.errors
+    ]
+    if raised:
+        times = sum(step.errors["exception"] for _, step in raised)
+        samples = [(sample, name) for name, step in raised for sample in step.samples if sample.kind == "exception"]
+        first = min(samples, key=lambda item: item[0].t_s, default=None)
+        what = f", first in {first[1]}: {sample_text(first[0])}" if first else ""
+        found.append(f"The test's own code raised {counted_text(times, 'time')}{what}")
+    return found
 
 
 def cores_text(document: ResultDocument) -> str:
@@ -170,19 +226,31 @@ def show_totals(page: Page, document: ResultDocument) -> None:
     rows: list[tuple[str, int, str, Style | None]] = [
         ("requests", totals.requests, rate_text(totals.rate_per_s), None),
         ("ok", totals.ok, share_text(totals.ok, totals.requests), None),
-        ("failed", totals.failed, share_text(totals.failed, totals.requests), "red"),
+        ("failed", totals.failed, share_text(totals.failed, totals.ok + totals.failed), "red"),
         ("interrupted", totals.interrupted, "", "yellow"),
-        ("not sent", totals.not_sent, "", "yellow"),
+        ("not sent", totals.not_sent, not_sent_text(document), "yellow"),
         ("iterations", totals.iterations, "", None),
         ("dropped", totals.dropped_iterations, "", "yellow"),
     ]
+    steps = [step for workflow in document.workflows for step in workflow.steps if step.measured]
+    if failed := sum(step.failed for step in steps):
+        rows.insert(5, ("steps failed", failed, share_text(failed, failed + sum(step.ok for step in steps)), "red"))
+    if totals.interrupted_iterations:
+        rows.append(("cut off", totals.interrupted_iterations, "iterations that began and did not end", "yellow"))
     room = max(len(f"{count:,}") for _, count, _, _ in rows)
     for label, count, note, style in rows:
-        page.line(f"  {label:<13}", (f"{count:>{room},}", style if count else None), f"  {note}")
+        page.fitted(f"  {label:<13}", (f"{count:>{room},}", style if count else None), f"  {note}", hang=15)
     sent, received = bytes_text(totals.bytes_sent), bytes_text(totals.bytes_received)
     page.fitted(f"  {'data':<13}{sent} sent, {received} received", hang=15)
     reconnects = counted_text(totals.reconnects, "reconnect")
     page.fitted(f"  {'connections':<13}{totals.connections:,} opened, {reconnects}", hang=15)
+
+
+def not_sent_text(document: ResultDocument) -> str:
+    """With them more of the requests have failed than those on the wire."""
+    totals = document.totals
+    failed = totals.failed + totals.not_sent
+    return f"{share_text(failed, totals.ok + failed)} failed with these" if totals.not_sent else ""
 
 
 def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
@@ -196,6 +264,8 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
         facts.append(workflow.status)
     if workflow.dropped_iterations:
         facts.append(f"{workflow.dropped_iterations:,} dropped")
+    if workflow.interrupted_iterations:
+        facts.append(f"{workflow.interrupted_iterations:,} cut off")
     page.facts(facts)
     if workflow.failure:
         page.sentence(workflow.failure, style="red")
@@ -205,13 +275,49 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
     room = room_for([step.name for step in measured], page.width // 2)
     for step in measured:
         show_step(page, step, room)
-    if workflow.implied_vus:
-        known = f"of {workflow.mean_vus:,.1f}" if workflow.mean_vus is not None else f"of at most {workflow.vus:,}"
-        implied = f"{workflow.implied_vus:,.1f}" if workflow.implied_vus >= 1 else f"{workflow.implied_vus:.2g}"
-        page.sentence(f"throughput x time of an iteration: {implied} {known} VUs")
-    others = [glued(f"{step.name} {runs_text(step)}") for step in workflow.steps if not step.measured]
+        show_calls(page, step)
+    callers = [step for step in workflow.steps if not step.measured and step.histogram is not None]
+    for step in callers:
+        show_step(page, step, room_for([caller.name for caller in callers], page.width // 2))
+        show_calls(page, step)
+    if busy := busy_text(workflow):
+        page.sentence(busy)
+    others = [
+        glued(f"{step.name} {runs_text(step)}")
+        for step in workflow.steps
+        if not step.measured and step.histogram is None
+    ]
     if others:
         page.sentence("; ".join(others), lead="not measured: ")
+
+
+def busy_text(workflow: Workflow) -> str:
+    """Throughput x time is how many were at work on average. More than there are users: their steps overlap."""
+    busy = workflow.implied_vus
+    if not busy:
+        return ""
+    shown = f"{busy:,.1f}" if busy >= 1 else f"{busy:.2g}"
+    there_are = workflow.mean_vus if workflow.mean_vus is not None else float(workflow.vus)
+    if busy > there_are * OVERLAP:
+        return f"on average {shown} steps were under way, as {there_are:,.1f} VUs ran several at a time"
+    of = f" of {there_are:,.1f}" if workflow.mean_vus is not None else ""
+    return f"on average {shown}{of} VUs were busy"
+
+
+class CallRow(Step, frozen=True):
+    """Calls of one name, shown as a step is."""
+
+
+def show_calls(page: SummaryPage, step: Step) -> None:
+    rows = [call_row(call) for call in step.calls]
+    room = room_for([row.name for row in rows], page.width // 2)
+    for row in rows:
+        show_step(page, row, room)
+
+
+def call_row(call: Call) -> CallRow:
+    fields = {name: getattr(call, name) for name in Call.__struct_fields__}
+    return CallRow(**fields | {"name": f"└ {call.name}", "measured": True, "tags": {}})
 
 
 def show_step(page: SummaryPage, step: Step, room: int) -> None:
@@ -255,14 +361,18 @@ def show_cells(page: SummaryPage, label: str, cells: Sequence[str]) -> None:
 
 def runs_text(step: Step) -> str:
     if not step.count:
-        return "never ran"
-    parts = [counted_text(step.count, "run")]
+        return f"never ran  skipped {step.skipped:,}" if step.skipped else "never ran"
+    parts = [counted_text(step.count, "call" if isinstance(step, CallRow) else "run")]
     if step.measured:
         parts.append(rate_text(step.rate_per_s))
     if step.failed or step.measured:
         parts.append(failed_text(step.failed, step.ok + step.failed))
     if step.interrupted:
         parts.append(f"interrupted {step.interrupted:,}")
+    if step.skipped:
+        parts.append(f"skipped {step.skipped:,}")
+    if step.tags:
+        parts.append("{" + ", ".join(f"{key}={value}" for key, value in sorted(step.tags.items())) + "}")
     return "  ".join(parts)
 
 
@@ -270,19 +380,32 @@ def failed_text(failed: int, of: int) -> str:
     return f"failed {failed:,} ({share_text(failed, of)})" if failed else "failed 0"
 
 
+def errors_of(step: Step) -> dict[str, int]:
+    """Failures by kind. What is not measured does not fail by its calls, so theirs are told with it."""
+    counts = dict(step.errors)
+    for kind in {kind for call in step.calls for kind in call.errors} if not step.measured else ():
+        counts[kind] = max(counts.get(kind, 0), sum(call.errors.get(kind, 0) for call in step.calls))
+    return counts
+
+
+def samples_of(step: Step) -> list[ErrorSample]:
+    of_calls = [sample for call in step.calls for sample in call.samples] if not step.measured else []
+    return [*step.samples, *of_calls]
+
+
 def show_errors(page: Page, document: ResultDocument) -> None:
     counts: dict[str, int] = {}
     samples: list[tuple[str, ErrorSample]] = []
     for name, step in named(document, lambda workflow: workflow.steps):
-        for kind, count in step.errors.items():
+        for kind, count in errors_of(step).items():
             counts[kind] = counts.get(kind, 0) + count
-        samples += [(name, sample) for sample in step.samples]
+        samples += [(name, sample) for sample in samples_of(step)]
     if not counts:
         return
     page.section("ERRORS")
     shown = chosen(samples)
     for kind, count in sorted(counts.items(), key=lambda item: -item[1]):
-        page.line("  ", (kind, "red"), f"  {count:,}")
+        page.line("  ", (kind, "red"), f"  {count:,}", "  the test's own code" if kind == "exception" else "")
         for name, sample in shown:
             if sample.kind == kind:
                 page.sentence(sample_text(sample), indent=4, lead=f"{sample.t_s:.1f} s  {cut(name, page.width // 4)}: ")
@@ -380,6 +503,8 @@ def show_generator(page: Page, document: ResultDocument) -> None:
     page.facts(facts)
     if generator.saturated:
         page.sentence("Saturated: the target may be faster than these numbers.", style="yellow")
+    elif generator.verdict == "disturbed":
+        page.sentence("Disturbed: it was late though it was idle; something else held it up.", style="yellow")
     else:
         page.sentence("Not saturated: it kept up with the plan.")
 
@@ -391,22 +516,76 @@ def named(document: ResultDocument, items: Callable[[Workflow], Sequence[Item]])
             yield (f"{workflow.name}.{item.name}" if len(document.workflows) > 1 else item.name), item
 
 
+# Errors in a few words.
+
+
+class Told(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+class Counted(Protocol):
+    """A step that counted its errors: of a document, or of a job that runs."""
+
+    @property
+    def errors(self) -> Mapping[str, int]: ...
+    @property
+    def samples(self) -> Sequence[Told]: ...
+
+
+class FrequentError(NamedTuple):
+    kind: str
+    times: int
+    cause: str
+    """What went wrong and who did it: `refused by 127.0.0.1:9`."""
+
+
+def frequent_errors(steps: Iterable[Counted]) -> list[FrequentError]:
+    """Kinds of errors with their counts and a cause each, the most frequent first."""
+    counts: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    for step in steps:
+        for kind, count in step.errors.items():
+            counts[kind] = counts.get(kind, 0) + count
+        for sample in step.samples:
+            texts.setdefault(sample.kind, sample.text)
+    often = sorted(counts.items(), key=lambda item: -item[1])
+    return [FrequentError(kind, count, cause_text(kind, texts.get(kind, ""))) for kind, count in often]
+
+
+def cause_text(kind: str, sample: str) -> str:
+    found, answered = ADDRESS.search(sample), STATUS.search(sample)
+    if kind == "status" and answered:
+        kind = f"status {answered[1]}"
+    if found is None or "this machine" in sample:
+        return kind
+    word = "by" if kind in ("refused", "reset") else "from" if answered else "at"
+    return f"{kind} {word} {found[1]}"
+
+
 # A job that runs.
 
 
-def progress_line(job: LoadJob, now: int) -> str:
-    """How the job stands. Merges every histogram: once a second is often enough."""
+def progress_line(job: LoadJob, now: int, current_rate: float | None = None) -> str:
+    """How the job stands. Merges every histogram: once a second is often enough.
+
+    `current_rate` is of the requests since the line before; the average stands behind it.
+    """
     arming = [name for name, run in job.workflows.items() if run.state is TaskState.ASSIGNED]
     names = ", ".join(arming[:NAMES_SHOWN]) + (f" and {len(arming) - NAMES_SHOWN} more" if arming[NAMES_SHOWN:] else "")
     elapsed_s = job.elapsed_ns(now) / SECOND
     parts = [f"{elapsed_s:>4.0f}s"]
     if job.origin_ns:
         tally = job.tally()
-        requests, failed = tally.exchanges.requests, tally.exchanges.failed
+        worst, requests = of_all(tally), tally.exchanges.requests
+        elapsed_s = job.span_ns(now) / SECOND  # what rates are over
         parts.append(f"active {counted_text(job.active_vus(), 'VU')}")
         parts.append(counted_text(requests, "request"))
-        parts.append(rate_text(requests / elapsed_s if elapsed_s else 0.0))
-        parts.append(f"failed {share_text(failed, requests)}")
+        average = rate_text(requests / elapsed_s if elapsed_s else 0.0)
+        parts.append(average if current_rate is None else f"now {rate_text(current_rate)}, on average {average}")
+        parts.append(f"failed {share_text(worst.failed, worst.ended)}")
         times = Histogram()
         for step in tally.steps.values():
             times.merge(step.response_time)
@@ -414,4 +593,13 @@ def progress_line(job: LoadJob, now: int) -> str:
             parts += [f"p{percent} {time_text(times.percentile(percent) / 1000)}" for percent in (50, 99)]
     if arming:
         parts.append(f"arming {names}")
+    if lost := job.lost:
+        parts.append(
+            f"lost {counted_text(len(lost), 'core')}, the last one {cut(lost[-1].cause, CAUSE_CHARACTERS_SHOWN)}"
+        )
+    tallies = [attempt.tally for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts]
+    for error in frequent_errors(
+        step for tally in tallies for step in (*tally.steps.values(), *tally.actions.values())
+    )[:1]:
+        parts.append(f"mostly {error.cause} × {error.times:,}")
     return "  ".join(parts)

@@ -62,7 +62,7 @@ TAIL_WANTED: Final = 10
 
 Unit = Literal["time", "rate", "share"]
 Answer = Literal["same", "different", "cannot tell"]
-Need = Literal["length", "repeats", "less lag"]
+Need = Literal["length", "repeats", "no lag"]
 """What would tell what cannot be told: longer runs, runs of both in turn, or a generator that is less late."""
 Verdict = Literal[
     "same", "slower", "faster", "higher rate", "lower rate", "more failures", "fewer failures", "cannot tell"
@@ -417,7 +417,7 @@ def need_of(a: Estimate, b: Estimate, unit: Unit, within: float) -> tuple[Need, 
             return "length", float(times)
     prompt_a, prompt_b = (msgspec.structs.replace(side.after(LONGER[-1]), less=0.0, more=0.0) for side in (a, b))
     is_lag = verdict_of(prompt_a, prompt_b, unit, within) != "cannot tell"
-    return "less lag" if is_lag else "repeats", None
+    return "no lag" if is_lag else "repeats", None
 
 
 def interval(a: Estimate, b: Estimate, unit: Unit) -> tuple[float, float]:

@@ -30,6 +30,8 @@ REPORT_LIMIT_BYTES: Final = 512 * 1024
 CALL_LIMIT_BYTES: Final = 512 * 1024
 MANAGERS_LIMIT: Final = 16
 VIEW_LIMIT_BYTES: Final = 900_000
+LINES_LIMIT: Final = 100
+LINE_CHARACTERS_LIMIT: Final = 400
 """Of a View's content: with what is around it, it fits a frame."""
 
 Fence: TypeAlias = tuple[Count, Count, Count]
@@ -294,6 +296,18 @@ class Declined(Message, frozen=True, tag=23):
     reason: Text
 
 
+class LogLines(Message, frozen=True, tag=24):
+    """What the cores of a task printed since the last ones. Shed under load, and not repeated but for a new manager."""
+
+    job: JobName
+    attempt: Count
+    first: Count
+    """The number of the first line, among all of the task."""
+    lines: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=LINE_CHARACTERS_LIMIT)], ...], msgspec.Meta(max_length=LINES_LIMIT)
+    ]
+
+
 # Blobs: bundles, results of attempts, result documents. Named by what they hold.
 
 
@@ -429,6 +443,7 @@ JobMessage: TypeAlias = (
     | Sync
     | Synced
     | Declined
+    | LogLines
     | WantBlob
     | Piece
     | KeepBlob

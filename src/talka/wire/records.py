@@ -35,6 +35,8 @@ class WorkflowOrder(msgspec.Struct, frozen=True):
     nodes: tuple[NodeOutline, ...]
     announcements: tuple[str, ...] = ()
     think_ns: int = 0
+    is_teardown: bool = False
+    """It cleans up after those it depends on, whatever became of them."""
 
 
 class JobOrder(msgspec.Struct, frozen=True):

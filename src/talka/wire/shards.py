@@ -132,6 +132,9 @@ class Go(Message, frozen=True, tag=2):
 class Stop(Message, frozen=True, tag=3):
     """Start nothing new, wait for what is under way up to the grace period, report, end."""
 
+    at_once: bool = False
+    """Wait for nothing: what is under way counts as interrupted."""
+
 
 class Ack(Message, frozen=True, tag=4):
     sequence: int

@@ -126,6 +126,15 @@ class LostPart(msgspec.Struct, frozen=True):
     """Nothing has taken its place yet."""
 
 
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that the test printed on a worker."""
+
+    number: int
+    """Grows by one with each line that the manager has heard of; a new manager that leads the job starts over."""
+    worker: str
+    text: str
+
+
 class JobUpdate(msgspec.Struct, frozen=True):
     """How a job stands now. Counts are cumulative, so the latest update replaces those before it, but for windows."""
 
@@ -142,6 +151,8 @@ class JobUpdate(msgspec.Struct, frozen=True):
     engine: str = ""
     final: bool = False
     """The job has ended and its result can be had: no update follows."""
+    logs: list[LogLine] = []
+    """What the test printed of late; a line may be in several updates. The first update has all that are kept."""
 
 
 def instant_text(realtime_ms: int) -> str:

@@ -143,13 +143,20 @@ class Action(Method[Result]):
     kind = "action"
 
 
-class Setup(Method[Result]):
+class Hook(Method[Result]):
+    def __init__(self, function: Function, after: tuple[object, ...], once: bool = False) -> None:
+        super().__init__(function, after)
+        self.once = once
+        """Once for the job, not on every core."""
+
+
+class Setup(Hook[Result]):
     """Runs once on every core, before the clock starts."""
 
     kind = "setup"
 
 
-class Teardown(Method[Result]):
+class Teardown(Hook[Result]):
     """Runs once on every core, after its last iteration."""
 
     kind = "teardown"
@@ -310,14 +317,18 @@ def action(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Act
     return Bare.found_in(after, "action") or (lambda function: Action(function, after))
 
 
-def setup(*given: Any) -> Callable[[Callable[..., Any]], Setup[Any]]:
-    """Runs once on every core before the clock starts, for instance to fill `self.context`. If it raises, nothing runs."""
-    return Bare.found_in(given, "setup") or (lambda function: Setup(function, given))
+def setup(*given: Any, once: bool = False) -> Callable[[Callable[..., Any]], Setup[Any]]:
+    """Runs once on every core before the clock starts, for instance to fill `self.context`. If it raises, nothing runs.
+
+    With `once` it runs once for the whole job, before the workflow is started anywhere; what it returns is in
+    `self.context` of every core under the method's name.
+    """
+    return Bare.found_in(given, "setup") or (lambda function: Setup(function, given, once))
 
 
-def teardown(*given: Any) -> Callable[[Callable[..., Any]], Teardown[Any]]:
-    """Runs once on every core after its last iteration."""
-    return Bare.found_in(given, "teardown") or (lambda function: Teardown(function, given))
+def teardown(*given: Any, once: bool = False) -> Callable[[Callable[..., Any]], Teardown[Any]]:
+    """Runs once on every core after its last iteration; with `once` once for the whole job, after all cores."""
+    return Bare.found_in(given, "teardown") or (lambda function: Teardown(function, given, once))
 
 
 def on_start(*given: Any) -> Callable[[Callable[..., Any]], OnStart[Any]]:

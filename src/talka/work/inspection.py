@@ -38,6 +38,7 @@ from talka.work.durations import parse_duration
 from talka.work.feeds import Between, Feed, pause_of
 from talka.work.graph import Cycle, ancestors_of, layers_of
 from talka.work.load import SHARES_LIMIT
+from talka.work.once import with_once
 from talka.work.responses import Response
 from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
 from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSpec, WorkflowSpec, default_timeout_ns
@@ -97,7 +98,7 @@ class Reader:
         self.match_shares(specs, waits_for)
         if self.problems:
             raise BadWorkflows(self.problems)
-        return specs
+        return with_once(specs)
 
     def complain(
         self,
@@ -223,11 +224,16 @@ class Reader:
         if not runs and not states:
             self.complain(f"{workflow.__name__} has no steps: decorate a method with @step()", workflow)
         nodes = {name: self.node(workflow, found, runs) for name, found in runs.items()}
-        once = [self.node(workflow, found, {}) for found in hooks.values()]
+        once = {name: self.node(workflow, found, {}) for name, found in hooks.items()}
+        for_job = {name for name, found in hooks.items() if isinstance(found, Setup | Teardown) and found.once}
+
+        def hooks_of(kind: str, *, of_job: bool = False) -> tuple[NodeSpec, ...]:
+            return tuple(node for name, node in once.items() if node.kind == kind and (name in for_job) is of_job)
+
         layers = self.layers(workflow, nodes)
         # Rules that name a step with a problem of its own are not wrong for that.
         known: Names = (
-            names_for_thresholds({workflow.__name__: [*nodes.values(), *once]})
+            names_for_thresholds({workflow.__name__: [*nodes.values(), *once.values()]})
             if len(self.problems) == problems_before
             else {}
         )
@@ -264,13 +270,15 @@ class Reader:
             provides=provides,
             uses=uses,
             announcements=announcements_of(workflow, nodes.values()),
-            setups=tuple(node for node in once if node.kind == "setup"),
-            teardowns=tuple(node for node in once if node.kind == "teardown"),
+            setups=hooks_of("setup"),
+            teardowns=hooks_of("teardown"),
+            once_before=hooks_of("setup", of_job=True),
+            once_after=hooks_of("teardown", of_job=True),
             feeds=feeds_of(workflow),
             think=think,
             driver=typing.cast(Driver, driver),
-            starts=tuple(node for node in once if node.kind == "on_start"),
-            stops=tuple(node for node in once if node.kind == "on_stop"),
+            starts=hooks_of("on_start"),
+            stops=hooks_of("on_stop"),
             users=typing.cast(Users, users),
             connections=typing.cast(Connections, connections),
             share=setting(workflow, "share"),

@@ -63,6 +63,8 @@ class NativeHTTPEngine(HTTPEngine):
             max_body_bytes=max_body_bytes,
             trace=trace,
         )
+        # Under the direct driver it needs no Task. One call less for each pause than a method would be.
+        self.pause = self.core.pause  # type: ignore[assignment, method-assign]
         loop.add_reader(self.core.fileno(), self.core.pump)
 
     @property
@@ -107,10 +109,6 @@ class NativeHTTPEngine(HTTPEngine):
         if tls is not None:
             connection.tls_ns = monotonic_ns() - connected_ns
         return connection
-
-    def pause(self, length_ns: int) -> Any:
-        """As in Python, and under the direct driver without a Task."""
-        return self.core.pause(length_ns)
 
     def on_all_gone(self) -> None:
         self.all_gone.set()
