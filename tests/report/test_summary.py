@@ -921,6 +921,39 @@ def test_the_plan_says_what_users_do_first_and_last_and_how_long_they_live() -> 
     assert "users" not in fields_of(plan_text(specs_of(Browse), 2), "Browse")
 
 
+def test_the_plan_says_what_an_older_test_measures_otherwise_now() -> None:
+    class Old(dsl.Workflow):
+        load = ConstantRate("5/s", "1s")
+
+        @step()
+        async def enter(self) -> HTTPResponse:
+            self.token = await self.client.http.get("http://localhost/token")
+            return await self.client.http.get("http://localhost/")
+
+        @step(enter)
+        async def leave(self) -> HTTPResponse: ...
+
+    class Kept(Old):
+        users = "kept"
+
+    class ByNumber(Old):
+        load = SharedIterations(2, 10)
+
+    several = "every call in enter counts, and is in the response time"
+    finished = "iterations under way when the plan ends are finished"
+    changes = {one.name: one.changes for one in plan_document(specs_of(Old, Kept, ByNumber, Browse), 2).workflows}
+
+    assert changes == {
+        "Old": [several, finished, 'each arrival is a fresh user (users = "kept" keeps them)'],
+        "Kept": [several, finished],
+        "ByNumber": [several],
+        "Browse": [],
+    }
+    text = plan_text(specs_of(ByNumber, Browse), 2)
+    assert " ".join(fields_of(text, "ByNumber")["changed"]) == f"against results with measures 1: {several}"
+    assert "changed" not in fields_of(text, "Browse")
+
+
 def test_the_split_heeds_priority_and_what_can_be_used() -> None:
     def cores(*specs: WorkflowSpec) -> str:
         return fields_of(plan_text(specs, 8), specs[-1].name)["cores"][0]

@@ -8,6 +8,7 @@ import msgspec
 from talka.control.allocation import claim_of, sharing
 from talka.control.allocation import planned as planned_seats
 from talka.report.text import Page, counted_text, padded, room_for
+from talka.work.calling import keeps_attributes, makes_several_calls
 from talka.work.durations import format_duration
 from talka.work.load import Plan
 from talka.work.specs import NodeSpec, WorkflowSpec
@@ -43,6 +44,8 @@ class PlannedWorkflow(msgspec.Struct, frozen=True):
     engine_reason: str = ""
     shares_cores_with: list[str] = []
     """Workflows with shards on one of its cores at the same time: there are fewer cores than workflows."""
+    changes: list[str] = []
+    """What is measured otherwise than in results with `measures: 1`."""
 
 
 class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +94,7 @@ def planned(spec: WorkflowSpec, share: Share, engine: str, engine_reason: str) -
         engine=engine,
         engine_reason=engine_reason,
         shares_cores_with=list(share.shared_with),
+        changes=changes_of(spec),
     )
 
 
@@ -114,6 +118,8 @@ def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | N
             page.row("planned", planned)
         show_course(page, spec.plan)
         show_nodes(page, spec)
+        if changes := changes_of(spec):
+            page.row("changed", f"against results with measures 1: {'; '.join(changes)}")
         if users := users_text(spec):
             page.row("users", users)
         for node in spec.setups:
@@ -203,6 +209,20 @@ def show_nodes(page: Page, spec: WorkflowSpec) -> None:
             label = "steps" if number == 1 and position == 0 else ""
             place = str(number) if position == 0 else ""
             page.sentence(node_text(node), lead=f"{label:<10} {place:<2} {padded(node.name, room)}  ")
+
+
+def changes_of(spec: WorkflowSpec) -> list[str]:
+    """What a workflow written before every call was measured comes to now, where that is something else."""
+    measured = [node for layer in spec.layers for node in layer if node.measured]
+    changes = []
+    if several := [node.name for node in measured if makes_several_calls(node.function)]:
+        changes.append(f"every call in {', '.join(several)} counts, and is in the response time")
+    if len(measured) > 1 and spec.plan.length_ns is not None:
+        changes.append("iterations under way when the plan ends are finished")
+    has_old_users = spec.users == "auto" and spec.plan.model == "open" and not spec.starts
+    if has_old_users and any(keeps_attributes(node.function) for layer in spec.layers for node in layer):
+        changes.append('each arrival is a fresh user (users = "kept" keeps them)')
+    return changes
 
 
 def users_text(spec: WorkflowSpec) -> str:

@@ -1,7 +1,7 @@
-"""Whether a method calls a client, as far as reading its code tells.
+"""What a method calls and keeps, as far as reading its code tells.
 
-Only then a step is measured without an annotation that says so. Functions and classes of the test's own that it names
-are read too: a helper, a page object. What reading does not find, the annotation tells.
+A step that calls a client is measured without an annotation that says so. Functions and classes of the test's own that
+it names are read too: a helper, a page object. What reading does not find, the annotation tells.
 """
 
 import dis
@@ -13,6 +13,9 @@ from typing import Any, Final
 from talka.work.dsl import Declaration, code_of
 
 CLIENTS: Final = frozenset({"http", "custom"})
+READS: Final = ("LOAD_ATTR", "LOAD_METHOD")
+BACKWARDS: Final = ("JUMP_BACKWARD", *(f"JUMP_BACKWARD_IF_{what}" for what in ("TRUE", "FALSE", "NONE", "NOT_NONE")))
+"""What ends a loop. Waiting for something jumps back too, without interruption."""
 READ_LIMIT: Final = 500
 """Functions that are read for one method."""
 
@@ -34,6 +37,38 @@ def calls_client(function: Any, workflow: type) -> bool:
             waiting += functions_of(getattr(workflow, name, None))
             waiting += functions_of(known.get(name))
     return False
+
+
+def makes_several_calls(function: Any) -> bool:
+    """Whether it calls clients in several places or in a loop, without a name for any of the calls."""
+    code = code_of(function)
+    if code is None or any(isinstance(constant, tuple) and "name" in constant for constant in code.co_consts):
+        return False
+    instructions = list(dis.get_instructions(code))
+    calls = [one.offset for one in instructions if one.opname in READS and one.argval in CLIENTS]
+    loops = [(one.argval, one.offset) for one in instructions if one.opname.endswith(BACKWARDS)]
+    return len(calls) > 1 or any(first <= call <= last for call in calls for first, last in loops)
+
+
+def keeps_attributes(function: Any) -> bool:
+    """Whether it writes to `self`, whatever it calls it."""
+    code = code_of(function)
+    if code is None or not code.co_argcount:
+        return False
+    instructions = list(dis.get_instructions(code))
+    pairs = list(zip(instructions, instructions[1:], strict=False))
+    # `self.x += 1` takes `self` twice first, and has it on the stack when it writes.
+    adds = any(_loads(one, code.co_varnames[0]) and after.opname == "COPY" for one, after in pairs)
+    return any(
+        after.opname == "STORE_ATTR" and (_loads(one, code.co_varnames[0]) or (adds and one.opname == "SWAP"))
+        for one, after in pairs
+    )
+
+
+def _loads(one: dis.Instruction, variable: str) -> bool:
+    """Whether it puts this variable on the stack. Newer Pythons load two at once."""
+    loaded = one.argval[-1] if isinstance(one.argval, tuple) and one.argval else one.argval
+    return one.opname.startswith("LOAD_FAST") and bool(loaded == variable)
 
 
 def makes_metrics(function: Any) -> bool:
@@ -58,7 +93,7 @@ def makes_metrics(function: Any) -> bool:
 def attributes_in(code: CodeType) -> Iterator[str]:
     """Attributes it reads, also in functions inside it. A global of the name, such as a decorator, is another thing."""
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        if instruction.opname in READS:
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
