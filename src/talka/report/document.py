@@ -202,6 +202,8 @@ class Workflow(msgspec.Struct, frozen=True):
     interrupted_iterations: int = 0
     shares_cores_with: list[str] = []
     """Workflows with shards on one of its cores at the same time: there were fewer cores than workflows."""
+    busy_vus: float | None = None
+    """As `implied_vus`, without the time in which users think: how many were at work on average."""
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -449,6 +451,7 @@ def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) ->
         timeline=step_rows(run.timeline),
         interrupted_iterations=tally.interrupted_iterations,
         shares_cores_with=list(run.shares_with),
+        busy_vus=implied_vus(run, tally, 0, span_s),
     )
 
 

@@ -293,7 +293,7 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
 
 def busy_text(workflow: Workflow) -> str:
     """Throughput x time is how many were at work on average. More than there are users: their steps overlap."""
-    busy = workflow.implied_vus
+    busy = workflow.implied_vus if workflow.busy_vus is None else workflow.busy_vus
     if not busy:
         return ""
     shown = f"{busy:,.1f}" if busy >= 1 else f"{busy:.2g}"
