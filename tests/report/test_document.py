@@ -723,8 +723,9 @@ def test_the_users_that_the_numbers_stand_for_are_told_beside_those_there_were()
 
 def test_pauses_are_part_of_what_users_do() -> None:
     spec = replace(workflow("Shop", ConstantVUs(4, "10s")), think=between("50ms", "150ms"))
-    (shop,) = Drive(spec).arm().at(10).report(counted(step_tally([100] * 195))).document().workflows
-    assert shop.implied_vus == 3.9
+    tally = counted(step_tally([100] * 195), busy_ns=round(19.5 * SECOND))
+    (shop,) = Drive(spec).arm().at(10).report(tally).document().workflows
+    assert (shop.implied_vus, shop.busy_vus) == (3.9, 1.95)
 
 
 def test_users_of_a_ramp_are_told_by_their_mean() -> None:
