@@ -305,6 +305,16 @@ def test_a_report_merges_what_all_cores_counted() -> None:
     assert {message.sequence for message in report if not isinstance(message, Hello | Armed | Refused)} == {1}
 
 
+def test_a_report_tells_how_iterations_ended_on_all_cores() -> None:
+    driven = Driven(vus()).run()
+    for core in (1, 2):
+        driven.report(core, Tally(started=9, iterations=4 + core, interrupted_iterations=core, dropped=core))
+
+    tally = driven.totals().tally
+
+    assert (tally.started, tally.iterations, tally.interrupted_iterations, tally.dropped) == (18, 11, 3, 3)
+
+
 def test_a_report_of_one_core_is_what_the_core_said() -> None:
     driven = Driven(vus(), count=1).run()
     driven.step(1, "buy", StepTally(ok=2))

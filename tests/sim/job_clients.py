@@ -15,7 +15,7 @@ from talka.control.speech import Speak
 from talka.control.vault import BLOB_PREFIX, BlobKept, LoadBlob, ServeBlob, piece_of
 from talka.control.watching import Updated, WatchFailed
 from talka.testing.host import Host
-from talka.testing.job_checkers import JobHistory
+from talka.testing.job_checkers import Document, JobHistory, Rule
 from talka.testing.world import Observer, World
 from talka.wire.calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.views import JobFacts, JobUpdate
@@ -78,12 +78,14 @@ class Duties(Observer):
         if led is None or led.job is None:
             return []
         job = led.job
-        content = {
-            "job": name,
-            "started": {run.spec.name: run.tally().started for run in job.workflows.values()},
-            "states": {run.spec.name: str(run.state) for run in job.workflows.values()},
-            "lost": [[lost.workflow, lost.shard, lost.from_ns, lost.to_ns] for lost in job.lost],
-        }
+        content = Document(
+            job=name,
+            tallies={run.spec.name: run.tally() for run in job.workflows.values()},
+            states={run.spec.name: str(run.state) for run in job.workflows.values()},
+            lost=[(lost.workflow, lost.shard, lost.from_ns, lost.to_ns) for lost in job.lost],
+            rules=[Rule(workflow, rule.text, verdict.value) for workflow, rule, verdict in job.verdicts(now)],
+            aborted=job.aborted.rule if job.aborted is not None else "",
+        )
         state, reason = JobState.COMPLETED, ""
         if job.interrupted_by is not None:
             state, reason = JobState.CANCELLED, "cancelled"

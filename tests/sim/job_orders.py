@@ -11,6 +11,7 @@ from talka.wire.records import JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
 from talka.work.dsl import Priority
 from talka.work.load import RATE_PER_S, Plan, Segment
+from talka.work.thresholds import Threshold
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -110,6 +111,39 @@ def mix(number: int, *, workflows: int, cores: int, at_ns: int) -> Errand:
         cores=cores,
     )
     return Errand(key=f"mix {number}", client=0, at_ns=at_ns, order=order, bundle=b"", cancel_at_ns=0, shape="mix")
+
+
+def journeys(
+    number: int,
+    *,
+    at_ns: int,
+    seed: int,
+    cores: int = 3,
+    cancel_at_ns: int = 0,
+    thresholds: tuple[Threshold, ...] = (),
+    names: tuple[str, ...] = ("Journey",),
+) -> Errand:
+    """A job of arrivals, one workflow after the other. Its seed says how its cores behave: see `Manner`."""
+    rate = 30 * RATE_PER_S
+    plan = Plan.of_rate((Segment(8 * SECOND, rate, rate),), max_vus=200, policy="drop")
+    workflows = [_workflow(name, plan, after=names[max(0, place - 1) : place]) for place, name in enumerate(names)]
+    order = JobOrder(
+        name=f"journeys {number}",
+        bundle=BundleFacts(sha256(URL.encode()).hexdigest(), 0, SIGNATURE, "test.py", {}, URL),
+        workflows=tuple(workflows),
+        settings=Settings(grace_ns=GRACE_NS, seed=seed),
+        thresholds=thresholds,
+        cores=cores,
+    )
+    return Errand(
+        key=f"journeys {number}",
+        client=0,
+        at_ns=at_ns,
+        order=order,
+        bundle=b"",
+        cancel_at_ns=cancel_at_ns,
+        shape="journeys",
+    )
 
 
 def errand(rng: Random, number: int, *, client: int, at_ns: int, is_cancelled: bool) -> Errand:

@@ -29,6 +29,7 @@ from talka.testing.job_checkers import (
     OneAttemptAtATime,
     manager_on,
 )
+from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
 from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
 from talka.testing.network import LinkProfile
 from talka.testing.world import Boot, Starter, World
@@ -127,6 +128,21 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
     )
 
 
+def plan_for(
+    seed: int, errands: tuple[Errand, ...], cores: tuple[int, ...], *, classes: tuple[str, ...] | None = None
+) -> Plan:
+    """As the seed decides, but for these jobs, on workers with so many cores each."""
+    drawn = plan_of(seed, classes=classes)
+    hosts = drawn.managers + len(cores)
+    return msgspec.structs.replace(
+        drawn,
+        cores=cores,
+        errands=errands,
+        drifts_ppm=(*drawn.drifts_ppm, *(0,) * hosts)[:hosts],
+        offsets_ns=(*drawn.offsets_ns, *(0,) * hosts)[:hosts],
+    )
+
+
 def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
@@ -194,6 +210,9 @@ class Story:
         self.clients = Clients(world, plan.errands, self.managers, self.history)
         self.ends = EveryJobEnds(self.history, self.ledger, STOP_WITHIN_NS)
         self.counts = CountsAreTrue(self.ledger)
+        self.journeys = JourneysAddUp(self.ledger)
+        self.rules = RulesAreTrue(self.ledger)
+        self.values = ValuesAreHandedOn(self.ledger)
         self.fences = NoStaleCommand()
         self.storm = NoEvictionStorm()
         overlaps = OneAttemptAtATime(world, self.ledger)
@@ -204,6 +223,9 @@ class Story:
             OneLeaseAtATime(DRIFT_LIMIT_PPM),
             CapsHold(),
             self.counts,
+            self.journeys,
+            self.rules,
+            self.values,
             overlaps,
             self.fences,
             self.storm,

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import msgspec
 import pytest
 
 from talka.testing.world import SECOND
@@ -76,10 +75,7 @@ def a_mix(seed: int, classes: tuple[str, ...]) -> jobs.Story:
     errands = tuple(
         job_orders.mix(number, workflows=6, cores=2, at_ns=(3 + 9 * number) * SECOND) for number in range(2)
     )
-    plan = msgspec.structs.replace(jobs.plan_of(seed, classes=classes), cores=(1, 1, 2, 1), errands=errands)
-    drifts, offsets = plan.drifts_ppm, plan.offsets_ns
-    hosts = plan.managers + len(plan.cores)
-    plan = msgspec.structs.replace(plan, drifts_ppm=(*drifts, 0, 0)[:hosts], offsets_ns=(*offsets, 0, 0)[:hosts])
+    plan = jobs.plan_for(seed, errands, (1, 1, 2, 1), classes=classes)
     return jobs.Story(plan, jobs.ALL, None)
 
 

@@ -1,7 +1,8 @@
 """Core processes of simulated workers, and the truth about what they ran.
 
 A core follows its shard's plan without running anything: it counts the iterations that the plan has it start, a few
-times a second. Every count goes into the ledger as it happens, so that checkers can compare what managers make of it.
+times a second, and ends or cuts them as a real one does. Every count goes into the ledger as it happens, so that
+checkers can compare what managers make of it.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,9 @@ from talka.control.core_effects import KillCore, Send, StartCore
 from talka.control.member import ClusterMember
 from talka.control.worker import Worker
 from talka.errors import Invalid
-from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, Window
 from talka.testing.host import Host
+from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, Counts, Journeys, Manner, rows_of, totals_of
 from talka.testing.world import Observer, World
 from talka.wire.jobs import (
     Accepted,
@@ -30,14 +31,26 @@ from talka.wire.jobs import (
     Stale,
     Start,
 )
-from talka.wire.shards import Ack, Arm, Armed, FromCore, Go, Hello, StepTotals, Stop, Totals
+from talka.wire.shards import (
+    CONTEXT_PREFIX,
+    Ack,
+    Arm,
+    Armed,
+    FromCore,
+    Go,
+    Hello,
+    StepTotals,
+    Stop,
+    Totals,
+)
 
 MILLISECOND: Final = 1_000_000
-ITERATION_NS: Final = 200 * MILLISECOND
-"""What one iteration takes a VU."""
 AGAIN_NS: Final = 25 * MILLISECOND
 """After which a core tries again to reach a worker that stands still."""
-STEP: Final = "get"
+TOKEN: Final = "token"
+"""What every simulated workflow provides by name."""
+CONTEXT: Final = CONTEXT_PREFIX + "left by "
+"""Before its name, what it leaves in `self.context`."""
 
 
 class Obeyed(msgspec.Struct, frozen=True):
@@ -96,14 +109,19 @@ class CoreRun:
         "go",
         "host",
         "is_alive",
+        "is_over",
         "is_stopping",
+        "journeys",
         "known",
         "last_ns",
+        "manner",
+        "most_under_way",
         "process",
         "reported",
         "rest_ns",
+        "sent",
         "sequence",
-        "started",
+        "stopped_ns",
         "windows",
     )
 
@@ -126,10 +144,19 @@ class CoreRun:
         self.last_ns = 0
         """Local time up to which iterations are counted."""
         self.rest_ns = 0
-        self.started = 0
-        self.reported = 0
-        self.known = 0
-        """Iterations that its worker has acknowledged."""
+        self.manner = Manner.of(arm.settings.seed)
+        self.journeys = Journeys()
+        self.is_over = False
+        """Its plan is."""
+        self.stopped_ns = 0
+        """Local time from which on it starts nothing new. 0: not yet."""
+        self.reported = Counts()
+        self.known = Counts()
+        """What its worker has acknowledged."""
+        self.most_under_way = 0
+        """Iterations in any of its reports that had neither ended nor been cut."""
+        self.sent: dict[tuple[str, str | None], int] = {}
+        """Rows as they were told last."""
         self.sequence = 0
         self.acknowledged = 0
         self.windows: list[Window] = []
@@ -137,6 +164,15 @@ class CoreRun:
     @property
     def shard(self) -> tuple[str, str, int, int]:
         return (self.arm.job, self.arm.workflow, self.arm.shard.index, self.arm.shard.of)
+
+    @property
+    def started(self) -> int:
+        return self.journeys.started
+
+    @property
+    def has_ended_well(self) -> bool:
+        """It said its last word, and its worker heard it."""
+        return not self.is_alive and self.final in ("plan", "stop")
 
     @property
     def is_working(self) -> bool:
@@ -274,9 +310,16 @@ class Cores(Observer):
             run.last_ns = run.host.local(world.now + AGAIN_NS)
             world.push(world.now + AGAIN_NS, self._tick, (run,))
             return
-        is_over = self._count(run, run.host.local(world.now))
-        if is_over or run.is_stopping:
-            run.final = "plan" if is_over else "stop"
+        now = run.host.local(world.now)
+        run.journeys.advance(now)
+        if not run.stopped_ns:
+            run.is_over = self._count(run, now)
+            if run.is_over or run.is_stopping:
+                run.stopped_ns = now
+        if run.stopped_ns and not run.journeys.are_over and now >= run.stopped_ns + run.arm.settings.grace_ns:
+            run.journeys.cut()
+        if run.stopped_ns and run.journeys.are_over:
+            run.final = "plan" if run.is_over else "stop"
             self._report(run)
             return
         if run.acknowledged == run.sequence:
@@ -294,6 +337,8 @@ class Cores(Observer):
         is_over = length_ns is not None and to_ns >= length_ns
         if length_ns is not None:
             to_ns = min(to_ns, length_ns)
+        # Where iterations are numbered, slow ones would take longer than a history has room for.
+        is_slow = run.manner.is_slow and length_ns is not None
         new = 0
         if run.is_stopping or to_ns <= from_ns:
             pass
@@ -302,14 +347,14 @@ class Cores(Observer):
         else:
             vus = shard.vus_at(from_ns) if plan.segments else max(1, shard.vus)
             run.rest_ns += vus * (to_ns - from_ns)
-            new, run.rest_ns = divmod(run.rest_ns, ITERATION_NS)
+            new, run.rest_ns = divmod(run.rest_ns, JOURNEY_NS if is_slow else ITERATION_NS)
             in_all = shard.iterations_in_all
             if in_all is not None:
                 left = max(0, in_all - run.arm.iterations_done - run.started)
                 if new >= left:
                     new, is_over = left, True
         if new:
-            run.started += new
+            run.journeys.begin(now, new, is_slow=is_slow)
             index = max(0, now - run.go.job_origin_ns) // WINDOW_NS
             if not run.windows or run.windows[-1].index < index:
                 run.windows.append(Window(index, started=new, requests=new, vus=shard.vus))
@@ -320,19 +365,22 @@ class Cores(Observer):
     def _report(self, run: CoreRun) -> None:
         assert run.go is not None
         run.sequence += 1
-        started = run.reported = run.started
-        if (run.arm.settings.seed or 0) % 2:
-            self._say(run, StepTotals(run.sequence, STEP, StepTally(ok=started), measured=True))
-        provided = {"token": b"\xa5" + run.arm.workflow.encode()[:5].ljust(5)} if run.final == "plan" else {}
+        manner, shard, counts = run.manner, run.arm.shard.index, run.journeys.counts
+        run.reported = counts
+        run.most_under_way = max(run.most_under_way, counts.under_way)
+        for row in rows_of(manner, shard, counts) if manner.tells_rows else ():
+            if run.sent.get((row.name, row.call)) != row.tally.seen:
+                run.sent[row.name, row.call] = row.tally.seen
+                self._say(run, StepTotals(run.sequence, row.name, row.tally, row.is_measured, row.call))
         totals = Totals(
             run.sequence,
-            Tally(iterations=started, started=started, exchanges=Exchanges(ok=started)),
+            totals_of(manner, counts),
             list(run.windows[:40]),
             0 if run.final else run.arm.shard.vus,
             run.go.start_at_ns,
             final=bool(run.final),
-            provided=provided,
-            ended_at_ns=run.last_ns if run.final else 0,
+            provided=provided_by(run) if run.final == "plan" else {},
+            ended_at_ns=run.host.local(self._world.now) if run.final else 0,
         )
         self._say(run, totals)
 
@@ -356,6 +404,12 @@ class Cores(Observer):
         run.ended_at = self._world.now
         run.final = how
         self.ledger.gone(run)
+
+
+def provided_by(run: CoreRun) -> dict[str, bytes]:
+    """What a core hands on. Each shard says that it was the one."""
+    value = msgspec.msgpack.encode(f"{run.arm.workflow} {run.arm.shard.index}")
+    return {TOKEN: value, CONTEXT + run.arm.workflow: value}
 
 
 def worker_of(host: Host) -> Worker:

@@ -16,9 +16,11 @@ from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.control.registry import JobAcceptedNews, JobRecorded, OwnerChanged, Registry
 from talka.control.vault import BLOB_PREFIX
+from talka.stats.tally import Tally
 from talka.testing.cores import CoreRun, Ledger, Obeyed, WorkerPart
 from talka.testing.disk import Puts
 from talka.testing.host import Host
+from talka.testing.journeys import LOOK, rows_in
 from talka.testing.world import SECOND, Observer, World
 from talka.wire.jobs import AttemptResult, decode_result
 from talka.wire.records import SLOTS
@@ -33,14 +35,30 @@ LEASE_AND_HOLD_NS: Final = 15 * SECOND
 _token_decoder = msgspec.msgpack.Decoder(Token)
 
 
+class Rule(msgspec.Struct, frozen=True):
+    """How a rule stood in the end."""
+
+    workflow: str | None
+    """None: it is the job's."""
+    text: str
+    value: float | None
+
+
 class Document(msgspec.Struct, frozen=True):
     """What a simulated result document holds."""
 
     job: str
-    started: dict[str, int]
+    tallies: dict[str, Tally]
     states: dict[str, str]
     lost: list[tuple[str, int, int, int]]
     """Workflow, first shard, from and to."""
+    rules: list[Rule]
+    aborted: str
+    """The rule that stopped the job."""
+
+    @property
+    def started(self) -> dict[str, int]:
+        return {name: tally.started for name, tally in self.tallies.items()}
 
 
 def manager_on(host: Host) -> Manager | None:
@@ -137,9 +155,11 @@ class JobHistory(Observer):
             if started > truth:
                 text = f"{started} iterations were told, and {truth} were started"
                 world.violate("I9", f"job {job}, {workflow.name}: {text}")
-            for name, step in workflow.tally.steps.items():
-                if step.ok > truth:
-                    world.violate("I9", f"job {job}, {name}: {step.ok} were told, and {truth} were started")
+            for (kind, name, call), row in rows_in(workflow.tally).items():
+                most = truth * (2 if kind == "call" and name == LOOK else 1)
+                if sum(row) > most:
+                    what = f"{kind} {name} {call}".strip()
+                    world.violate("I9", f"job {job}, {what}: {sum(row)} were told, and there were at most {most}")
         owner = f"{update.job.owner} {self._boots.get(update.job.owner, 0)}"
         known_owner, sequence, before = self._seen.get(watch, ("", 0, {}))
         if known_owner == owner:
@@ -206,7 +226,7 @@ class CountsAreTrue(Observer):
         self.lost_results += result.is_lost
         counted = result.tally.started
         runs = [run for run in self._ledger.cores.get(news.job, ()) if run.attempt == news.attempt]
-        truth, known = sum(run.started for run in runs), sum(run.known for run in runs)
+        truth, known = sum(run.started for run in runs), sum(run.known.started for run in runs)
         if counted > truth:
             world.violate("I6", f"{what}: {counted} iterations count, and {truth} were started")
         elif not result.is_lost and counted < known:
