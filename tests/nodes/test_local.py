@@ -379,6 +379,18 @@ async def test_more_users_than_files_may_be_open_are_refused(limits: dict[str, A
     local.raise_descriptor_limit(job_of(Plain, cores=2, overrides=Overrides(vus=1872)).spec)
 
 
+def test_users_of_workflows_that_share_a_core_add_up(limits: dict[str, Any]) -> None:
+    class Other(Plain):
+        load = ConstantVUs(900, "1h")
+
+    local.raise_descriptor_limit(job_of(Plain, Other, cores=2, overrides=Overrides(vus=900)).spec)
+    text = (
+        r"Other wants 900 virtual users in one core process, which may open 1000 files and has 900 of other workflows: "
+    )
+    with pytest.raises(TooManyUsers, match=text):
+        local.raise_descriptor_limit(job_of(Plain, Other, cores=1, overrides=Overrides(vus=900)).spec)
+
+
 def test_where_the_limit_cannot_be_raised_the_present_one_counts(limits: dict[str, Any]) -> None:
     limits["refuses"] = True
     with pytest.raises(TooManyUsers, match="which may open 50 files"):
