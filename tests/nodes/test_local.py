@@ -397,6 +397,36 @@ def test_where_the_limit_cannot_be_raised_the_present_one_counts(limits: dict[st
         local.raise_descriptor_limit(job_of(Plain).spec)
 
 
+# Several workflows.
+
+
+async def test_classes_no_file_holds_run_at_the_same_time_in_one_thread() -> None:
+    begun: dict[str, None] = {}
+
+    class Meeting(Workflow):
+        abstract = True
+
+        @step()
+        async def go(self) -> Answer:
+            """Ends only where the other has begun as well."""
+            begun[type(self).__name__] = None
+            while len(begun) < 2:  # noqa: ASYNC110 - they run in another thread's event loop
+                await asyncio.sleep(0.001)
+            return CustomResponse(1)
+
+    class One(Meeting): ...
+
+    class Two(Meeting): ...
+
+    result = await run_workflows([One, Two], LocalOptions(grace=60))
+
+    assert result.status == "completed"
+    assert {workflow.name: workflow.shares_cores_with for workflow in result.workflows} == {
+        "One": ["Two"],
+        "Two": ["One"],
+    }
+
+
 # Signals.
 
 
