@@ -571,6 +571,7 @@ static int begin_closed(User *user)
     int64_t now_ns = user->now_ns != 0 ? user->now_ns : engine_now();
     iteration_starts(driver, now_ns);
     begin_iteration(user, now_ns);
+    user->began_ns = now_ns;
     return 1;
 }
 
@@ -625,6 +626,7 @@ static int begin_open(User *user)
     histogram_record(&driver->start_lag, (now_ns - user->could_start_ns) / MICROSECOND);
     iteration_starts(driver, now_ns);
     begin_iteration(user, user->due_ns);
+    user->began_ns = now_ns;
     return 1;
 }
 
@@ -685,6 +687,10 @@ static void go(User *user)
         if (user->is_iterating) {
             driver->iterations += user->is_whole;
             driver->interrupted += user->is_cut;
+            if (user->now_ns == 0) {
+                user->now_ns = engine_now();
+            }
+            driver->busy_ns += (uint64_t)(user->now_ns - user->began_ns);
         }
         user->is_iterating = 0;
         if (user->is_cut || user->is_leaving) {

@@ -89,6 +89,7 @@ typedef struct User {
     int64_t due_ns;          /* of the iteration */
     int64_t intended_ns;     /* of the node under way */
     int64_t could_start_ns;
+    int64_t began_ns;        /* when the iteration really began */
     int64_t now_ns;          /* when the node before ended; 0: long ago, look at the clock */
     int64_t paused_until_ns; /* inside a step; 0: it does not pause */
     int32_t position;
@@ -149,6 +150,7 @@ struct Driver {
     uint64_t started;
     uint64_t iterations;
     uint64_t interrupted;
+    uint64_t busy_ns; /* from the real beginnings of iterations to their ends */
     uint64_t dropped;
     Histogram start_lag;
     int64_t window_ends_ns;

@@ -261,11 +261,12 @@ PyObject *driver_drained_window(Driver *driver)
     if (steps == NULL) {
         return NULL;
     }
-    PyObject *drained = Py_BuildValue("(KKKKnN)", (unsigned long long)driver->started,
+    PyObject *drained = Py_BuildValue("(KKKKKnN)", (unsigned long long)driver->started,
                                       (unsigned long long)driver->iterations, (unsigned long long)driver->interrupted,
+                                      (unsigned long long)driver->busy_ns,
                                       (unsigned long long)driver->dropped, driver->under_way, steps);
     if (drained != NULL) {
-        driver->started = driver->iterations = driver->interrupted = driver->dropped = 0;
+        driver->started = driver->iterations = driver->interrupted = driver->busy_ns = driver->dropped = 0;
         driver->most_under_way = driver->under_way;
     }
     return drained;

@@ -13,6 +13,7 @@ from talka.report.document import Meta, build
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import Window
 from talka.web.auth import Tokens
+from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob
 
@@ -34,6 +35,7 @@ class ScriptedControl(FakeControl):
         self.orders: list[JobOrder] = []
         self.found_workers: list[WorkerView] | None = None
         self.exit_code = 0
+        self.logs: list[LogLine] = []
 
     async def _note(self, *asked: str) -> None:
         try:
@@ -84,6 +86,7 @@ class ScriptedControl(FakeControl):
             ],
             [] if final else [Window(number, requests=3) for number in range(20)],
             final=final,
+            logs=self.logs,
         )
 
     async def end(self, job: FakeJob, state: JobState, exit_code: int) -> None:

@@ -11,8 +11,11 @@ from zipfile import ZipFile
 
 import pytest
 
+from talka.cli.remote import LineTeller
 from talka.client.client import Client
 from talka.client.requests import ClusterUnreachable
+from talka.wire.views import JobFacts, JobUpdate, LogLine
+from talka.work.lifecycle import JobState
 
 URL = "http://127.0.0.1:9/"
 LIMIT_S = 60
@@ -299,3 +302,64 @@ def test_job_that_waits_is_cancelled_too_and_has_no_result(remote: Any, start: S
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (130, "") and "ended before anything ran" in err
+
+
+# What the test prints on workers.
+
+
+def update_with(*lines: tuple[int, str], owner: str = "m1") -> JobUpdate:
+    logs = [LogLine(number, "w1", text) for number, text in lines]
+    return JobUpdate(JobFacts("job1", "shop", JobState.RUNNING, owner=owner), 1, logs=logs)
+
+
+def test_each_line_is_told_once_with_its_worker_and_what_is_missing_is_told_too() -> None:
+    said: list[str] = []
+    teller = LineTeller(said.append)
+
+    teller(update_with((3, "a"), (4, "b")))
+    teller(update_with((4, "b"), (5, "c")))
+    teller(update_with((8, "d")))
+    teller(update_with((1, "e"), owner="m2"))
+
+    assert said == ["w1: a", "w1: b", "w1: c", "(2 lines of the test were not kept)", "w1: d", "w1: e"]
+
+
+def test_lines_are_shown_where_they_are_asked_for(remote: Any, command: Any) -> None:
+    remote.control.logs = [LogLine(1, "w1", "said by a step")]
+
+    assert "said by a step" not in command("submit", URL, "--to", remote.to).err
+    code, out, err = command("submit", URL, "--to", remote.to, "--logs", "--ui", "none")
+    assert code == 0 and err.count("w1: said by a step") == 1 and "said by a step" not in out
+
+
+def test_lines_of_a_job_that_runs_are_printed_and_the_job_is_left(remote: Any, command: Any) -> None:
+    remote.control.is_endless = True
+    remote.control.logs = [LogLine(1, "w1", "said \x1b[31mby a step")]
+    assert command("submit", URL, "--to", remote.to, "--detach").code == 0
+
+    code, out, err = command("jobs", "logs", "job1", "--to", remote.to)
+
+    assert (code, out, err) == (0, "w1: said \N{REPLACEMENT CHARACTER}[31mby a step\n", "")
+
+
+def test_of_a_job_that_waits_there_are_no_lines_yet(remote: Any, command: Any) -> None:
+    remote.control.stays_queued = True
+    assert command("submit", URL, "--to", remote.to, "--detach").code == 0
+
+    code, out, err = command("jobs", "logs", "job1", "--to", remote.to)
+
+    assert (code, out, err) == (0, "", "job job1 is queued and has printed nothing; --follow waits for it\n")
+
+
+def test_of_a_job_that_has_ended_there_are_no_lines(remote: Any, command: Any) -> None:
+    assert command("submit", URL, "--to", remote.to, "--ui", "none").code == 0
+
+    code, out, err = command("jobs", "logs", "job1", "--to", remote.to, "--follow")
+
+    assert (code, out) == (0, "") and "job job1 has ended: what it prints is kept while it runs" in err
+
+
+def test_whoever_detaches_follows_no_lines(remote: Any, command: Any) -> None:
+    code, _, err = command("submit", URL, "--to", remote.to, "--detach", "--logs")
+
+    assert code == 2 and "--logs follows the job, which --detach does not" in err

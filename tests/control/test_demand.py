@@ -176,3 +176,11 @@ def test_with_the_fewest_it_wants_a_job_can_start_something(
 
     assert 1 <= least <= most <= total
     assert allocate(claims, {("", number): None for number in range(least)}, total=total)
+
+
+def test_a_job_of_more_workflows_than_the_pool_has_cores_wants_the_whole_pool_and_no_more() -> None:
+    six = order_of({name: {} for name in "abcdef"})
+
+    assert demand(six, 4) == (4, 4)
+    assert demand(six, 1) == (1, 1)
+    assert demand(order_of({name: {} for name in "abcdef"}, cores=2), 4) == (2, 2), "they share what is asked for"

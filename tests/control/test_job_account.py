@@ -485,3 +485,28 @@ def test_local_shards_are_on_no_account(job_of: JobOf) -> None:
 
     with pytest.raises(AssertionError):
         _ = owner.account
+
+
+def test_who_sits_where_and_with_whom_is_known_to_the_next_manager(job_of: JobOf) -> None:
+    driven = job_of({name: ARRIVALS for name in "ABCD"}, places={"w1": 1, "w2": 1})
+    driven.run()
+    sat = {core: (attempt.place, attempt.seats) for core, (_, _, attempt) in driven.job.running().items()}
+    shared = {name: list(run.shares_with) for name, run in driven.job.workflows.items()}
+
+    job = Owner(driven).take_over()
+
+    assert {core: (attempt.place, attempt.seats) for core, (_, _, attempt) in job.running().items()} == sat
+    assert {name: list(run.shares_with) for name, run in job.workflows.items()} == shared
+    gone = job.attempts_at("w2")
+    job.places = {"w1": 1, "w3": 1}
+    assert [job.room_besides(core) for core in gone] == [1, 1], "they may share again"
+
+
+def test_attempts_of_an_account_that_names_no_seats_sit_on_the_first_ones(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 3})
+    driven.run()
+    driven.job.running()[1][2].seats = ()
+
+    job = Owner(driven).take_over()
+
+    assert job.running()[1][2].seats == (0, 1, 2)

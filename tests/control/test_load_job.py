@@ -21,6 +21,7 @@ from talka.wire.shards import (
     Go,
     Hello,
     MetricTotals,
+    Refused,
     StepTotals,
     Totals,
 )
@@ -117,6 +118,28 @@ def test_workflows_of_one_job_run_at_the_same_time_whatever_the_number_of_cores(
     assert [len(driven.cores(name)) for name in "ABCD"] == [1, 1, 1, 1]
     shares = {name: list(run.shares_with) for name, run in driven.job.workflows.items()}
     assert shares["A"] == (["B", "C", "D"] if cores == 1 else ["C"])
+
+
+def test_workflows_that_get_ready_on_one_core_start_at_one_instant(job_of: JobOf) -> None:
+    driven = job_of({name: {"shape": ConstantRate(20, "4s")} for name in "ABC"}, cores=1)
+    driven.start()
+    assert driven.arm(1) == []
+    assert driven.later(1).arm(3) == [], "B would disturb it while it gets ready"
+
+    effects = driven.later(1).arm(2)
+
+    start_ns = driven.now + START_DELAY_NS
+    assert sorted(effects, key=str) == [Send(core, Go(start_ns, start_ns, start_ns)) for core in (1, 2, 3)]
+
+
+def test_a_workflow_that_cannot_start_does_not_keep_those_on_its_core(job_of: JobOf) -> None:
+    driven = job_of({name: {"shape": ConstantRate(20, "4s")} for name in "AB"}, cores=1)
+    driven.start()
+    driven.arm(1)
+
+    driven.say(2, Refused("setup", "no account"))
+
+    assert driven.states == {"A": "running", "B": "failed"}
 
 
 def test_while_cores_suffice_each_workflow_has_its_own(job_of: JobOf) -> None:

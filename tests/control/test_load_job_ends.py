@@ -241,7 +241,7 @@ def test_an_interrupt_stops_what_runs_and_cancels_what_waits(job_of: JobOf) -> N
             "Later": {"after": {"Runs"}},
             "Seed": {"is_test": False},
         },
-        cores=2,
+        cores=3,
     )
     driven.start()
     driven.arm(1)

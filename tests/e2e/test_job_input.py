@@ -381,3 +381,30 @@ def test_job_without_workers_waits_with_the_reason_and_starts_when_one_comes(mak
     ended = started.ended()
     assert ended.code == 0, ended.text
     assert ended.document()["totals"]["requests"] == 50 == job_server.count() - before
+
+
+# What the test prints
+
+
+def test_what_a_test_prints_on_its_workers_reaches_its_submitter(shared_jobs, tmp_path) -> None:
+    file = tmp_path / "chatty.py"
+    file.write_text(
+        "import logging, os\n"
+        "from talka import URL, HTTPResponse, Workflow, setup, step, teardown\n"
+        "class Chatty(Workflow):\n"
+        "    vus = 2\n"
+        "    duration = '3s'\n"
+        "    think = '0.5s'\n"
+        "    @setup()\n"
+        "    def begin(self): print('set up here')\n"
+        "    @step()\n"
+        "    async def get(self, url: URL = os.environ['TARGET'] + '/') -> HTTPResponse:\n"
+        "        logging.warning('a warning of the step')\n"
+        "        return await self.client.http.get(url)\n"
+    )
+    ended = shared_jobs.submit(file, "--logs", "--env", "TARGET")
+    assert ended.code == 0, ended.text
+    lines = ended.err.splitlines()
+    setups = {line for line in lines if line.endswith(": set up here")}
+    assert setups == {"w1: set up here", "w2: set up here"}
+    assert sum(line.endswith("WARNING:root:a warning of the step") for line in lines) >= 4

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import pytest
@@ -48,7 +48,7 @@ from talka.wire.shards import (
     enveloped,
     opened,
 )
-from talka.work.dsl import Provide, Workflow, action, metric, on_start, state, step
+from talka.work.dsl import Provide, Workflow, action, metric, on_start, state, step, teardown
 from talka.work.load import Plan
 from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU
@@ -422,6 +422,45 @@ async def test_the_next_report_waits_for_the_acknowledgement_of_the_last(
 
     assert by_index(first).items() <= by_index(final).items(), "what was not acknowledged is sent again"
     assert sum(window.started for window in final.windows) == final.tally.started
+
+
+class Unending(Workflow):
+    torn_down: ClassVar[list[str]] = []
+
+    @step()
+    async def go(self) -> CustomResponse[int]:
+        return await self.client.custom.call(asyncio.Event().wait())
+
+    @teardown()
+    def over(self) -> None:
+        self.torn_down.append("over")
+
+
+@pytest.mark.parametrize("words", [[Stop(), Stop(at_once=True)], [Stop(at_once=True)]], ids=["twice", "once"])
+async def test_a_core_that_is_to_end_at_once_counts_what_is_under_way_and_waits_for_nothing(
+    owner: Owner, words: list[Stop]
+) -> None:
+    Unending.torn_down.clear()
+    owner.send(arm_of(Unending, report_every_ns=50 * MILLISECOND, grace_ns=3600 * SECOND))
+    await owner.expect(Armed)
+    owner.send(go_now())
+    _, first = await owner.report()
+    owner.send(Ack(first.sequence), *words)
+
+    steps, final = (await owner.reports_to_the_end())[-1]
+
+    assert final.final and steps["go"].tally.interrupted == 1
+    assert Unending.torn_down == []
+
+
+async def test_a_core_that_is_to_end_before_it_began_starts_nothing(owner: Owner) -> None:
+    owner.send(arm_of(Unending, grace_ns=3600 * SECOND))
+    await owner.expect(Armed)
+    owner.send(Stop(at_once=True), go_now())
+
+    _, final = (await owner.reports_to_the_end())[-1]
+
+    assert final.final and final.tally.iterations == 0
 
 
 async def windows_closed(rolled: "asyncio.Queue[Recorder]", number: int) -> None:

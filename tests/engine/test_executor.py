@@ -825,6 +825,16 @@ def test_a_stop_lets_journeys_that_began_go_on_to_their_end() -> None:
     virtually(main())
 
 
+@pytest.mark.parametrize("load", [ConstantRate("10/s", "3s"), ConstantVUs(12, "3s")])
+def test_how_long_users_were_at_work_is_counted(load: LoadShape) -> None:
+    async def main() -> None:
+        run = Run(load, base=Journey)
+        await run.whole()
+        assert run.tally.busy_ns == pytest.approx(run.tally.started * 1.2 * SECOND, rel=0.01)
+
+    virtually(main())
+
+
 # Users: fresh at each arrival, kept in a loop.
 
 

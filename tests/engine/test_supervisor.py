@@ -19,7 +19,7 @@ from talka.clock import MILLISECOND, SECOND, monotonic_ns
 from talka.engine import supervisor as supervisor_module
 from talka.engine.containment import ControlGroup, Guard
 from talka.engine.loader import in_memory
-from talka.engine.supervisor import CoreProcess, Supervisor
+from talka.engine.supervisor import CoreProcess, Lines, Supervisor
 from talka.wire.shards import (
     Ack,
     Arm,
@@ -635,3 +635,46 @@ async def test_a_process_of_a_number_that_was_used_before_is_a_new_one(owner: Ow
 
     await owner.until(Armed)
     assert owner.supervisor.pids()[2] != first
+
+
+# What cores print.
+
+
+async def test_what_a_core_prints_is_told_line_by_line_before_its_end(tmp_path: Path, capfd) -> None:
+    told: list[tuple[int, str]] = []
+    owner = Owner(tmp_path)
+
+    def on_lines(core: int, lines: list[str]) -> None:
+        assert not owner.ends
+        told.extend((core, line) for line in lines)
+
+    owner.supervisor = Supervisor(owner.on_message, owner.on_exit, on_lines)
+    try:
+        await owner.start("print('one'); print('two', file=sys.stderr); sys.stdout.write('without an end')", core=7)
+        await owner.until(str)
+    finally:
+        await owner.supervisor.close()
+
+    assert sorted(told) == [(7, "one"), (7, "two"), (7, "without an end")]
+    assert "one\n" in capfd.readouterr().err, "it is in our own log, too"
+
+
+async def test_child_that_keeps_the_pipe_open_does_not_keep_its_core(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    owner.supervisor = Supervisor(owner.on_message, owner.on_exit, lambda core, lines: None)
+    body = "subprocess.Popen(['sleep', '1000'], start_new_session=True); print('left')"
+    try:
+        await owner.start(body)
+        assert await owner.until(str) == "exited with status 0"
+    finally:
+        await owner.supervisor.close()
+
+
+def test_lines_are_cut_out_of_whatever_pieces_they_come_in() -> None:
+    lines = Lines()
+
+    assert lines.feed(b"a") == []
+    assert lines.feed(b"b\r\nc\n\xff") == ["ab", "c"]
+    assert lines.rest() == ["\N{REPLACEMENT CHARACTER}"]
+    assert lines.rest() == []
+    assert lines.feed(b"x" * 5000) == ["x" * 5000], "one without an end is not waited for"

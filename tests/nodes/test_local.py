@@ -379,10 +379,52 @@ async def test_more_users_than_files_may_be_open_are_refused(limits: dict[str, A
     local.raise_descriptor_limit(job_of(Plain, cores=2, overrides=Overrides(vus=1872)).spec)
 
 
+def test_users_of_workflows_that_share_a_core_add_up(limits: dict[str, Any]) -> None:
+    class Other(Plain):
+        load = ConstantVUs(900, "1h")
+
+    local.raise_descriptor_limit(job_of(Plain, Other, cores=2, overrides=Overrides(vus=900)).spec)
+    text = (
+        r"Other wants 900 virtual users in one core process, which may open 1000 files and has 900 of other workflows: "
+    )
+    with pytest.raises(TooManyUsers, match=text):
+        local.raise_descriptor_limit(job_of(Plain, Other, cores=1, overrides=Overrides(vus=900)).spec)
+
+
 def test_where_the_limit_cannot_be_raised_the_present_one_counts(limits: dict[str, Any]) -> None:
     limits["refuses"] = True
     with pytest.raises(TooManyUsers, match="which may open 50 files"):
         local.raise_descriptor_limit(job_of(Plain).spec)
+
+
+# Several workflows.
+
+
+async def test_classes_no_file_holds_run_at_the_same_time_in_one_thread() -> None:
+    begun: dict[str, None] = {}
+
+    class Meeting(Workflow):
+        abstract = True
+
+        @step()
+        async def go(self) -> Answer:
+            """Ends only where the other has begun as well."""
+            begun[type(self).__name__] = None
+            while len(begun) < 2:  # noqa: ASYNC110 - they run in another thread's event loop
+                await asyncio.sleep(0.001)
+            return CustomResponse(1)
+
+    class One(Meeting): ...
+
+    class Two(Meeting): ...
+
+    result = await run_workflows([One, Two], LocalOptions(grace=60))
+
+    assert result.status == "completed"
+    assert {workflow.name: workflow.shares_cores_with for workflow in result.workflows} == {
+        "One": ["Two"],
+        "Two": ["One"],
+    }
 
 
 # Signals.

@@ -12,7 +12,7 @@ from hdrh.histogram import HdrHistogram
 from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
 from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
-from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, failures_of, read
+from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, failures_of, loop_lag_of, read
 from talka.report.generator import Machine
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Window
@@ -712,6 +712,53 @@ def test_what_the_machine_does_not_tell_is_not_quoted() -> None:
     assert warning.endswith("held it up")
 
 
+# Cores that several workflows share.
+
+
+def shared(*names: str, cores: int, processes: Sequence[int]) -> ResultDocument:
+    """One shard each, which all measured the same lag of 3 ms once, in these processes."""
+    drive = Drive(*(workflow(name) for name in names), cores=cores).arm().at(10)
+    for name, process in zip(names, processes, strict=True):
+        health = GeneratorTally(cpu_ns=SECOND, wall_ns=10 * SECOND, process=process)
+        health.loop_lag.record(3_000)
+        drive.report(counted(step_tally([10]), generator=health), of=name)
+    return drive.document()
+
+
+def test_the_result_says_who_shared_a_core_with_whom() -> None:
+    document = shared("A", "B", "C", "D", cores=2, processes=[11, 12, 11, 12])
+
+    assert {one.name: one.shares_cores_with for one in document.workflows} == {
+        "A": ["C"],
+        "B": ["D"],
+        "C": ["A"],
+        "D": ["B"],
+    }
+    text = "there were fewer cores (2) than workflows, so that some shared one: A and C; B and D"
+    assert text in document.warnings
+    assert [core.process for core in document.generator.cores] == ["11", "12", "11", "12"]
+
+
+def test_nobody_is_said_to_share_where_each_has_its_own() -> None:
+    document = shared("A", "B", cores=2, processes=[11, 12])
+
+    assert not any(one.shares_cores_with for one in document.workflows)
+    assert not any("shared" in warning for warning in document.warnings)
+
+
+@pytest.mark.parametrize(("processes", "counted_once"), [([11, 11, 11], 1), ([11, 12, 11], 2), ([0, -1, 11], 3)])
+def test_the_lag_of_a_shared_event_loop_is_counted_once(processes: list[int], counted_once: int) -> None:
+    drive_lag = shared("A", "B", "C", cores=1, processes=processes).generator
+    drive = Drive(*(workflow(name) for name in "ABC"), cores=1).arm().at(10)
+    for name, process in zip("ABC", processes, strict=True):
+        health = GeneratorTally(wall_ns=SECOND, process=process)
+        health.loop_lag.record(3_000)
+        drive.report(counted(step_tally([10]), generator=health), of=name)
+
+    assert loop_lag_of(drive.job).count == counted_once
+    assert drive_lag.loop_lag_ms is not None and drive_lag.loop_lag_ms.p99 == pytest.approx(3, rel=1e-2)
+
+
 # The self-check: users = throughput x (latency + think time).
 
 
@@ -723,8 +770,9 @@ def test_the_users_that_the_numbers_stand_for_are_told_beside_those_there_were()
 
 def test_pauses_are_part_of_what_users_do() -> None:
     spec = replace(workflow("Shop", ConstantVUs(4, "10s")), think=between("50ms", "150ms"))
-    (shop,) = Drive(spec).arm().at(10).report(counted(step_tally([100] * 195))).document().workflows
-    assert shop.implied_vus == 3.9
+    tally = counted(step_tally([100] * 195), busy_ns=round(19.5 * SECOND))
+    (shop,) = Drive(spec).arm().at(10).report(tally).document().workflows
+    assert (shop.implied_vus, shop.busy_vus) == (3.9, 1.95)
 
 
 def test_users_of_a_ramp_are_told_by_their_mean() -> None:

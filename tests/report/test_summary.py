@@ -410,6 +410,7 @@ def test_iterations_that_were_cut_off_are_told() -> None:
         ({"model": "open", "implied_vus": 4.2, "mean_vus": None}, "on average 4.2 VUs were busy"),
         ({"model": "open", "implied_vus": 0.0421, "mean_vus": None}, "on average 0.042 VUs were busy"),
         ({"implied_vus": 9.8, "mean_vus": 10.0}, "on average 9.8 of 10.0 VUs were busy"),
+        ({"implied_vus": 27.0, "busy_vus": 4.2, "mean_vus": 10.0}, "on average 4.2 of 10.0 VUs were busy"),
         (
             {"implied_vus": 27.0, "mean_vus": 10.0},
             "on average 27.0 steps were under way, as 10.0 VUs ran several at a time",

@@ -99,6 +99,7 @@ TALLIES = st.builds(
         GeneratorTally, start_lag=HISTOGRAMS, loop_lag=HISTOGRAMS, cpu_ns=SMALL, wall_ns=SMALL, max_rss_bytes=SMALL
     ),
     interrupted_iterations=SMALL,
+    busy_ns=SMALL,
     calls=st.dictionaries(
         st.sampled_from(["log in", "search"]), st.dictionaries(st.sampled_from(["page", "image"]), STEPS)
     ),
@@ -128,6 +129,7 @@ def full_tally(at_ns: int = 5) -> Tally:
         metrics=metrics_of({kind: [0.5, 2.0] for kind in METRIC_KINDS}),
         generator=GeneratorTally(histogram_of([1]), histogram_of([2]), cpu_ns=3, wall_ns=4, max_rss_bytes=5),
         interrupted_iterations=4,
+        busy_ns=9,
         calls={"log in": {"page": step_of(5, 0, [7], [200], []), "image": step_of(1, 0, [9], [304], [])}},
     )
 
@@ -158,6 +160,7 @@ def test_merging_adds_every_number_of_a_tally() -> None:
     whole = merged([full_tally(at_ns=5), full_tally(at_ns=6)])
     step, action, check = whole.steps["log in"], whole.actions["set up"], whole.checks["has title"]
     assert (whole.iterations, whole.started, whole.dropped, whole.interrupted_iterations) == (2, 4, 6, 8)
+    assert whole.busy_ns == 18
     assert whole.exchanges == Exchanges(2, 4, 6, 8, 10, 12, 14, 16)
     assert (step.ok, step.failed, step.interrupted, step.count) == (2, 2, 4, 8)
     assert step.response_time == histogram_of([3, 3, 4_000, 4_000])

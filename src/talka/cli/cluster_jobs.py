@@ -351,16 +351,20 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
     from talka.cli.remote import LineTeller
     from talka.wire.task_views import DagFacts
 
-    if isinstance(await found(client, id), DagFacts):
+    facts = await found(client, id)
+    if isinstance(facts, DagFacts):
         raise Invalid(f"job {id} is a pipeline: talka jobs show {id} --logs TASK shows what a task logged")
+    if facts.state in ("submitted", "queued") and not follow:
+        tell(f"job {id} is {facts.state} and has printed nothing; --follow waits for it")
+        return 0
     teller = LineTeller(lambda text: say(harmless(text)))
     async with aclosing(client.watch(id)) as updates:
         async for update in updates:
             teller(update)
             if update.final:
                 tell(f"job {id} has ended: what it prints is kept while it runs")
-            elif update.sequence and not follow:
-                break
+            elif update.workflows and not follow:
+                break  # whoever leads the job has told all that is kept
     return 0
 
 

@@ -419,9 +419,24 @@ class LoadJob:
             self.timeline.add(window)
 
     def on_armed(self, now: int, group: ShardGroup) -> list[Effect]:
+        """Those that get ready on cores in common start together: getting ready would disturb the first that runs."""
+        together = self._arming_beside(group)
+        if not all(other.is_armed for other in together):
+            return []
         start_ns = now + self._start_delay_ns
         self.origin_ns = self.origin_ns or start_ns
-        return group.go(now, start_ns, start_ns)
+        return [effect for other in together for effect in other.go(now, start_ns, start_ns)]
+
+    def _arming_beside(self, group: ShardGroup) -> list[ShardGroup]:
+        """Groups that have not begun and share cores with this one, or with one that does; itself among them."""
+        names = [group.spec.name]
+        for name in names:  # it grows
+            names += [
+                other
+                for other in self.workflows[name].shares_with
+                if other not in names and self.workflows[other].state is TaskState.ASSIGNED
+            ]
+        return [self.workflows[name] for name in names]
 
     def on_failed(self, now: int, group: ShardGroup) -> list[Effect]:
         return self._end(now, group, TaskState.FAILED)
@@ -518,7 +533,11 @@ class LoadJob:
         return effects
 
     def _end(self, now: int, run: ShardGroup, state: TaskState) -> list[Effect]:
-        return [*run.end(now, state), *self._schedule(now)]
+        effects: list[Effect] = list(run.end(now, state))
+        for other in run.shares_with:
+            if self.workflows[other].is_armed and not self.is_stopping:  # it waited for this one to get ready
+                effects += self.on_armed(now, self.workflows[other])
+        return [*effects, *self._schedule(now)]
 
 
 def _claim_of(spec: JobWorkflow, cores: int) -> Claim:

@@ -145,6 +145,13 @@ class ShardGroup:
         return self.state in (TaskState.ASSIGNED, TaskState.RUNNING)
 
     @property
+    def is_armed(self) -> bool:
+        """Every shard of it is ready to start, and none was told to."""
+        return self.state is TaskState.ASSIGNED and all(
+            shard.current.armed for shard in self.shards if not shard.is_done
+        )
+
+    @property
     def runs_alone(self) -> bool:
         """It has the whole pool, however many of the cores it can use."""
         return self.spec.is_test and self.spec.priority == "exclusive"
@@ -259,9 +266,7 @@ class ShardGroup:
                 self._open_gap(now, shard, "was told to start late: its manager was lost")
             self._close_gap(shard, start_ns)
             return [self._send_off(shard, start_ns)]
-        if all(other.current.armed for other in self.shards if not other.is_done):
-            return self._owner.on_armed(now, self)
-        return []
+        return self._owner.on_armed(now, self) if self.is_armed else []
 
     # What happens to it.
 

@@ -144,6 +144,7 @@ def _rest_of(tallies: Sequence[Tally]) -> Tally:
             started=tally.started,
             dropped=tally.dropped,
             interrupted_iterations=tally.interrupted_iterations,
+            busy_ns=tally.busy_ns,
             exchanges=tally.exchanges,
             checks=tally.checks,
             generator=tally.generator,

@@ -261,6 +261,7 @@ class Core:
             started=tally.started,
             dropped=tally.dropped,
             interrupted_iterations=tally.interrupted_iterations,
+            busy_ns=tally.busy_ns,
             exchanges=tally.exchanges,
             checks=tally.checks,
             generator=tally.generator,

@@ -69,7 +69,7 @@ class Driver(Protocol):
     def stop(self) -> None: ...
     def interrupt(self) -> None: ...
     def close(self) -> None: ...
-    def drain_window(self) -> tuple[int, int, int, int, int, list[DrainedStep]]: ...
+    def drain_window(self) -> tuple[int, int, int, int, int, int, list[DrainedStep]]: ...
     def drain(self) -> tuple[DrainedHistogram, tuple[DrainedNode, ...]]: ...
 
 
@@ -306,10 +306,11 @@ class DrivenExecutor(Executor):
         tally = self._recorder.tally
         # Between two looks at the clock all of them may come and leave.
         window.vus = max(window.vus, self._driver.most_under_way)
-        started, iterations, interrupted, dropped, under_way, steps = self._driver.drain_window()
+        started, iterations, interrupted, busy_ns, dropped, under_way, steps = self._driver.drain_window()
         tally.started += started
         tally.iterations += iterations
         tally.interrupted_iterations += interrupted
+        tally.busy_ns += busy_ns
         tally.dropped += dropped
         if self._shard.plan.model == "open":
             self._recorder.vus = under_way

@@ -237,6 +237,7 @@ class Executor:
     async def _iterate(self, user: VirtualUser, intended_ns: int) -> None:
         tally = self._recorder.tally
         self._iterating += 1
+        began_ns = monotonic_ns()
         try:
             if await self._iterations.run(user, intended_ns):
                 tally.iterations += 1
@@ -244,6 +245,7 @@ class Executor:
             tally.interrupted_iterations += 1
             raise
         finally:
+            tally.busy_ns += monotonic_ns() - began_ns
             self._iterating -= 1
 
     async def _pause(self, length_ns: int) -> None:

@@ -200,6 +200,8 @@ class Workflow(msgspec.Struct, frozen=True):
     timeline: list[StepRow] = []
     """By step and stretch of time; empty in results that have none."""
     interrupted_iterations: int = 0
+    busy_vus: float | None = None
+    """How many users were in an iteration on average, pauses inside steps included; None: it was not measured."""
     shares_cores_with: list[str] = []
     """Workflows with shards on one of its cores at the same time: there were fewer cores than workflows."""
 
@@ -445,6 +447,7 @@ def workflow_of(job: LoadJob, run: WorkflowRun, spec: Outlined, tally: Tally) ->
         checks=[check_of(name, check) for name, check in tally.checks.items()],
         metrics=[metric_of(name, metric, span_s) for name, metric in tally.metrics.items()],
         implied_vus=implied_vus(run, tally, spec.think_ns, span_s),
+        busy_vus=per_second(tally.busy_ns / SECOND, span_s),
         mean_vus=mean_vus(run.spec.plan, round(elapsed_s * SECOND)),
         timeline=step_rows(run.timeline),
         interrupted_iterations=tally.interrupted_iterations,

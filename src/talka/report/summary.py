@@ -292,8 +292,9 @@ def show_workflow(page: SummaryPage, workflow: Workflow) -> None:
 
 
 def busy_text(workflow: Workflow) -> str:
-    """Throughput x time is how many were at work on average. More than there are users: their steps overlap."""
-    busy = workflow.implied_vus
+    """How many were at work on average. In results that did not measure it: throughput x time, which is more than there
+    are users where their steps overlap."""
+    busy = workflow.implied_vus if workflow.busy_vus is None else workflow.busy_vus
     if not busy:
         return ""
     shown = f"{busy:,.1f}" if busy >= 1 else f"{busy:.2g}"

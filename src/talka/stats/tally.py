@@ -199,6 +199,8 @@ class Tally(msgspec.Struct):
     generator: GeneratorTally = msgspec.field(default_factory=GeneratorTally)
     interrupted_iterations: int = 0
     """Iterations that began and were cut off before their end."""
+    busy_ns: int = 0
+    """From the real beginnings of iterations to their ends, all together: how long users were at work."""
     calls: dict[str, dict[str, StepTally]] = {}
     """By the method that made them, measured or not, and by name."""
 
@@ -212,6 +214,7 @@ class Tally(msgspec.Struct):
     def merge(self, other: "Tally") -> None:
         self.iterations += other.iterations
         self.interrupted_iterations += other.interrupted_iterations
+        self.busy_ns += other.busy_ns
         self.started += other.started
         self.dropped += other.dropped
         self.exchanges.merge(other.exchanges)
