@@ -211,7 +211,7 @@ class Story:
         self.ends = EveryJobEnds(self.history, self.ledger, STOP_WITHIN_NS)
         self.counts = CountsAreTrue(self.ledger)
         self.journeys = JourneysAddUp(self.ledger)
-        self.rules = RulesAreTrue(self.ledger)
+        self.rules = RulesAreTrue()
         self.values = ValuesAreHandedOn(self.ledger)
         self.fences = NoStaleCommand()
         self.storm = NoEvictionStorm()

@@ -140,12 +140,11 @@ class JourneysAddUp(Records):
 class RulesAreTrue(Records):
     """Rules: `failed` is the worse share of steps and of requests, and a job that a rule stopped runs no further."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.judged = 0
         self.aborted: dict[str, str] = {}
         """Jobs, and the rule that stopped each."""
-        self._ledger = ledger
 
     def on_document(self, world: World, host: Host, document: Document) -> None:
         if document.aborted:
