@@ -9,7 +9,7 @@ import msgspec
 
 from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, JobOrder, JobUpdate, NoResult, WorkerView, WorkflowUpdate
-from talka.report.document import Meta, build
+from talka.report.building import Meta, build
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import Window
 from talka.web.auth import Tokens

@@ -9,16 +9,7 @@ import pytest
 
 from talka.cli.history import kept_run, open_store
 from talka.cli.main import run_command
-from talka.report.document import (
-    Generator,
-    Job,
-    ResultDocument,
-    Step,
-    TimelineRow,
-    Totals,
-    Workflow,
-    read,
-)
+from talka.report.document import Generator, Job, ResultDocument, Step, TimelineRow, Totals, Workflow, read
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.store.history import History

@@ -39,7 +39,7 @@ from talka.cli.live_view import Composer
 from talka.control.core_effects import Effect, Send, StartCore
 from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
-from talka.report.document import generator_of
+from talka.report.building import generator_of
 from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally

@@ -10,7 +10,7 @@ from talka.cli.live_view import Composer
 from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, WorkflowUpdate
 from talka.control.job_view import update_of
-from talka.report.document import Meta, build
+from talka.report.building import Meta, build
 from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, Window

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from talka.report import targets
+from talka.report.building import times_of
 from talka.report.document import (
     Check,
     ErrorSample,
@@ -23,7 +24,6 @@ from talka.report.document import (
     TimelineRow,
     Totals,
     Workflow,
-    times_of,
 )
 from talka.report.output import JobInfo
 from talka.stats import hdr

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from talka.report.building import fold_rows
 from talka.report.csv_files import CsvFiles
-from talka.report.document import Call, ResultDocument, StepRow, fold_rows
+from talka.report.document import Call, ResultDocument, StepRow
 from talka.report.jsonl import JsonLines
 from talka.report.line_protocol import result_lines
 from talka.report.markdown import markdown

@@ -26,17 +26,7 @@ from talka.report.comparison import (
     NotComparable,
     Row,
 )
-from talka.report.document import (
-    BadResult,
-    Generator,
-    Job,
-    ResultDocument,
-    Step,
-    TimelineRow,
-    Times,
-    Totals,
-    Workflow,
-)
+from talka.report.document import BadResult, Generator, Job, ResultDocument, Step, TimelineRow, Times, Totals, Workflow
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 

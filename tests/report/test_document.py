@@ -12,7 +12,8 @@ from hdrh.histogram import HdrHistogram
 from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
 from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
-from talka.report.document import SCHEMA, BadResult, Meta, ResultDocument, build, failures_of, loop_lag_of, read
+from talka.report.building import Meta, build, loop_lag_of
+from talka.report.document import SCHEMA, BadResult, ResultDocument, failures_of, read
 from talka.report.generator import Machine
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Window

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from talka.report.building import step_of
 from talka.report.charts import log_axis, milliseconds_label, percentile_axis
 from talka.report.document import (
     BadResult,
@@ -32,7 +33,6 @@ from talka.report.document import (
     Times,
     Totals,
     Workflow,
-    step_of,
 )
 from talka.report.html import html_report
 from talka.report.html_charts import (

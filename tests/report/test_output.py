@@ -14,7 +14,7 @@ from talka.clock import SECOND, monotonic_ns
 from talka.control.load_job import LoadJob
 from talka.errors import Invalid
 from talka.report import files, targets
-from talka.report.document import ResultDocument, TimelineRow, timeline_of
+from talka.report.document import ResultDocument, TimelineRow
 from talka.report.output import (
     EXAMPLES,
     MOST_WAITING,
@@ -25,6 +25,7 @@ from talka.report.output import (
     new_rows,
     parse_output,
 )
+from talka.report.over_time import timeline_of
 from talka.stats.windows import StepWindow, Timeline, Window
 
 LIMIT_S = 30

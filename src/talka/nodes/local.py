@@ -27,7 +27,8 @@ from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.ids import new_job_id
 from talka.nodes.machine import machine_between, reading
-from talka.report.document import Meta, ResultDocument, build
+from talka.report.building import Meta, build
+from talka.report.document import ResultDocument
 from talka.version import VERSION
 from talka.wire.shards import (
     PLAIN_GET,

@@ -30,7 +30,7 @@ from talka.nodes.durable import DurableJobs
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
-from talka.report.document import Meta, build
+from talka.report.building import Meta, build
 from talka.store.blobs import Blobs
 from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION

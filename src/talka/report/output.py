@@ -17,8 +17,9 @@ import msgspec
 
 from talka.clock import SECOND, monotonic_ns, utc_now
 from talka.control.load_job import LoadJob
-from talka.report.document import ResultDocument, TimelineRow, row_of, with_errors
+from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import BadOutput, reason_of
+from talka.report.over_time import row_of, with_errors
 from talka.report.targets import address, http_place
 from talka.report.text import cleaned, counted_text, cut
 from talka.stats.windows import Span
