@@ -315,6 +315,22 @@ def test_a_report_tells_how_iterations_ended_on_all_cores() -> None:
     assert (tally.started, tally.iterations, tally.interrupted_iterations, tally.dropped) == (18, 11, 3, 3)
 
 
+def test_a_report_tells_calls_of_all_cores_by_method_and_name_and_again_only_when_they_change() -> None:
+    driven = Driven(vus()).run()
+    for core in (1, 2):
+        driven.say(core, StepTotals(1, "buy", StepTally(ok=core), False, "page"))
+        driven.say(core, StepTotals(1, "look", StepTally(ok=4), False, "look"))
+        driven.report(core, Tally(started=9))
+    first = [one for one in driven.task.report(driven.now) if isinstance(one, StepTotals)]
+    assert [(one.name, one.call, one.tally.ok) for one in first] == [("buy", "page", 3), ("look", "look", 8)]
+
+    assert driven.task.acknowledged(1)
+    driven.say(1, StepTotals(2, "buy", StepTally(ok=5), False, "page"))
+    driven.report(1, Tally(started=10))
+    again = [one for one in driven.task.report(driven.now) if isinstance(one, StepTotals)]
+    assert [(one.name, one.call, one.tally.ok) for one in again] == [("buy", "page", 7)]
+
+
 def test_a_report_of_one_core_is_what_the_core_said() -> None:
     driven = Driven(vus(), count=1).run()
     driven.step(1, "buy", StepTally(ok=2))

@@ -100,6 +100,18 @@ def test_windows_are_kept_until_they_are_acknowledged() -> None:
     assert log.lost == 0
 
 
+def test_a_report_takes_the_oldest_windows_by_number_and_by_size_and_always_one() -> None:
+    log = WindowLog()
+    assert log.oldest(10, 10) == []
+    for index in range(5):
+        log.close(window(index))  # one counter each
+
+    assert [one.index for one in log.oldest(3, 100)] == [0, 1, 2]
+    assert [one.index for one in log.oldest(10, 4)] == [0, 1, 2, 3]
+    assert [one.index for one in log.oldest(10, 0)] == [0]
+    assert log.oldest(10, 100) == log.open_windows(), "looking takes nothing away"
+
+
 def test_a_receiver_that_never_acknowledges_loses_the_oldest_windows_and_it_is_counted() -> None:
     log = WindowLog()
     for index in range(UNACKNOWLEDGED_LIMIT + 2):
