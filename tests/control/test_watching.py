@@ -480,6 +480,19 @@ def test_when_a_job_is_over_those_who_listen_to_it_are_forgotten(job_of: JobOf) 
     assert word.message.job == "other"
 
 
+@pytest.mark.parametrize(
+    ("listeners", "every_ms"), [(1, 100), (20, 100), (50, 250), (200, 1_000), (400, 1_000)], ids=str
+)
+def test_the_more_watch_the_less_often_is_each_told(job_of: JobOf, listeners: int, every_ms: int) -> None:
+    driven, audience = running(job_of), Audience()
+    for number in range(listeners):
+        audience.on_watch(driven.now, "m1", Watch("other", number))
+
+    audience.tick(driven.now, {"other": cast(LedJob, Led(None))})
+
+    assert audience.next_tick_at == driven.now + every_ms * 1_000_000
+
+
 def test_there_is_a_limit_to_an_audience(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "AUDIENCE_LIMIT", 2)
     driven, audience = running(job_of), Audience()

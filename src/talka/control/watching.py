@@ -24,6 +24,9 @@ LOOK_EVERY_NS: Final = SECOND // 2
 TOLD_FOR_NS: Final = 5 * SECOND
 TELL_EVERY_NS: Final = SECOND // 10
 """As long as a window: with what its worker takes to tell of it, it is seen at most 300 ms after its end."""
+TELL_AT_LEAST_EVERY_NS: Final = SECOND
+VIEWS_PER_SECOND: Final = 200
+"""A view of a job with many steps takes milliseconds: of more watchers, each is told less often."""
 OVERTAKEN_NS: Final = 3 * SECOND
 """A view that waits longer is shed: a lower number after that is of a manager that counts anew."""
 WATCHES_LIMIT: Final = 1024
@@ -182,10 +185,11 @@ class Audience:
 
     def tick(self, now: int, led: Mapping[str, LedJob]) -> list[object]:
         effects: list[object] = []
+        every_ns = max(TELL_EVERY_NS, min(TELL_AT_LEAST_EVERY_NS, len(self._listeners) * SECOND // VIEWS_PER_SECOND))
         for key, listener in list(self._listeners.items()):
             if now < listener.tell_at:
                 continue
-            listener.tell_at = now + TELL_EVERY_NS
+            listener.tell_at = now + every_ns
             job = led.get(listener.job)
             if now >= listener.until or job is None:
                 del self._listeners[key]
