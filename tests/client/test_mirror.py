@@ -136,6 +136,17 @@ def test_windows_of_each_step_are_shown_at_once_and_counted_once_when_they_settl
     assert shown() == [(0, 5), (1, 7), (2, 4), (3, 2)]
 
 
+def test_view_of_a_remote_job_has_its_steps_and_kinds_of_errors_over_time(mirror: Mirror, order: JobOrder) -> None:
+    windows = [by_step(index, 4) for index in range(70)]
+    for window in windows:
+        window.steps["home"].failed, window.steps["home"].errors = 1, {"timeout": 1}
+        window.steps["home"].response_time.record(5_000, 4)
+    assert "p99 LAST MINUTE" not in text_of(mirror, order, NOW)
+    mirror.apply(NOW, with_windows(windows[:60], windows[60:]))
+    text = text_of(mirror, order, NOW)
+    assert "p99 LAST MINUTE" in text and "timeout" in text and "10.0/s" in text
+
+
 def test_an_update_without_room_for_recent_windows_takes_none_away(mirror: Mirror) -> None:
     mirror.apply(NOW, with_windows([by_step(0, 5)], [by_step(1, 2), by_step(2, 1)]))
     mirror.apply(NOW, with_windows([by_step(1, 3)], []))
