@@ -13,7 +13,7 @@ from talka.control.job_view import update_of
 from talka.report.building import Meta, build
 from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
-from talka.stats.windows import WINDOW_NS, Window
+from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.wire.jobs import BundleFacts
 from talka.wire.records import WorkflowOrder
 from talka.wire.shards import Settings
@@ -107,6 +107,63 @@ def test_windows_add_up_to_the_timeline(mirror: Mirror) -> None:
     mirror.apply(NOW + SECOND, running(windows=[Window(2, requests=7)]))
     spans = mirror.job.timeline.spans()
     assert [(span.start_ns // WINDOW_NS, span.window.requests) for span in spans] == [(0, 5), (1, 6), (2, 7)]
+
+
+def by_step(index: int, count: int) -> Window:
+    return Window(index, requests=count, steps={"home": StepWindow(count)})
+
+
+def with_windows(windows: list[Window], recent: list[Window]) -> JobUpdate:
+    update = running()
+    browse = msgspec.structs.replace(update.workflows[0], windows=windows, recent=recent)
+    return msgspec.structs.replace(update, workflows=[browse], windows=windows, recent=recent)
+
+
+def test_windows_of_each_step_are_shown_at_once_and_counted_once_when_they_settle(mirror: Mirror) -> None:
+    run = mirror.job.workflows["Browse"]
+
+    def shown() -> list[tuple[int, int]]:
+        steps = [(span.start_ns // WINDOW_NS, span.window.steps["home"].count) for span in run.timeline.spans()]
+        whole = [(span.start_ns // WINDOW_NS, span.window.requests) for span in mirror.job.timeline.spans()]
+        assert steps == whole
+        return steps
+
+    mirror.apply(NOW, with_windows([by_step(0, 5)], [by_step(1, 2), by_step(2, 1)]))
+    assert shown() == [(0, 5), (1, 2), (2, 1)]
+    mirror.apply(NOW, with_windows([], [by_step(1, 6), by_step(2, 4), by_step(3, 1)]))
+    assert shown() == [(0, 5), (1, 6), (2, 4), (3, 1)], "they replace those of the update before"
+    mirror.apply(NOW, with_windows([by_step(1, 7), by_step(2, 4)], [by_step(3, 2)]))
+    assert shown() == [(0, 5), (1, 7), (2, 4), (3, 2)]
+
+
+def test_view_of_a_remote_job_has_its_steps_and_kinds_of_errors_over_time(mirror: Mirror, order: JobOrder) -> None:
+    windows = [by_step(index, 4) for index in range(70)]
+    for window in windows:
+        window.steps["home"].failed, window.steps["home"].errors = 1, {"timeout": 1}
+        window.steps["home"].response_time.record(5_000, 4)
+    assert "p99 LAST MINUTE" not in text_of(mirror, order, NOW)
+    mirror.apply(NOW, with_windows(windows[:60], windows[60:]))
+    text = text_of(mirror, order, NOW)
+    assert "p99 LAST MINUTE" in text and "timeout" in text and "10.0/s" in text
+
+
+def test_an_update_without_room_for_recent_windows_takes_none_away(mirror: Mirror) -> None:
+    mirror.apply(NOW, with_windows([by_step(0, 5)], [by_step(1, 2), by_step(2, 1)]))
+    mirror.apply(NOW, with_windows([by_step(1, 3)], []))
+    spans = mirror.job.workflows["Browse"].timeline.spans()
+    assert [(span.start_ns // WINDOW_NS, span.window.requests) for span in spans] == [(0, 5), (1, 3), (2, 1)]
+
+
+def test_steps_stay_as_they_were_until_they_are_told_again(mirror: Mirror) -> None:
+    mirror.apply(NOW, running(40))
+    counts = Tally(iterations=50, started=51, interrupted_iterations=1, exchanges=Exchanges(ok=50))
+    between = msgspec.structs.replace(running().workflows[0], tally=counts)
+    mirror.apply(NOW, running(workflows=[between]))
+    tally = mirror.job.workflows["Browse"].tally()
+    assert (tally.iterations, tally.started, tally.exchanges.ok, tally.interrupted_iterations) == (50, 51, 50, 1)
+    assert tally.steps["home"].ok == 40
+    mirror.apply(NOW, running(60))
+    assert mirror.job.workflows["Browse"].tally().steps["home"].ok == 60
 
 
 def test_end_of_a_workflow_stops_its_clock_and_its_users(mirror: Mirror) -> None:

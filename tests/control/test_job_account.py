@@ -14,7 +14,7 @@ from talka.control.core_effects import JobEnded, StartCore
 from talka.control.job_account import account_of, closed_of, resume, spec_of
 from talka.control.load_job import START_DELAY_NS, LoadJob
 from talka.stats.tally import Tally
-from talka.stats.windows import Window
+from talka.stats.windows import StepWindow, Window
 from talka.wire.jobs import AttemptResult, BundleFacts, decode_result, encode_result
 from talka.wire.records import (
     JobAccount,
@@ -208,7 +208,7 @@ def test_what_was_accepted_is_known_with_its_windows_its_values_and_its_engine(j
     driven.run()
     driven.later(1)
     owner.result(1, 5, provided={"token": b"t"}, notes=("the seed was 7",), engine="python")
-    owner.results[1].windows.append(Window(3, started=5))
+    owner.results[1].windows.append(Window(3, started=5, steps={"token": StepWindow(count=4)}))
 
     job = owner.take_over()
 
@@ -216,6 +216,7 @@ def test_what_was_accepted_is_known_with_its_windows_its_values_and_its_engine(j
     assert job.workflows["Login"].provided == {"token": b"t"}
     assert job.workflows["Login"].notes == ["the seed was 7"]
     assert [span.window.started for span in job.timeline.spans()] == [5]
+    assert [span.window.steps["token"].count for span in job.workflows["Login"].timeline.spans()] == [4]
     assert job.values_for(job.workflows["Shop"]) == {"Login": {"token": b"t"}}
 
 

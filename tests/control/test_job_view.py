@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from talka.control import job_view
-from talka.control.job_view import SETTLE_WINDOWS, facts_of, fitting, update_of, windows_of
+from talka.control.job_view import SETTLE_WINDOWS, facts_of, fitting, update_of
 from talka.stats.tally import MetricTally, StepTally, Tally
-from talka.stats.windows import WINDOW_NS, Window
+from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.wire.jobs import BundleFacts
 from talka.wire.records import Grant, JobOrder, JobRecord
 from talka.wire.shards import Settings
@@ -41,7 +41,19 @@ FACTS = JobFacts("b4k7", "shop", JobState.RUNNING)
 
 def told(driven: Driven, *, after: int = -1, steps: bool = False, sequence: int = 1) -> JobUpdate:
     tallies = {name: run.tally() for name, run in driven.job.workflows.items()} if steps else None
-    return update_of(driven.job, FACTS, driven.now, sequence=sequence, windows_after=after, steps=tallies)
+    return update_of(
+        driven.job, FACTS, driven.now, sequence=sequence, windows_after=after, steps=tallies, by_step=steps
+    )
+
+
+def indexes(windows: list[Window]) -> list[int]:
+    return [window.index for window in windows]
+
+
+def window_of(index: int, count: int = 1, *, time_us: int = 1_000) -> Window:
+    step = StepWindow(count)
+    step.response_time.record(time_us, count)
+    return Window(index, requests=count, steps={"buy": step})
 
 
 def test_facts_are_those_of_the_record() -> None:
@@ -140,11 +152,11 @@ def test_windows_are_told_once_they_have_settled_and_all_of_them_when_the_job_ha
     driven.run()
     driven.later(2).report(1, windows=[Window(index, started=index) for index in range(20)])
 
-    assert [window.index for window in windows_of(driven.job, driven.now, -1)] == list(range(20 - SETTLE_WINDOWS))
+    assert indexes(told(driven).windows) == list(range(20 - SETTLE_WINDOWS))
     assert [window.index for window in told(driven, after=6).windows] == [7, 8, 9]
     driven.result(1)
 
-    assert [window.index for window in windows_of(driven.job, driven.now, 16)] == [17, 18, 19]
+    assert indexes(told(driven, after=16).windows) == [17, 18, 19]
 
 
 def test_of_windows_merged_long_ago_it_is_told_where_their_stretch_begins(job_of: JobOf) -> None:
@@ -152,7 +164,7 @@ def test_of_windows_merged_long_ago_it_is_told_where_their_stretch_begins(job_of
     driven.run()
     driven.later(100).report(1, windows=[Window(index, started=1) for index in range(0, 1000, 10)])
 
-    found = windows_of(driven.job, driven.now, -1)
+    found = told(driven).windows
 
     assert [(window.index, window.started) for window in found[:6]] == [
         (0, 10),
@@ -165,14 +177,73 @@ def test_of_windows_merged_long_ago_it_is_told_where_their_stretch_begins(job_of
     assert {span.start_ns // WINDOW_NS for span in driven.job.timeline.spans()} > {window.index for window in found}
 
 
+def test_windows_that_have_not_settled_are_told_anew_in_every_update_and_never_among_the_others(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1})
+    driven.run()
+    driven.later(2).report(1, windows=[window_of(index) for index in range(20)])
+
+    first = told(driven)
+    driven.report(2, windows=[window_of(index, 2) for index in range(20)])
+    second = told(driven)
+
+    assert indexes(first.windows) + indexes(first.recent) == list(range(20))
+    assert len(first.recent) == SETTLE_WINDOWS
+    assert [window.requests for window in first.recent] == [1] * 10
+    assert [window.requests for window in second.recent] == [3] * 10
+    driven.result(1)
+    driven.result(2)
+    ended = told(driven)
+    assert (indexes(ended.windows), ended.recent) == (list(range(20)), []), "nothing can be added any more"
+
+
+def test_windows_of_workflows_have_their_steps_for_those_who_asked(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS, "Side": {"shape": ConstantVUs(1, "5s")}}, places={"w1": 2})
+    driven.run()
+    driven.later(2).report(driven.cores("Shop")[0], windows=[window_of(index, 2) for index in range(20)])
+    driven.report(driven.cores("Side")[0], windows=[window_of(index, 5) for index in range(15, 20)])
+
+    update = told(driven, after=6, steps=True)
+
+    shop, side = update.workflows
+    assert (indexes(shop.windows), indexes(shop.recent)) == ([7, 8, 9], list(range(10, 20)))
+    assert (indexes(side.windows), indexes(side.recent)) == ([], [15, 16, 17, 18, 19])
+    assert {window.steps["buy"].count for window in (*shop.windows, *shop.recent)} == {2}
+    assert {window.steps["buy"].count for window in side.recent} == {5}
+    assert (indexes(update.windows), update.recent[-1].requests, update.recent[-1].steps) == ([7, 8, 9], 7, {})
+    for workflow in told(driven).workflows:
+        assert (workflow.windows, workflow.recent) == ([], []), "nobody asked for steps"
+
+
+def test_of_windows_with_much_in_them_an_update_has_few_and_no_recent_ones_until_the_others_are_told(
+    job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 1})
+    driven.run()
+    driven.later(2).report(1, windows=[window_of(index) for index in range(20)])
+    of_one_index = window_of(0).counters + 1  # a counter of the workflow's step, and one of the job
+    monkeypatch.setattr(job_view, "COUNTERS_LIMIT", 4 * of_one_index)
+
+    first = told(driven, steps=True)
+    rest = told(driven, after=first.windows[-1].index, steps=True)
+    monkeypatch.setattr(job_view, "COUNTERS_LIMIT", 0)
+    least = told(driven, after=5, steps=True)
+
+    assert 0 < len(first.windows) < 10
+    for update in (first, least):
+        assert indexes(update.workflows[0].windows) == indexes(update.windows)
+        assert (update.recent, update.workflows[0].recent) == ([], []), "those in between come first"
+    assert rest.windows[0].index == len(first.windows)
+    assert indexes(least.windows) == [6], "it goes on, however much there is"
+
+
 def test_one_update_has_so_many_windows_and_the_next_goes_on(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_view, "WINDOWS_LIMIT", 4)
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 1})
     driven.run()
     driven.later(2).report(1, windows=[Window(index) for index in range(20)])
 
-    assert [window.index for window in windows_of(driven.job, driven.now, -1)] == [0, 1, 2, 3]
-    assert [window.index for window in windows_of(driven.job, driven.now, 3)] == [4, 5, 6, 7]
+    assert indexes(told(driven).windows) == [0, 1, 2, 3]
+    assert indexes(told(driven, after=3).windows) == [4, 5, 6, 7]
 
 
 # -- what fits a frame
@@ -187,40 +258,102 @@ def update_with(windows: int, steps: int) -> JobUpdate:
     return JobUpdate(FACTS, 1, workflows=workflows, windows=[Window(index) for index in range(windows)])
 
 
+def with_windows_of_steps(windows: int, recent: int, *, times: int = 1, steps: int = 0) -> JobUpdate:
+    """Windows have so many different response times."""
+    every = []
+    for index in range(windows + recent):
+        window = Window(index, steps={"buy": StepWindow()})
+        for time in range(times):
+            window.steps["buy"].response_time.record(1_000_000 + 8_000 * time)
+        every.append(window)
+    update = update_with(0, steps)
+    shop = msgspec.structs.replace(update.workflows[1], windows=every[:windows], recent=every[windows:])
+    own = [Window(index) for index in range(windows + recent)]
+    return msgspec.structs.replace(update, workflows=[shop], windows=own[:windows], recent=own[windows:])
+
+
 def read(content: bytes) -> JobUpdate:
     return msgspec.msgpack.decode(content, type=JobUpdate)
 
 
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return lambda size_bytes: monkeypatch.setattr(job_view, "VIEW_LIMIT_BYTES", size_bytes)
+
+
+Limit = Callable[[int], None]
+
+
 def test_what_fits_is_told_whole() -> None:
-    update = update_with(100, 10)
+    for update in (update_with(100, 10), with_windows_of_steps(20, 10, times=50)):
+        assert read(fitting(update)) == update
 
-    assert read(fitting(update)) == update
+
+def test_what_steps_have_counted_is_told_without_windows_where_both_do_not_fit(limit: Limit) -> None:
+    update = with_windows_of_steps(20, 10, steps=100)
+    limit(len(fitting(update)) - 1)
+
+    fits = read(fitting(update))
+
+    assert fits.workflows[0].tally == update.workflows[0].tally
+    assert (fits.windows, fits.recent) == ([], []), "they are not taken for told: the next update has them"
+    assert (fits.workflows[0].windows, fits.workflows[0].recent) == ([], [])
 
 
-def test_of_too_many_windows_the_first_are_told_and_the_steps_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = update_with(100, 2)
-    size_bytes = len(fitting(update))
-    monkeypatch.setattr(job_view, "VIEW_LIMIT_BYTES", size_bytes - 1)
+def test_of_too_many_windows_the_first_are_told(limit: Limit) -> None:
+    update = with_windows_of_steps(100, 10)
+    limit(len(fitting(update)) - 1)
 
     fits = read(fitting(update))
 
     assert fits.windows == update.windows[:50]
-    assert fits.workflows == update.workflows
+    assert indexes(fits.workflows[0].windows) == list(range(50)), "as far as those of the job, which are told"
+    assert (fits.recent, fits.workflows[0].recent) == ([], [])
 
 
-def test_steps_that_leave_no_room_for_windows_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = update_with(100, 100)
-    monkeypatch.setattr(job_view, "VIEW_LIMIT_BYTES", len(fitting(update)) - 1)
+def test_windows_of_steps_are_blurred_before_any_is_left_out(limit: Limit) -> None:
+    update = with_windows_of_steps(20, 10, times=60)
+    limit(len(fitting(update)) - 1)
 
-    content = fitting(update)
+    fits = read(fitting(update))
 
-    late, shop = read(content).workflows
+    assert indexes(fits.workflows[0].windows) == list(range(20)) and fits.windows == update.windows
+    for known, blurred in (
+        (update.workflows[0].windows[3], fits.workflows[0].windows[3]),
+        (update.workflows[0].recent[3], fits.workflows[0].recent[3]),
+    ):
+        assert blurred == known.blurred() != known
+
+
+def test_steps_that_do_not_fit_by_themselves_are_left_out(limit: Limit) -> None:
+    update = update_with(5, 100)
+    tally = update.workflows[1].tally
+    assert tally is not None
+    tally.calls["step 1"] = {f"call {turn}": StepTally(ok=turn) for turn in range(10)}
+    limit(len(fitting(update_with(5, 50))))
+
+    late, shop = (fits := read(fitting(update))).workflows
+
     assert late.tally is None
-    assert shop.tally == Tally(started=7)
-    assert read(content).windows == update.windows
+    assert shop.tally == Tally(started=7), "nor what their calls have counted"
+    assert fits.windows == update.windows
 
 
-def test_what_fits_in_no_way_is_told_without_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_view, "VIEW_LIMIT_BYTES", 10)
+def test_a_window_whose_steps_do_not_fit_is_told_without_them(limit: Limit) -> None:
+    update = with_windows_of_steps(1, 1, times=60)
+    limit(len(_encoded(with_windows_of_steps(1, 0))) + 10)
+
+    fits = read(fitting(update))
+
+    assert fits.windows == update.windows, "the next update goes on with the next window"
+    assert (fits.workflows[0].windows, fits.workflows[0].recent, fits.recent) == ([], [], [])
+
+
+def test_what_fits_in_no_way_is_told_without_windows(limit: Limit) -> None:
+    limit(10)
 
     assert read(fitting(update_with(5, 1))).windows == []
+
+
+def _encoded(update: JobUpdate) -> bytes:
+    return msgspec.msgpack.encode(update)

@@ -34,12 +34,12 @@ from talka.control.watching import (
     WatchFailed,
 )
 from talka.stats.tally import StepTally, Tally
-from talka.stats.windows import Window
+from talka.stats.windows import StepWindow, Window
 from talka.wire.calls import NameCall, encode
 from talka.wire.jobs import Call, LogLines, View, Watch
 from talka.wire.shards import StepTotals
-from talka.wire.views import JobFacts, JobUpdate
-from talka.work.lifecycle import JobState
+from talka.wire.views import JobFacts, JobUpdate, WorkflowUpdate
+from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate
 
 if TYPE_CHECKING:
@@ -214,6 +214,31 @@ def test_a_view_that_nobody_asked_for_or_can_read_is_nothing(view: View) -> None
     assert Watching().watches.on_view(START_NS, view) == []
 
 
+def test_windows_by_step_and_recent_ones_are_shown_as_far_as_they_were_not_seen() -> None:
+    watching = Watching(steps=True)
+    watching.view(1, (0, 1, 2))
+    windows = [Window(index) for index in range(7)]
+    workflow = WorkflowUpdate("Shop", TaskState.RUNNING, windows=windows[:5], recent=windows[5:])
+    update = JobUpdate(FACTS, 2, workflows=[workflow], windows=windows[:5], recent=windows[5:])
+
+    (shown,) = watching.watches.on_view(watching.now, View("b4k7", 70, fitting(update)))
+
+    assert isinstance(shown, Updated)
+    for told in (shown.update, *shown.update.workflows):
+        assert ([one.index for one in told.windows], [one.index for one in told.recent]) == ([3, 4], [5, 6])
+
+
+def test_who_has_windows_to_catch_up_on_says_at_once_what_has_arrived() -> None:
+    watching = Watching(steps=True)
+    watching.answer(FACTS)
+
+    shown, said = watching.view(1, (0, 1, 2))
+
+    assert isinstance(shown, Updated)
+    assert said == Speak("m2", Watch("b4k7", 70, 2, True), Lane.STREAM)
+    assert len(watching.view(2, (0, 1, 2))) == 1, "nothing new has arrived"
+
+
 def test_there_is_a_limit_to_watches() -> None:
     watches = Watches()
     for number in range(WATCHES_LIMIT):
@@ -309,6 +334,21 @@ def test_steps_are_told_to_those_who_want_them(job_of: JobOf) -> None:
     assert update.workflows[0].tally.steps["buy"].ok == 3
 
 
+def test_windows_of_steps_are_told_in_every_update_to_those_who_want_steps(job_of: JobOf) -> None:
+    driven, audience = running(job_of), Audience()
+    driven.report(1, windows=[Window(20, steps={"buy": StepWindow(3)})])
+    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+
+    for turn in range(3):
+        (workflow,) = read(audience.tick(driven.now + turn * TELL_EVERY_NS, led(driven.job))).workflows
+        assert len(workflow.windows) == 10 + turn
+        assert workflow.recent[-1].steps["buy"].count == 3
+    other = Audience()
+    other.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    update = read(other.tick(driven.now, led(driven.job)))
+    assert update.recent and not update.workflows[0].recent
+
+
 def test_steps_that_take_long_to_merge_are_told_once_for_each_pass_over_them(
     job_of: JobOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +366,7 @@ def test_steps_that_take_long_to_merge_are_told_once_for_each_pass_over_them(
         assert update.workflows[0].tally.started == 18
         return [step.ok for step in update.workflows[0].tally.steps.values()]
 
-    assert [steps_told(turn) for turn in range(4)] == [[], [6], [], [6]]
+    assert [steps_told(turn) for turn in range(10)] == [[], [], [], [6], [], [], [], [], [], [6]]
 
 
 def test_who_comes_later_is_told_the_steps_of_the_last_pass_at_once(
@@ -440,6 +480,19 @@ def test_when_a_job_is_over_those_who_listen_to_it_are_forgotten(job_of: JobOf) 
     assert word.message.job == "other"
 
 
+@pytest.mark.parametrize(
+    ("listeners", "every_ms"), [(1, 100), (20, 100), (50, 250), (200, 1_000), (400, 1_000)], ids=str
+)
+def test_the_more_watch_the_less_often_is_each_told(job_of: JobOf, listeners: int, every_ms: int) -> None:
+    driven, audience = running(job_of), Audience()
+    for number in range(listeners):
+        audience.on_watch(driven.now, "m1", Watch("other", number))
+
+    audience.tick(driven.now, {"other": cast(LedJob, Led(None))})
+
+    assert audience.next_tick_at == driven.now + every_ms * 1_000_000
+
+
 def test_there_is_a_limit_to_an_audience(job_of: JobOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "AUDIENCE_LIMIT", 2)
     driven, audience = running(job_of), Audience()
@@ -469,7 +522,7 @@ def test_every_window_is_shown_once_and_in_order_whatever_is_lost_or_overtaken(
     words: list[Watch] = []
 
     def turn() -> None:
-        """A quarter of a second passes; everybody does what is to be done."""
+        """A tenth of a second passes; everybody does what is to be done."""
         driven.now += TELL_EVERY_NS
         watch.now = driven.now
         index = (driven.now - driven.job.origin_ns) // 100_000_000

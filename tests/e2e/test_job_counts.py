@@ -125,3 +125,34 @@ def test_every_manager_tells_the_same_result(cluster) -> None:
     ]
     assert told[0] == told[1] == told[2] != ""
     assert '"requests": 600' in told[0]
+
+
+@pytest.mark.serial
+def test_who_watches_sees_what_each_step_did_in_every_window_while_the_job_runs(cluster) -> None:
+    """The final word comes from the job's record and has no windows: those of its last second may not be told."""
+    said = cluster.talka("submit", str(EXACT), "--rate", "100/s", "--duration", "4s", "--env", "TARGET", "--detach")
+    assert said.code == 0, said.text
+    job = said.out.strip()
+    settled: list[int] = []
+    steps: Counter[str] = Counter()
+    requests: Counter[str] = Counter()
+    is_recent_by_step = False
+    for update in cluster.client().watch(job, steps=True):
+        assert len(update.recent) <= 11, "of the last second"
+        settled += [window.index for window in update.windows]
+        requests["job"] += sum(window.requests for window in update.windows)
+        for workflow in update.workflows:
+            requests["workflows"] += sum(window.requests for window in workflow.windows)
+            is_recent_by_step |= any(window.steps for window in workflow.recent)
+            for window in workflow.windows:
+                steps.update({name: step.count for name, step in window.steps.items()})
+    assert settled == sorted(set(settled)) and len(settled) >= 20, "each is told once, in order"
+    assert requests["job"] == requests["workflows"] > 0
+    assert set(steps) == {"redirected", "twice", "dropped"} and is_recent_by_step
+    [workflow] = cluster.client().result(job).workflows
+    counts = {step.name: step.count for step in workflow.steps}
+    assert all(0 < steps[name] <= counts[name] for name in steps)
+    told: Counter[str] = Counter()
+    for row in workflow.timeline:
+        told[row.step] += row.count
+    assert told == counts, "and the result has all of them"

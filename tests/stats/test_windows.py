@@ -1,3 +1,4 @@
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -265,3 +266,47 @@ def test_the_number_of_spans_is_bounded_however_long_a_job_runs(monkeypatch: pyt
     # From the oldest on, all of the time is there.
     assert spans[0].start_ns + sum(span.length_ns for span in spans) == 5000 * WINDOW_NS
     assert 2300 < sum(widths) < 2500
+
+
+# -- windows that are laid over, and those after another
+
+
+def test_windows_laid_over_are_shown_after_the_others_until_new_ones_replace_them() -> None:
+    timeline = timeline_of(window(0), window(1))
+
+    timeline.lay_over([window(2, requests=3), window(3)])
+    timeline.lay_over([window(2, requests=5), window(3), window(4)])
+
+    shown = [(span.start_ns // WINDOW_NS, span.length_ns, span.window.requests) for span in timeline.spans()]
+    assert shown == [(at, WINDOW_NS, requests) for at, requests in ((0, 1), (1, 1), (2, 5), (3, 1), (4, 1))]
+
+
+def test_a_window_that_is_added_is_laid_over_no_more_and_counts_once() -> None:
+    timeline = Timeline()
+    timeline.lay_over([window(0), window(1), window(2)])
+
+    timeline.add(window(0, requests=7))
+
+    assert [span.window.requests for span in timeline.spans()] == [7, 1, 1]
+    assert [one.index for one in timeline.recent] == [1, 2]
+    timeline.add(window(2))
+    assert timeline.recent == [], "what is missing in between was no part of it"
+
+
+def test_windows_after_another_are_told_with_the_index_of_their_first() -> None:
+    timeline = timeline_of(*(window(index) for index in range(0, HOUR_OF_WINDOWS + 3_000, 50)))
+    timeline.lay_over([window(HOUR_OF_WINDOWS + 3_000)])
+
+    every = timeline.after(-1)
+
+    assert [(one.index, one.requests) for one in every] == [
+        (span.start_ns // WINDOW_NS, span.window.requests) for span in timeline.spans()[:-1]
+    ]
+    assert {later - one for one, later in pairwise(one.index for one in every)} == {600, 100, 50}
+    for index in (0, 599, 600, 5_000, HOUR_OF_WINDOWS, HOUR_OF_WINDOWS + 2_950):
+        assert timeline.after(index) == [one for one in every if one.index > index]
+
+
+def test_after_a_window_of_which_nothing_is_known_there_is_nothing() -> None:
+    assert Timeline().after(-1) == []
+    assert timeline_of(window(3)).after(3) == timeline_of(window(3)).after(700) == []

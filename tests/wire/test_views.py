@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from talka.stats.tally import StepTally, Tally
-from talka.stats.windows import Window
+from talka.stats.windows import StepWindow, Window
 from talka.wire.views import JobFacts, JobUpdate, LostPart, WorkflowUpdate, instant_text
 from talka.work.lifecycle import JobState, TaskState
 
@@ -21,11 +21,27 @@ def test_an_update_with_everything_in_it_survives(codec) -> None:
         3,
         10**18,
         True,
-        [WorkflowUpdate("Shop", TaskState.RUNNING, 1, True, False, 2, 1, Tally(steps={"front": step}), "no", ["note"])],
+        [
+            WorkflowUpdate(
+                "Shop",
+                TaskState.RUNNING,
+                1,
+                True,
+                False,
+                2,
+                1,
+                Tally(steps={"front": step}),
+                "no",
+                ["note"],
+                [window],
+                [window],
+            )
+        ],
         [window],
         [LostPart("Shop", 0, "killed", 1, 2, 3, 4, True)],
         "python",
         True,
+        recent=[Window(8, steps={"front": StepWindow(1, 1, {"status": 1})})],
     )
 
     assert codec.decode(codec.encode(update), type=JobUpdate) == update

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 SECOND: Final = 1_000_000_000
-DRAW_EVERY_NS: Final = SECOND // 4
+DRAW_EVERY_NS: Final = SECOND // 5
 DRAW_SHARE: Final = 0.02
 """Of the time, for drawing: a redraw of over 5 ms makes the next one wait longer. The promise is 3 %."""
 DRAW_AT_LEAST_EVERY_NS: Final = 10 * SECOND

@@ -108,11 +108,13 @@ def rows_of_calls(counts: Counts) -> dict[str, dict[str, list[StepTally]]]:
 
 
 class Trends:
-    """What became of each step of a workflow over the last minute, in stretches that are looked at once, when over."""
+    """What became of each step of a workflow over the last minute, in stretches that are over.
+
+    Each is looked at once, but for those of which some windows may still grow.
+    """
 
     def __init__(self) -> None:
-        self._next = 0
-        self._newest = -1
+        self._next = self._end = 0
         self._p99_ms: dict[str, dict[int, float]] = {}
         self._errors: dict[str, dict[int, int]] = {}
 
@@ -131,11 +133,16 @@ class Trends:
         for (stretch, name), whole in steps.items():
             if whole.response_time.count:
                 self._p99_ms.setdefault(name, {})[stretch] = whole.response_time.percentile(99) / 1000
+        errors: dict[tuple[str, int], int] = {}
+        for (stretch, _), whole in steps.items():
             for kind, times in whole.errors.items():
-                kinds = self._errors.setdefault(kind, {})
-                kinds[stretch] = kinds.get(stretch, 0) + times
-        self._next = max(self._next, end)
-        oldest = self._next - STRETCHES
+                errors[kind, stretch] = errors.get((kind, stretch), 0) + times
+        for (kind, stretch), times in errors.items():
+            self._errors.setdefault(kind, {})[stretch] = times
+        unsettled = [window.index // STRETCH_WINDOWS for window in timeline.recent[:1]]
+        self._next = max(self._next, min([end, *unsettled]))
+        self._end = max(self._end, end)
+        oldest = self._end - STRETCHES
         for times_ms in self._p99_ms.values():
             forget(times_ms, oldest)
         for counts in self._errors.values():
@@ -143,7 +150,7 @@ class Trends:
 
     @property
     def stretches(self) -> range:
-        return range(max(0, self._next - STRETCHES), self._next)
+        return range(max(0, self._end - STRETCHES), self._end)
 
     def p99_ms(self, step: str) -> list[float | None]:
         found = self._p99_ms.get(step, {})

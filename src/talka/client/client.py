@@ -29,6 +29,7 @@ from talka.client.requests import (
     WorkerView,
 )
 from talka.errors import Invalid, Superseded, Unavailable
+from talka.wire.views import without_windows_up_to
 
 UPLOAD_S: Final = 180.0
 RESULT_LIMIT_BYTES: Final = 64 * 1024 * 1024
@@ -119,15 +120,10 @@ class Client(DagCalls):
         while True:
             address = self._addresses[0]
             try:
-                is_first = True
                 path = f"/v1/jobs/{job_part(id)}/watch?format=msgpack&steps={int(steps)}"
                 async with self._open(address, path) as websocket:
                     async for frame in websocket:
-                        update = decoded_update(address, frame)
-                        if is_first:
-                            fresh = [window for window in update.windows if window.index > newest]
-                            update = msgspec.structs.replace(update, windows=fresh)
-                            is_first = False
+                        update = without_windows_up_to(newest, decoded_update(address, frame))
                         newest = max([newest, *(window.index for window in update.windows)])
                         patience = Patience(self._result_s)
                         yield update

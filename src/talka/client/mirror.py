@@ -1,12 +1,15 @@
 """A job that runs elsewhere, as a load job here: what shows a local job then shows a remote one as well."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, WorkflowUpdate
 from talka.control.job_account import spec_of
+from talka.control.job_view import with_counts_of
 from talka.control.load_job import LoadJob, WorkflowRun
 from talka.control.shard_run import Attempt, LostShard, ShardRun
+from talka.stats.tally import Tally
+from talka.stats.windows import Timeline, Window
 from talka.work.lifecycle import JobState, is_final
 from talka.work.load import Shard, Slice
 
@@ -44,8 +47,7 @@ class Mirror:
                 self._apply_workflow(now, job.workflows[workflow.name], workflow)
         if update.workflows:
             self._apply_lost(update.lost)
-        for window in update.windows:
-            job.timeline.add(window)
+        show(job.timeline, update.windows, update.recent)
         if (update.final or is_final(update.job.state)) and not job.ended_ns:
             job.ended_ns = job.origin_ns + update.elapsed_ns if update.origin else now
 
@@ -68,8 +70,9 @@ class Mirror:
         attempt.armed, attempt.went_ns = update.tally is not None, run.origin_ns
         attempt.vus = update.vus
         if update.tally is not None:
-            attempt.tally = update.tally
+            attempt.tally = with_rows_of(attempt.tally, update.tally)
             attempt.reported_ns = now
+        show(run.timeline, update.windows, update.recent)
 
     def _apply_lost(self, parts: Iterable[LostPart]) -> None:
         job = self.job
@@ -89,6 +92,20 @@ class Mirror:
             job.own_lost.append(lost)
             if part.is_open and part.workflow in job.workflows:
                 job.workflows[part.workflow].shards.append(gap_of(job.workflows[part.workflow], lost))
+
+
+def show(timeline: Timeline, windows: Iterable[Window], recent: Sequence[Window]) -> None:
+    for window in windows:
+        timeline.add(window)
+    if recent:
+        timeline.lay_over(recent)
+
+
+def with_rows_of(before: Tally, tally: Tally) -> Tally:
+    """Steps and whatever else takes long to merge are told now and then: until the next time they stay as they were."""
+    if tally.steps or tally.actions or tally.metrics:
+        return tally
+    return with_counts_of(before, tally)
 
 
 def gap_of(run: WorkflowRun, lost: LostShard) -> ShardRun:

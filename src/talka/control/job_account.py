@@ -176,6 +176,7 @@ def _restored(
         attempt.armed = True
         attempt.went_ns = run.origin_ns
         for window in attempt.on_result(now, result, job.origin_ns):
+            run.timeline.add(window)
             job.timeline.add(window)
         if not result.is_lost:
             shard.provided = result.provided

@@ -15,14 +15,18 @@ from talka.control.step_merge import StepMerge
 from talka.stats.tally import Tally
 from talka.wire.calls import NameCall, encode
 from talka.wire.jobs import View, Watch
-from talka.wire.views import JobFacts, JobUpdate
+from talka.wire.views import JobFacts, JobUpdate, without_windows_up_to
 from talka.work.lifecycle import is_final
 
 SECOND: Final = 1_000_000_000
 NEVER: Final = (1 << 63) - 1
 LOOK_EVERY_NS: Final = SECOND // 2
 TOLD_FOR_NS: Final = 5 * SECOND
-TELL_EVERY_NS: Final = SECOND // 4
+TELL_EVERY_NS: Final = SECOND // 10
+"""As long as a window: with what its worker takes to tell of it, it is seen at most 300 ms after its end."""
+TELL_AT_LEAST_EVERY_NS: Final = SECOND
+VIEWS_PER_SECOND: Final = 200
+"""A view of a job with many steps takes milliseconds: of more watchers, each is told less often."""
 OVERTAKEN_NS: Final = 3 * SECOND
 """A view that waits longer is shed: a lower number after that is of a manager that counts anew."""
 WATCHES_LIMIT: Final = 1024
@@ -56,6 +60,10 @@ class _Watch(msgspec.Struct):
     sequence: int = 0
     led_by: str = ""
     """Who leads the job, as the cluster's leader says."""
+
+    def word(self, number: int) -> Watch:
+        """What whoever leads the job is told: what has been seen."""
+        return Watch(self.job, number, self.windows_after, self.steps)
 
 
 class Watches:
@@ -115,8 +123,7 @@ class Watches:
         if not facts.owner:
             return [Updated(number, JobUpdate(facts))]
         watch.led_by = facts.owner
-        word = Watch(watch.job, number, watch.windows_after, watch.steps)
-        effects: list[object] = [Speak(facts.owner, word, Lane.STREAM)]
+        effects: list[object] = [Speak(facts.owner, watch.word(number), Lane.STREAM)]
         if now - watch.heard_at > SECOND:
             effects.append(Updated(number, JobUpdate(facts)))
         return effects
@@ -135,9 +142,12 @@ class Watches:
         if owner == watch.owner and update.sequence <= watch.sequence and now - watch.heard_at < OVERTAKEN_NS:
             return []
         watch.heard_at, watch.owner, watch.sequence = now, owner, update.sequence
-        news = [window for window in update.windows if window.index > watch.windows_after]
-        watch.windows_after = max((window.index for window in news), default=watch.windows_after)
-        return [Updated(view.number, msgspec.structs.replace(update, windows=news))]
+        update = without_windows_up_to(watch.windows_after, update)
+        watch.windows_after = max((window.index for window in update.windows), default=watch.windows_after)
+        effects: list[object] = [Updated(view.number, update)]
+        if update.windows and not update.recent and owner == watch.led_by:
+            effects.append(Speak(owner, watch.word(view.number), Lane.STREAM))  # more wait: they follow the sooner
+        return effects
 
 
 class _Listener(msgspec.Struct):
@@ -175,10 +185,11 @@ class Audience:
 
     def tick(self, now: int, led: Mapping[str, LedJob]) -> list[object]:
         effects: list[object] = []
+        every_ns = max(TELL_EVERY_NS, min(TELL_AT_LEAST_EVERY_NS, len(self._listeners) * SECOND // VIEWS_PER_SECOND))
         for key, listener in list(self._listeners.items()):
             if now < listener.tell_at:
                 continue
-            listener.tell_at = now + TELL_EVERY_NS
+            listener.tell_at = now + every_ns
             job = led.get(listener.job)
             if now >= listener.until or job is None:
                 del self._listeners[key]
@@ -200,6 +211,7 @@ class Audience:
             sequence=listener.sequence,
             windows_after=listener.windows_after,
             steps=self._steps(now, listener, led.job) if listener.steps else None,
+            by_step=listener.steps,
             logs=led.lines.all() if listener.sequence == 1 else led.lines.recent(now),
         )
         sender, number = key

@@ -4,7 +4,7 @@ A shard records windows and keeps them until they were acknowledged; the timelin
 time is kept window by window, older time in spans of 10 s, older still in spans of a minute.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -120,7 +120,8 @@ class Timeline:
         self._levels: tuple[dict[int, Window], ...] = tuple({} for _ in SPANS)
         self._oldest = [0 for _ in SPANS]
         """The first span each level holds. It starts a span of the next level: no time is told in two widths."""
-        self._newest = 0
+        self._newest = -1
+        self._recent: list[Window] = []
 
     def add(self, window: Window) -> None:
         if window.index > self._newest:
@@ -154,10 +155,29 @@ class Timeline:
                 into.add(old)
                 into.vus = max(into.vus, old.vus)
 
+    def lay_over(self, recent: Sequence[Window]) -> None:
+        """Show these as well, until others take their place: what is known so far of windows that will be added later."""
+        self._recent = list(recent)
+
+    @property
+    def recent(self) -> list[Window]:
+        """Those laid over that were not added since; oldest first."""
+        return [window for window in self._recent if window.index > self._newest]
+
+    def after(self, index: int) -> list[Window]:
+        """What was added of windows after this one, oldest first. Spans have the index of their first window."""
+        found: list[Window] = []
+        for (width, _), spans, oldest in reversed(list(zip(SPANS, self._levels, self._oldest, strict=True))):
+            for span in range(max(index // width + 1, oldest), self._newest // width + 1):
+                if span in spans:
+                    found.append(msgspec.structs.replace(spans[span], index=span * width))
+        return found
+
     def spans(self) -> list[Span]:
         """Oldest first."""
-        return [
+        added = [
             Span(window.index * width * WINDOW_NS, width * WINDOW_NS, window)
             for (width, _), spans in reversed(list(zip(SPANS, self._levels, strict=True)))
             for window in sorted(spans.values(), key=lambda window: window.index)
         ]
+        return added + [Span(window.index * WINDOW_NS, WINDOW_NS, window) for window in self.recent]

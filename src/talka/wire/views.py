@@ -110,6 +110,9 @@ class WorkflowUpdate(msgspec.Struct, frozen=True):
     began."""
     failure: str | None = None
     notes: list[str] = []
+    windows: list[Window] = []
+    """As those of the job, with what each step did. Empty unless steps were asked for."""
+    recent: list[Window] = []
 
 
 class LostPart(msgspec.Struct, frozen=True):
@@ -136,7 +139,10 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class JobUpdate(msgspec.Struct, frozen=True):
-    """How a job stands now. Counts are cumulative, so the latest update replaces those before it, but for windows."""
+    """How a job stands now. Counts are cumulative, so the latest update replaces those before it, but for windows.
+
+    A window is first among the recent ones, as long as workers may still add to it, and then once among `windows`.
+    """
 
     job: JobFacts
     sequence: int = 0
@@ -153,6 +159,26 @@ class JobUpdate(msgspec.Struct, frozen=True):
     """The job has ended and its result can be had: no update follows."""
     logs: list[LogLine] = []
     """What the test printed of late; a line may be in several updates. The first update has all that are kept."""
+    recent: list[Window] = []
+    """Of the last second, all that is known so far: they replace those of the update before. An update that leaves them
+    out, as one without room for them, replaces nothing."""
+
+
+def without_windows_up_to(index: int, update: JobUpdate) -> JobUpdate:
+    """For somebody who has seen those before."""
+    workflows = [
+        msgspec.structs.replace(
+            workflow, windows=_later(index, workflow.windows), recent=_later(index, workflow.recent)
+        )
+        for workflow in update.workflows
+    ]
+    return msgspec.structs.replace(
+        update, workflows=workflows, windows=_later(index, update.windows), recent=_later(index, update.recent)
+    )
+
+
+def _later(index: int, windows: list[Window]) -> list[Window]:
+    return [window for window in windows if window.index > index]
 
 
 def instant_text(realtime_ms: int) -> str:
