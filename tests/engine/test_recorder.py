@@ -18,7 +18,6 @@ from talka.engine.recorder import (
     BadMetric,
     Recorder,
     described,
-    has_time,
     kind_of,
 )
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, SAMPLES_KEPT, Sample
@@ -61,7 +60,11 @@ def response(done_ns: int, *, status: int = 200, url: str = "http://localhost:1/
 
 
 def step_ended(of: Recorder, now: int, failure: Sample | None = None, *, has_time: bool = True) -> None:
-    of.ended("buy", of.tally.steps["buy"], now, now - 3 * MILLISECOND, failure, has_time=has_time)
+    buy, intended_ns = of.tally.steps["buy"], now - 3 * MILLISECOND
+    if failure is None:
+        of.ended_well(of.times_of("buy", buy), now, intended_ns)
+    else:
+        of.ended_badly("buy", buy, now, intended_ns, failure, has_time=has_time)
 
 
 def windows(of: Recorder) -> dict[int, Window]:
@@ -81,6 +84,7 @@ def test_a_call_is_counted_with_both_of_its_times_and_its_status_under_its_name(
     rows = of.rows_of("buy")
     assert rows.answered(None, response(ORIGIN_NS + 10 * MILLISECOND)) is None
     assert rows.answered("page", response(ORIGIN_NS + 10 * MILLISECOND, status=201)) is None
+    of.settle()
     own, page = of.tally.calls["buy"]["buy"], of.tally.calls["buy"]["page"]
     assert (own.ok, own.failed, own.status_codes, page.ok, page.status_codes) == (1, 0, {200: 1}, 1, {201: 1})
     assert (own.response_time.total, own.service_time.total) == (3_000, 1_000)
@@ -352,19 +356,19 @@ def test_a_timeout_is_part_of_the_response_times_of_its_calls_and_a_refusal_is_n
     rows = of.rows_of("buy")
     rows.failed(None, ExchangeFailed("timeout", "no answer"), monotonic_ns() - 30 * MILLISECOND)
     rows.failed(None, ExchangeFailed("refused", "nobody listens"), monotonic_ns() - 30 * MILLISECOND)
+    of.settle()
     row = of.tally.calls["buy"]["buy"]
     assert (row.failed, row.errors, row.response_time.count) == (2, {"timeout": 1, "refused": 1}, 1)
     assert row.response_time.max >= 30 * MILLISECOND // MICROSECOND
 
 
-def test_the_time_of_a_run_counts_if_somebody_waited_or_nothing_went_wrong() -> None:
-    rows, failure = recorder().rows_of("buy"), Sample(0, "exception", "KeyError")
-    without_calls, refused, answered = (NodeRun(1, rows) for _ in range(3))
+def test_somebody_waited_if_a_call_was_answered_or_timed_out() -> None:
+    rows = recorder().rows_of("buy")
+    without_calls, refused, answered, timed_out = (NodeRun(1, rows) for _ in range(4))
     refused.failed(None, ExchangeFailed("refused", "nobody listens"), 1)
     answered.answered(None, response(ORIGIN_NS))
-    assert (has_time(without_calls, None), has_time(without_calls, failure)) == (True, False)
-    assert not has_time(refused, refused.failure)
-    assert has_time(answered, failure)
+    timed_out.failed(None, ExchangeFailed("timeout", "no answer"), 1)
+    assert [run.has_waited for run in (without_calls, refused, answered, timed_out)] == [False, False, True, True]
 
 
 def test_the_first_failed_call_is_the_failure_of_its_step() -> None:

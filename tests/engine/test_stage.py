@@ -124,6 +124,7 @@ async def test_users_share_the_rows_of_a_feed(tmp_path, monkeypatch: pytest.Monk
     await stage.close()
     assert finished == [True, True]
     assert said == ["the feed users (users.csv) was used up: it has 2 rows"]
+    stage.recorder.settle()
     assert stage.recorder.tally.steps["buy"].count == 2, "wanting a row that is not there is no failure of the step"
 
 

@@ -40,10 +40,6 @@ class NodeRun:
         """A call was answered or timed out: somebody waited for the target."""
         self._rows = rows
 
-    @property
-    def has_called(self) -> bool:
-        return self.intended_ns == 0
-
     def answered(self, name: str | None, response: Response) -> None:
         self.has_waited = True
         failure = self._rows.answered(name, response)

@@ -227,7 +227,7 @@ class DrivenExecutor(Executor):
     def row(self, number: int, name: str | None) -> int:
         """The row of calls under a name that the driver does not know; below 0 for a name that has none of its own."""
         node, rows = self._nodes[number], self._rows[number]
-        tally = node.rows.row(name)
+        tally = node.rows.row(name).tally
         place = next((place for place, known in enumerate(rows) if known is tally), len(rows))
         if place == len(rows):
             rows.append(tally)

@@ -153,6 +153,7 @@ class Executor:
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=LEFT_BEHIND_S)
         self._recorder.tally.interrupted_iterations += self._iterating  # those that did not heed their cancellation
+        self._recorder.settle()
         self._recorder.vus = 0
         for user in self._users:
             user.close()
@@ -220,12 +221,21 @@ class Executor:
             self._start(self._loop(user))
 
     async def _loop(self, user: VirtualUser) -> None:
-        iterations = self._iterations
+        tally, iterations = self._recorder.tally, self._iterations
         while user.position < self._wanted and not iterations.is_stopping and self._take(user):
             pulse = self._pulse()
             now = monotonic_ns()
             self._recorder.iteration(now)
-            await self._iterate(user, now)
+            self._iterating += 1
+            try:
+                if await iterations.run(user, now):
+                    tally.iterations += 1
+            except asyncio.CancelledError:
+                tally.interrupted_iterations += 1
+                raise
+            finally:
+                tally.busy_ns += monotonic_ns() - now
+                self._iterating -= 1
             if self._think is not None:
                 await self._pause(self._think())
             elif self._pulse() == pulse:
@@ -233,20 +243,6 @@ class Executor:
         if not iterations.has_fresh_users:
             await iterations.leave(user)
         user.is_running = False
-
-    async def _iterate(self, user: VirtualUser, intended_ns: int) -> None:
-        tally = self._recorder.tally
-        self._iterating += 1
-        began_ns = monotonic_ns()
-        try:
-            if await self._iterations.run(user, intended_ns):
-                tally.iterations += 1
-        except asyncio.CancelledError:
-            tally.interrupted_iterations += 1
-            raise
-        finally:
-            tally.busy_ns += monotonic_ns() - began_ns
-            self._iterating -= 1
 
     async def _pause(self, length_ns: int) -> None:
         """As long as that, or until the end."""
@@ -334,7 +330,16 @@ class Executor:
             now = monotonic_ns()
             tally.generator.start_lag.record((now - could_start_ns) // MICROSECOND)
             recorder.iteration(now)
-            await self._iterate(user, intended_ns)
+            self._iterating += 1
+            try:
+                if await self._iterations.run(user, intended_ns):
+                    tally.iterations += 1
+            except asyncio.CancelledError:
+                tally.interrupted_iterations += 1
+                raise
+            finally:
+                tally.busy_ns += monotonic_ns() - now
+                self._iterating -= 1
             waiting = self._timer is None and self._due_ns is not None and not self._stopped.is_set()
             if not waiting or self._due_ns is None or self._due_ns > monotonic_ns() - self._origin_ns:
                 break

@@ -1,12 +1,14 @@
 """Writes down what the steps of one shard did. Everything on the hot path of measuring is here."""
 
+from collections import Counter
 from types import TracebackType
 from typing import Final, Protocol
 
 from talka.clock import MICROSECOND, monotonic_ns
-from talka.engine.calls import ExchangeFailed, NodeRun
+from talka.engine.calls import ExchangeFailed
 from talka.engine.direct import is_users_own
 from talka.errors import Invalid
+from talka.stats.histogram import Histogram
 from talka.stats.tally import (
     CALL_NAMES_KEPT,
     OTHER_CALLS,
@@ -51,7 +53,8 @@ class Source(Protocol):
 class Recorder:
     """Counts for one shard. `start` gives it the instant from which windows and samples are counted.
 
-    With `sources`, the tallies are complete after `settle`.
+    Times are sorted into histograms in heaps, as most of a heap are equal: the tallies are complete after `settle`, which
+    also brings in what `sources` have counted.
     """
 
     def __init__(self, spec: WorkflowSpec) -> None:
@@ -66,6 +69,10 @@ class Recorder:
         """What a reader of the result should know."""
         self._names_left = CALL_NAMES_KEPT
         self.sources: list[Source] = []
+        self._times: dict[str, tuple[StepTally, list[int]]] = {}
+        """Of steps that ended well in the present window."""
+        self.heaps: list[tuple[Histogram, list[int]]] = []
+        """Other times, each with the histogram it is for."""
         self.log = WindowLog()
         self.vus = 0
         self._origin_ns = 0
@@ -93,23 +100,28 @@ class Recorder:
         """Where the calls of a method are counted."""
         return Rows(self, node)
 
-    def ended(
-        self, name: str, tally: StepTally, now: int, intended_ns: int, failure: Sample | None, *, has_time: bool
-    ) -> None:
-        """A measured method ended, well or not."""
+    def times_of(self, name: str, tally: StepTally) -> list[int]:
+        """Where the microseconds of runs that went well go: see `ended_well`."""
+        _, times = self._times.setdefault(name, (tally, []))
+        return times
+
+    def ended_well(self, times: list[int], now: int, intended_ns: int) -> None:
+        """A measured method ended. What follows from its time, also that it went well, is counted by heaps."""
         if now >= self.window_ends_ns:
             self.roll(now)
-        steps = self._window.steps
-        step = steps.get(name)
-        if step is None:
-            step = steps[name] = StepWindow()
+        times.append((now - intended_ns) // MICROSECOND)
+
+    def ended_badly(
+        self, name: str, tally: StepTally, now: int, intended_ns: int, failure: Sample, *, has_time: bool
+    ) -> None:
+        """A measured method failed."""
+        if now >= self.window_ends_ns:
+            self.roll(now)
+        step = self._window.steps.setdefault(name, StepWindow())
         step.count += 1
-        if failure is None:
-            tally.ok += 1
-        else:
-            tally.fail(failure)
-            step.failed += 1
-            step.errors[failure.kind] = step.errors.get(failure.kind, 0) + 1
+        step.failed += 1
+        step.errors[failure.kind] = step.errors.get(failure.kind, 0) + 1
+        tally.fail(failure)
         if has_time:
             response_us = (now - intended_ns) // MICROSECOND
             tally.response_time.record(response_us)
@@ -194,12 +206,31 @@ class Recorder:
         self.settle()
 
     def settle(self) -> None:
-        """Bring in what the sources have counted."""
+        """Bring in what the sources have counted, and sort in what was timed."""
+        self._sort_in()
         for source in self.sources:
             source.pour(self._window)
 
+    def _sort_in(self) -> None:
+        steps = self._window.steps
+        for name, (tally, times) in self._times.items():
+            if times:
+                step = steps.setdefault(name, StepWindow())
+                step.count += len(times)
+                tally.ok += len(times)
+                for value, count in Counter(times).items():
+                    tally.response_time.record(value, count)
+                    step.response_time.record(value, count)
+                times.clear()
+        for histogram, times in self.heaps:
+            if times:
+                for value, count in Counter(times).items():
+                    histogram.record(value, count)
+                times.clear()
+
     def _close_window(self) -> None:
         window, exchanges = self._window, self.exchanges
+        self._sort_in()
         for source in self.sources:
             source.close_window(window)
         for step in window.steps.values():
@@ -221,37 +252,58 @@ class Recorder:
             source.open_window(self.window_ends_ns)
 
 
+class Row:
+    """Calls of one name, with their times that are not sorted in yet."""
+
+    __slots__ = ("tally", "response_us", "service_us")
+
+    def __init__(self, tally: StepTally, heaps: list[tuple[Histogram, list[int]]]) -> None:
+        self.tally = tally
+        self.response_us: list[int] = []
+        self.service_us: list[int] = []
+        heaps += ((tally.response_time, self.response_us), (tally.service_time, self.service_us))
+
+
 class Rows:
     """The calls of one method, by name."""
 
-    __slots__ = ("_recorder", "_node", "_rows")
+    __slots__ = ("_recorder", "_node", "_rows", "_by_tally")
 
     def __init__(self, recorder: Recorder, node: str) -> None:
         self._recorder = recorder
         self._node = node
-        self._rows: dict[str | None, StepTally] = {}
+        self._rows: dict[str | None, Row] = {}
         """By the names that were kept, so there are no more of them."""
+        self._by_tally: dict[str, Row] = {}
+        """By the names under which calls are counted: many names may be one row."""
 
-    def row(self, name: str | None) -> StepTally:
+    def row(self, name: str | None) -> Row:
         row = self._rows.get(name)
         if row is None:
-            kept, row = self._recorder.new_row(self._node, self._node if name is None else name)
+            kept, tally = self._recorder.new_row(self._node, self._node if name is None else name)
+            row = self._by_tally.get(kept)
+            if row is None:
+                row = self._by_tally[kept] = Row(tally, self._recorder.heaps)
             if name is None or kept == name:  # names that are folded or cut short could be any number
                 self._rows[name] = row
         return row
 
     def answered(self, name: str | None, response: Response) -> Sample | None:
         row = self._rows.get(name) or self.row(name)
-        done_ns = response.done_ns
-        row.response_time.record((done_ns - response.intended_ns) // MICROSECOND)
-        row.service_time.record((done_ns - response.sent_ns) // MICROSECOND)
+        tally, done_ns = row.tally, response.done_ns
+        row.response_us.append((done_ns - response.intended_ns) // MICROSECOND)
+        row.service_us.append((done_ns - response.sent_ns) // MICROSECOND)
         if isinstance(response, HTTPResponse):
-            row.saw_status(response.status)
+            status, codes = response.status, tally.status_codes
+            if status in codes:
+                codes[status] += 1
+            else:
+                tally.saw_status(status)
         if response.accepted:
-            row.ok += 1
+            tally.ok += 1
             return None
         failure = self._recorder.rejected(response)
-        row.fail(failure)
+        tally.fail(failure)
         return failure
 
     def failed(self, name: str | None, error: BaseException, intended_ns: int) -> Sample:
@@ -260,17 +312,12 @@ class Rows:
         failure = self._recorder.sample(error, now)
         if failure.kind == "timeout":
             # Somebody waited that long: leaving it out would make a dying server look fast.
-            row.response_time.record((now - intended_ns) // MICROSECOND)
-        row.fail(failure)
+            row.response_us.append((now - intended_ns) // MICROSECOND)
+        row.tally.fail(failure)
         return failure
 
     def cut(self, name: str | None) -> None:
-        self.row(name).interrupted += 1
-
-
-def has_time(run: NodeRun, failure: Sample | None) -> bool:
-    """Whether the time of a run counts: somebody waited for the target, or nothing went wrong. Docs: decision 27."""
-    return run.has_waited or failure is None
+        self.row(name).tally.interrupted += 1
 
 
 def number(value: object) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import NodeRun, current_call
-from talka.engine.recorder import Recorder, described, has_time, number
+from talka.engine.recorder import Recorder, described, number
 from talka.stats.tally import Sample, StepTally
 from talka.work.dsl import BoundStep, Skip, Workflow
 from talka.work.feeds import FeedUsedUp
@@ -15,10 +15,41 @@ from talka.work.specs import NodeSpec, WorkflowSpec
 HOOK_KINDS = ("on_start", "on_stop")
 
 
+class Iteration:
+    """How far one iteration has come."""
+
+    __slots__ = ("results", "passed", "is_over")
+
+    def __init__(self) -> None:
+        self.results: dict[str, Any] = {}
+        """What methods returned, by their names."""
+        self.passed: set[str] = set()
+        """Methods that were skipped: what takes their value is skipped too, what only comes after them runs."""
+        self.is_over = False
+        """A feed has no row left for it."""
+
+    def clear(self) -> None:
+        """For the next one: a user runs one at a time, and a new object each would cost as much as a step."""
+        self.results.clear()
+        if self.passed:
+            self.passed.clear()
+        self.is_over = False
+
+
 class VirtualUser:
     """One user: a workflow object of its own, with its own client. `position` is its place in the shard."""
 
-    __slots__ = ("position", "workflow", "steps", "iterations_left", "is_running", "has_begun", "is_used", "close")
+    __slots__ = (
+        "position",
+        "workflow",
+        "steps",
+        "iterations_left",
+        "is_running",
+        "has_begun",
+        "is_used",
+        "iteration",
+        "close",
+    )
 
     def __init__(self, position: int, workflow: Workflow, steps: dict[str, BoundStep[Any]], close: Callable[[], None]):
         self.position = position
@@ -31,6 +62,8 @@ class VirtualUser:
         """Its `@on_start` methods went well."""
         self.is_used = False
         """It has run an iteration."""
+        self.iteration = Iteration()
+        """The present one, or the last."""
         self.close = close
 
 
@@ -48,6 +81,7 @@ class Node:
         "measured",
         "expect",
         "tally",
+        "times",
         "rows",
     )
 
@@ -62,21 +96,8 @@ class Node:
         self.measured = spec.measured
         self.expect = spec.expect
         self.tally = tally
+        self.times = recorder.times_of(spec.name, tally) if spec.measured else []
         self.rows = recorder.rows_of(spec.name)
-
-
-class Iteration:
-    """How far one iteration has come."""
-
-    __slots__ = ("results", "passed", "is_over")
-
-    def __init__(self) -> None:
-        self.results: dict[str, Any] = {}
-        """What methods returned, by their names."""
-        self.passed: set[str] = set()
-        """Methods that were skipped: what takes their value is skipped too, what only comes after them runs."""
-        self.is_over = False
-        """A feed has no row left for it."""
 
 
 class Iterations:
@@ -112,7 +133,8 @@ class Iterations:
         if user.is_used and self.is_renewing:
             self.renew(user)
         user.is_used = True
-        iteration = Iteration()
+        iteration = user.iteration
+        iteration.clear()
         if self.starts and not user.has_begun:
             if not await self._run_hooks(self.starts, user, intended_ns, iteration):
                 return self._give_up(iteration)
@@ -210,11 +232,14 @@ class Iterations:
     def count(self, node: Node, run: NodeRun, result: Any, intended_ns: int) -> bool:
         """It returned. False when that means it was skipped: it called nothing and gave nothing."""
         if node.measured:
-            if result is None and not run.has_called and node.kind == "step":
+            if result is None and run.intended_ns and node.kind == "step":  # no call has taken it
                 self.count_skipped(node)
                 return False
-            self._ended(node, run, intended_ns, run.failure)
-            # A step with a failed call has failed, but what it returned is there for those that come after it.
+            if run.failure is None:
+                self._recorder.ended_well(node.times, monotonic_ns(), intended_ns)
+            else:
+                # It has failed with its call, but what it returned is there for those that come after it.
+                self._failed(node, run, intended_ns, run.failure)
             return True
         if node.kind == "metric" and result is not None:
             self._recorder.tally.metrics[node.name].add(number(result))
@@ -235,7 +260,7 @@ class Iterations:
         elif node.kind == "check":
             self.count_verdict(node, error)
         elif node.measured:
-            self._ended(node, run, intended_ns, run.failure or self._recorder.sample(error, monotonic_ns()))
+            self._failed(node, run, intended_ns, run.failure or self._recorder.sample(error, monotonic_ns()))
         else:
             self._recorder.error(node.tally, error, monotonic_ns())
 
@@ -248,10 +273,9 @@ class Iterations:
         else:
             self._recorder.tally.checks[node.name].passed += 1
 
-    def _ended(self, node: Node, run: NodeRun, intended_ns: int, failure: Sample | None) -> None:
-        self._recorder.ended(
-            node.name, node.tally, monotonic_ns(), intended_ns, failure, has_time=has_time(run, failure)
-        )
+    def _failed(self, node: Node, run: NodeRun, intended_ns: int, failure: Sample) -> None:
+        # Refused connections are quick, and would make a dead server look fast (decision 27).
+        self._recorder.ended_badly(node.name, node.tally, monotonic_ns(), intended_ns, failure, has_time=run.has_waited)
 
 
 def is_being_cancelled() -> bool:

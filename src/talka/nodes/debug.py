@@ -67,6 +67,7 @@ async def debug_workflow(
         stage.iterations.on_used_up = say
         await stage.iterations.run(user, monotonic_ns())
         await stage.tear_down(DEBUG_GRACE_NS)
+        recorder.settle()
         handed_on, failure = await stage.provided()
         if failure is not None:
             raise Invalid(failure)
