@@ -49,7 +49,7 @@ demo: ## run a real load test on the bundled server: live view, summary, HTML re
 	@mkdir -p build
 	@$(BIN)/talka demo --html build/demo.html
 
-test: $(READY) ## every test (under 15 minutes on 2 cores)
+test: $(READY) ## every test (about twenty minutes on 2 cores)
 	@# Most of these wait for other processes: five at a time on two cores, and whoever is done helps the others.
 	@$(BIN)/python -m pytest -q -m "not serial" -n 5 --dist worksteal tests $(PURE:%=--ignore=%) --ignore=tests/sim
 	@# These must have the processors when they want them, and mostly wait: what only computes takes what they leave.
