@@ -245,8 +245,7 @@ class DrivenExecutor(Executor):
 
     def answered(self, number: int, result: Any) -> None:
         """A metric's number."""
-        node = self._nodes[number]
-        self._iterations.count(node, NodeRun(0, node.rows), result, 0)
+        self._iterations.count_value(self._nodes[number], result)
 
     def judged(self, number: int, verdict: Any) -> None:
         self._iterations.count_verdict(self._nodes[number], verdict)

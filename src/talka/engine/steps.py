@@ -241,10 +241,14 @@ class Iterations:
                 # It has failed with its call, but what it returned is there for those that come after it.
                 self._failed(node, run, intended_ns, run.failure)
             return True
+        self.count_value(node, result)
+        return True
+
+    def count_value(self, node: Node, result: Any) -> None:
+        """What is not measured returned."""
         if node.kind == "metric" and result is not None:
             self._recorder.tally.metrics[node.name].add(number(result))
         node.tally.ok += 1
-        return True
 
     def count_skipped(self, node: Node) -> None:
         if node.kind != "check":
