@@ -12,8 +12,6 @@ from talka.work.dsl import BoundStep, Skip, Workflow
 from talka.work.feeds import FeedUsedUp
 from talka.work.specs import NodeSpec, WorkflowSpec
 
-HOOK_KINDS = ("on_start", "on_stop")
-
 
 class Iteration:
     """How far one iteration has come."""
