@@ -71,7 +71,8 @@ test-all: test ## every test, then every test again against the built wheel
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
 	@$(PYTHON) -m venv build/wheel/venv
 	@build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel/*.whl)[dev]"
-	@build/wheel/venv/bin/python -m pytest -q tests
+	@$(MAKE) --no-print-directory test BIN=build/wheel/venv/bin
+	@build/wheel/venv/bin/python -m pytest -q -m long tests
 
 check: $(READY) ## format, lint, types, and the map of the package
 	@$(BIN)/ruff format --check .
