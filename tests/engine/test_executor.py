@@ -74,8 +74,9 @@ def now() -> int:
 
 @pytest.fixture(autouse=True)
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("executor", "steps", "clients.custom"):
+    for module in ("alarm", "executor", "steps", "clients.custom"):
         monkeypatch.setattr(f"talka.engine.{module}.monotonic_ns", now)
+    monkeypatch.setattr("talka.engine.alarm._LIBC", None)  # the kernel knows nothing of virtual time
 
 
 def virtually(work: Coroutine[Any, Any, None], new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualLoop) -> None:

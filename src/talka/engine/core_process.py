@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from talka.clock import MICROSECOND, SECOND, monotonic_ns
+from talka.engine.alarm import Alarm
 from talka.engine.beginnings import die_with_parent, new_event_loop, wake_in_time
 from talka.engine.core import Core, OwnerGone
 from talka.engine.loader import load
@@ -29,7 +30,7 @@ from talka.work.specs import WorkflowSpec
 COLLECT_AFTER: Final = (100_000, 50, 100)
 """What thousands of users hold is looked at again by each collection: as often as by default, that takes more than half
 of the time at ten thousand users."""
-LAG_PROBE_S: Final = 0.05
+LAG_PROBE_NS: Final = SECOND // 20
 READ_BYTES: Final = 65_536
 
 
@@ -100,11 +101,18 @@ class Switchboard:
         return self._cores[number][0]
 
     async def _probe_lag(self) -> None:
-        while True:
-            due_ns = monotonic_ns() + round(LAG_PROBE_S * SECOND)
-            await asyncio.sleep(LAG_PROBE_S)
-            for lag in self._lags:
-                lag.record((monotonic_ns() - due_ns) // MICROSECOND)
+        rung = asyncio.Event()
+        alarm = Alarm(rung.set)
+        try:
+            while True:
+                due_ns = monotonic_ns() + LAG_PROBE_NS
+                rung.clear()
+                alarm.set(due_ns)
+                await rung.wait()
+                for lag in self._lags:
+                    lag.record((monotonic_ns() - due_ns) // MICROSECOND)
+        finally:
+            alarm.close()
 
     # What shards share.
 

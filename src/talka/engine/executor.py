@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from talka.clock import MICROSECOND, SECOND, monotonic_ns, sleep_until
+from talka.engine.alarm import Alarm
 from talka.engine.recorder import Recorder, described
 from talka.engine.steps import Iterations, VirtualUser
 from talka.work.load import Shard
@@ -65,7 +66,7 @@ class Executor:
         self._idle: list[VirtualUser] = []
         self._arrivals = shard.arrivals(0)
         self._due_ns: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm: Alarm | None = None
         self._end_timer: asyncio.TimerHandle | None = None
         iterations.on_used_up = self._used_up
         iterations.renew = self._renewed
@@ -96,6 +97,8 @@ class Executor:
         finally:
             if self._end_timer is not None:
                 self._end_timer.cancel()
+            if self._alarm is not None:
+                self._alarm.close()
             await self._finish()
         if self._broken is not None:
             raise self._broken
@@ -124,8 +127,6 @@ class Executor:
             self._end_timer = loop.call_at(loop.time() + left_ns / SECOND, self._end_at, instant_ns)
             return
         if self._shard.plan.model == "open":
-            if self._timer is not None:
-                self._timer.cancel()
             self._pump()
         loop.call_soon(self.stop)  # after the first steps of those that were due until now
 
@@ -273,8 +274,6 @@ class Executor:
 
     async def _run_open(self) -> None:
         await self._stopped.wait()
-        if self._timer is not None:
-            self._timer.cancel()
         due_ns = self._next_due_ns()
         if due_ns is not None:
             # Due by now, and nobody was free to start them.
@@ -285,6 +284,7 @@ class Executor:
     def _open(self, from_ns: int) -> None:
         self._arrivals = self._shard.arrivals(from_ns)
         self._due_ns = next(self._arrivals, None)
+        self._alarm = Alarm(self._pump)
         self._pump()
 
     def _next_due_ns(self) -> int | None:
@@ -292,7 +292,9 @@ class Executor:
 
     def _pump(self) -> None:
         """Start every arrival that is due, as far as users are free; come back for the next."""
-        self._timer = None
+        assert self._alarm is not None
+        if self._alarm.is_set:
+            self._alarm.clear()
         elapsed_ns = monotonic_ns() - self._origin_ns
         while self._due_ns is not None and self._due_ns <= elapsed_ns and not self._stopped.is_set():
             user = self._free_user()
@@ -303,9 +305,13 @@ class Executor:
                 self._recorder.tally.dropped += 1
             else:
                 return  # the next user that becomes free takes it
-        if self._due_ns is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(loop.time() + (self._due_ns - elapsed_ns) / SECOND, self._pump)
+        if self._due_ns is not None and not self._stopped.is_set():
+            self._alarm.set(self._origin_ns + self._due_ns)
+
+    def _lets_arrivals_wait(self) -> bool:
+        """For a user to become free: who does takes the next one, or sees to it that it is started when it is due."""
+        is_set = self._alarm is not None and self._alarm.is_set
+        return not is_set and self._due_ns is not None and not self._stopped.is_set()
 
     def _next_arrival(self) -> int:
         assert self._due_ns is not None
@@ -340,8 +346,11 @@ class Executor:
             finally:
                 tally.busy_ns += monotonic_ns() - now
                 self._iterating -= 1
-            waiting = self._timer is None and self._due_ns is not None and not self._stopped.is_set()
-            if not waiting or self._due_ns is None or self._due_ns > monotonic_ns() - self._origin_ns:
+            if (
+                not self._lets_arrivals_wait()
+                or self._due_ns is None
+                or self._due_ns > monotonic_ns() - self._origin_ns
+            ):
                 break
             intended_ns = self._next_arrival()
             # Waiting for a user to become free is the target's doing; what comes on top of it is ours.
@@ -349,5 +358,5 @@ class Executor:
             await asyncio.sleep(0)
         recorder.vus -= 1
         self._idle.append(user)
-        if self._timer is None and self._due_ns is not None and not self._stopped.is_set():
+        if self._lets_arrivals_wait():
             self._pump()

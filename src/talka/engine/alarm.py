@@ -1,0 +1,106 @@
+"""A timer that is good to some ten microseconds. Those of event loops count milliseconds: an arrival that waits for one
+starts up to a millisecond late on an idle machine, and the generator would be told to be disturbed.
+
+By a timer of the kernel (timerfd) where there is one, else by the loop's own. Python has the former from 3.13 on only.
+"""
+
+import asyncio
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from talka.clock import SECOND, monotonic_ns
+
+CLOCK_MONOTONIC: Final = 1
+TFD_TIMER_ABSTIME: Final = 1
+EXPIRATIONS: Final = 8
+"""What a timer of the kernel answers is a number of so many bytes."""
+
+
+class _Setting(ctypes.Structure):
+    """`struct itimerspec`: how long between rings, of which there is one, and when."""
+
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns")]
+
+
+def _libc() -> Any:
+    """With calls for timers of the kernel; None where it has none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "timerfd_create"):
+        return None
+    libc.timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Setting), ctypes.c_void_p]
+    return libc
+
+
+_LIBC: Final = _libc()
+
+
+class Alarm:
+    """Rings once, at an instant of the monotonic clock or right after it; never before."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._loop = asyncio.get_running_loop()
+        self.is_set = False
+        self._at_ns = 0
+        self._handle: asyncio.TimerHandle | None = None
+        self._setting = _Setting()
+        self._libc = _LIBC
+        self._fd = -1
+        if self._libc is not None:
+            self._fd = self._libc.timerfd_create(
+                CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC
+            )  # -1: no descriptor left
+        if self._fd >= 0:
+            self._loop.add_reader(self._fd, self._rung)
+
+    def set(self, instant_ns: int) -> None:
+        """In place of what it was set to."""
+        self.is_set = True
+        self._at_ns = max(1, instant_ns)
+        self._arm()
+
+    def clear(self) -> None:
+        self.is_set = False
+        if self._fd >= 0:
+            self._tell_kernel(0)
+        elif self._handle is not None:
+            self._handle.cancel()
+
+    def close(self) -> None:
+        self.clear()
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _arm(self) -> None:
+        if self._fd >= 0:
+            self._tell_kernel(self._at_ns)
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        left_ns = self._at_ns - monotonic_ns()
+        self._handle = self._loop.call_at(self._loop.time() + left_ns / SECOND, self._rung)
+
+    def _tell_kernel(self, at_ns: int) -> None:
+        """Nothing is left of an earlier setting, nor of a ring that nobody heard yet. 0: it is not to ring."""
+        self._setting.at_s, self._setting.at_ns = divmod(at_ns, SECOND)
+        self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, self._setting, None)
+
+    def _rung(self) -> None:
+        if self._fd >= 0:
+            with suppress(BlockingIOError):
+                os.read(self._fd, EXPIRATIONS)
+        if not self.is_set:
+            return
+        if monotonic_ns() < self._at_ns:
+            self._arm()  # some loops round their timers down
+            return
+        self.is_set = False
+        self._ring()
