@@ -481,21 +481,30 @@ def warnings_of(job: LoadJob, specs: Sequence[Outlined], generator: Generator) -
         steps = run.tally().steps.values()
         if any(step.skipped for step in steps) and not any(step.count for step in steps):
             found.append(f"every step of {name} was skipped, every time: it says nothing about the target")
+    if (text := lateness_text(generator)) is not None:
+        found.append(text)
+    return found
+
+
+def lateness_text(generator: Generator) -> str | None:
+    """Why these numbers may not be the target's alone. Cores are judged one by one, so the latest one's lag is told."""
+    lags = [core.start_lag_p99_ms for core in generator.cores if core.start_lag_p99_ms is not None]
+    late = ""
+    if lags:
+        late = f"starts were late by {max(lags):.1f} ms at p99" + (" on the latest core" if len(lags) > 1 else "")
     if generator.saturated:
-        late = generator.start_lag_ms
-        found.append(
+        return (
             f"the generator was the bottleneck: its busiest core used {generator.cpu:.0%} of a CPU"
-            + (f", starts were late by {late.p99:.1f} ms at p99" if late else "")
+            + (f", {late}" if late else "")
             + "; the target may be faster than these numbers"
         )
-    if generator.verdict == "disturbed" and generator.start_lag_ms is not None:
+    if generator.verdict == "disturbed":
         told = generator.machine.text if generator.machine is not None else ""
-        found.append(
-            f"starts were late by {generator.start_lag_ms.p99:.1f} ms at p99 while the generator was idle (its busiest"
-            f" core used {generator.cpu:.0%} of a CPU): the machine, or code of the test that blocks, held it up"
-            + (f" ({told})" if told else "")
+        return (
+            f"{late} while the generator was idle (its busiest core used {generator.cpu:.0%} of a CPU): the machine, or"
+            " code of the test that blocks, held it up" + (f" ({told})" if told else "")
         )
-    return found
+    return None
 
 
 def per_second(count: float, elapsed_s: float) -> float:
