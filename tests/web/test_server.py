@@ -33,7 +33,7 @@ def test_without_tokens_it_listens_on_loopback_only() -> None:
 def test_an_address_that_is_taken_or_not_there_is_said_in_words() -> None:
     with listen("127.0.0.1", 0, has_tokens=False) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; end what"):
             listen("127.0.0.1", port, has_tokens=False)
     with pytest.raises(CannotListen, match="cannot listen on no.such.host.invalid"):
         listen("no.such.host.invalid", 0, has_tokens=False)

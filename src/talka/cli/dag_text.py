@@ -136,9 +136,11 @@ def took_s(started_at: str, ended_at: str) -> float | None:
 
 def took_text(started_at: str, ended_at: str) -> str:
     seconds = took_s(started_at, ended_at)
-    if seconds is None:
+    if seconds is None or seconds < 0:  # of clocks that were set between nothing can be told
         return ""
-    return seconds_text(seconds) if seconds >= 1 else time_text(max(seconds, 0.0) * 1000)
+    if seconds == 0:
+        return "< 1 ms"  # instants are kept in milliseconds
+    return seconds_text(seconds) if seconds >= 1 else time_text(seconds * 1000)
 
 
 def one_line(text: str, room: int = NOTE_COLUMNS) -> str:

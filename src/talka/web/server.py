@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 import ssl
@@ -65,7 +66,8 @@ def listen(host: str = "127.0.0.1", port: int = API_PORT, *, has_tokens: bool) -
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise CannotListen(f"the API cannot listen on {host}:{port}: {error.strerror}") from None
+        advice = "; end what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
+        raise CannotListen(f"the API cannot listen on {host}:{port}: {error.strerror}{advice}") from None
     return listener
 
 
