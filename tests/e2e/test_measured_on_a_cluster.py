@@ -49,6 +49,7 @@ def test_journeys_under_way_when_the_plan_ends_are_finished_and_counted(cluster,
     totals = document["totals"]
     assert (totals["iterations"], totals["interrupted_iterations"], totals["requests"]) == (30, 0, 90)
     assert totals["dropped_iterations"] == 0
+    assert document["generator"]["machine"]["cpus"] > 0, "what a worker's machine tells comes with its counts"
 
 
 def test_journeys_that_do_not_end_within_the_grace_are_counted_as_interrupted(cluster, job_server) -> None:

@@ -14,7 +14,7 @@ from talka.control.load_job import LoadJob
 from talka.control.planning_load import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
 from talka.report.document import SCHEMA, BadResult, ResultDocument, failures_of, read
-from talka.report.generator import Machine
+from talka.stats.machine import Machine
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Window
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
@@ -687,12 +687,14 @@ def test_the_engines_of_all_cores_are_named_and_their_drivers(told: str, engine:
 def test_the_generator_is_judged_by_its_lag_and_by_how_busy_it_was(
     cpu_ns: int, lag_us: int, loop_lag_us: int, verdict: str
 ) -> None:
-    health = GeneratorTally(cpu_ns=cpu_ns, wall_ns=10 * SECOND, max_rss_bytes=5)
+    machine = Machine(2, 0.021, 0.31, 5.25)
+    health = GeneratorTally(cpu_ns=cpu_ns, wall_ns=10 * SECOND, max_rss_bytes=5, machine=machine)
     health.start_lag.record(lag_us)
     health.loop_lag.record(loop_lag_us)
     drive = Drive(workflow()).arm().at(10).report(counted(step_tally([10]), generator=health))
-    document = drive.document(machine=Machine(2, 0.021, 0.31, 5.25))
+    document = drive.document()
     generator = document.generator
+    assert generator.machine == machine
     assert (generator.engine, generator.version, generator.cpu) == ("python", "1.2.3", cpu_ns / 1e10)
     assert (generator.verdict, generator.saturated) == (verdict, verdict == "saturated")
     assert generator.start_lag_ms is not None
@@ -719,6 +721,17 @@ def test_the_lag_that_is_told_is_that_of_the_core_it_was_judged_by() -> None:
     assert [
         text for text in document.warnings if text.startswith("starts were late by 5.0 ms at p99 on the latest core")
     ]
+
+
+def test_of_several_machines_that_of_the_latest_core_is_quoted() -> None:
+    drive = Drive(workflow(), cores=3).arm().at(10)
+    for shard, (lag_us, machine) in enumerate([(200, Machine(4, 0.5)), (9_000, Machine(2, 0.25)), (10_000, None)]):
+        health = GeneratorTally(cpu_ns=1, wall_ns=10 * SECOND, machine=machine)
+        health.start_lag.record(lag_us)
+        drive.report(counted(step_tally([10]), generator=health), shard=shard)
+    document = drive.document()
+    assert document.generator.machine == Machine(2, 0.25), "of the third nothing is known"
+    assert [text for text in document.warnings if text.endswith("held it up (steal 25.0%)")]
 
 
 def test_what_the_machine_does_not_tell_is_not_quoted() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from talka.report.generator import Machine, late_from_us, median_of, verdict_of, worst
+from talka.report.generator import late_from_us, median_of, verdict_of, worst
 from talka.stats.tally import GeneratorTally, StepTally
 
 SECOND = 1_000_000_000
@@ -59,9 +59,3 @@ def test_the_worst_of_all_cores_counts() -> None:
     assert worst([]) == worst(["on time"]) == "on time"
     assert worst(["on time", "disturbed"]) == "disturbed"
     assert worst(["disturbed", "saturated", "on time"]) == "saturated"
-
-
-def test_only_what_is_known_of_the_machine_is_quoted() -> None:
-    assert Machine(2).text == ""
-    assert Machine(2, load=3.25).text == "run queue 3.2 on 2 CPUs"
-    assert Machine(2, 0.5, 1.0).text == "steal 50.0%, something waited for a CPU in 100% of the time"

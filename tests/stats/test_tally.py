@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.stats.histogram import Histogram
+from talka.stats.machine import Machine
 from talka.stats.tally import (
     CALL_NAMES_KEPT,
     ERROR_KINDS,
@@ -96,7 +97,13 @@ TALLIES = st.builds(
     ),
     metrics=st.dictionaries(st.sampled_from(METRIC_KINDS), st.lists(EIGHTHS, max_size=3)).map(metrics_of),
     generator=st.builds(
-        GeneratorTally, start_lag=HISTOGRAMS, loop_lag=HISTOGRAMS, cpu_ns=SMALL, wall_ns=SMALL, max_rss_bytes=SMALL
+        GeneratorTally,
+        start_lag=HISTOGRAMS,
+        loop_lag=HISTOGRAMS,
+        cpu_ns=SMALL,
+        wall_ns=SMALL,
+        max_rss_bytes=SMALL,
+        machine=st.none() | st.builds(Machine, SMALL, st.none() | EIGHTHS, st.none() | EIGHTHS, st.none() | EIGHTHS),
     ),
     interrupted_iterations=SMALL,
     busy_ns=SMALL,
@@ -345,6 +352,14 @@ def test_merged_extremes_are_those_of_the_side_that_has_any() -> None:
 def test_merging_metrics_takes_the_kind_of_the_one_that_was_there() -> None:
     whole = merged([Tally(), Tally(metrics=metrics_of({"distribution": [1.0]}))])
     assert whole.metrics["a distribution"].kind == "distribution"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_machines_the_one_with_the_most_going_on_is_kept(order: int) -> None:
+    machines = [None, Machine(4, 0.0, 0.5), Machine(2, 0.2, 0.1)][::order]
+    assert merged([Tally(generator=GeneratorTally(machine=each)) for each in machines]).generator.machine == Machine(
+        2, 0.2, 0.1
+    )
 
 
 @given(st.permutations([0, 7, 7, 0]), st.permutations([0, 7, 9, 9]))

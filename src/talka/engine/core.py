@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from talka.clock import SECOND, cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.executor import Executor
+from talka.engine.machine import Reading, machine_between, reading
 from talka.engine.recorder import Recorder
 from talka.engine.stage import SetupFailed, Stage, prepare_stage
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
@@ -107,6 +108,7 @@ class Core:
         self._started_at_ns = 0
         self._reported_at_ns = 0
         self._cpu_before_ns = 0
+        self._machine_before: Reading | None = None
         self._has_dependents = False
         self._notes: list[str] = []
 
@@ -162,6 +164,7 @@ class Core:
         recorder.start(go.start_at_ns, go.job_origin_ns)
         self._started_at_ns = go.start_at_ns
         self._cpu_before_ns = cpu_ns()
+        self._machine_before = reading()
         reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns, arm.settings.silence_ns))
         self._line.watch(recorder.tally.generator.loop_lag)
         try:
@@ -245,6 +248,8 @@ class Core:
         tally.generator.wall_ns = max(1, (ended_at_ns or monotonic_ns()) - self._started_at_ns)
         tally.generator.process = os.getpid()
         tally.generator.max_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if final and self._machine_before is not None:
+            tally.generator.machine = machine_between(self._machine_before, reading())
         self._sequence += 1
         for name, step in (tally.steps | tally.actions).items():
             self._send_row(name, None, step, measured=name in tally.steps)

@@ -26,7 +26,6 @@ from talka.engine.prepare import prepare
 from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.ids import new_job_id
-from talka.nodes.machine import machine_between, reading
 from talka.report.building import Meta, build
 from talka.report.document import ResultDocument
 from talka.version import VERSION
@@ -129,7 +128,6 @@ class LocalJob:
     ) -> ResultDocument:
         raise_descriptor_limit(self.spec)
         started_at = utc_now()
-        before = reading()
         runner = LocalRunner(self.spec, on_progress, progress_every_ns)
         with signals_to(runner.interrupt) if handle_signals else contextlib.nullcontext():
             job = await runner.run()
@@ -142,7 +140,6 @@ class LocalJob:
                 started_at=started_at.isoformat(timespec="milliseconds"),
                 version=VERSION,
                 allow_partial=self.options.allow_partial,
-                machine=machine_between(before, reading()),
             ),
         )
 

@@ -25,10 +25,11 @@ from talka.report.document import (
     Totals,
     Workflow,
 )
-from talka.report.generator import Machine, cpu_of, late_from_us, median_of, verdict_of, worst
+from talka.report.generator import cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.report.over_time import step_rows, timeline_of
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
+from talka.stats.machine import Machine
 from talka.stats.tally import (
     OTHER_CALLS,
     CheckTally,
@@ -60,7 +61,6 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     allow_partial: bool = False
     warnings: tuple[str, ...] = ()
-    machine: Machine | None = None
 
 
 def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument:
@@ -68,7 +68,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
     tally = job.tally()
     verdicts = job.verdicts(job.ended_ns)
     outcome = outcome_of(job, tally, [verdict.passed for _, _, verdict in verdicts], meta.allow_partial)
-    generator = generator_of(job, tally, meta.version, meta.machine)
+    generator = generator_of(job, tally, meta.version)
     by_name = {spec.name: spec for spec in specs}
     tallies = {name: run.tally() for name, run in job.workflows.items()}
     folded = fold_rows(tallies)
@@ -382,7 +382,7 @@ def start_skew_ms(job: LoadJob) -> float:
     return round(max(skews), 3)
 
 
-def generator_of(job: LoadJob, tally: Tally, version: str, machine: Machine | None = None) -> Generator:
+def generator_of(job: LoadJob, tally: Tally, version: str) -> Generator:
     cores = [
         CoreHealth(
             workflow=name,
@@ -418,8 +418,21 @@ def generator_of(job: LoadJob, tally: Tally, version: str, machine: Machine | No
         cores=cores,
         driver=", ".join(sorted({driver for _, _, driver in engines if driver})),
         verdict=verdict,
-        machine=machine,
+        machine=machine_of(job),
     )
+
+
+def machine_of(job: LoadJob) -> Machine | None:
+    """Of the core that was latest, as it is what needs an explanation; of the one with the most going on where none was."""
+    told = [
+        health for attempt in attempts_of(job) for health in [attempt.tally.generator] if health.machine is not None
+    ]
+
+    def latest(health: GeneratorTally) -> tuple[float, ...]:
+        assert health.machine is not None
+        return (health.start_lag.percentile(99) if health.start_lag.count else -1, *health.machine.pressed)
+
+    return max(told, key=latest).machine if told else None
 
 
 def process_of(attempt: Attempt) -> str:

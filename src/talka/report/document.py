@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from talka.errors import Invalid
-from talka.report.generator import Machine
+from talka.stats.machine import Machine
 from talka.work.failures import Failures, worse
 
 SCHEMA: Final = "talka.result/1"

@@ -10,8 +10,6 @@ when it had no CPU left.
 from collections.abc import Iterable
 from typing import Final, Literal, TypeAlias
 
-import msgspec
-
 from talka.stats.histogram import Histogram
 from talka.stats.tally import GeneratorTally, StepTally
 
@@ -28,26 +26,6 @@ LATE_SHARE: Final = 20
 """Of the response time's median, one part in so many."""
 EXPLAINED: Final = 2
 """An event loop that woke up late by at least one part in so many of the start lag explains it."""
-
-
-class Machine(msgspec.Struct, frozen=True):
-    """What else went on while a job ran, as far as the machine tells."""
-
-    cpus: int
-    steal: float | None = None
-    """The share of its CPUs' time that its host gave to others."""
-    waiting: float | None = None
-    """The share of time in which something waited for a CPU."""
-    load: float | None = None
-    """How many ran or waited to, over the last minute."""
-
-    @property
-    def text(self) -> str:
-        """What is known, to be quoted; empty where nothing is."""
-        parts = [] if self.steal is None else [f"steal {self.steal:.1%}"]
-        parts += [] if self.waiting is None else [f"something waited for a CPU in {self.waiting:.0%} of the time"]
-        parts += [] if self.load is None else [f"run queue {self.load:.1f} on {self.cpus} CPUs"]
-        return ", ".join(parts)
 
 
 def cpu_of(health: GeneratorTally) -> float:

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from talka.stats.histogram import Histogram
+from talka.stats.machine import Machine
 
 ERROR_KINDS: Final = ("refused", "dns", "tls", "reset", "timeout", "protocol", "status", "check", "exception")
 Key = TypeVar("Key")
@@ -171,6 +172,8 @@ class GeneratorTally(msgspec.Struct):
     process: int = 0
     """The process that CPU, loop lag and memory are of: shards of several workflows may run in one, and each tells all of
     it. 0: unknown; -1: of several processes, as in what was merged."""
+    machine: Machine | None = None
+    """Known from a shard's end on. Of what was merged, the one with the most going on."""
 
     def merge(self, other: "GeneratorTally") -> None:
         if other.process and other.process != self.process:
@@ -180,6 +183,8 @@ class GeneratorTally(msgspec.Struct):
         self.cpu_ns += other.cpu_ns
         self.wall_ns += other.wall_ns
         self.max_rss_bytes = max(self.max_rss_bytes, other.max_rss_bytes)
+        known = [machine for machine in (self.machine, other.machine) if machine is not None]
+        self.machine = max(known, key=lambda machine: machine.pressed, default=None)
 
 
 class Tally(msgspec.Struct):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from talka.nodes.machine import Reading, machine_between, reading
+from talka.engine.machine import Reading, machine_between, reading
 
 SECOND = 1_000_000_000
 

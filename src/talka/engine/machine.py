@@ -1,4 +1,4 @@
-"""What else goes on on this machine, read from the kernel once before a job and once after it. What it does not tell
+"""What else goes on on this machine, read from the kernel once before a shard and once after it. What it does not tell
 is not known."""
 
 import os
@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from talka.clock import monotonic_ns
-from talka.report.generator import Machine
+from talka.stats.machine import Machine
 
 PROC: Final = Path("/proc")
 MICROSECOND: Final = 1_000
