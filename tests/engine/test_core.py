@@ -299,16 +299,24 @@ class Shop(Workflow):
 
 async def test_arrivals_are_fresh_users_also_if_only_the_command_line_asks_for_a_rate(owner: Owner) -> None:
     known: list[bool] = []
+    enough = asyncio.Event()
 
     class Visitor(Workflow):
         @step()
         async def go(self) -> Answer:
             known.append(hasattr(self, "name"))
             self.name = "ada"
+            if len(known) == 3:
+                enough.set()
             return CustomResponse(1)
 
-    await run_whole(owner, arm_of(Visitor, plan=ConstantRate("100/s", "200ms", max_vus=1).plan()))
-    assert known == [False] * 20
+    owner.send(arm_of(Visitor, plan=ConstantRate("100/s", "30s", max_vus=1).plan()))
+    await owner.expect(Armed)
+    owner.send(go_now())
+    await enough.wait()
+    owner.send(Stop())
+    await owner.reports_to_the_end()
+    assert known == [False] * len(known)
 
 
 async def test_the_garbage_collector_is_left_alone_in_somebody_elses_process(owner: Owner) -> None:

@@ -16,7 +16,18 @@ from talka.work.dsl import Skip, Workflow, action, check, on_start, on_stop, ste
 from talka.work.feeds import FeedUsedUp
 from talka.work.responses import CustomResponse, HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
-from tests.engine.three_ways import STALL_S, WAYS, Server, every_way, needs_native, run, same_every_way, server
+from tests.engine.three_ways import (
+    STALL_S,
+    WAYS,
+    Server,
+    every_way,
+    needs_native,
+    run,
+    same_every_way,
+    server,
+    ten_arrivals,
+    until_grown,
+)
 
 __all__ = ["server"]  # a fixture
 
@@ -315,15 +326,15 @@ async def test_each_arrival_is_a_user_without_cookies_and_attributes_of_earlier_
             self.seen = True
             return response
 
-    load = ConstantRate("50/s", "0.4s", max_vus=2)
-    ran = await same_every_way(Arriving, load=load)
-    assert ran.tally.iterations == 20
-    assert found == [("", False)] * 20 * len(WAYS)
+    options: dict[str, Any] = {"load": ten_arrivals(max_vus=2), "watch": until_grown(found, 10)}
+    ran = await same_every_way(Arriving, **options)
+    assert ran.tally.iterations == 10
+    assert found == [("", False)] * 10 * len(WAYS)
     assert Server.connections <= 2 * len(WAYS)
 
     found.clear()
     for way in WAYS:
-        await run(type("Kept", (Arriving,), {"users": "kept"}), way, load=load)
+        await run(type("Kept", (Arriving,), {"users": "kept"}), way, **options)
     assert 1 <= found.count(("", False)) // len(WAYS) <= 2
     assert set(found) == {("", False), ("Cookie: user=known", True)}
 
@@ -339,7 +350,7 @@ async def test_cookies_go_with_their_user_also_where_its_code_leaves_nothing_els
             found.append(response.text)
             return response
 
-    await run(Arriving, way, load=ConstantRate("100/s", "0.1s", max_vus=1))
+    await run(Arriving, way, load=ten_arrivals(max_vus=1), watch=until_grown(found, 10))
     assert found == [""] * 10
 
 
@@ -467,7 +478,8 @@ async def test_users_that_stay_begin_once_and_leave_in_the_end(server: str) -> N
     assert ran.tally.iterations == 6
 
     log.clear()
-    ran = await same_every_way(logging_in(server, log, users="kept"), load=ConstantRate("50/s", "0.2s", max_vus=1))
+    options: dict[str, Any] = {"load": ten_arrivals(max_vus=1), "watch": until_grown(log, 12)}
+    ran = await same_every_way(logging_in(server, log, users="kept"), **options)
     assert (ran.tally.iterations, ran.tally.steps["login"].ok, ran.tally.steps["logout"].ok) == (10, 1, 1)
 
 

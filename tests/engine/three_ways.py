@@ -22,7 +22,7 @@ from talka.work.arguments import URL
 from talka.work.dsl import Workflow, step
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import HTTPResponse
-from talka.work.shapes import LoadShape
+from talka.work.shapes import LoadShape, RampingRate
 
 WAYS = {"python": ("python", "auto"), "native tasks": ("native", "task"), "native direct": ("native", "direct")}
 if native.available() is not None:
@@ -197,6 +197,23 @@ async def same_every_way(workflow: type[Workflow], **options: Any) -> Ran:
     for other in others:
         assert other.counts() == first.counts()
     return first
+
+
+def ten_arrivals(max_vus: int) -> LoadShape:
+    """In a tenth of a second, and then time for those that had to wait for a user: what waits in the end is dropped."""
+    return RampingRate([("100/s", "0.1s"), (0, 0), (0, "25s")], start="100/s", max_vus=max_vus)
+
+
+def until_grown(seen: list[Any], by: int) -> Callable[[Executor], Awaitable[None]]:
+    """Stops a run when its users have added so many to a list."""
+
+    async def watch(executor: Executor) -> None:
+        enough = len(seen) + by
+        while len(seen) < enough:  # noqa: ASYNC110 - users' code sends no events
+            await asyncio.sleep(0.002)
+        executor.stop()
+
+    return watch
 
 
 def getting(address: str) -> type[Workflow]:
