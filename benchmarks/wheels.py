@@ -6,7 +6,7 @@ new …, and told are the user CPU of all the generator's processes for each cal
 with their range, and the ratio of all turns together with twice its standard error: the system finds out how time is
 divided into user and system by looking at fixed intervals, and of a short turn that is not good to a few per cent. Their
 sum is known exactly, and its ratio is told as well. Rows that only the new one can run are held against a fixed bound, or
-against the row before them. Exits with 1 if a bound was broken or a row could not be measured.
+against a row of the same wheel. Exits with 1 if a bound was broken or a row could not be measured.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SPARE_S: Final = 2
 MANY_SPARE_S: Final = 6
 RATIO_MOST: Final = 1.05
 CALL_MOST_US: Final = 2.0
-PAUSE_MOST: Final = 1.1
+OTHER_MOST: Final = 1.1
 FEATURES: Final = """
 import inspect, talka
 from talka.work.clients import HTTPMethod
@@ -86,13 +86,23 @@ ROWS: Final = (
     Row("judged", "check and metric, 64 users", "Judged"),
     Row("tasks", "asyncio tasks, 64 users", "Tasks", driver="task"),
     Row("open", "one step, 50,000 arrivals/s", "Plain", vus=100, rate=50_000),
+    Row("paced", "one step, 40,000 arrivals/s", "Plain", vus=100, rate=40_000),
     Row("some", "one step, 1,000 users", "Plain", vus=1000),
     Row("many", "one step, 10,000 users", "Plain", vus=MANY),
     Row("python", "one step, 64 users, engine in Python", "Plain", engine="python", driver=""),
     Row("two-calls", "two named calls in a step, 64 users", "TwoCalls", is_new=True),
     Row("loop", "a loop of five calls in a step, 64 users", "Loop", is_new=True),
     Row("started", "`on_start` once for each of 64 users", "Started", is_new=True),
-    Row("arrivals", "`on_start` at each of 20,000 arrivals/s", "Started", vus=100, rate=20_000, is_new=True),
+    # Two calls an arrival. What such a load costs is mostly waking up for each arrival, with `on_start` or without.
+    Row(
+        "arrivals",
+        "`on_start` at each of 20,000 arrivals/s",
+        "Started",
+        vus=100,
+        rate=20_000,
+        is_new=True,
+        against="paced",
+    ),
     Row("think", "`think` of 20 ms, 640 users", "Thinking", vus=640, is_new=True),
     Row("pause", "`pause` of 20 ms, 640 users", "Pausing", vus=640, is_new=True, against="think"),
 )
@@ -379,9 +389,9 @@ def tables_of(outcomes: list[Outcome]) -> tuple[list[list[str]], list[list[str]]
                 if other is not None and not other.problem:
                     ratio = Ratio.of(other.turns["new"], turns, whole=True)
                     must = (
-                        f"CPU ≤ {PAUSE_MOST} x `{row.against}`: {ratio.median:.3f} ({ratio.least:.3f}–{ratio.most:.3f})"
+                        f"CPU ≤ {OTHER_MOST} x `{row.against}`: {ratio.median:.3f} ({ratio.least:.3f}–{ratio.most:.3f})"
                     )
-                    mark = ratio.mark(PAUSE_MOST)
+                    mark = ratio.mark(OTHER_MOST)
             elif row.key not in {one.against for one in ROWS}:
                 is_direct = not any("instead of" in warning for turn in turns for warning in turn.warnings)
                 must = f"direct driver, ≤ {CALL_MOST_US:g} µs"
