@@ -86,6 +86,23 @@ async def test_no_descriptor_is_left_when_it_is_closed(kind: str) -> None:
     assert descriptors() == before
 
 
+async def test_a_loop_whose_timers_are_early_does_not_make_it_ring_before_its_instant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LIBC", None)
+    loop = asyncio.get_running_loop()
+    call_at = loop.call_at
+    monkeypatch.setattr(loop, "call_at", lambda when, *arguments: call_at(when - 0.002, *arguments))
+    rung: list[int] = []
+    heard = asyncio.Event()
+    alarm = Alarm(lambda: (rung.append(monotonic_ns()), heard.set())[0])
+    at_ns = monotonic_ns() + 5 * MILLISECOND
+    alarm.set(at_ns)
+    await heard.wait()
+    assert len(rung) == 1 and rung[0] >= at_ns
+    alarm.close()
+
+
 async def test_without_a_descriptor_to_be_had_it_rings_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoDescriptors:
         @staticmethod

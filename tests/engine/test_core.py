@@ -319,6 +319,17 @@ async def test_arrivals_are_fresh_users_also_if_only_the_command_line_asks_for_a
     assert known == [False] * len(known)
 
 
+async def test_the_last_report_tells_what_else_went_on_on_the_machine(owner: Owner) -> None:
+    class Short(Workflow):
+        @step()
+        async def go(self) -> Answer:
+            return CustomResponse(1)
+
+    [*_, (_, totals)] = await run_whole(owner, arm_of(Short))
+    assert totals.final and totals.tally.generator.machine is not None
+    assert totals.tally.generator.machine.cpus >= 1
+
+
 async def test_the_garbage_collector_is_left_alone_in_somebody_elses_process(owner: Owner) -> None:
     before = gc.get_freeze_count()
     await run_whole(owner, arm_of(Once))

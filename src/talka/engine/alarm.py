@@ -66,14 +66,13 @@ class Alarm:
         self._arm()
 
     def clear(self) -> None:
+        """What it was set to may still wake the loop, for nothing."""
         self.is_set = False
-        if self._fd >= 0:
-            self._tell_kernel(0)
-        elif self._handle is not None:
-            self._handle.cancel()
 
     def close(self) -> None:
         self.clear()
+        if self._handle is not None:
+            self._handle.cancel()
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -81,17 +80,14 @@ class Alarm:
 
     def _arm(self) -> None:
         if self._fd >= 0:
-            self._tell_kernel(self._at_ns)
+            # Nothing is left of an earlier setting, nor of a ring that nobody heard yet.
+            self._setting.at_s, self._setting.at_ns = divmod(self._at_ns, SECOND)
+            self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, self._setting, None)
             return
         if self._handle is not None:
             self._handle.cancel()
         left_ns = self._at_ns - monotonic_ns()
         self._handle = self._loop.call_at(self._loop.time() + left_ns / SECOND, self._rung)
-
-    def _tell_kernel(self, at_ns: int) -> None:
-        """Nothing is left of an earlier setting, nor of a ring that nobody heard yet. 0: it is not to ring."""
-        self._setting.at_s, self._setting.at_ns = divmod(at_ns, SECOND)
-        self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, self._setting, None)
 
     def _rung(self) -> None:
         if self._fd >= 0:
