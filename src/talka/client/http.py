@@ -103,8 +103,8 @@ async def call(
                     reader, writer, request_head(address, method, path, headers, body), body, limit_bytes
                 )
             finally:
-                writer.close()
-                # Nothing is lost by not saying goodbye properly.
+                # Nothing is lost by not saying goodbye properly. Not closed first: if the peer has closed a TLS connection
+                # too, Python up to 3.11.4 cannot abort it any more.
                 writer.transport.abort()
                 with contextlib.suppress(OSError, ssl.SSLError):
                     await writer.wait_closed()

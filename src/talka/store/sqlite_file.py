@@ -208,6 +208,9 @@ class SqliteFile:
         if os.path.isdir(self.place):
             raise BadRecords(f"{self.place} is a folder: name a file in it with --store")
         if os.path.exists(self.place):
+            # SQLite opens such a file for reading, and begins a transaction that wants to write as one that reads.
+            if not as_it_is and not os.access(self.place, os.W_OK):
+                raise self._not_writable()
             return
         if as_it_is:
             raise BadRecords(f"there is no store {self.place}: check --store, or make one with talka store migrate")
@@ -259,6 +262,12 @@ class SqliteFile:
         except OSError as error:
             raise BadRecords(f"{self.place} cannot be made: {folder_reason(error)}") from None
 
+    def _not_writable(self) -> BadRecords:
+        return BadRecords(
+            f"{self.place} cannot be written: check the permissions of the file and of its folder, "
+            "or name another file with --store"
+        )
+
     def _problem(self, error: sqlite3.Error) -> TalkaError:
         code = getattr(error, "sqlite_errorcode", None)
         if code in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC):
@@ -284,9 +293,6 @@ class SqliteFile:
                     "or name another file with --store"
                 )
             case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-                return BadRecords(
-                    f"{self.place} cannot be written: check the permissions of the file and of its folder, "
-                    "or name another file with --store"
-                )
+                return self._not_writable()
             case _:
                 return RecordsUnavailable(f"{self.place} cannot be used ({error}): look after the disk and start again")
