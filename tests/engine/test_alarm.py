@@ -112,8 +112,10 @@ async def test_without_a_descriptor_to_be_had_it_rings_by_the_loop(monkeypatch: 
     monkeypatch.setattr(module, "_LIBC", NoDescriptors)
     heard = asyncio.Event()
     alarm = Alarm(heard.set)
-    alarm.set(monotonic_ns() + MILLISECOND)
+    at_ns = monotonic_ns() + MILLISECOND
+    alarm.set(at_ns)
     await heard.wait()
+    assert monotonic_ns() >= at_ns and not alarm.is_set
     alarm.close()
 
 

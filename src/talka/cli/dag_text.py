@@ -136,7 +136,7 @@ def took_s(started_at: str, ended_at: str) -> float | None:
 
 def took_text(started_at: str, ended_at: str) -> str:
     seconds = took_s(started_at, ended_at)
-    if seconds is None or seconds < 0:  # of clocks that were set between nothing can be told
+    if seconds is None or seconds < 0:  # below 0: the clock was set back meanwhile
         return ""
     if seconds == 0:
         return "< 1 ms"  # instants are kept in milliseconds

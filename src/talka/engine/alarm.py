@@ -1,5 +1,5 @@
 """A timer that is good to some ten microseconds. Those of event loops count milliseconds: an arrival that waits for one
-starts up to a millisecond late on an idle machine, and the generator would be told to be disturbed.
+starts up to a millisecond late on an idle machine, and the result would call the generator disturbed.
 
 By a timer of the kernel (timerfd) where there is one, else by the loop's own. Python has the former from 3.13 on only.
 """
@@ -53,9 +53,8 @@ class Alarm:
         self._libc = _LIBC
         self._fd = -1
         if self._libc is not None:
-            self._fd = self._libc.timerfd_create(
-                CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC
-            )  # -1: no descriptor left
+            # It answers -1 where no descriptor is left.
+            self._fd = self._libc.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd >= 0:
             self._loop.add_reader(self._fd, self._rung)
 

@@ -48,7 +48,6 @@ class Executor:
         self._think = think
         self._users: list[VirtualUser] = []
         self._under_way: set[asyncio.Task[None]] = set()
-        self._iterating = 0
         self._stopped = asyncio.Event()
         self.failure: str | None = None
         """Why it ended early, when the user's code is the reason."""
@@ -153,7 +152,9 @@ class Executor:
             task.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=LEFT_BEHIND_S)
-        self._recorder.tally.interrupted_iterations += self._iterating  # those that did not heed their cancellation
+        self._recorder.tally.interrupted_iterations += (
+            self._iterations.under_way
+        )  # those that did not heed their cancellation
         self._recorder.settle()
         self._recorder.vus = 0
         for user in self._users:
@@ -222,21 +223,12 @@ class Executor:
             self._start(self._loop(user))
 
     async def _loop(self, user: VirtualUser) -> None:
-        tally, iterations = self._recorder.tally, self._iterations
+        iterations = self._iterations
         while user.position < self._wanted and not iterations.is_stopping and self._take(user):
             pulse = self._pulse()
             now = monotonic_ns()
             self._recorder.iteration(now)
-            self._iterating += 1
-            try:
-                if await iterations.run(user, now):
-                    tally.iterations += 1
-            except asyncio.CancelledError:
-                tally.interrupted_iterations += 1
-                raise
-            finally:
-                tally.busy_ns += monotonic_ns() - now
-                self._iterating -= 1
+            await iterations.run(user, now)
             if self._think is not None:
                 await self._pause(self._think())
             elif self._pulse() == pulse:
@@ -293,8 +285,7 @@ class Executor:
     def _pump(self) -> None:
         """Start every arrival that is due, as far as users are free; come back for the next."""
         assert self._alarm is not None
-        if self._alarm.is_set:
-            self._alarm.clear()
+        self._alarm.clear()
         elapsed_ns = monotonic_ns() - self._origin_ns
         while self._due_ns is not None and self._due_ns <= elapsed_ns and not self._stopped.is_set():
             user = self._free_user()
@@ -336,16 +327,7 @@ class Executor:
             now = monotonic_ns()
             tally.generator.start_lag.record((now - could_start_ns) // MICROSECOND)
             recorder.iteration(now)
-            self._iterating += 1
-            try:
-                if await self._iterations.run(user, intended_ns):
-                    tally.iterations += 1
-            except asyncio.CancelledError:
-                tally.interrupted_iterations += 1
-                raise
-            finally:
-                tally.busy_ns += monotonic_ns() - now
-                self._iterating -= 1
+            await self._iterations.run(user, intended_ns)
             if (
                 not self._lets_arrivals_wait()
                 or self._due_ns is None

@@ -119,6 +119,8 @@ class Iterations:
         self.keeps_last = bool(spec.provides)
         self.last: dict[str, Any] = {}
         """The shard's last response of each step, for `Provide` methods."""
+        self.under_way = 0
+        """How many iterations have begun and not ended."""
         self.is_stopping = False
         """Once set, iterations under way end and no further one starts."""
         self.on_used_up: Callable[[str], None] = lambda text: None
@@ -128,29 +130,41 @@ class Iterations:
 
     async def run(self, user: VirtualUser, intended_ns: int) -> bool:
         """One iteration, meant to start at `intended_ns`. False when there was no row left for it."""
-        if user.is_used and self.is_renewing:
-            self.renew(user)
-        user.is_used = True
-        iteration = user.iteration
-        iteration.clear()
-        if self.starts and not user.has_begun:
-            if not await self._run_hooks(self.starts, user, intended_ns, iteration):
-                return self._give_up(iteration)
-            user.has_begun = True
-            intended_ns = monotonic_ns()
-        for layer in self.layers:
-            if len(layer) == 1:
-                await self._run_node(layer[0], user, iteration, intended_ns)
-            else:
-                async with asyncio.TaskGroup() as group:
-                    for node in layer:
-                        group.create_task(self._run_node(node, user, iteration, intended_ns))
-            if iteration.is_over:
-                return False
-            intended_ns = 0  # later layers are due when the one before them is done
-        if self.stops and self.has_fresh_users:
-            await self.leave(user)
-        return True
+        tally, began_ns, is_complete = self._recorder.tally, monotonic_ns(), False
+        self.under_way += 1
+        try:
+            if user.is_used and self.is_renewing:
+                self.renew(user)
+            user.is_used = True
+            iteration = user.iteration
+            iteration.clear()
+            if self.starts and not user.has_begun:
+                if not await self._run_hooks(self.starts, user, intended_ns, iteration):
+                    is_complete = self._give_up(iteration)
+                    return is_complete
+                user.has_begun = True
+                intended_ns = monotonic_ns()
+            for layer in self.layers:
+                if len(layer) == 1:
+                    await self._run_node(layer[0], user, iteration, intended_ns)
+                else:
+                    async with asyncio.TaskGroup() as group:
+                        for node in layer:
+                            group.create_task(self._run_node(node, user, iteration, intended_ns))
+                if iteration.is_over:
+                    return False
+                intended_ns = 0  # later layers are due when the one before them is done
+            if self.stops and self.has_fresh_users:
+                await self.leave(user)
+            is_complete = True
+            return True
+        except asyncio.CancelledError:
+            tally.interrupted_iterations += 1
+            raise
+        finally:
+            tally.iterations += is_complete
+            tally.busy_ns += monotonic_ns() - began_ns
+            self.under_way -= 1
 
     async def leave(self, user: VirtualUser) -> None:
         """The user's last methods, if it ever began."""
