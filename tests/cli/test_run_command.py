@@ -270,7 +270,10 @@ def test_demo_shows_a_summary_and_leaves_no_server_behind(talka) -> None:
 
 def test_demo_is_the_same_in_every_folder(talka, folder: Path) -> None:
     (folder / "talka.toml").write_text('thresholds = ["requests > 1000000"]')
-    assert talka("demo", "--duration", "10s", "--rate", "40/s", TALKA_VUS="wrong").returncode == 0
+    done = talka("demo", "--duration", "2s", "--rate", "40/s", TALKA_VUS="wrong")
+    # Whether its own thresholds on times hold is the machine's business.
+    assert "order_is_confirmed" in done.stdout, done.stdout + done.stderr
+    assert "requests >" not in done.stdout + done.stderr
 
 
 def test_demo_refuses_wrong_values_before_it_starts_anything(talka) -> None:
