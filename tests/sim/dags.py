@@ -23,6 +23,7 @@ from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.records import StoreDisk, StoreShell
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.dag_clients import DagClients
@@ -129,6 +130,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
             safeguards=safeguards,
         )
@@ -144,6 +146,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             life=lives[boot.name],
             capabilities=(CAPABILITY,) if index < 2 else (),
         )
+        trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -153,7 +156,8 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: True,
+            signers=trust.signers,
+            variables=trust.variables,
             handlers=FILES,
         )
         return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=WorkerPart(worker), safeguards=safeguards)

@@ -32,11 +32,12 @@ from talka.testing.job_checkers import (
 from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
 from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
 from talka.testing.network import LinkProfile
+from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Starter, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.elections import a_membership
 from tests.sim.job_clients import Clients, Duties
-from tests.sim.job_orders import GRACE_NS, SIGNATURE, Errand, errand
+from tests.sim.job_orders import GRACE_NS, Errand, errand
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -159,6 +160,8 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
+            signer=SIGNER.public,
             managers=lambda: at,
             blobs=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
             safeguards=safeguards,
@@ -175,16 +178,18 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
+        trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
             boot.name,
             boot.boot,
             boot.stored,
-            WorkerFacts(cores=plan.cores[index], folder=index + 1),
+            WorkerFacts(cores=plan.cores[index], folder=index + 1, sealing=trust.sealing),
             managers,
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: signature == SIGNATURE,
+            signers=trust.signers,
+            variables=trust.variables,
             bundles=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
         )
         part = WorkerPart(worker)

@@ -26,6 +26,7 @@ from talka.control.speech import Speak
 from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull
 from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
+from talka.control.worker_keys import WorkerKeys
 from talka.errors import Untrusted
 from talka.wire.jobs import (
     Account,
@@ -81,12 +82,15 @@ class Manager:
         voter: Voter,
         rng: Random,
         wall_offset_ns: int,
+        keys: WorkerKeys,
+        signer: bytes = b"",
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
         safeguards: Safeguards = ALL,
         lease_ns: int = LEASE_NS,
     ) -> None:
-        """`lease_ns`: of workers, the same for all managers of a cluster."""
+        """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it.
+        `lease_ns`: of workers, the same for all managers of a cluster."""
         self.name = name
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
@@ -101,6 +105,8 @@ class Manager:
         self.level = Level.HEALTHY
         self.is_draining = False
         self.next_tick_at = NEVER
+        self._keys = keys
+        self._signer = signer
         self._boot = boot
         self._voter = voter
         self._rng = rng
@@ -126,7 +132,8 @@ class Manager:
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> list[object]:
         match message:
-            case Beat():
+            case Beat(facts=facts):
+                self._keys.heard(sender, boot, facts.sealing)
                 if self.registry is None:
                     return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
@@ -180,6 +187,7 @@ class Manager:
                 managers=self._managers,
                 safeguards=self._safeguards,
                 lease_ns=self._lease_ns,
+                signer=self._signer,
             )
             return self._out(now, [*self.registry.book.alarms, *self._expect(now)])
         if isinstance(news, SteppedDown):
@@ -300,6 +308,7 @@ class Manager:
             record,
             life=self._boot,
             clocks=self.clocks,
+            keys=self._keys,
             wall_offset_ns=self._wall_offset_ns,
             every_ms=self._report_every_ms,
             safeguards=self._safeguards,

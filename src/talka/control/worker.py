@@ -6,7 +6,7 @@ job; it keeps each result on disk until a manager has it for good.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeAlias
 
@@ -18,12 +18,14 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.handler_effects import ExitFacts
 from talka.control.handler_pool import HandlerPool
 from talka.control.job_fences import JobFences
+from talka.control.signers import Signers
 from talka.control.speech import Speak
 from talka.control.worker_bundles import Puts, WorkerBundles
 from talka.control.worker_lease import WorkerLease
 from talka.control.worker_news import Drained, LeaseEnded, LeaseGranted, ManagersLearned
 from talka.control.worker_task import WorkerTask
 from talka.control.worker_tasks import WorkerTasks
+from talka.control.worker_variables import WorkerVariables
 from talka.wire.jobs import (
     Accepted,
     Acknowledge,
@@ -70,12 +72,12 @@ class Worker:
         now: int,
         safeguards: Safeguards = ALL,
         *,
-        verify: Callable[[str, bytes], bool],
+        signers: Signers,
+        variables: WorkerVariables,
         bundles: Iterable[str] = (),
         handlers: tuple[str, ...] = (),
     ) -> None:
-        """`verify` says whether a signature holds for a digest; `bundles` are the digests on disk; `handlers` are files
-        with handlers for tasks of dag jobs."""
+        """`bundles` are the digests on disk; `handlers` are files with handlers for tasks of dag jobs."""
         self.name = name
         self.boot = boot
         self.facts = facts
@@ -83,6 +85,7 @@ class Worker:
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
         self.next_tick_at = now
+        self._signers = signers
         self._lease = WorkerLease(safeguards)
         self._fence = Fence(stored.get(FENCE_KEY), safeguards)
         self._fences = JobFences(now, stored, safeguards)
@@ -90,7 +93,8 @@ class Worker:
             name,
             facts.cores,
             WorkerBundles(bundles, managers, rng, self._persist),
-            verify=verify,
+            signers=signers,
+            variables=variables,
             persist=self._persist,
             manager=self._fences.manager,
         )
@@ -258,6 +262,7 @@ class Worker:
         if not had_lease:
             effects.append(LeaseGranted(sender))
             self.handlers.lease_granted(renew.number)
+        self._signers.name(renew.signers)
         names = tuple(manager.name for manager in renew.managers)
         if names and names != self.managers:
             self.managers = self.tasks.bundles.sources = names

@@ -34,13 +34,13 @@ from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
 from talka.nodes.member_events import Event
+from talka.nodes.trust import WorkerTrust
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.blobs import Blobs
 from talka.store.folder import DataFolder
 from talka.store.keyring import KeyringFile
 from talka.store.shelf import Shelf
 from talka.version import VERSION
-from talka.wire.bundles import holds
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts
 from talka.wire.keys import Keyring, decode_ring, encode_ring
@@ -161,6 +161,13 @@ class WorkerNode:
         if cores < 1:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
         self._memory_bytes = psutil.virtual_memory().total
+        trust = WorkerTrust(
+            options.certs,
+            name=options.name,
+            boot=self.boot,
+            cluster=options.cluster,
+            environment=options.environment,
+        )
         facts = WorkerFacts(
             cores=cores,
             memory_bytes=self._memory_bytes,
@@ -170,6 +177,7 @@ class WorkerNode:
             folder=number,
             datacenter=options.datacenter,
             life=starts,
+            sealing=trust.sealing,
         )
         self.worker = Worker(
             options.name,
@@ -179,7 +187,8 @@ class WorkerNode:
             (),
             rng,
             boottime_ns(),
-            verify=self._verify,
+            signers=trust.signers,
+            variables=trust.variables,
             bundles=self._blobs.digests(),
             handlers=files_of(options.handlers),
         )
@@ -215,9 +224,6 @@ class WorkerNode:
         ring = Keyring.of(self._options.secrets)
         kept = self._keys.load()
         return ring if kept is None else ring.merge(decode_ring(kept))
-
-    def _verify(self, digest: str, signature: bytes) -> bool:
-        return any(holds(secret.encode(), digest, signature) for secret in self._porter.ring.secrets().values())
 
     # -- life
 
