@@ -21,7 +21,7 @@ from talka.errors import TalkaError, Unavailable
 from talka.web import cluster, dags, jobs
 from talka.web.answers import Asked, Handler, Limiter, answer_to_error, no_limit, problem_answer
 from talka.web.audit import Audit
-from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin
+from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
 from talka.web.bodies import NDJSON, type_of
 from talka.web.events import Watches, choice
 from talka.web.operations import OPERATIONS, PUBLIC, Operation
@@ -31,6 +31,7 @@ IDENTITY: Final = "talka.identity"
 CALL_TIMEOUT_S: Final = 30
 UPLOAD_TIMEOUT_S: Final = 180
 STREAM_TIMEOUT_S: Final = 4 * 3600
+LOOKED_AT: Final = (b"host", b"origin", b"sec-fetch-site", b"authorization")
 REFUSALS: Final = (401, 403, 429)
 HEADERS: Final = (
     (b"cache-control", b"no-store"),
@@ -160,13 +161,14 @@ class Gate:
             return Identity("", "viewer")
         headers: dict[bytes, str] = {}
         for name, value in scope["headers"]:
-            if name in (b"host", b"origin", b"authorization"):
+            if name in LOOKED_AT:
                 if name in headers:
                     raise Malformed(f"there is more than one {name.decode()} header")
                 headers[name] = value.decode("latin-1")
         host = headers.get(b"host", "")
         if self._hosts:
             check_host(host, self._hosts)
+        check_site(headers.get(b"sec-fetch-site", ""))
         if origin := headers.get(b"origin"):
             scheme = "https" if scope["scheme"] in ("https", "wss") else "http"
             check_origin(origin, host, scheme)
