@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from talka.client.dags import DagControl
 from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
+from talka.report.tame import tame
 from talka.web import cluster, dags, jobs
 from talka.web.answers import Asked, Handler, Limiter, answer_to_error, no_limit, problem_answer
 from talka.web.audit import Audit
@@ -252,7 +253,7 @@ def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Ha
         except ClientDisconnect:
             return Response(status_code=400), "it went away"  # nobody is there to read it
         except Exception:
-            logger.exception("%s %s failed", request.method, request.url.path)
+            logger.exception("%s %s failed", request.method, tame(request.url.path))
             return internal_error(request.url.path), "internal error"
 
     return answer
@@ -275,7 +276,7 @@ def watch_endpoint(watches: Watches, operation: Operation, door: Door) -> Callab
             # Only before the first update; afterwards the close frame has told it.
             await deny(websocket, operation, door, error)
         except Exception:
-            logger.exception("watching %s failed", websocket.url.path)
+            logger.exception("watching %s failed", tame(websocket.url.path))
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
                 await websocket.send_denial_response(internal_error(websocket.url.path))
 
