@@ -18,7 +18,7 @@ from talka.control.voter import Voter
 from talka.control.worker import Worker
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
-from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
 from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
@@ -40,9 +40,10 @@ ENDS_LATEST: Final = 420 * SECOND
 """A worker on which tasks died is given none for five minutes; it may be the only one that can run some."""
 MANAGER: Final = "m0"
 CORE_DIES: Final = "core dies"
+LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
 """The manager dies while a write of its store is under way."""
-OWN: Final = (CORE_DIES, TAIL_LOST)
+OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME)
 EVENTS: Final = (
     "crash",
     "stall",
@@ -93,6 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones."""
     rng = Random(f"{seed}:dags")
+    is_freezing = Random(f"{seed}:dags:frozen").randrange(3) == 0
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
     # A subset for every seed: heavy faults together would hide what one of them does alone.
     drawn = rng.sample(EVENTS, rng.randrange(2, 5))
@@ -106,13 +108,18 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
     return Plan(
         seed=seed,
         cores=cores,
-        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        classes=drawn_of(drawn, is_freezing=is_freezing) if classes is None else classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(1 + len(cores))),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
         is_refused=bool(rng.randrange(2)),
         errands=errands,
     )
+
+
+def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
+    classes = tuple(name for name in CLASSES if name in drawn)
+    return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
 def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
@@ -229,8 +236,16 @@ class Story:
 
     def _favourites(self) -> list[str]:
         """The manager, and workers that have something to do."""
-        busy = dict.fromkeys(run.host.name for run in self.ledger.alive.values())
+        busy = self._busy()
         return [MANAGER, *busy] if len(busy) < 2 else [MANAGER, MANAGER, *busy]
+
+    def _busy(self) -> list[str]:
+        return list(dict.fromkeys(run.host.name for run in self.ledger.alive.values()))
+
+    def _long_busy(self) -> list[str]:
+        """With tasks that outlast a lease, where there are any."""
+        runs = self.ledger.alive.values()
+        return list(dict.fromkeys(run.host.name for run in runs if run.script.ms >= LONG_MS)) or self._busy()
 
     def run(self) -> World:
         world = self.world
@@ -244,6 +259,8 @@ class Story:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if TAIL_LOST in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._lose_tail, world.rng("tail lost")))
+        if FrozenWorkers.NAME in self.plan.classes:
+            world.at(FAULTS_FROM, FrozenWorkers(world, self._long_busy, CALM_FROM).strike)
         world.at(CALM_FROM, self._calm)
         world.run_until(ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:

@@ -17,7 +17,7 @@ from talka.control.vault import BLOB_PREFIX
 from talka.control.voter import Voter
 from talka.control.worker import Worker
 from talka.testing.cores import Cores, Ledger, WorkerPart
-from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
 from talka.testing.host import Clock
 from talka.testing.job_checkers import (
     CountsAreTrue,
@@ -100,6 +100,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones."""
     rng = Random(f"{seed}:jobs")
+    is_freezing = Random(f"{seed}:jobs:frozen").randrange(3) == 0
     managers = rng.choice((3, 3, 3, 5))
     cores = tuple(rng.randrange(1, 5) for _ in range(rng.randrange(4, 7)))
     # A subset for every seed: heavy faults together would hide what one of them does alone.
@@ -120,7 +121,7 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
         seed=seed,
         managers=managers,
         cores=cores,
-        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        classes=drawn_of(drawn, is_freezing=is_freezing) if classes is None else classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(hosts)),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(hosts)),
@@ -142,6 +143,11 @@ def plan_for(
         drifts_ppm=(*drawn.drifts_ppm, *(0,) * hosts)[:hosts],
         offsets_ns=(*drawn.offsets_ns, *(0,) * hosts)[:hosts],
     )
+
+
+def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
+    classes = tuple(name for name in CLASSES if name in drawn)
+    return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
 def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
@@ -244,7 +250,7 @@ class Story:
         self.faults = Faults(
             world,
             list(world.hosts),
-            [name for name in plan.classes if name != CORE_DIES],
+            [name for name in plan.classes if name not in (CORE_DIES, FrozenWorkers.NAME)],
             limits=Limits(
                 gap_ns=plan.gap_ns,
                 down_ns=(50 * MILLISECOND, 9 * SECOND),
@@ -262,8 +268,10 @@ class Story:
             manager = manager_on(host)
             if manager is not None and (manager.registry is not None or manager.led):
                 found.append(name)
-        found += dict.fromkeys(run.host.name for runs in self.ledger.working.values() for run in runs)
-        return found
+        return found + self._busy()
+
+    def _busy(self) -> list[str]:
+        return list(dict.fromkeys(run.host.name for runs in self.ledger.working.values() for run in runs))
 
     def run(self) -> World:
         world = self.world
@@ -275,6 +283,8 @@ class Story:
             world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
         if CORE_DIES in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
+        if FrozenWorkers.NAME in self.plan.classes:
+            world.at(FAULTS_FROM, FrozenWorkers(world, self._busy, CALM_FROM).strike)
         world.at(CALM_FROM, self._calm)
         world.run_until(ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:

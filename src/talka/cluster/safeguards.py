@@ -47,6 +47,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A worker refuses commands of a manager that no longer leads the job."""
     worker_lease: bool = True
     """A worker stops its tasks when nobody renewed its lease, before anybody else may have them."""
+    core_deadline: bool = True
+    """A core stops by its own clock when its worker's lease is over, also while the worker stands still."""
     result_key: bool = True
     """An attempt's result is accepted once."""
     takeover_barrier: bool = True

@@ -18,6 +18,7 @@ from talka.clock import SECOND, boottime_ns, cpu_ns, monotonic_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.control.answers import metrics_text
 from talka.control.core_effects import KillCore, Send, StartCore
+from talka.control.core_end import CoresUntil
 from talka.control.door import Door
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.member import ClusterMember
@@ -203,7 +204,7 @@ class WorkerNode:
             on_refusing=self._on_refusing,
         )
         self._candidates = Candidates(options.seeds, remembered=list, own=[])
-        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit, self._on_core_lines)
+        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit, self._on_core_lines, has_lease=True)
         self._handlers = HandlerCores(self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit)
 
     def _security(self) -> Security | None:
@@ -381,6 +382,9 @@ class WorkerNode:
                         self._streams.send(to, frame, CLASSES[lane])
                 case Persist(ticket=ticket, puts=puts):
                     self._persist(ticket, puts)
+                case CoresUntil(end_ns=end_ns):
+                    self._supervisor.tell_end(end_ns)
+                    self._handlers.tell_end(end_ns)
                 case TellHandlers() | StartHandlers() | EndHandlers():
                     self._handlers.do(effect)
                 case StartCore() | Send() | KillCore():
