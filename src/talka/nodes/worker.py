@@ -34,7 +34,7 @@ from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short
 from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
-from talka.nodes.member_events import Event
+from talka.nodes.member_events import Event, event_of
 from talka.nodes.trust import WorkerTrust
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.blobs import Blobs
@@ -45,7 +45,7 @@ from talka.version import VERSION
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts
 from talka.wire.keys import Keyring, decode_ring, encode_ring
-from talka.wire.roles import Role
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.shards import BundleSource, FromCore, Go, Totals
 from talka.wire.tasks import FromHandlers
@@ -359,7 +359,7 @@ class WorkerNode:
             self._refusals[key] = None
             self._tell({"event": "refused", "address": address, "reason": reason, "text": f"{address}: {text}"})
 
-    def _on_stream(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
         opened = self._porter.opened
         self._do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
         return self._porter.opened > opened
@@ -404,7 +404,7 @@ class WorkerNode:
             self._on_managers(news)
         elif isinstance(news, Drained):
             self._drained.set()
-        event = handler_event_of(news) or job_event_of(news)
+        event = handler_event_of(news) or job_event_of(news) or event_of(news)
         if event is not None:
             self._happened[event["event"]] = self._happened.get(event["event"], 0) + 1
             if event["event"] == "lease":
