@@ -29,6 +29,7 @@ class Cluster(NamedTuple):
 
 def start(folder: Path, name: str, *more: str) -> "subprocess.Popen[str]":
     (folder / "secret").write_text(SECRET + "\n")
+    (folder / "secret").chmod(0o600)
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "talka", "member", "--name", name, "--bind", "127.0.0.1:0", "--preset", "fast"),

@@ -33,7 +33,7 @@ from talka.wire.keys import (
 )
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1" / "sealing" / "ring.hex"
-HINT = "Make a good one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+HINT = "Make a good one with: talka secret -o FILE"
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 

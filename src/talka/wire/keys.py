@@ -27,7 +27,7 @@ MERGED_KEYS_LIMIT: Final = 32
 MERGED_RETIRED_LIMIT: Final = 512
 RING_LIMIT_BYTES: Final = 64 * 1024
 """More than the largest ring there can be."""
-HINT: Final = "Make a good one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+HINT: Final = "Make a good one with: talka secret -o FILE"
 
 _DIFFERENT_LEAST: Final = 10
 _BITS_LEAST: Final = 80
