@@ -43,6 +43,7 @@ from talka.wire.greeting import (
 )
 from talka.wire.keys import Keyring, boot_key, decode_ring, encode_ring, key_id
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Opened, Seal
 
 OLD = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
@@ -84,7 +85,7 @@ class Node:
         self, frame: bytes, now: int = 0, *, source: str = "from", proven: str = "", lane: Lane = Lane.DATAGRAM
     ) -> list[Transmit]:
         """Hand it a frame; what it sends."""
-        arrivals, out = self.porter.receive(now, source, frame, lane, 7, proven)
+        arrivals, out = self.porter.receive(now, source, frame, lane, 7, Proven(proven, Role.MANAGER))
         self.heard += [arrival.packet.counter for arrival in arrivals]
         assert all((arrival.source, arrival.age_ns) == (source, 7) for arrival in arrivals)
         self.news += [effect for effect in out if not isinstance(effect, Transmit)]

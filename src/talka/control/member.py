@@ -35,6 +35,7 @@ from talka.wire.keys import decode_ring
 from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
 from talka.wire.membership import Watch, WatchReply
 from talka.wire.packets import BadPacket
+from talka.wire.roles import NOBODY, Proven
 
 NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
@@ -169,12 +170,14 @@ class ClusterMember:
         """Where a node is that was greeted there."""
         self._note_address(name, address)
 
-    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: str = "") -> list[object]:
-        """`age_ns`: how long the frame waited in this node before it was handled. `proven`: the name in the certificate
-        of the connection it came on."""
+    def on_frame(
+        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
+    ) -> list[object]:
+        """`age_ns`: how long the frame waited in this node before it was handled. `proven`: whom the certificate of the
+        connection names that it came on."""
         if self.porter is None:
             packet = self.door.admit(frame)
-            return [] if packet is None else self._hear(now, Arrival(packet, source, age_ns))
+            return [] if packet is None else self._hear(now, Arrival(packet, source, age_ns, "", proven))
         arrivals, out = self.porter.receive(now, source, frame, lane, age_ns, proven)
         for arrival in arrivals:
             out += self._hear(now, arrival)

@@ -29,7 +29,7 @@ from talka.wire.greeting import (
 )
 from talka.wire.keys import Keyring, encode_ring
 from talka.wire.packets import BadPacket, Packet, decode_packet
-from talka.wire.roles import Role, may_connect
+from talka.wire.roles import NOBODY, Proven, Role, may_connect
 from talka.wire.sealing import BadSeal, Opened, Seal
 from talka.wire.versions import Offer, ProtocolVersion, disagreement
 
@@ -59,6 +59,8 @@ class Arrival(msgspec.Struct, frozen=True):
     age_ns: int
     key_id: str = ""
     """The key it was sealed with."""
+    proven: Proven = NOBODY
+    """Whom the certificate names of the connection it came on."""
 
 
 class Welcomed(msgspec.Struct, frozen=True):
@@ -144,9 +146,9 @@ class Porter:
         return self._reply(now, address, lane, Hello(self.me, nonce), "")
 
     def receive(
-        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: str = ""
+        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
     ) -> tuple[list[Arrival], list[object]]:
-        """What may be looked at, and what is to be sent or told. `proven` is the name in the sender's certificate."""
+        """What may be looked at, and what is to be sent or told. `proven` is whom the sender's certificate names."""
         try:
             opened = self._seal.open(frame, me=self._name)
             content = unpacked(opened.content)
@@ -154,7 +156,7 @@ class Porter:
         except (BadSeal, BadContent, BadPacket) as problem:
             return self._turn_away(problem.reason)
         self.opened += 1
-        if self._certified and lane is not Lane.DATAGRAM and proven != packet.sender:
+        if self._certified and lane is not Lane.DATAGRAM and proven.name != packet.sender:
             return self._turn_away("certificate")  # who holds the key could speak in anybody's name
         if (packet.boot, packet.counter) != (opened.boot, opened.counter):
             return self._turn_away("forged")
@@ -173,7 +175,7 @@ class Porter:
                 return self._turn_away("unaddressed")
             if self._certified and lane is Lane.DATAGRAM:  # no certificate comes with it
                 return self._turn_away("certificate")
-        arrival = Arrival(packet, source, age_ns, opened.key_id)
+        arrival = Arrival(packet, source, age_ns, opened.key_id, proven)
         if not self._door.knows(packet):
             return [], self._challenge(now, lane, opened, arrival, len(content))
         replies: list[object] = []

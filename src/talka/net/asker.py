@@ -16,7 +16,7 @@ from talka.wire import asking
 from talka.wire.asking import Answer, Ask, Question
 from talka.wire.greeting import Self
 from talka.wire.keys import Keyring
-from talka.wire.roles import Role
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
@@ -114,7 +114,7 @@ class Asker:
             raise AnswerRefused(answer.problem)
         return answer.content
 
-    def _on_frame(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_frame(self, source: str, frame: bytes, proven: Proven) -> bool:
         opened = self._porter.opened
         arrivals, effects = self._porter.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
         self._carry(effects)

@@ -44,7 +44,7 @@ from talka.wire.bundles import holds
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts
 from talka.wire.keys import Keyring, decode_ring, encode_ring
-from talka.wire.roles import Role
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.shards import BundleSource, FromCore, Go, Totals
 from talka.wire.tasks import FromHandlers
@@ -352,7 +352,7 @@ class WorkerNode:
             self._refusals[key] = None
             self._tell({"event": "refused", "address": address, "reason": reason, "text": f"{address}: {text}"})
 
-    def _on_stream(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
         opened = self._porter.opened
         self._do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
         return self._porter.opened > opened
