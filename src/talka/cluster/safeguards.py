@@ -23,6 +23,12 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A member that handles its datagrams late gives no verdicts."""
     replay_window: bool = True
     """A frame is accepted once."""
+    ring_from_managers: bool = True
+    """With certificates keys count only on a stream from a proven manager."""
+    ring_jump: bool = True
+    """Keys too far ahead of one's own are not believed."""
+    signed_records: bool = True
+    """With certificates a member's address and state count only when the member itself signed them."""
     # leadership
     persist_vote: bool = True
     """Term and vote are on disk before the vote is given."""

@@ -28,14 +28,14 @@ from talka.control.vault import BLOB_PREFIX
 from talka.control.voter import Reply, Voter
 from talka.errors import Untrusted
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
-from talka.wire.asking import Answer, Ask
+from talka.wire.asking import Answer, Ask, RepairKeys
 from talka.wire.greeting import ShareRing
 from talka.wire.jobs import JobMessage
 from talka.wire.keys import decode_ring
 from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
 from talka.wire.membership import Watch, WatchReply
 from talka.wire.packets import BadPacket
-from talka.wire.roles import NOBODY, Proven
+from talka.wire.roles import NOBODY, Proven, Role
 
 NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
@@ -219,9 +219,11 @@ class ClusterMember:
                 return _nothing
             theirs = decode_ring(greeted.ring)
             merged = keyholder.ring.merge(theirs)
-            return lambda: keyholder.learn(now, sender, theirs, merged)
+            return lambda: keyholder.learn(now, arrival, theirs, merged)
         if packet.channel == asking.CHANNEL:
             asked = asking.decode(packet.body)
+            if isinstance(asked, Ask) and isinstance(asked.question, RepairKeys):
+                self._check_repairs(arrival)
             return (lambda: [Asked(source, sender, asked, arrival.key_id)]) if isinstance(asked, Ask) else _nothing
         self._note_address(sender, source)
         if packet.channel == leadership.CHANNEL:
@@ -234,6 +236,11 @@ class ClusterMember:
             said, part = jobs.decode(packet.body), self.jobs
             return _nothing if part is None else lambda: part.on_message(now, sender, said, boot, source)
         raise BadPacket("body", f"{sender!r} sent on channel {packet.channel}, which nobody knows")
+
+    def _check_repairs(self, arrival: Arrival) -> None:
+        """Where there are certificates only a manager's repairs keys."""
+        if self.porter is not None and self.porter.certified and arrival.proven.role is not Role.MANAGER:
+            raise BadPacket("certificate", f"{arrival.packet.sender!r} is no manager and may not repair keys")
 
     def _note_address(self, name: str, address: str) -> None:
         if address.startswith(HANDLE):
@@ -299,7 +306,7 @@ class ClusterMember:
                 frame = self._wrap(now, leases.CHANNEL, self._encode(effect.message), to=effect.to)
                 out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
             elif isinstance(effect, Greet):
-                key_id = self._key_for(now, effect.to)
+                key_id = effect.key_id or self._key_for(now, effect.to)
                 frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message), key_id=key_id)
                 out.append(Transmit(effect.to, frame, Lane.STREAM))
             elif isinstance(effect, Speak):

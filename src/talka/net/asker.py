@@ -58,16 +58,18 @@ class Asker:
         name = name or f"client-{rng.getrandbits(48):012x}"
         boot = rng.getrandbits(61)
         security: Security | None = None
+        role = Role.CLIENT
         if certs is not None:
-            from talka.net.identity import Certified
+            from talka.net.identity import Certified, role_in
 
-            security = Certified(certs, name=name, role=Role.CLIENT, cluster=cluster, environment=environment)
+            role = role_in(certs, name)
+            security = Certified(certs, name=name, role=role, cluster=cluster, environment=environment)
         self._ring = Keyring.of(secrets)
         self._porter = Porter(
             door=Door(group=f"{cluster}/{environment}", name=name, boot=boot),
             seal=Seal(self._ring, boot),
             name=name,
-            me=Self(cluster, environment, Role.CLIENT, str(PROTOCOL_VERSION)),
+            me=Self(cluster, environment, role, str(PROTOCOL_VERSION)),
             rng=rng,
         )
         self._streams = Streams(
