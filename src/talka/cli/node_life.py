@@ -182,7 +182,7 @@ def run_node(life: Coroutine[Any, Any, int]) -> int:
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
     with Told(as_json, sentence) as told:
-        node = ManagerNode(options, audited(told.event, options.data_dir))
+        node = ManagerNode(options, audited(told.event, options.member.data_dir))
         life = told.life()
         life.add_manager(node, api, None)
         return await life.run()
@@ -199,7 +199,7 @@ async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool)
 async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], WorkerOptions], as_json: bool) -> int:
     """`worker_at` makes the options of the worker, given the address of the manager."""
     with Told(as_json, brief_sentence) as told:
-        manager = ManagerNode(options, audited(told.event, options.data_dir))
+        manager = ManagerNode(options, audited(told.event, options.member.data_dir))
         worker = WorkerNode(worker_at(manager.address), told.event)
         life = told.life()
         life.add_manager(manager, api, worker)
