@@ -17,14 +17,17 @@ from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Transmit
 from talka.control.door import Door
 from talka.control.porter import Porter
+from talka.control.standing import Standing, standing_of
 from talka.net.asker import AnswerRefused, Asker, NoAnswer
 from talka.net.certificates import issue, make_authority
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.store.keyring import KeyringFile
 from talka.wire import greeting
-from talka.wire.asking import AskKeys, AskMembers, RepairKeys
+from talka.wire import membership as membership_wire
+from talka.wire.asking import AskKeys, AskMembers, AskMetrics, RepairKeys
 from talka.wire.greeting import Self, ShareRing
 from talka.wire.keys import Keyring, encode_ring, key_id
+from talka.wire.membership import Alive, Gossip, State, Stated
 from talka.wire.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
@@ -91,10 +94,10 @@ class Intruder:
             rng=random.Random(boot),
         )
 
-    async def say(self, channel: int, body: bytes) -> None:
+    async def say(self, channel: int, body: bytes, updates: list[bytes] | None = None) -> None:
         """One datagram, and a second one that proves this life, if the member asks for it."""
         loop = asyncio.get_running_loop()
-        await loop.sock_sendto(self._socket, self._porter.wrap(boottime_ns(), channel, body), self._target)
+        await loop.sock_sendto(self._socket, self._porter.wrap(boottime_ns(), channel, body, updates), self._target)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2.0):
                 asked, _ = await loop.sock_recvfrom(self._socket, 65_536)
@@ -160,6 +163,44 @@ async def test_two_datagrams_do_not_take_over_the_keys_of_a_certified_member(
     again = member("a", certs=certs)
     await again.sees("ready")
     assert again.ring == Keyring.of((SECRET,)), "and it does not last over a restart"
+
+
+async def test_a_datagram_does_not_say_where_another_member_is(member: Callable[..., Running], certs: Path) -> None:
+    a = member("a", certs=certs)
+    b = member("b", a, certs=certs)
+    await a.sees("joined", name="b")
+    await b.sees("joined", name="a")
+    membership = a.node.member.membership
+    assert membership is not None
+    elsewhere = Alive("b", b.node.boot, 1000, "127.0.0.1:9")
+    stated = Stated("b", b.node.boot, State(1000, msgspec.msgpack.encode(Standing("", api="http://127.0.0.1:9"))))
+    with contextlib.closing(Intruder(a.node.address, name="x")) as intruder:
+        await intruder.say(
+            membership_wire.CHANNEL,
+            membership_wire.encode(Gossip()),
+            [membership_wire.encode_update(elsewhere), membership_wire.encode_update(stated)],
+        )
+        async with asyncio.timeout(LIMIT_S), asker(a, SECRET, certs, "client") as client:
+            while b"talka_records_disbelieved_total 2" not in await client.ask(AskMetrics()):
+                continue  # both are heard, and neither is believed
+
+    known = membership.get("b")
+    assert known is not None and known.address == b.node.address and known.incarnation < 1000
+    standing = standing_of(known)
+    assert standing is None or standing.api == ""
+
+
+async def test_three_certified_members_learn_of_each_other_through_one(
+    member: Callable[..., Running], certs: Path
+) -> None:
+    issue(certs, name="c", role="manager", now=datetime.now(UTC))
+    a = member("a", certs=certs)
+    b, c = member("b", a, certs=certs), member("c", a, certs=certs)
+    for one, others in ((a, "bc"), (b, "ac"), (c, "ab")):
+        for name in others:
+            joined = await one.sees("joined", name=name)
+            assert joined["address"] == {"a": a, "b": b, "c": c}[name].node.address
+    assert all(each.node.member.membership.disbelieved == 0 for each in (a, b, c))  # type: ignore[union-attr]
 
 
 # A ring that was taken over all the same, or spoilt.

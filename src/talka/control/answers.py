@@ -269,6 +269,8 @@ def metrics_text(member: ClusterMember, now: int, counts: Mapping[str, Mapping[s
         blocked = sum(1 for other in membership.members() if other.blocked)
         put("datagrams_blocked", "gauge", "Members that are reached over the stream only.", {"": blocked})
         put("refused_updates_total", "counter", "Updates that nobody could read.", {"": membership.refused_updates})
+        unsigned = {"": membership.disbelieved}
+        put("records_disbelieved_total", "counter", "Records of members that the member did not sign.", unsigned)
     if member.voter is not None:
         election = member.voter.election
         put("term", "gauge", "The term of leadership.", {"": election.term})

@@ -18,6 +18,7 @@ from talka.cluster.member_news import MemberJoined, MemberLeft, MemberReturned
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS, MembershipConfig
 from talka.cluster.timings import TIMINGS
+from talka.cluster.vouched import Notary
 from talka.control.answers import answer
 from talka.control.door import Door
 from talka.control.lanes import Class
@@ -167,6 +168,7 @@ class MemberNode:
             config=config,
             rng=rng,
             now=now,
+            notary=_notary(options),
         )
         voter = None
         if self._votes is not None:
@@ -462,6 +464,16 @@ def _security(options: MemberOptions) -> Security | None:
         cluster=options.cluster,
         environment=options.environment,
     )
+
+
+def _notary(options: MemberOptions) -> Notary | None:
+    if options.certs is None:
+        return None
+    from talka.net.notary import CertificateNotary
+    from talka.net.tls import cert_files
+
+    files = cert_files(options.certs, options.name)
+    return CertificateNotary(files, cluster=options.cluster, environment=options.environment)
 
 
 def _membership_config(options: MemberOptions) -> MembershipConfig:
