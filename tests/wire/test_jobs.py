@@ -12,6 +12,7 @@ from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire import jobs
+from talka.wire.attempts import StoreLife
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
     CALL_LIMIT_BYTES,
@@ -89,7 +90,13 @@ WORKER = WorkerFacts(
 )
 
 ALL: dict[str, JobMessage] = {
-    "beat": Beat(70, WORKER, (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended"))),
+    "beat": Beat(
+        70,
+        WORKER,
+        (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended")),
+        7,
+        StoreLife(0x5706E, 0x11FE, 0x09E4),
+    ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
         FENCE,
