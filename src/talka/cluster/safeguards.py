@@ -80,6 +80,10 @@ class Safeguards(msgspec.Struct, frozen=True):
     """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
     commit_first: bool = True
     """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""
+    store_life: bool = True
+    """A result counts for the store, the life of it, the job and the task it was made for; workers drop all others."""
+    epoch_floor: bool = True
+    """A manager gives a worker nothing under an epoch that this worker has obeyed for another."""
 
 
 ALL: Final = Safeguards()
