@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from talka.cli.key_repair import audited
 from talka.cli.member import Printer, mishap
 from talka.cli.output import tell
+from talka.cli.private import own_user
 from talka.client.requests import Control
 from talka.clock import SECOND, realtime_ns
 from talka.control.places import WANTED_FILES
@@ -37,6 +38,8 @@ OWN_WORDS: Final = {
     ),
     "starting": "worker {name} starts, with {cores} cores",
     "up": "ready at {address} with {cores} cores; try: talka submit FILE --to {address}",
+    "open": "other users of this machine can submit to it as well: talka up --private keeps them out",
+    "private": "only {user} can use it: commands of this user find its token by themselves",
     "stopping": "stopping: finishes what runs; a second signal ends it at once",
 }
 ENOUGH: Final = Granted(WHOLE, WANTED_FILES, is_short=False)
@@ -234,6 +237,10 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
         async def tell_ready() -> None:
             await worker.is_registered.wait()
             life.event("up", address=api.advertised, url=api.url, cores=worker.worker.facts.cores)
+            if api.auth is None:
+                life.event("open")
+            else:
+                life.event("private", user=own_user())
 
         ready = asyncio.create_task(tell_ready())
         try:
