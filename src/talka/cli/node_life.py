@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 
 from starlette.applications import Starlette
 
-from talka.cli.key_repair import audited
 from talka.cli.member import Printer, mishap
 from talka.cli.output import tell
 from talka.cli.private import own_user
@@ -105,6 +104,7 @@ class Life:
             control = cast(Control, ReadyWithWorker(node.control, worker))
         audit = Audit(node.folder / "audit.log")
         self._audits.append(audit)
+        node.put_down = audit.note
         app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
 
         def started() -> None:
@@ -211,7 +211,7 @@ def run_node(life: Coroutine[Any, Any, int]) -> int:
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
     with Told(as_json, sentence) as told:
-        node = ManagerNode(options, audited(told.event, options.member.data_dir))
+        node = ManagerNode(options, told.event)
         life = told.life()
         life.add_manager(node, api, None)
         return await life.run()
@@ -228,7 +228,7 @@ async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool)
 async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], WorkerOptions], as_json: bool) -> int:
     """`worker_at` makes the options of the worker, given the address of the manager."""
     with Told(as_json, brief_sentence) as told:
-        manager = ManagerNode(options, audited(told.event, options.member.data_dir))
+        manager = ManagerNode(options, told.event)
         worker = WorkerNode(worker_at(manager.address), told.event)
         life = told.life()
         life.add_manager(manager, api, worker)

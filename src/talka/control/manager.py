@@ -29,6 +29,7 @@ from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
 from talka.control.worker_keys import WorkerKeys
 from talka.errors import Untrusted
+from talka.wire.access import Asker
 from talka.wire.attempts import StoreLife
 from talka.wire.jobs import (
     Account,
@@ -275,14 +276,14 @@ class Manager:
 
     # -- what this node's own API asks
 
-    def call(self, now: int, what: str, content: bytes) -> tuple[int, list[object]]:
-        """Ask the leader; `CallEnded` with this number tells what it said."""
-        number, effects = self.calls.ask(now, what, content, self.leader)
+    def call(self, now: int, what: str, content: bytes, asker: Asker | None = None) -> tuple[int, list[object]]:
+        """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
+        number, effects = self.calls.ask(now, what, content, self.leader, asker)
         return number, self._out(now, effects)
 
-    def watch(self, now: int, job: str, *, steps: bool) -> tuple[int, list[object]]:
+    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[object]]:
         """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
-        number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps)
+        number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps, asker=asker)
         return number, self._out(now, [])
 
     def unwatch(self, number: int) -> None:

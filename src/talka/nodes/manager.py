@@ -336,7 +336,7 @@ class ManagerNode(MemberNode):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
-            "calls_total": self.control.calls,
+            "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
         if self.dags is not None:
