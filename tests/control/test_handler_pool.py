@@ -1402,6 +1402,18 @@ def test_when_the_lease_is_over_what_runs_is_killed_and_told_once_its_process_is
     assert rig.outcomes[-1] == (8, "refused", "inputs")
 
 
+def test_when_the_lease_is_over_cores_with_nothing_to_do_end_too_and_one_is_started_anew() -> None:
+    rig = Rig(1)
+    rig.forget()
+
+    rig.take(rig.pool.lease_ended(rig.now))
+
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    assert [start.core for start in rig.all(StartHandlers)] == [2]
+    rig.exit(1, ExitFacts("SIGKILL"))
+    assert rig.pool.counts()["handler_cores_died_total"] == 0, "it was to end"
+
+
 def test_a_neighbour_of_one_that_was_killed_is_refused_when_the_lease_ends_meanwhile() -> None:
     rig = Rig(1)
     rig.hand(task(1), task(2))

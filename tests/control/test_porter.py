@@ -43,6 +43,7 @@ from talka.wire.greeting import (
 )
 from talka.wire.keys import Keyring, boot_key, decode_ring, encode_ring, key_id
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Opened, Seal
 
 OLD = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
@@ -84,7 +85,7 @@ class Node:
         self, frame: bytes, now: int = 0, *, source: str = "from", proven: str = "", lane: Lane = Lane.DATAGRAM
     ) -> list[Transmit]:
         """Hand it a frame; what it sends."""
-        arrivals, out = self.porter.receive(now, source, frame, lane, 7, proven)
+        arrivals, out = self.porter.receive(now, source, frame, lane, 7, Proven(proven, Role.MANAGER))
         self.heard += [arrival.packet.counter for arrival in arrivals]
         assert all((arrival.source, arrival.age_ns) == (source, 7) for arrival in arrivals)
         self.news += [effect for effect in out if not isinstance(effect, Transmit)]
@@ -484,6 +485,29 @@ def test_a_role_that_may_not_connect_is_refused_and_both_roles_are_named() -> No
     assert isinstance(message, Refusal)
     assert message.text == "a worker may not connect to a worker, only to a manager"
     assert b.door.refused == {"role": 1}
+
+
+def test_with_certificates_a_role_that_is_not_the_certificates_is_refused() -> None:
+    """The certificate says manager."""
+    a = Node("a", boot=1, me=changed(role="worker"))
+    b = Node("b", boot=2, certified=True)
+
+    (refusal,) = b.get(hello_frame(a), proven="a", lane=Lane.STREAM)
+
+    message = a.read(refusal.frame)[1]
+    assert isinstance(message, Refusal)
+    assert message.text == "'a' says it is a worker, and its certificate does not"
+    assert b.door.refused == {"role": 1}
+
+
+def test_with_certificates_a_welcome_of_another_role_than_the_certificates_is_none() -> None:
+    a, b = Node("a", boot=1, certified=True), Node("b", boot=2, me=changed(role="gate"))
+    (_, hello) = a.porter.hello(0, "at-b")
+    assert isinstance(hello, Transmit)
+    (welcome,) = b.get(hello.frame, lane=Lane.STREAM)
+
+    assert a.get(welcome.frame, proven="b", lane=Lane.STREAM) == []
+    assert (a.news, a.door.refused) == ([], {"role": 1})
 
 
 def test_one_that_is_refused_learns_why() -> None:

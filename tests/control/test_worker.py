@@ -13,6 +13,7 @@ from talka.cluster.effects import Lane, Persist
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import worker_tasks
 from talka.control.core_effects import KillCore, Send, StartCore
+from talka.control.core_end import CoresUntil
 from talka.control.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.job_fences import IDLE_LIMIT_NS, JOBS_LIMIT
@@ -491,6 +492,61 @@ def test_while_the_only_manager_refuses_connections_the_tasks_go_on() -> None:
     rig.later(SECOND, renew=False)
 
     assert len(rig.all(LeaseEnded)) == 1
+
+
+def test_cores_are_told_their_end_with_every_renewal_four_fifths_of_the_lease_from_when_the_beat_was_sent() -> None:
+    rig = Rig(lease=False)
+    assert rig.all(CoresUntil) == []
+
+    sent_ns = rig.now
+    rig.now += SECOND // 2
+    rig.renew(lease_ns=10 * SECOND)
+    assert rig.all(CoresUntil) == [CoresUntil(sent_ns + 8 * SECOND)]
+    rig.forget()
+    rig.later(SECOND // 2 + 1, renew=False)
+    rig.renew(lease_ns=10 * SECOND)
+
+    assert rig.all(CoresUntil) == [CoresUntil(sent_ns + 9 * SECOND)]
+
+
+def test_a_core_that_is_started_has_an_end_before_it_runs() -> None:
+    rig = Rig(lease=False)
+    rig.disk_waits = True
+    rig.renew()
+    rig.hear(assign(1))
+    rig.disk_waits = False
+    rig.write()
+
+    started = [type(one) for one in rig.news if isinstance(one, CoresUntil | StartCore)]
+    assert started == [CoresUntil, StartCore, StartCore]
+
+
+def test_while_the_only_manager_refuses_connections_cores_are_told_later_ends() -> None:
+    rig = Rig(managers=("m1",))
+    rig.renew(sole=True)
+    rig.forget()
+    rig.later(SECOND, renew=False)
+
+    rig.take(rig.worker.on_refused(rig.now, "m1"))
+
+    assert rig.all(CoresUntil) == [CoresUntil(rig.now + 4 * SECOND)]
+
+
+def test_when_the_lease_is_over_cores_are_told_nothing() -> None:
+    rig = Rig()
+    rig.forget()
+
+    rig.later(6 * SECOND, renew=False)
+
+    assert rig.all(LeaseEnded) != [] and rig.all(CoresUntil) == []
+
+
+def test_without_its_safeguard_cores_have_no_end() -> None:
+    rig = Rig(safeguards=Safeguards(core_deadline=False))
+
+    rig.later(3 * SECOND)
+
+    assert rig.worker.has_lease and rig.all(CoresUntil) == []
 
 
 def test_without_its_safeguard_tasks_outlive_the_lease() -> None:

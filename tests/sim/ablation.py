@@ -43,14 +43,16 @@ class Row(msgspec.Struct, frozen=True):
     """Of dag jobs."""
     has_forger: bool = False
     """Of jobs, and somebody who has read a worker's secret gives out tasks."""
+    has_hostile: bool = False
+    """With a hostile member that has a worker's certificate."""
 
 
-def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True)
+def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True, has_hostile=has_hostile)
 
 
-def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True)
+def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True, has_hostile=has_hostile)
 
 
 INTACT: Final = (
@@ -59,6 +61,8 @@ INTACT: Final = (
     Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
     Row("nothing, jobs and a forger", ALL, (), 0, 200, is_of_jobs=True, has_forger=True),
     Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
+    Row("nothing, jobs with a hostile member", ALL, (), 0, 200, is_of_jobs=True, has_hostile=True),
+    Row("nothing, dag jobs with a hostile member", ALL, (), 0, 200, is_of_dags=True, has_hostile=True),
 )
 
 
@@ -88,6 +92,7 @@ ROWS: Final = (
     Row("frames admitted again (`replay_window`)", without("replay_window"), ("I12",), 3),
     _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 1),
     _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
+    _jobs("cores go on while their worker is frozen (`core_deadline`)", "core_deadline", ("I4 task",), 6),
     _jobs("results count as often as they come (`result_key`)", "result_key", ("I6", "I9"), 11),
     _jobs("managers take over without asking (`takeover_barrier`)", "takeover_barrier", ("I4 task",), 1),
     _jobs("workers are told first (`account_first`)", "account_first", ("I4 task", "I6", "I9"), 3),
@@ -104,6 +109,10 @@ ROWS: Final = (
         has_forger=True,
     ),
     _jobs("variables travel open (`sealed_variables`)", "sealed_variables", ("variables",), 2),
+    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 7),
+    _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
     _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 65),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
     _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 10),
@@ -122,11 +131,11 @@ def violated(seed: int, row: Row) -> str:
     """The invariant this seed shows violated, empty when none is."""
     if row.is_of_dags:
         try:
-            world = dags.run(seed, safeguards=row.safeguards)
+            world = dags.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
         except Invalid:
             return NO_END
     elif row.is_of_jobs:
-        world = jobs.run(seed, safeguards=row.safeguards, has_forger=row.has_forger)
+        world = jobs.run(seed, safeguards=row.safeguards, has_forger=row.has_forger, has_hostile=row.has_hostile)
     else:
         world = elections.run(
             seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused

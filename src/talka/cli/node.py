@@ -115,9 +115,10 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
     from talka.nodes.manager import ManagerOptions
     from talka.nodes.member import MemberOptions
     from talka.nodes.worker import WorkerOptions
-    from talka.web.server import listen
+    from talka.web.server import granted_limits, listen
     from talka.wire.addresses import format_address
 
+    granted = granted_limits("talka up")
     secrets = (own_secret(folder),)
     listener = listen("127.0.0.1", port, has_tokens=False)
     address = format_address(*listener.getsockname()[:2])
@@ -137,7 +138,7 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
 
     options = ManagerOptions(member=member, api=address, store=place, lease_ns=lease_ns)
     with listener:
-        return run_node(live_up(options, Api(listener, address, None, None), worker_at, as_json))
+        return run_node(live_up(options, Api(listener, address, None, None, granted), worker_at, as_json))
 
 
 def own_secret(folder: "Path") -> str:
@@ -254,7 +255,7 @@ def voter_names(settings: "NodeSettings", name: str) -> tuple[str, ...]:
 def open_api(settings: "NodeSettings", name: str, cluster: str, node_address: str) -> "Api":
     """The API's socket, taken before anything else is: what is wrong with it is said at once."""
     from talka.cli.node_life import Api
-    from talka.web.server import listen
+    from talka.web.server import granted_limits, listen
     from talka.wire.addresses import format_address, parse_address
 
     host, port = parse_address(settings.text("api", f"127.0.0.1:{API_PORT}"), is_port_0_allowed=True)
@@ -270,12 +271,13 @@ def open_api(settings: "NodeSettings", name: str, cluster: str, node_address: st
 
         tls = server_context(find_certs(certs, name))
         tls.verify_mode = ssl.CERT_NONE  # clients show tokens, not certificates
+    granted = granted_limits("a manager")
     listener = listen(host, port, has_tokens=tokens is not None)
     if not advertised:
         # Of every address of this machine, the one at which nodes reach it.
         reached = parse_address(node_address, is_port_0_allowed=True)[0] if node_address else host
         advertised = format_address(reached if host in WILDCARDS else host, listener.getsockname()[1])
-    return Api(listener, advertised, tokens, tls)
+    return Api(listener, advertised, tokens, tls, granted)
 
 
 def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
@@ -360,7 +362,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
 def open_probes(settings: "NodeSettings", cluster: str) -> "Api | None":
     """The socket on which a worker says how it is; None when nobody asked for one."""
     from talka.cli.node_life import Api
-    from talka.web.server import listen
+    from talka.web.server import granted_limits, listen
     from talka.wire.addresses import format_address, parse_address
 
     wanted = settings.text("probes")
@@ -368,8 +370,9 @@ def open_probes(settings: "NodeSettings", cluster: str) -> "Api | None":
         return None
     host, port = parse_address(wanted, is_port_0_allowed=True)
     tokens = tokens_of(settings, cluster)
+    granted = granted_limits("a worker with probes")
     listener = listen(host, port, has_tokens=tokens is not None)
-    return Api(listener, format_address(host, listener.getsockname()[1]), tokens, None)
+    return Api(listener, format_address(host, listener.getsockname()[1]), tokens, None, granted)
 
 
 # What they have in common.

@@ -23,6 +23,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A member that handles its datagrams late gives no verdicts."""
     replay_window: bool = True
     """A frame is accepted once."""
+    role_table: bool = True
+    """Where certificates are in use, what a node says counts only if its proven role may say it."""
     # leadership
     persist_vote: bool = True
     """Term and vote are on disk before the vote is given."""
@@ -47,6 +49,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A worker refuses commands of a manager that no longer leads the job."""
     worker_lease: bool = True
     """A worker stops its tasks when nobody renewed its lease, before anybody else may have them."""
+    core_deadline: bool = True
+    """A core stops by its own clock when its worker's lease is over, also while the worker stands still."""
     result_key: bool = True
     """An attempt's result is accepted once."""
     takeover_barrier: bool = True
@@ -63,6 +67,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A worker runs only what a manager of its cluster has signed."""
     sealed_variables: bool = True
     """Variables of a job travel sealed to the worker that runs it."""
+    own_attempts: bool = True
+    """What a worker tells counts for attempts that it was given, and for nobody else's."""
     # dag jobs
     attempt_fence: bool = True
     """A result counts if it is of the attempt that was given out last; one that was given up brings none any more."""

@@ -217,10 +217,10 @@ class HandlerSlots:
             self.ended.append(TaskResult(attempt.fence, "refused", cause=cause, error=text))
 
     def kill_all(self, now: int) -> list[object]:
-        """The lease is over: nothing may run here."""
+        """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
         effects: list[object] = []
         for core in list(self._cores.values()):
-            if core.tasks and core.stage is not Stage.KILLED:
+            if core.stage is not Stage.KILLED:
                 effects += self._kill(now, core, "lease")
             elif core.tasks:
                 core.reason = "lease"

@@ -29,7 +29,7 @@ from talka.wire.greeting import (
 )
 from talka.wire.keys import Keyring, encode_ring
 from talka.wire.packets import BadPacket, Packet, decode_packet
-from talka.wire.roles import Role, may_connect
+from talka.wire.roles import NOBODY, Proven, Role, a, may_connect
 from talka.wire.sealing import BadSeal, Opened, Seal
 from talka.wire.versions import Offer, ProtocolVersion, disagreement
 
@@ -59,6 +59,8 @@ class Arrival(msgspec.Struct, frozen=True):
     age_ns: int
     key_id: str = ""
     """The key it was sealed with."""
+    proven: Proven = NOBODY
+    """Whom the certificate names of the connection it came on."""
 
 
 class Welcomed(msgspec.Struct, frozen=True):
@@ -110,7 +112,8 @@ class Porter:
         self._role = Role(me.role)
         self._offer = Offer(ProtocolVersion.parse(me.version), tuple(me.capabilities), tuple(me.required))
         self._rng = rng
-        self._certified = certified
+        self.certified = certified
+        """Whether connections prove who is at their other end."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._hellos: dict[bytes, tuple[str, int]] = {}
         self._shared_at: dict[str, int] = {}
@@ -144,9 +147,9 @@ class Porter:
         return self._reply(now, address, lane, Hello(self.me, nonce), "")
 
     def receive(
-        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: str = ""
+        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
     ) -> tuple[list[Arrival], list[object]]:
-        """What may be looked at, and what is to be sent or told. `proven` is the name in the sender's certificate."""
+        """What may be looked at, and what is to be sent or told. `proven` is whom the sender's certificate names."""
         try:
             opened = self._seal.open(frame, me=self._name)
             content = unpacked(opened.content)
@@ -154,7 +157,7 @@ class Porter:
         except (BadSeal, BadContent, BadPacket) as problem:
             return self._turn_away(problem.reason)
         self.opened += 1
-        if self._certified and lane is not Lane.DATAGRAM and proven != packet.sender:
+        if self.certified and lane is not Lane.DATAGRAM and proven.name != packet.sender:
             return self._turn_away("certificate")  # who holds the key could speak in anybody's name
         if (packet.boot, packet.counter) != (opened.boot, opened.counter):
             return self._turn_away("forged")
@@ -165,15 +168,15 @@ class Porter:
                 unreadable = self._difference(packet.group) or ("body", "")
                 return self._turn_away(unreadable[0])
             if not isinstance(message, ShareRing):
-                return self._greet(now, source, lane, opened, packet, message)
+                return self._greet(now, source, lane, opened, packet, message, proven)
         if difference := self._difference(packet.group):
             return self._turn_away(difference[0])
         if packet.channel not in REPEATABLE:
             if not opened.addressed:  # a vote for one, played to another, would be a vote for both
                 return self._turn_away("unaddressed")
-            if self._certified and lane is Lane.DATAGRAM:  # no certificate comes with it
+            if self.certified and lane is Lane.DATAGRAM:  # no certificate comes with it
                 return self._turn_away("certificate")
-        arrival = Arrival(packet, source, age_ns, opened.key_id)
+        arrival = Arrival(packet, source, age_ns, opened.key_id, proven)
         if not self._door.knows(packet):
             return [], self._challenge(now, lane, opened, arrival, len(content))
         replies: list[object] = []
@@ -213,18 +216,21 @@ class Porter:
         opened: Opened,
         packet: Packet,
         message: Hello | Welcome | Challenge | Proof | Refusal,
+        proven: Proven,
     ) -> tuple[list[Arrival], list[object]]:
         key_id = opened.key_id
         if isinstance(message, Refusal):
             address, _ = self._hellos.pop(message.echo, ("", 0))
             return [], [Declined(address, message.reason, message.text)] if address else []
         if isinstance(message, Hello):
-            reason, text = self._objection(packet, message.me)
+            reason, text = self._objection(packet, message.me, proven)
             if reason:
                 self._door.turn_away(reason)
                 return [], [self._reply(now, source, lane, Refusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id)]
         elif difference := self._difference(packet.group):
             return self._turn_away(difference[0])
+        if isinstance(message, Welcome) and self._pretends(message.me, proven):
+            return self._turn_away("role")
         if packet.sender == self._name:
             return self._turn_away("own")
         match message:
@@ -253,7 +259,7 @@ class Porter:
                 replies = [] if key_id == self.ring.primary_id else self._share(now, source, packet.sender, key_id)
                 return held, replies
 
-    def _objection(self, packet: Packet, who: Self) -> tuple[str, str]:
+    def _objection(self, packet: Packet, who: Self, proven: Proven) -> tuple[str, str]:
         """The first thing that forbids this node to come in: a word and a sentence, or two empty ones."""
         if difference := self._difference(packet.group):
             return difference
@@ -263,9 +269,15 @@ class Porter:
             role = Role(who.role)
         except ValueError:
             return "role", f"{packet.sender!r} says it has the role {who.role!r}, which {self._name!r} does not know"
+        if self._pretends(who, proven):
+            return "role", f"{packet.sender!r} says it is {a(role)}, and its certificate does not"
         if text := may_connect(role, self._role):
             return "role", text
         return "", ""
+
+    def _pretends(self, who: Self, proven: Proven) -> bool:
+        """Whether it says another role than its certificate. With a datagram comes none: what follows is on a stream."""
+        return self.certified and proven.role is not None and who.role != proven.role
 
     def _difference(self, group: str) -> tuple[str, str] | None:
         cluster, _, environment = group.partition("/")

@@ -15,6 +15,7 @@ import msgspec
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.core_end import CoresUntil
 from talka.control.handler_effects import ExitFacts
 from talka.control.handler_pool import HandlerPool
 from talka.control.job_fences import JobFences
@@ -47,6 +48,7 @@ from talka.wire.jobs import (
     WantBlob,
     WorkerFacts,
 )
+from talka.wire.roles import Role
 from talka.wire.shards import FromCore
 from talka.wire.tasks import Feed, FromHandlers, Hand, Recall, Took, Which
 
@@ -87,6 +89,9 @@ class Worker:
         self.next_tick_at = now
         self._signers = signers
         self._lease = WorkerLease(safeguards)
+        self._cores_until = 0
+        """What cores were told last. 0: nothing."""
+        self._are_cores_told = safeguards.core_deadline
         self._fence = Fence(stored.get(FENCE_KEY), safeguards)
         self._fences = JobFences(now, stored, safeguards)
         self.tasks = WorkerTasks(
@@ -144,7 +149,9 @@ class Worker:
         """A worker neither votes nor leads."""
         return []
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
         effects = self._check_lease(now)
         match message:
             case Hand() | Took() | Recall() | Feed() | Which():
@@ -276,6 +283,11 @@ class Worker:
                 effects += self.tasks.stop(now, held, is_cancelled=True)
         return effects
 
+    def _tell_cores(self) -> list[object]:
+        """Where there is no lease, what was told last has come, and nothing runs."""
+        self._cores_until = self._lease.next_check_at
+        return [CoresUntil(self._cores_until)] if self.has_lease and self._are_cores_told else []
+
     def _check_lease(self, now: int) -> list[object]:
         if not self._lease.has_ended(now):
             return []
@@ -396,6 +408,8 @@ class Worker:
     def _done(self, now: int, effects: list[object]) -> list[object]:
         """What is due to be said is said, and the time of the next tick settled."""
         handlers = self.handlers
+        if self._lease.next_check_at != self._cores_until:
+            effects = [*self._tell_cores(), *effects]  # whatever is started now has an end
         if handlers.limit != self.tasks.pool.free:
             effects += handlers.set_limit(now, self.tasks.pool.free)
         if self.is_draining and not handlers.is_draining:

@@ -40,7 +40,7 @@ from talka.wire.addresses import format_address, ip_target
 from talka.wire.asking import Answer
 from talka.wire.greeting import Self
 from talka.wire.keys import Keyring, decode_ring, encode_ring
-from talka.wire.roles import Role
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
@@ -279,7 +279,7 @@ class MemberNode:
         """A datagram nobody waits for any more: that this member is so late is all it says."""
         self._membership.health.handled(boottime_ns(), age_ns)
 
-    def _on_stream(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
         opened = self._porter.opened
         self._do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
         return self._porter.opened > opened

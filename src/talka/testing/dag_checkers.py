@@ -122,8 +122,7 @@ class ResultsCountOnce(Observer):
         self._accept(change.fence, f"completed at {change.at_ms}")
         run = self._ledger.by_fence.get(change.fence)
         if run is None or run.outcome != "completed" or run.output != change.output:
-            told = _output.decode(change.output).get("fence", 0)
-            text = f"a result of attempt {told:x} was accepted as that of attempt {change.fence:x}"
+            text = f"{change.output[:80]!r} was accepted as the output of attempt {change.fence:x}"
             self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
             return
         for name in self._specs.tasks[run.job, run.id].depends_on:
@@ -180,9 +179,10 @@ class RunsAreInOrder(RunListener):
             if other.fence == run.fence:
                 text = f"attempt {run.fence:x} began on {run.host.name} and on {other.host.name}"
                 self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
-            elif other.is_alive and other.has_lease:
+            elif other.is_alive:
+                # Whether its worker has a lease, or stands still and has not noticed, is no excuse.
                 one = f"attempt {run.fence:x} began on {run.host.name}"
-                text = f"{one} while attempt {other.fence:x} runs on {other.host.name}, which has its lease"
+                text = f"{one} while attempt {other.fence:x} runs on {other.host.name}"
                 self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
 
     def _check_order(self, run: HandlerRun, spec: TaskSpec) -> None:
@@ -200,7 +200,6 @@ class RunsAreInOrder(RunListener):
                 other
                 for other in self._ledger.alive.values()
                 if any(one.key == limit.key for one in self._specs.tasks[other.job, other.id].limits)
-                and (other is run or other.has_lease)
             ]
             if len(holders) > limit.concurrency:
                 names = ", ".join(f"{one.id} of {one.job} ({one.fence:x}) on {one.host.name}" for one in holders)

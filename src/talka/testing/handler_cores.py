@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
+from talka.control.core_end import CoresUntil
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.member import ClusterMember
-from talka.testing.cores import worker_of
+from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
 from talka.testing.line import Line
 from talka.testing.world import Observer, World
@@ -138,7 +139,7 @@ class RunListener:
 
 class HandlerCores(Observer):
     """Runs what workers ask for with StartHandlers, TellHandlers and EndHandlers. A core dies with its host, and goes on
-    while the agent beside it stands still."""
+    while the agent beside it stands still, until the end that it was told of last."""
 
     def __init__(self, world: World, ledger: HandlerLedger) -> None:
         self.ledger = ledger
@@ -146,6 +147,7 @@ class HandlerCores(Observer):
         self.ends: dict[str, int] = {}
         """Attempts by how they ended."""
         self._world = world
+        self._ends = Ends(world, self._over)
         self._cores: dict[str, dict[int, _Core]] = {}
         self._lines: dict[str, Line] = {}
         self._rngs: dict[str, Random] = {}
@@ -165,8 +167,15 @@ class HandlerCores(Observer):
             found = self._cores.get(host.name, {}).get(effect.core)
             if found is not None:
                 self._asked_to_end(found, hard=effect.hard)
+        elif type(effect) is CoresUntil:
+            self._ends.told(host, effect.end_ns)
+
+    def _over(self, host: Host) -> None:
+        for core in list(self._cores.get(host.name, {}).values()):
+            self._die(core, "SIGKILL")
 
     def on_crash(self, world: World, host: Host) -> None:
+        self._ends.forget(host)
         for core in self._cores.pop(host.name, {}).values():
             self._bury(core, "crash")
 

@@ -34,6 +34,8 @@ ALGORITHM: Final = "HS256"
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 TOKEN_ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_MOST}}}")
 REVOKED_MOST: Final = 10_000
+OWN_SITES: Final = ("same-origin", "none")
+"""Of `Sec-Fetch-Site`. `same-site` is not among them: it is said of any other port of this machine."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 logger = logging.getLogger("talka.web")
@@ -200,6 +202,12 @@ def check_origin(origin: str, host: str, scheme: str) -> None:
         raise Forbidden("the Origin header cannot be read") from None
     if (parts.scheme, parts.hostname, origin_port) != (scheme, own.hostname, own_port):
         raise Forbidden(f"pages of {origin[:NAME_MOST]} may not use this API")
+
+
+def check_site(site: str) -> None:
+    """What an image or a link of another page gets names no Origin, but browsers say whose page it is."""
+    if site and site.lower() not in OWN_SITES:
+        raise Forbidden("pages of other sites may not use this API")
 
 
 def host_name(host: str) -> str:
