@@ -113,9 +113,19 @@ ROWS: Final = (
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
-    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 65),
+    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 42),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
-    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 10),
+    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 3),
+    _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 184),
+    _dags("workers are given tasks under epochs they obeyed for another (`epoch_floor`)", "epoch_floor", ("D1",), 1),
+    Row(
+        "neither store, life nor epoch of an attempt is asked for (`store_life`, `epoch_floor`)",
+        without("store_life", "epoch_floor"),
+        ("D1", "D9"),
+        20,
+        200,
+        is_of_dags=True,
+    ),
     _dags("dag jobs: told before it is durable (`commit_first`)", "commit_first", ("D1", "D3", "D5", "D6"), 2),
 )
 

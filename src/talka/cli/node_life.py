@@ -10,8 +10,10 @@ from typing import Any, Final, cast
 
 from starlette.applications import Starlette
 
+from talka.cli.key_repair import audited
 from talka.cli.member import Printer, mishap
 from talka.cli.output import tell
+from talka.cli.private import own_user
 from talka.client.requests import Control
 from talka.clock import SECOND, realtime_ns
 from talka.control.places import WANTED_FILES
@@ -36,6 +38,8 @@ OWN_WORDS: Final = {
     ),
     "starting": "worker {name} starts, with {cores} cores",
     "up": "ready at {address} with {cores} cores; try: talka submit FILE --to {address}",
+    "open": "other users of this machine can submit to it as well: talka up --private keeps them out",
+    "private": "only {user} can use it: commands of this user find its token by themselves",
     "stopping": "stopping: finishes what runs; a second signal ends it at once",
 }
 ENOUGH: Final = Granted(WHOLE, WANTED_FILES, is_short=False)
@@ -207,7 +211,7 @@ def run_node(life: Coroutine[Any, Any, int]) -> int:
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
     with Told(as_json, sentence) as told:
-        node = ManagerNode(options, told.event)
+        node = ManagerNode(options, audited(told.event, options.member.data_dir))
         life = told.life()
         life.add_manager(node, api, None)
         return await life.run()
@@ -224,7 +228,7 @@ async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool)
 async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], WorkerOptions], as_json: bool) -> int:
     """`worker_at` makes the options of the worker, given the address of the manager."""
     with Told(as_json, brief_sentence) as told:
-        manager = ManagerNode(options, told.event)
+        manager = ManagerNode(options, audited(told.event, options.member.data_dir))
         worker = WorkerNode(worker_at(manager.address), told.event)
         life = told.life()
         life.add_manager(manager, api, worker)
@@ -233,6 +237,10 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
         async def tell_ready() -> None:
             await worker.is_registered.wait()
             life.event("up", address=api.advertised, url=api.url, cores=worker.worker.facts.cores)
+            if api.auth is None:
+                life.event("open")
+            else:
+                life.event("private", user=own_user())
 
         ready = asyncio.create_task(tell_ready())
         try:

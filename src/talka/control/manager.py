@@ -29,6 +29,7 @@ from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
 from talka.control.worker_keys import WorkerKeys
 from talka.errors import Untrusted
+from talka.wire.attempts import StoreLife
 from talka.wire.jobs import (
     Account,
     Accounted,
@@ -72,6 +73,9 @@ class HeardOf(msgspec.Struct, frozen=True):
     state: str
     number: int
     """Of the beat."""
+    epoch: int
+    """The highest of a store that it has obeyed, and whose it was."""
+    of: StoreLife
 
 
 class Manager:
@@ -340,7 +344,7 @@ class Manager:
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number)]
+        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of)]
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
@@ -372,7 +376,15 @@ class Manager:
             elif isinstance(effect, HeardOf):
                 assert self.durable is not None
                 effects += self.durable.on_beat(
-                    now, effect.name, effect.boot, effect.facts, effect.free, effect.state, effect.number
+                    now,
+                    effect.name,
+                    effect.boot,
+                    effect.facts,
+                    effect.free,
+                    effect.state,
+                    effect.number,
+                    epoch=effect.epoch,
+                    of=effect.of,
                 )
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"

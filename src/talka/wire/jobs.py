@@ -14,6 +14,7 @@ import msgspec
 from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.bundles import KEY_BYTES, WORD_LIMIT_BYTES
 from talka.wire.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
 from talka.wire.leadership import Count, Name
@@ -94,6 +95,10 @@ class Beat(Message, frozen=True, tag=1):
     number: Count
     facts: WorkerFacts
     running: Annotated[tuple[Running, ...], msgspec.Meta(max_length=RUNNING_LIMIT)] = ()
+    epoch: Count = 0
+    """The highest epoch of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks under a lower one."""
+    of: StoreLife = NOWHERE
+    """Whose that was."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
