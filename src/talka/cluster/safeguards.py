@@ -69,6 +69,10 @@ class Safeguards(msgspec.Struct, frozen=True):
     """The same submission sent twice is one job."""
     correlated_hold: bool = True
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
+    signed_bundles: bool = True
+    """A worker runs only what a manager of its cluster has signed."""
+    sealed_variables: bool = True
+    """Variables of a job travel sealed to the worker that runs it."""
     own_attempts: bool = True
     """What a worker tells counts for attempts that it was given, and for nobody else's."""
     # dag jobs
