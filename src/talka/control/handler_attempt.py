@@ -64,6 +64,7 @@ class HandlerCore:
         "idle_at",
         "is_alone",
         "is_bounded",
+        "is_spent",
         "is_surplus",
         "load",
         "number",
@@ -86,6 +87,8 @@ class HandlerCore:
         self.batch: list[Attempt] = []
         self.is_alone = self.is_bounded = is_bounded
         self.is_surplus = False
+        self.is_spent = False
+        """Processes of an attempt that did not return are left in it: it is given nothing more."""
         self.reason: Literal["", "neighbour", "lease", "load"] = ""
         """Why it was killed."""
 
