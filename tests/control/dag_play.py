@@ -203,8 +203,10 @@ class DagPlay:
     def results(self, results: Sequence[TaskResult], worker: str = "w") -> None:
         self.hear(worker, Done(tuple(results)))
 
-    def result(self, fence: int, outcome: Outcome = "completed", *, worker: str = "w", **fields: Any) -> None:
-        self.results([TaskResult(fence, outcome, **fields)], worker)
+    def result(self, fence: int, outcome: Outcome = "completed", *, worker: str = "", **fields: Any) -> None:
+        """Told by the worker that was handed it, unless it says so."""
+        handed = next((name for name, task in self.hands if task.fence == fence), "w")
+        self.results([TaskResult(fence, outcome, **fields)], worker or handed)
 
     def done(self, id: str, *, worker: str = "", output: bytes | None = None) -> None:
         output = msgspec.json.encode(id) if output is None else output

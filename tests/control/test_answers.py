@@ -20,6 +20,7 @@ from talka.control.door import Door
 from talka.control.keyholder import NotThereYet, StillNeeded
 from talka.control.member import Asked, ClusterMember
 from talka.control.porter import Arrival, Porter, RingChanged
+from talka.control.role_check import RoleCheck
 from talka.control.standing import Standing
 from talka.control.voter import Voter
 from talka.errors import Invalid
@@ -552,7 +553,8 @@ def test_with_certificates_only_a_manager_repairs(role: Role | None) -> None:
     packet = Packet(PROTOCOL, "shop/staging", "x", 7, 1, asking.CHANNEL, msgspec.Raw(body))
 
     assert len(member._hear(0, Arrival(packet, "from", 0, K1, Proven("x", role)))) == 1, "there are none"
-    member.porter.certified = True
-    assert member._hear(0, Arrival(packet, "from", 0, K1, Proven("x", role))) == []
-    assert member.door.refused == {"certificate": 1}
+    member.roles = RoleCheck(is_certified=True)
+    out = member._hear(0, Arrival(packet, "from", 0, K1, Proven("x", role)))
+    assert not [effect for effect in out if isinstance(effect, Asked)], "it is refused, and told why"
+    assert member.door.refused == {"role": 1}
     assert len(member._hear(0, Arrival(packet, "from", 0, K1, Proven("x", Role.MANAGER)))) == 1

@@ -782,6 +782,14 @@ def test_one_that_was_superseded_stops_at_once(word: str) -> None:
     assert led.recorded() == [], "what waited for the account is not done any more"
 
 
+def test_worker_that_never_had_anything_of_a_job_has_no_say_in_it() -> None:
+    led = Led().started()
+
+    assert led.say("stranger", Stale("b4k7", 1, (1, 1, 2))) == []
+
+    assert led.led.phase == "leading"
+
+
 def test_a_command_that_was_overtaken_by_one_of_this_manager_says_nothing_of_another() -> None:
     led = Led().started()
 

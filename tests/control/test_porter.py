@@ -497,6 +497,29 @@ def test_a_role_that_may_not_connect_is_refused_and_both_roles_are_named() -> No
     assert b.door.refused == {"role": 1}
 
 
+def test_with_certificates_a_role_that_is_not_the_certificates_is_refused() -> None:
+    """The certificate says manager."""
+    a = Node("a", boot=1, me=changed(role="worker"))
+    b = Node("b", boot=2, certified=True)
+
+    (refusal,) = b.get(hello_frame(a), proven="a", lane=Lane.STREAM)
+
+    message = a.read(refusal.frame)[1]
+    assert isinstance(message, Refusal)
+    assert message.text == "'a' says it is a worker, and its certificate does not"
+    assert b.door.refused == {"role": 1}
+
+
+def test_with_certificates_a_welcome_of_another_role_than_the_certificates_is_none() -> None:
+    a, b = Node("a", boot=1, certified=True), Node("b", boot=2, me=changed(role="gate"))
+    (_, hello) = a.porter.hello(0, "at-b")
+    assert isinstance(hello, Transmit)
+    (welcome,) = b.get(hello.frame, lane=Lane.STREAM)
+
+    assert a.get(welcome.frame, proven="b", lane=Lane.STREAM) == []
+    assert (a.news, a.door.refused) == ([], {"role": 1})
+
+
 def test_one_that_is_refused_learns_why() -> None:
     a, b = Node("a", boot=1, me=changed(cluster="bank")), Node("b", boot=2)
     (hello, _) = a.porter.hello(0, "at-b")

@@ -41,14 +41,16 @@ class Row(msgspec.Struct, frozen=True):
     """Histories of jobs instead of elections."""
     is_of_dags: bool = False
     """Of dag jobs."""
+    has_hostile: bool = False
+    """With a hostile member that has a worker's certificate."""
 
 
-def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True)
+def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True, has_hostile=has_hostile)
 
 
-def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True)
+def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True, has_hostile=has_hostile)
 
 
 INTACT: Final = (
@@ -56,6 +58,8 @@ INTACT: Final = (
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
     Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
     Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
+    Row("nothing, jobs with a hostile member", ALL, (), 0, 200, is_of_jobs=True, has_hostile=True),
+    Row("nothing, dag jobs with a hostile member", ALL, (), 0, 200, is_of_dags=True, has_hostile=True),
 )
 
 
@@ -91,6 +95,9 @@ ROWS: Final = (
     _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 0),
     _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 15),
     _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 10),
+    _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
     _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 65),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
     _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 10),
@@ -109,11 +116,11 @@ def violated(seed: int, row: Row) -> str:
     """The invariant this seed shows violated, empty when none is."""
     if row.is_of_dags:
         try:
-            world = dags.run(seed, safeguards=row.safeguards)
+            world = dags.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
         except Invalid:
             return NO_END
     elif row.is_of_jobs:
-        world = jobs.run(seed, safeguards=row.safeguards)
+        world = jobs.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
     else:
         world = elections.run(
             seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused

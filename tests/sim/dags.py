@@ -27,6 +27,7 @@ from talka.testing.world import Boot, Observer, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
+from tests.sim.hostile import Hostility, known_of_dags
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -72,6 +73,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     is_refused: bool
     """Where the manager is down, its address refuses connections: its machine is there. Else there is silence."""
     errands: tuple[DagErrand, ...]
+    has_hostile: bool = False
+    """There are certificates, and somebody with a worker's says everything to everybody."""
 
     def lines(self) -> list[str]:
         told = [
@@ -89,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
+def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones."""
     rng = Random(f"{seed}:dags")
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
@@ -111,6 +114,7 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
         is_refused=bool(rng.randrange(2)),
         errands=errands,
+        has_hostile=has_hostile,
     )
 
 
@@ -133,7 +137,14 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             safeguards=safeguards,
         )
         return ClusterMember(
-            group="g", name=boot.name, boot=boot.boot, voter=voter, part=part, seeds=(), safeguards=safeguards
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            voter=voter,
+            part=part,
+            seeds=(),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
@@ -156,7 +167,14 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             verify=lambda digest, signature: True,
             handlers=FILES,
         )
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=WorkerPart(worker), safeguards=safeguards)
+        return ClusterMember(
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            part=WorkerPart(worker),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
+        )
 
     clocks = [Clock(offset, drift) for offset, drift in zip(plan.offsets_ns, plan.drifts_ppm, strict=True)]
     world.add_host(MANAGER, start_manager, clock=clocks[0], disk=StoreDisk())
@@ -209,9 +227,14 @@ class Story:
         world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
         if plan.is_refused:
             world.observers.append(self.refusals)
+        nodes = list(world.hosts)
+        self.hostility: Hostility | None = None
+        if plan.has_hostile:
+            known = partial(known_of_dags, world, self.manager, tuple(nodes))
+            self.hostility = Hostility(world, known, keys=(), until=ENDS_EARLIEST)
         self.faults = Faults(
             world,
-            list(world.hosts),
+            nodes,
             [name for name in plan.classes if name not in OWN],
             limits=Limits(
                 gap_ns=plan.gap_ns,
@@ -287,9 +310,15 @@ class Story:
         self.world.network.default = LinkProfile()
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None) -> World:
+def run(
+    seed: int,
+    *,
+    safeguards: Safeguards = ALL,
+    verbose: Callable[[str], None] | None = None,
+    has_hostile: bool = False,
+) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
 
 
 def describe(seed: int) -> list[str]:

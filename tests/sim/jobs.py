@@ -35,6 +35,7 @@ from talka.testing.network import LinkProfile
 from talka.testing.world import Boot, Starter, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.elections import a_membership
+from tests.sim.hostile import Hostility, known_of
 from tests.sim.job_clients import Clients, Duties
 from tests.sim.job_orders import GRACE_NS, SIGNATURE, Errand, errand
 
@@ -78,6 +79,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     offsets_ns: tuple[int, ...]
     are_members: bool
     errands: tuple[Errand, ...]
+    has_hostile: bool = False
+    """There are certificates, and somebody with a worker's says everything to everybody."""
 
     def lines(self) -> list[str]:
         also = ", members of each other too" if self.are_members else ""
@@ -96,7 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
+def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones."""
     rng = Random(f"{seed}:jobs")
     managers = rng.choice((3, 3, 3, 5))
@@ -125,6 +128,7 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(hosts)),
         are_members=rng.randrange(10) == 0,
         errands=errands,
+        has_hostile=has_hostile,
     )
 
 
@@ -172,6 +176,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             part=part,
             seeds=managers,
             safeguards=safeguards,
+            certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
@@ -188,7 +193,9 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             bundles=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
         )
         part = WorkerPart(worker)
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards)
+        return ClusterMember(
+            group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards, certified=plan.has_hostile
+        )
 
     hosts: list[tuple[str, Starter]] = [(name, start_manager) for name in managers]
     hosts += [(f"w{index}", partial(start_worker, index)) for index in range(len(plan.cores))]
@@ -236,9 +243,14 @@ class Story:
             Duties(world),
             self.clients,
         ]
+        nodes = list(world.hosts)
+        self.hostility: Hostility | None = None
+        if plan.has_hostile:
+            known, keys = partial(known_of, world, tuple(nodes)), tuple(errand.key for errand in plan.errands)
+            self.hostility = Hostility(world, known, keys=keys, until=ENDS_EARLIEST)
         self.faults = Faults(
             world,
-            list(world.hosts),
+            nodes,
             [name for name in plan.classes if name != CORE_DIES],
             limits=Limits(
                 gap_ns=plan.gap_ns,
@@ -304,9 +316,10 @@ def run(
     *,
     safeguards: Safeguards = ALL,
     verbose: Callable[[str], None] | None = None,
+    has_hostile: bool = False,
 ) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -29,6 +29,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """Keys too far ahead of one's own are not believed."""
     signed_records: bool = True
     """With certificates a member's address and state count only when the member itself signed them."""
+    role_table: bool = True
+    """Where certificates are in use, what a node says counts only if its proven role may say it."""
     # leadership
     persist_vote: bool = True
     """Term and vote are on disk before the vote is given."""
@@ -65,6 +67,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """The same submission sent twice is one job."""
     correlated_hold: bool = True
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
+    own_attempts: bool = True
+    """What a worker tells counts for attempts that it was given, and for nobody else's."""
     # dag jobs
     attempt_fence: bool = True
     """A result counts if it is of the attempt that was given out last; one that was given up brings none any more."""

@@ -278,6 +278,13 @@ def metrics_text(member: ClusterMember, now: int, counts: Mapping[str, Mapping[s
         put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.answering(now))})
     put("frames_admitted_total", "counter", "Frames let in.", {"": member.frames_admitted})
     put("frames_refused_total", "counter", "Frames turned away, by reason.", member.door.refused, "reason")
+    put(
+        "frames_refused_by_role_total",
+        "counter",
+        "What a role may not say, by message.",
+        member.roles.refused,
+        "message",
+    )
     if member.porter is not None:
         put("challenges_total", "counter", "Lives asked to prove that they live.", {"": member.porter.challenged})
         put("keys", "gauge", "Keys in use.", {"": len(member.porter.ring.accepted())})

@@ -318,9 +318,13 @@ class Durable:
         match message:
             case Done(results=results):
                 for result in results:
-                    self._on_result(now, sender, result)
+                    if self._safeguards.own_attempts and self._attempts.is_others(result.fence, sender):
+                        self.stale_results += 1
+                    else:
+                        self._on_result(now, sender, result)
             case Underway():
-                self._changes += self._attempts.underway(now, message)
+                whose = sender if self._safeguards.own_attempts else ""
+                self._changes += self._attempts.underway(now, message, whose)
             case Holding():
                 for task in self._attempts.holding(sender, message):
                     self._lost(now, task, "its worker never got it")

@@ -212,6 +212,8 @@ class LedJob:
         return effects
 
     def on_message(self, now: int, sender: str, message: JobMessage) -> list[object]:
+        if self._safeguards.own_attempts and not any(grant.worker == sender for grant in self.record.grants):
+            return []  # it never had anything of this job
         match message:
             case Snapshot():
                 self._take_over.on_snapshot(now, sender, message)
@@ -223,8 +225,7 @@ class LedJob:
             case Report() | NoTask() | Declined():
                 return self._on_word(now, sender, message)
             case LogLines():
-                if any(grant.worker == sender for grant in self.record.grants):
-                    self.lines.add(now, sender, message)
+                self.lines.add(now, sender, message)
                 return []
             case _:
                 return []

@@ -14,6 +14,7 @@ from talka.cluster.effects import Lane
 from talka.cluster.election import SteppedDown
 from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.bundle_rights import BundleRights
 from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.durable import Durable
@@ -23,7 +24,7 @@ from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
 from talka.control.registry import LeadWanted, Registry
 from talka.control.speech import Speak
-from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull
+from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull, piece_of
 from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
 from talka.errors import Untrusted
@@ -48,7 +49,9 @@ from talka.wire.jobs import (
     Watch,
     WorkerFacts,
 )
-from talka.wire.records import decode_record
+from talka.wire.permissions import OWN_ROLES
+from talka.wire.records import JobRecord, decode_record
+from talka.wire.roles import Role
 from talka.wire.tasks import Done, Holding, Underway
 from talka.work.lifecycle import JobState
 
@@ -92,6 +95,7 @@ class Manager:
         """While this manager leads the cluster."""
         self.led: dict[str, LedJob] = {}
         self.vault = Vault(name, voter.election.config.names, blobs, rng)
+        self.bundle_rights = BundleRights(self._known_records, voter.election.held)
         self.calls = Calls(rng)
         self.clocks = ClockOffsets()
         self.watches = Watches()
@@ -119,9 +123,18 @@ class Manager:
     def leader(self) -> str:
         return self.name if self.registry is not None else self._voter.election.leader
 
+    def _known_records(self) -> list[JobRecord]:
+        decided = [] if self.registry is None else list(self.registry.records.values())
+        return [*decided, *(led.record for led in self.led.values())]
+
     # -- inputs
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
+        if isinstance(message, WantBlob) and role in OWN_ROLES:
+            if not self.bundle_rights.may_fetch(now, sender, message.digest):
+                return self._out(now, [Speak(sender, piece_of(message.digest, None, message.offset))])
         return self._out(now, self._hear(now, sender, boot, source, message))
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> list[object]:

@@ -31,7 +31,7 @@ from talka.wire.greeting import (
 )
 from talka.wire.keys import Keyring, encode_ring
 from talka.wire.packets import BadPacket, Packet, decode_packet
-from talka.wire.roles import NOBODY, Proven, Role, may_connect
+from talka.wire.roles import NOBODY, Proven, Role, a, may_connect
 from talka.wire.sealing import BadSeal, Opened, Seal
 from talka.wire.versions import Offer, ProtocolVersion, disagreement
 
@@ -190,7 +190,7 @@ class Porter:
                 unreadable = self._difference(packet.group) or ("body", "")
                 return self._turn_away(unreadable[0])
             if not isinstance(message, ShareRing):
-                return self._greet(now, source, lane, opened, packet, message)
+                return self._greet(now, source, lane, opened, packet, message, proven)
             if barred := self.rings.bars(lane, proven):
                 self._door.turn_away("certificate")
                 return [], self.rings.refuse(now, barred, packet.sender, source, message.ring)
@@ -244,18 +244,21 @@ class Porter:
         opened: Opened,
         packet: Packet,
         message: Hello | Welcome | Challenge | Proof | Refusal,
+        proven: Proven,
     ) -> tuple[list[Arrival], list[object]]:
         key_id = opened.key_id
         if isinstance(message, Refusal):
             address, _ = self._hellos.pop(message.echo, ("", 0))
             return [], [Declined(address, message.reason, message.text)] if address else []
         if isinstance(message, Hello):
-            reason, text = self._objection(packet, message.me)
+            reason, text = self._objection(packet, message.me, proven)
             if reason:
                 self._door.turn_away(reason)
                 return [], [self._reply(now, source, lane, Refusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id)]
         elif difference := self._difference(packet.group):
             return self._turn_away(difference[0])
+        if isinstance(message, Welcome) and self._pretends(message.me, proven):
+            return self._turn_away("role")
         if packet.sender == self._name:
             return self._turn_away("own")
         match message:
@@ -285,7 +288,7 @@ class Porter:
                 replies = [] if key_id == self.ring.primary_id else self._share(now, source, packet.sender, key_id)
                 return held, replies
 
-    def _objection(self, packet: Packet, who: Self) -> tuple[str, str]:
+    def _objection(self, packet: Packet, who: Self, proven: Proven) -> tuple[str, str]:
         """The first thing that forbids this node to come in: a word and a sentence, or two empty ones."""
         if difference := self._difference(packet.group):
             return difference
@@ -295,9 +298,15 @@ class Porter:
             role = Role(who.role)
         except ValueError:
             return "role", f"{packet.sender!r} says it has the role {who.role!r}, which {self._name!r} does not know"
+        if self._pretends(who, proven):
+            return "role", f"{packet.sender!r} says it is {a(role)}, and its certificate does not"
         if text := may_connect(role, self._role):
             return "role", text
         return "", ""
+
+    def _pretends(self, who: Self, proven: Proven) -> bool:
+        """Whether it says another role than its certificate. With a datagram comes none: what follows is on a stream."""
+        return self.certified and proven.role is not None and who.role != proven.role
 
     def _difference(self, group: str) -> tuple[str, str] | None:
         cluster, _, environment = group.partition("/")

@@ -45,6 +45,7 @@ from talka.wire.jobs import (
     WantBlob,
     WorkerFacts,
 )
+from talka.wire.roles import Role
 from talka.wire.shards import FromCore
 from talka.wire.tasks import Feed, FromHandlers, Hand, Recall, Took, Which
 
@@ -140,7 +141,9 @@ class Worker:
         """A worker neither votes nor leads."""
         return []
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
         effects = self._check_lease(now)
         match message:
             case Hand() | Took() | Recall() | Feed() | Which():

@@ -14,6 +14,7 @@ from talka.cluster.member_news import (
     Refuted,
 )
 from talka.cluster.reign import Elected
+from talka.control.role_check import RoleRefused
 
 Event: TypeAlias = dict[str, Any]
 
@@ -72,6 +73,16 @@ def event_of(news: object) -> Event | None:
             return {"event": "elected", "term": token.term, "token": [token.parent, token.term, token.sequence]}
         case SteppedDown(term=term, reason=reason):
             return {"event": "stepped-down", "term": term, "reason": reason}
+        case RoleRefused(name=name, role=role, message=message, source=source):
+            return {
+                "event": "refused",
+                "address": source,
+                "reason": "role",
+                "name": name,
+                "role": role,
+                "message": message,
+                "text": news.text,
+            }
         case Alarm(kind=kind, text=text):
             return {"event": "alarm", "kind": kind, "text": text}
         case _:

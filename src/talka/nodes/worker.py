@@ -33,7 +33,7 @@ from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short
 from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
-from talka.nodes.member_events import Event
+from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_keys import first_ring
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.blobs import Blobs
@@ -390,7 +390,7 @@ class WorkerNode:
             self._on_managers(news)
         elif isinstance(news, Drained):
             self._drained.set()
-        event = handler_event_of(news) or job_event_of(news)
+        event = handler_event_of(news) or job_event_of(news) or event_of(news)
         if event is not None:
             self._happened[event["event"]] = self._happened.get(event["event"], 0) + 1
             if event["event"] == "lease":

@@ -122,8 +122,7 @@ class ResultsCountOnce(Observer):
         self._accept(change.fence, f"completed at {change.at_ms}")
         run = self._ledger.by_fence.get(change.fence)
         if run is None or run.outcome != "completed" or run.output != change.output:
-            told = _output.decode(change.output).get("fence", 0)
-            text = f"a result of attempt {told:x} was accepted as that of attempt {change.fence:x}"
+            text = f"{change.output[:80]!r} was accepted as the output of attempt {change.fence:x}"
             self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
             return
         for name in self._specs.tasks[run.job, run.id].depends_on:

@@ -56,7 +56,7 @@ def may_connect(initiator: Role, target: Role, *, has_gates: bool = False) -> st
     return ""
 
 
-def a(role: Role) -> str:
+def a(role: str) -> str:
     """The role with its article."""
     return f"an {role}" if role[0] in "aeiou" else f"a {role}"
 
