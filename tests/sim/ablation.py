@@ -13,7 +13,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
-from tests.sim import dags, elections, jobs, membership_figures
+from tests.sim import certified, dags, elections, jobs, membership_figures
 from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -45,6 +45,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of jobs, and somebody who has read a worker's secret gives out tasks."""
     has_hostile: bool = False
     """With a hostile member that has a worker's certificate."""
+    is_certified: bool = False
+    """Of sealed members with certificates, somebody who has the secret alone, and a manager that lies."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -55,6 +57,10 @@ def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, 
     return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True, has_hostile=has_hostile)
 
 
+def _certified(name: str, safeguards: Safeguards, invariants: tuple[str, ...], seed: int, budget: int = 200) -> Row:
+    return Row(name, safeguards, invariants, seed, budget, is_certified=True)
+
+
 INTACT: Final = (
     Row("nothing", ALL, (), 0, 2000),
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
@@ -63,8 +69,12 @@ INTACT: Final = (
     Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
     Row("nothing, jobs with a hostile member", ALL, (), 0, 200, is_of_jobs=True, has_hostile=True),
     Row("nothing, dag jobs with a hostile member", ALL, (), 0, 200, is_of_dags=True, has_hostile=True),
+    _certified("nothing, with certificates and somebody who has the secret", ALL, (), 0, 400),
 )
 
+
+# Two keep them out: what only managers may say, and what the porter asks of keys.
+KEYS_FROM_ANYBODY: Final = without("ring_from_managers", "role_table")
 
 ROWS: Final = (
     Row(
@@ -90,6 +100,9 @@ ROWS: Final = (
     Row("no check-quorum (`check_quorum`)", without("check_quorum"), ("I14",), 44),
     Row("no write-back at take-over (`write_back`)", without("write_back"), ("I8",), 28, 800),
     Row("frames admitted again (`replay_window`)", without("replay_window"), ("I12",), 3),
+    _certified("keys from anybody (`ring_from_managers`), and roles not asked", KEYS_FROM_ANYBODY, ("keys",), 1),
+    _certified("keys as far ahead as one likes (`ring_jump`)", without("ring_jump"), ("keys",), 1),
+    _certified("members are where anybody says (`signed_records`)", without("signed_records"), ("address",), 1),
     _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 1),
     _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
     _jobs("cores go on while their worker is frozen (`core_deadline`)", "core_deadline", ("I4 task",), 6),
@@ -144,6 +157,8 @@ def violated(seed: int, row: Row) -> str:
             world = dags.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
         except Invalid:
             return NO_END
+    elif row.is_certified:
+        world = certified.run(seed, safeguards=row.safeguards)
     elif row.is_of_jobs:
         world = jobs.run(seed, safeguards=row.safeguards, has_forger=row.has_forger, has_hostile=row.has_hostile)
     else:
