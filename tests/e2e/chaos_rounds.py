@@ -45,6 +45,7 @@ KINDS = (
     *(("leader", fault) for fault in ("kill", "stop", "cut")),
     *(("client", fault) for fault in ("kill", "stop", "cut")),
     *(("cancel", fault) for fault in ("plain", "push lost", "deaf")),
+    *(("store", fault) for fault in ("backup", "new")),
 )
 
 
@@ -69,7 +70,7 @@ class Draw:
 def drawn(number: int, seed: int, kind: tuple[str, str]) -> Draw:
     role, fault = kind
     phase = "middle"
-    if role != "cancel":
+    if role not in ("cancel", "store"):
         phase = random.Random(f"{seed}/{number}").choices(("early", "middle", "late"), (15, 70, 15))[0]
     if role == "core" and phase == "early":
         phase = "middle"  # there are none yet
