@@ -747,8 +747,9 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     assert keeper.hands(effects) == [("w1", 1)]
     (hand,) = said(effects, Hand)
     assert (hand.message.boot, hand.message.beat) == (1, keeper.play.numbers)
-    fence = hand.message.tasks[0].fence
-    effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1"),)))
+    task = hand.message.tasks[0]
+    fence = task.fence
+    effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1", job=task.job, task=task.id),)))
     assert [(one.to, one.message.fences) for one in said(effects, Took)] == [("w1", (fence,))]
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
 

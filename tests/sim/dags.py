@@ -7,7 +7,7 @@ hard cases. Faults strike for a while; then all is well, and every job must end.
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -44,7 +44,19 @@ CORE_DIES: Final = "core dies"
 LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
 """The manager dies while a write of its store is under way."""
-OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME)
+RESTORED: Final = "store restored"
+"""The store is replaced by a backup made earlier."""
+ROLLED_BACK: Final = "store rolled back"
+"""Likewise by an image of the whole disk: nothing on it tells that it is a copy."""
+NEW_STORE: Final = "new store"
+"""There is another store under the same name, with nothing in it."""
+STORE_FAULTS: Final = (RESTORED, ROLLED_BACK, NEW_STORE)
+HOW: Final[dict[str, Literal["backup", "rollback", "new"]]] = {
+    RESTORED: "backup",
+    ROLLED_BACK: "rollback",
+    NEW_STORE: "new",
+}
+OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME, *STORE_FAULTS)
 EVENTS: Final = (
     "crash",
     "stall",
@@ -59,7 +71,7 @@ EVENTS: Final = (
     TAIL_LOST,
 )
 LINKS: Final = ("loss", "duplicates", "reordering")
-CLASSES: Final = (*EVENTS, *LINKS)
+CLASSES: Final = (*EVENTS, *LINKS, *STORE_FAULTS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +106,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False) -> Plan:
-    """What the seed decides; with `classes`, those faults instead of the drawn ones."""
+def plan_of(
+    seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, store_fault: str = ""
+) -> Plan:
+    """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one too."""
     rng = Random(f"{seed}:dags")
     is_freezing = Random(f"{seed}:dags:frozen").randrange(3) == 0
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
@@ -103,6 +117,9 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: b
     drawn = rng.sample(EVENTS, rng.randrange(2, 5))
     drawn += rng.sample(LINKS, rng.randrange(1, 3))
     drawn.append(rng.choice(("crash", TAIL_LOST)))  # what is durable matters only where somebody dies
+    apart = Random(f"{seed}:dags, store")  # apart, so that all else of a seed is as it was
+    if apart.randrange(2) or store_fault:
+        drawn.append(store_fault or apart.choice(STORE_FAULTS))
     limits = limits_of(rng)
     errands = tuple(
         dag_errand(rng, number, limits, rng.randrange(2000, 25_000) * MILLISECOND)
@@ -284,6 +301,9 @@ class Story:
             world.at(FAULTS_FROM, partial(self._lose_tail, world.rng("tail lost")))
         if FrozenWorkers.NAME in self.plan.classes:
             world.at(FAULTS_FROM, FrozenWorkers(world, self._long_busy, CALM_FROM).strike)
+        for fault in STORE_FAULTS:
+            if fault in self.plan.classes:
+                world.at(FAULTS_FROM, partial(self._copy_store, fault, world.rng(fault)))
         world.at(CALM_FROM, self._calm)
         world.run_until(ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
@@ -316,6 +336,29 @@ class Story:
         world.struck[TAIL_LOST] = world.struck.get(TAIL_LOST, 0) + 1
         world.after(rng.randrange(50, 3000) * MILLISECOND, self._bring_back)
         world.after(int(rng.expovariate(1.0) * 5 * SECOND) + SECOND, partial(self._lose_tail, rng))
+
+    def _copy_store(self, fault: str, rng: Random) -> None:
+        """Copy it; often let the manager start once more, under the epoch that the copy will have next; replace it."""
+        world = self.world
+        if world.now >= CALM_FROM - 12 * SECOND:
+            return
+        self.shell.back_up()
+        if rng.randrange(3):
+            world.after(rng.randrange(200, 2000) * MILLISECOND, self._strike_manager)
+            world.after(rng.randrange(2000, 2600) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(4000, 11_000) * MILLISECOND, partial(self._replace_store, fault, rng))
+
+    def _strike_manager(self) -> None:
+        if self.manager.state != "down":
+            self.manager.crash()
+
+    def _replace_store(self, fault: str, rng: Random) -> None:
+        world = self.world
+        self._strike_manager()
+        self.shell.replace(HOW[fault])
+        world.struck[fault] = world.struck.get(fault, 0) + 1
+        world.after(rng.randrange(50, 2000) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(2500, 6000) * MILLISECOND, partial(self._copy_store, fault, rng))
 
     def _bring_back(self) -> None:
         self.manager.start()

@@ -32,10 +32,12 @@ from talka.testing.job_checkers import (
 from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
 from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
 from talka.testing.network import LinkProfile
+from talka.testing.secrecy_checkers import NothingForgedRuns, VariablesStaySealed
 from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Starter, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.elections import a_membership
+from tests.sim.forging import Forger
 from tests.sim.hostile import Hostility, known_of
 from tests.sim.job_clients import Clients, Duties
 from tests.sim.job_orders import GRACE_NS, Errand, errand
@@ -189,7 +191,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
-        trust = trust_of_worker(boot.name, boot.boot)
+        trust = trust_of_worker(boot.name, boot.boot, safeguards)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -218,7 +220,14 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        safeguards: Safeguards,
+        verbose: Callable[[str], None] | None,
+        *,
+        has_forger: bool = False,
+    ) -> None:
         self.plan = plan
         self.world = world = build(plan, safeguards, verbose)
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
@@ -231,6 +240,10 @@ class Story:
         self.journeys = JourneysAddUp(self.ledger)
         self.rules = RulesAreTrue()
         self.values = ValuesAreHandedOn(self.ledger)
+        by_digest = {one.order.bundle.digest: one.order.bundle.env for one in plan.errands}
+        self.variables = VariablesStaySealed(world, by_digest, lambda name: name not in self.managers)
+        self.forger = Forger(world, tuple(name for name in world.hosts if name not in self.managers))
+        self._has_forger = has_forger
         self.fences = NoStaleCommand()
         self.storm = NoEvictionStorm()
         overlaps = OneAttemptAtATime(world, self.ledger)
@@ -246,6 +259,8 @@ class Story:
             self.values,
             overlaps,
             self.fences,
+            self.variables,
+            NothingForgedRuns(self.forger.jobs),
             self.storm,
             JobCapsHold(),
             self.history,
@@ -293,6 +308,8 @@ class Story:
         self.clients.begin()
         if self.plan.classes:
             world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
+        if self._has_forger:
+            world.at(FAULTS_FROM, partial(self.forger.begin, CALM_FROM))
         if CORE_DIES in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if FrozenWorkers.NAME in self.plan.classes:
@@ -331,10 +348,11 @@ def run(
     *,
     safeguards: Safeguards = ALL,
     verbose: Callable[[str], None] | None = None,
+    has_forger: bool = False,
     has_hostile: bool = False,
 ) -> World:
-    """The history of this seed, finished and judged."""
-    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
+    """The history of this seed, finished and judged. With a forger, somebody in it gives out tasks of its own."""
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose, has_forger=has_forger).run()
 
 
 def describe(seed: int) -> list[str]:

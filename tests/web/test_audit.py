@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from talka.clock import SECOND
-from talka.errors import Invalid
+from talka.errors import Invalid, Unavailable
 from talka.web import audit as module
 from talka.web.audit import Audit, AuditLine, Refusals
 from talka.web.auth import REVOKED_MOST, Revoked, Tokens
@@ -299,22 +299,44 @@ def test_what_is_no_id_of_a_token_is_refused(tmp_path: Path, tokens: Tokens, id:
             tokens.issue("ann", "viewer", LATER_S, id)
 
 
-def test_what_was_revoked_stays_so_when_the_file_cannot_be_read(
+def test_a_file_of_revoked_tokens_that_cannot_be_read_lets_no_token_in(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "key.revoked"
     revoked = Revoked(path)
     revoked.add("t1")
-    assert "t1" in revoked
+    assert "t1" in revoked and "t7" not in revoked
 
     path.write_text("\n".join(f"t{n}" for n in range(REVOKED_MOST + 5)))
-    assert "t1" in revoked and "t7" not in revoked
-    assert "could not be read" in caplog.text
+    assert "t1" in revoked, "it was revoked when the file could be read"
+    for _ in range(3):
+        with pytest.raises(Unavailable, match=r"key\.revoked names more than .* Let the manager read the file"):
+            _ = "t7" in revoked
+    assert caplog.text.count("could not be read") == 1
     with pytest.raises(Invalid, match="more than"):
         revoked.add("t0")
 
+    path.write_text("t1\n")
+    assert "t1" in revoked and "t7" not in revoked
+
     path.unlink()
     assert "t1" not in revoked
+
+
+async def test_tokens_that_may_be_revoked_are_refused_while_their_file_cannot_be_read(
+    apis: Apis, tmp_path: Path
+) -> None:
+    (tmp_path / "key.revoked").mkdir()  # as unreadable for root as for anybody
+    tokens = Tokens([KEY], "shop", Revoked(tmp_path / "key.revoked"))
+    api = await apis.start(auth=tokens)
+    named, unnamed = tokens.issue("ann", "viewer", LATER_S, "t1"), tokens.issue("bob", "viewer", LATER_S)
+
+    refused = await api.ask("GET", "/v1/jobs", token=named)
+    assert refused.status == 503 and b"key.revoked cannot be read (Is a directory)" in refused.body
+    assert (await api.ask("GET", "/v1/jobs", token=unnamed)).status == 200, "without an id there is nothing to revoke"
+
+    (tmp_path / "key.revoked").rmdir()
+    assert (await api.ask("GET", "/v1/jobs", token=named)).status == 200
 
 
 def test_only_so_many_are_revoked(tmp_path: Path) -> None:

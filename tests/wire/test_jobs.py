@@ -12,6 +12,8 @@ from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire import jobs
+from talka.wire.access import Asker
+from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
     CALL_LIMIT_BYTES,
@@ -91,11 +93,24 @@ WORKER = WorkerFacts(
     handlers=("extract", "load"),
     sealing=bytes(range(34)),
 )
-OLDER_FIELDS = {"sealing": b"", "signers": (), "word": b"", "variables": b""}
+OLDER_FIELDS: dict[tuple[type, str], Any] = {
+    (WorkerFacts, "sealing"): b"",
+    (Renew, "signers"): (),
+    (BundleFacts, "word"): b"",
+    (Assign, "variables"): b"",
+    (Beat, "epoch"): 0,
+    (Beat, "of"): NOWHERE,
+}
 """Fields that came later, and what they are in messages that do not have them."""
 
 ALL: dict[str, JobMessage] = {
-    "beat": Beat(70, WORKER, (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended"))),
+    "beat": Beat(
+        70,
+        WORKER,
+        (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended")),
+        7,
+        StoreLife(0x5706E, 0x11FE, 0x09E4),
+    ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
         FENCE,
@@ -168,7 +183,8 @@ ALL: dict[str, JobMessage] = {
     "account": Account("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
     "accounted": Accounted("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
-    "call": Call(2**40, "submit", b"\x80"),
+    "call": Call(2**40, "submit", b"\x80", Asker("submit", "submitter", "ada", "t1", "10.0.0.7")),
+    "call-of-nobody": Call(2**40, "submit", b"\x80"),
     "answer": Answer(2**40, "", b"\x80"),
     "answer-with-a-problem": Answer(2**40, "busy", b"too much to do", 1500),
     "watch": Watch("b4k7", 2**47, 120, True),
@@ -209,7 +225,7 @@ def test_golden_bytes_are_read_as_the_message_and_written_from_it(name: str) -> 
 def older(part: Any) -> Any:
     """A message as it is without the fields that came later."""
     if isinstance(part, msgspec.Struct):
-        later = {name: OLDER_FIELDS[name] for name in part.__struct_fields__ if name in OLDER_FIELDS}
+        later = {name: value for (kind, name), value in OLDER_FIELDS.items() if kind is type(part)}
         inner = {name: older(getattr(part, name)) for name in part.__struct_fields__ if name not in later}
         return msgspec.structs.replace(part, **inner, **later)
     return part

@@ -128,11 +128,12 @@ def voter_names(text: str | None) -> tuple[str, ...]:
 async def live(options: Any, as_json: bool) -> int:
     import asyncio
 
+    from talka.cli.key_repair import audited
     from talka.nodes.member import MemberNode
 
     loop = asyncio.get_running_loop()
     printer = Printer(loop, as_json)
-    node = MemberNode(options, printer.event)
+    node = MemberNode(options, audited(printer.event, options.data_dir))
     loop.set_exception_handler(lambda _, context: tell(mishap(context)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)

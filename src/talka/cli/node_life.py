@@ -104,6 +104,7 @@ class Life:
             control = cast(Control, ReadyWithWorker(node.control, worker))
         audit = Audit(node.folder / "audit.log")
         self._audits.append(audit)
+        node.put_down = audit.note
         app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
 
         def started() -> None:

@@ -549,7 +549,7 @@ class LedJob:
         run, shard, attempt = known
         part, order = shard.shard, self.record.order
         boot, bundle, variables = self._boot_of(attempt.place), order.bundle, b""
-        if bundle.env:
+        if bundle.env and self._safeguards.sealed_variables:
             try:
                 sealed = self._keys.seal(bundle.env, self.name, core, attempt.place, boot)
             except CannotSeal as error:

@@ -29,6 +29,8 @@ from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
 from talka.control.worker_keys import WorkerKeys
 from talka.errors import Untrusted
+from talka.wire.access import Asker
+from talka.wire.attempts import StoreLife
 from talka.wire.jobs import (
     Account,
     Accounted,
@@ -72,6 +74,9 @@ class HeardOf(msgspec.Struct, frozen=True):
     state: str
     number: int
     """Of the beat."""
+    epoch: int
+    """The highest of a store that it has obeyed, and whose it was."""
+    of: StoreLife
 
 
 class Manager:
@@ -271,14 +276,14 @@ class Manager:
 
     # -- what this node's own API asks
 
-    def call(self, now: int, what: str, content: bytes) -> tuple[int, list[object]]:
-        """Ask the leader; `CallEnded` with this number tells what it said."""
-        number, effects = self.calls.ask(now, what, content, self.leader)
+    def call(self, now: int, what: str, content: bytes, asker: Asker | None = None) -> tuple[int, list[object]]:
+        """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
+        number, effects = self.calls.ask(now, what, content, self.leader, asker)
         return number, self._out(now, effects)
 
-    def watch(self, now: int, job: str, *, steps: bool) -> tuple[int, list[object]]:
+    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[object]]:
         """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
-        number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps)
+        number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps, asker=asker)
         return number, self._out(now, [])
 
     def unwatch(self, number: int) -> None:
@@ -340,7 +345,7 @@ class Manager:
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number)]
+        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of)]
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
@@ -372,7 +377,15 @@ class Manager:
             elif isinstance(effect, HeardOf):
                 assert self.durable is not None
                 effects += self.durable.on_beat(
-                    now, effect.name, effect.boot, effect.facts, effect.free, effect.state, effect.number
+                    now,
+                    effect.name,
+                    effect.boot,
+                    effect.facts,
+                    effect.free,
+                    effect.state,
+                    effect.number,
+                    epoch=effect.epoch,
+                    of=effect.of,
                 )
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"

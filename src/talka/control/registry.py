@@ -17,6 +17,7 @@ from talka.cluster.reign import WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.allocation import demand
 from talka.control.fleet import LEASE_NS, Fleet, FleetNews, WorkerLost
+from talka.control.forwarding import forwarded
 from talka.control.job_view import facts_of
 from talka.control.orders import check_order
 from talka.control.queue import JobQueue, QueueFull, waiting_reason
@@ -26,6 +27,7 @@ from talka.control.speech import Speak
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
+from talka.wire.access import CALLED_BY, objection
 from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, decode, encode
 from talka.wire.jobs import Account, Accounted, Answer, Beat, Call, Lead, Leaderless, ManagerAt, Renew
 from talka.wire.records import (
@@ -147,6 +149,15 @@ class Registry:
     # -- what clients ask
 
     def on_call(self, now: int, sender: str, call: Call) -> list[object]:
+        problem = objection(call.asker, call.what) if call.what in CALLED_BY else ""
+        news: list[object] = [] if sender == self._me else [*forwarded(sender, call, problem)]
+        if problem:
+            self._count("forbidden")
+            kind = "invalid" if call.asker is None else "forbidden"  # an earlier version knows no other word
+            return [*news, _problem(sender, call, kind, problem)]
+        return [*news, *self._answered(now, sender, call)]
+
+    def _answered(self, now: int, sender: str, call: Call) -> list[object]:
         try:
             return self._answer(now, sender, call)
         except QueueFull as problem:
@@ -200,6 +211,8 @@ class Registry:
     def _submit(self, now: int, sender: str, call: Call) -> list[object]:
         asked = decode(call.content, SubmitCall)
         order, key = asked.order, asked.key
+        if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
+            order = msgspec.structs.replace(order, submitted_by=call.asker.name)
         known = self.book.by_key(key) if key and self._safeguards.idempotency_key else None
         if known is not None:
             if _unsigned(known.order) != _unsigned(order):

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from talka.errors import Invalid
+from talka.net.private_files import openness
 from talka.net.tls import AUTHORITY, CertFiles, PeerIdentity, cert_files, identity_of
 from talka.wire.roles import Role, id_problem
 
@@ -219,6 +220,8 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
             hint = f"talka certs init {folder} makes an authority; only where its key is can it issue"
             raise BadCertificate(f"{file.name} is not in {folder}: {hint}")
     authority = load(files.certificate)[0]
+    if problem := openness(files.key.stat(), files.key, "the private key"):
+        raise BadCertificate(problem)
     try:
         key = serialization.load_pem_private_key(read(files.key), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password

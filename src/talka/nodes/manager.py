@@ -13,7 +13,7 @@ import msgspec
 from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.control.answers import STATES
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
 from talka.control.fleet import LEASE_NS
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
@@ -81,7 +81,7 @@ class ManagerNode(MemberNode):
             records = store_of(url)
             try:
                 blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
-                return DurableJobs(self, records, blobs, str(self._folder.path), self._tell, self._on_store_broken)
+                return DurableJobs(self, records, blobs, self._folder.path, self._tell, self._on_store_broken)
             except BaseException:
                 records.close()
                 raise
@@ -244,7 +244,9 @@ class ManagerNode(MemberNode):
                 self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
             case DocumentWanted(job=job):
                 self._make_document(job)
-            case Commit() | Fetch() | CallAnswered() | DagEnded() if self.dags is not None:
+            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
+                self.dags is not None
+            ):
                 self.dags.carry_out(news)
             case _:
                 self.control.on_news(news)
@@ -334,7 +336,7 @@ class ManagerNode(MemberNode):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
-            "calls_total": self.control.calls,
+            "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
         if self.dags is not None:

@@ -35,6 +35,7 @@ from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
 from talka.nodes.member_events import Event, event_of
+from talka.nodes.member_keys import first_ring
 from talka.nodes.trust import WorkerTrust
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.blobs import Blobs
@@ -44,7 +45,7 @@ from talka.store.shelf import Shelf
 from talka.version import VERSION
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts
-from talka.wire.keys import Keyring, decode_ring, encode_ring
+from talka.wire.keys import encode_ring
 from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.shards import BundleSource, FromCore, Go, Totals
@@ -151,7 +152,7 @@ class WorkerNode:
         )
         self._porter = Porter(
             door=door,
-            seal=Seal(self._ring(), self.boot),
+            seal=Seal(first_ring(options.secrets, self._keys), self.boot),
             name=options.name,
             me=me,
             rng=self._system,
@@ -220,11 +221,6 @@ class WorkerNode:
             cluster=options.cluster,
             environment=options.environment,
         )
-
-    def _ring(self) -> Keyring:
-        ring = Keyring.of(self._options.secrets)
-        kept = self._keys.load()
-        return ring if kept is None else ring.merge(decode_ring(kept))
 
     # -- life
 

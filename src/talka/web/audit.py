@@ -54,6 +54,16 @@ class AuditPage(msgspec.Struct, frozen=True):
     items: list[AuditLine]
 
 
+def append_line(
+    path: Path, at_ns: int, what: str, status: int, *, who: str = "", source: str = "", text: str = ""
+) -> None:
+    """One line, written at once: for what happens rarely, and beside the API."""
+    line = AuditLine(instant_text(at_ns // 1_000_000), who, what, status, source, text=text[:TEXT_LIMIT])
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "ab", buffering=0) as file:
+        file.write(msgspec.json.encode(line) + b"\n")
+
+
 class Audit:
     """`note` in the loop's thread; `close` at the end. Without a path refusals are logged, and nothing else is."""
 

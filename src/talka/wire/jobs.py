@@ -14,6 +14,8 @@ import msgspec
 from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.wire.access import Asker
+from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.bundles import KEY_BYTES, WORD_LIMIT_BYTES
 from talka.wire.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
 from talka.wire.leadership import Count, Name
@@ -94,6 +96,10 @@ class Beat(Message, frozen=True, tag=1):
     number: Count
     facts: WorkerFacts
     running: Annotated[tuple[Running, ...], msgspec.Meta(max_length=RUNNING_LIMIT)] = ()
+    epoch: Count = 0
+    """The highest epoch of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks under a lower one."""
+    of: StoreLife = NOWHERE
+    """Whose that was."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
@@ -411,11 +417,13 @@ class Call(Message, frozen=True, tag=50):
     number: Count
     what: Annotated[str, msgspec.Meta(max_length=32)]
     content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
+    asker: Asker | None = None
+    """Whoever asked the manager that passes this on. Without one it is refused."""
 
 
 class Answer(Message, frozen=True, tag=51):
     number: Count
-    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable"]
+    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable", "forbidden"]
     content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
     """What was asked for; a sentence when there is a problem."""
     retry_after_ms: Count = 0
