@@ -840,3 +840,85 @@ def test_a_manager_that_steps_down_gives_out_nothing_until_workers_beat_again(ke
     assert said(keeper.beat("w1"), Elsewhere)
     sole.act("m1", sole.manager().on_news(sole.now, of(sole.everything(), Elected)[-1]))
     assert keeper.hands(keeper.beat("w1")) == [("w1", 1)]
+
+
+# -- a manager that stood still
+
+
+def stalled(play: Play, seconds: float) -> None:
+    """Its process does nothing for so long, and then goes on."""
+    play.group.now += round(seconds * SECOND)
+
+
+@pytest.mark.parametrize("stall_s", [1.0, 2.5, 20.0])
+def test_tasks_of_a_worker_that_was_heard_and_lost_do_not_wait_for_the_grace_of_a_restart(
+    keeper: Keeper, sole: Play, stall_s: float
+) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    sole.run(0.5)
+    stalled(sole, stall_s)
+    woken_at = sole.now
+    effects: list[Any] = []
+    while not of(effects, WorkerLost) and sole.now < woken_at + 400 * SECOND:
+        effects += keeper.take(sole.run(0.5))
+        effects += keeper.beat("w2")
+
+    assert [one.name for one in of(effects, WorkerLost)] == ["w1"]
+    assert keeper.hands(effects) == [("w2", 2)]
+    assert sole.now - woken_at <= 10 * SECOND, "an election and a lease, not the grace"
+
+
+def test_a_load_job_does_not_wait_for_the_grace_when_its_manager_stood_still(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    stalled(sole, 2.5)
+    woken_at = sole.now
+    sole.run(0.1)
+    sole.group.leader()
+    effects = sole.run(8)
+
+    assert [one.name for one in of(effects, WorkerLost)] == ["w1"]
+    assert sole.now - woken_at < 300 * SECOND
+    assert [bool(grant.lost) for grant in sole.record(job).grants] == [True]
+
+
+def test_why_says_for_which_worker_a_task_waits_and_how_long(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    assert why(keeper) == "it is assigned on w1"
+    sole.run(4)
+    assert why(keeper) == (
+        "it is assigned on w1, which is silent for 4.0 s: it is given to others in 1.1 s, unless w1 is heard before"
+    )
+    sole.group.stop("m1")
+    sole.group.start("m1")
+    keeper.go_on()
+    keeper.set()
+    assert why(keeper) == "it is assigned on w1; this manager does not lead, and gives nothing out until it does"
+    sole.group.leader()
+    assert why(keeper) == (
+        "it is assigned on w1, which was not heard since this manager started: w1 may go on without it, so it is given "
+        "to others in 311.1 s, unless w1 is heard before"
+    )
+    keeper.beat("w1")
+    assert why(keeper) == "it is assigned on w1"
+
+
+def test_why_says_that_a_worker_was_not_heard_since_the_manager_stood_still(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    stalled(sole, 2.5)
+    sole.run(0.1)
+    sole.group.leader()
+
+    assert why(keeper).startswith("it is assigned on w1, which was not heard since this manager leads again: ")
+
+
+def why(keeper: Keeper) -> str:
+    durable = keeper.dags.durable
+    (job,) = durable.jobs.values()
+    task = job.tasks[0]
+    return str(durable.why(keeper.play.now, job.row.id, task.id, 0, task.state).text)

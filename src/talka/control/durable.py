@@ -22,7 +22,7 @@ from talka.control.dispatch import Dispatcher, DispatchWorker
 from talka.control.durable_after import After, Keyed
 from talka.control.durable_news import CallAnswered, Commit, DagEnded
 from talka.control.durable_workers import Attempts
-from talka.control.handout import Given, Handout
+from talka.control.handout import Given, Handout, worker_of
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
 from talka.errors import Invalid, TalkaError
@@ -81,6 +81,8 @@ class Durable:
         self.dispatcher = Dispatcher(rng)
         self.stale_results = 0
         """Results of attempts that were not the last one given out: refused."""
+        self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
+        """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
@@ -274,7 +276,8 @@ class Durable:
             return WhyView(task_id, state, f"its job has ended, and it is {state}")
         task = job.tasks[index]
         if task.state is not TaskState.READY:
-            return WhyView(task.id, task.state, standing(task, now))
+            silence = self.silence_of(now, *worker_of(task.worker)[:2]) if task.worker else ""
+            return WhyView(task.id, task.state, standing(task, now) + silence)
         return WhyView(task.id, task.state, "it is ready to run", self.dispatcher.why(task, now))
 
     # -- workers

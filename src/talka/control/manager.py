@@ -18,6 +18,7 @@ from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.durable import Durable
 from talka.control.fleet import LEASE_NS, WorkerLost
+from talka.control.heard_lives import HeardLives
 from talka.control.led_job import LedJob
 from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
@@ -108,6 +109,7 @@ class Manager:
         self._managers = managers
         self._safeguards = safeguards
         self._lease_ns = lease_ns
+        self._heard = HeardLives()
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
         self._keeps: dict[str, KeepWanted] = {}
@@ -180,6 +182,7 @@ class Manager:
                 managers=self._managers,
                 safeguards=self._safeguards,
                 lease_ns=self._lease_ns,
+                heard=self._heard,
             )
             return self._out(now, [*self.registry.book.alarms, *self._expect(now)])
         if isinstance(news, SteppedDown):
@@ -192,11 +195,17 @@ class Manager:
     def set_durable(self, now: int, durable: Durable) -> list[object]:
         """Dag jobs were read from the store: go on with them."""
         self.durable = durable
+        durable.silence_of = self._silence_of
         return self._out(now, self._expect(now))
 
     def act(self, now: int, effects: list[object]) -> list[object]:
         """Carry out what `durable` answered to the shell."""
         return self._out(now, effects)
+
+    def _silence_of(self, now: int, name: str, boot: int) -> str:
+        if self.registry is None:
+            return "; this manager does not lead, and gives nothing out until it does"
+        return self.registry.fleet.silence(now, name, boot)
 
     def _expect(self, now: int) -> list[object]:
         """Workers that had tasks when the last life of this manager ended may have them still."""

@@ -17,6 +17,7 @@ from talka.cluster.reign import WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.allocation import demand
 from talka.control.fleet import LEASE_NS, Fleet, FleetNews, WorkerLost
+from talka.control.heard_lives import HeardLives
 from talka.control.job_view import facts_of
 from talka.control.orders import check_order
 from talka.control.queue import JobQueue, QueueFull, waiting_reason
@@ -90,10 +91,11 @@ class Registry:
         managers: Callable[[], tuple[ManagerAt, ...]],
         safeguards: Safeguards = ALL,
         lease_ns: int = LEASE_NS,
+        heard: HeardLives | None = None,
     ) -> None:
         assert voter.token is not None and voter.election.reign is not None
         self.token = voter.token
-        self.fleet = Fleet(lease_ns, safeguards, earlier_until=now + LEASE_NS + margin_ns(LEASE_NS))
+        self.fleet = Fleet(lease_ns, safeguards, earlier_until=now + LEASE_NS + margin_ns(LEASE_NS), heard=heard)
         self.queue = JobQueue()
         self.book = RecordBook(voter)
         self.next_tick_at = now
