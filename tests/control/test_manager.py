@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.election import LeaderChanged, SteppedDown
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.reign import Elected, WriteEnded
 from talka.control import manager as managers
 from talka.control import vault
@@ -77,8 +78,8 @@ OrderOf = Callable[..., JobOrder]
 class Play:
     """Managers that hear each other; the test is their workers and their shells."""
 
-    def __init__(self, cabinet_of: CabinetOf, *names: str) -> None:
-        self.group = cabinet_of(*names, part_of=self.manager_of)
+    def __init__(self, cabinet_of: CabinetOf, *names: str, leases: Mapping[str, OwnLease] = {}) -> None:
+        self.group = cabinet_of(*names, part_of=self.manager_of, leases=leases)
         self.leader = self.group.leader()
         self.numbers = 0
 
@@ -288,20 +289,8 @@ def test_who_leads_renews_leases_and_hears_goodbyes(trio: Play) -> None:
     assert of(trio.hear(trio.leader, "w1", Goodbye()), WorkerLost) == [WorkerLost("w1", 1, "it left")]
 
 
-def test_workers_have_the_lease_their_manager_was_told(cabinet_of: CabinetOf) -> None:
-    def manager_of(group: Any, name: str) -> Manager:
-        return Manager(
-            name=name,
-            boot=1,
-            voter=group.voters[name],
-            rng=Random("manager"),
-            wall_offset_ns=SECOND,
-            lease_ns=SECOND // 2,
-        )
-
-    play = Play.__new__(Play)
-    play.group, play.numbers = cabinet_of("m1", part_of=manager_of), 0
-    play.leader = play.group.leader()
+def test_workers_have_the_lease_that_the_first_manager_was_told(cabinet_of: CabinetOf) -> None:
+    play = Play(cabinet_of, "m1", leases={"m1": OwnLease(SECOND // 2, "--lease")})
     (renew,) = said(play.beat(), Renew)
 
     assert renew.message.lease_ns == SECOND // 2

@@ -13,7 +13,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
-from tests.sim import dags, elections, jobs, membership_figures
+from tests.sim import dags, elections, jobs, leases, membership_figures
 from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -37,10 +37,14 @@ class Row(msgspec.Struct, frozen=True):
     drift_limit_ppm: int = elections.DRIFT_LIMIT_PPM
     is_focused: bool = False
     """Only crashes for moments and cuts (see `elections.run`)."""
+    is_mixed: bool = False
+    """Voters count a leader's lease differently."""
     is_of_jobs: bool = False
     """Histories of jobs instead of elections."""
     is_of_dags: bool = False
     """Of dag jobs."""
+    is_of_leases: bool = False
+    """Of jobs whose managers were told different leases, which are changed meanwhile."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
@@ -51,11 +55,17 @@ def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> 
     return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True)
 
 
+def _leases(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_leases=True)
+
+
 INTACT: Final = (
     Row("nothing", ALL, (), 0, 2000),
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
+    Row("nothing, voters of different leases", ALL, (), 0, 400, is_mixed=True),
     Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
     Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
+    Row("nothing, different leases", ALL, (), 0, 200, is_of_leases=True),
 )
 
 
@@ -78,6 +88,13 @@ ROWS: Final = (
     Row("lease counted from the answer (`lease_from_send`)", without("lease_from_send"), ("I4", "I4 key"), 7),
     Row("no margin for drift (`drift_margin`)", without("drift_margin"), ("I4", "I4 key"), 51, 800),
     Row("clocks off by 15 % where 2 % are allowed for", ALL, ("I4", "I4 key"), 10, 800, 150_000),
+    Row(
+        "voters of different leases hear each other (`one_leader_lease`)",
+        without("one_leader_lease"),
+        ("I4", "I4 key"),
+        68,
+        is_mixed=True,
+    ),
     Row("receivers do not check tokens (`fencing`)", without("fencing"), ("I3",), 3),
     Row("no pre-vote (`pre_vote`)", without("pre_vote"), ("I14",), 1),
     Row("no check-quorum (`check_quorum`)", without("check_quorum"), ("I14",), 44),
@@ -91,6 +108,8 @@ ROWS: Final = (
     _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 0),
     _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 15),
     _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 10),
+    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 7),
+    _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
     _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 65),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
     _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 10),
@@ -112,11 +131,17 @@ def violated(seed: int, row: Row) -> str:
             world = dags.run(seed, safeguards=row.safeguards)
         except Invalid:
             return NO_END
+    elif row.is_of_leases:
+        world = leases.run(seed, safeguards=row.safeguards)
     elif row.is_of_jobs:
         world = jobs.run(seed, safeguards=row.safeguards)
     else:
         world = elections.run(
-            seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused
+            seed,
+            safeguards=row.safeguards,
+            drift_limit_ppm=row.drift_limit_ppm,
+            is_focused=row.is_focused,
+            is_mixed=row.is_mixed,
         )
     return world.violations[0].invariant if world.violations else ""
 

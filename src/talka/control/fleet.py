@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from talka.cluster.lease_terms import USUAL_NS
 from talka.cluster.leases import NEVER, margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.health import SILENT_NS, CorrelatedFailure, Decision
@@ -21,11 +22,7 @@ from talka.wire.jobs import Beat, WorkerFacts
 
 SECOND_NS: Final = 1_000_000_000
 MILLISECOND_NS: Final = 1_000_000
-LEASE_NS: Final = 5 * SECOND_NS
-SHORTEST_LEASE_NS: Final = SECOND_NS // 2
-LONGEST_LEASE_NS: Final = 60 * SECOND_NS
-"""What a cluster may be told: with less a node that is busy for a moment loses its work, with more a dead one is waited
-for by everybody."""
+LEASE_NS: Final = USUAL_NS
 SILENT_PERCENT: Final = 60
 """Of a lease that is shorter than usual: who was silent for so long gets nothing new."""
 DISCONNECT_GRACE_NS: Final = 300 * SECOND_NS
@@ -136,9 +133,8 @@ class Fleet:
                 "a fleet needs lease_ns and limit of at least 1 and grace_ns of at least 0, "
                 f"not {lease_ns}, {limit} and {grace_ns}"
             )
-        self._lease_ns = lease_ns + margin_ns(lease_ns)
+        self.set_lease(lease_ns, lease_ns)
         self._earlier_until = earlier_until
-        self._silent_ns = min(SILENT_NS, lease_ns * SILENT_PERCENT // 100)
         self._grace_ns = grace_ns + margin_ns(grace_ns)
         self._limit = limit
         self._heard = HeardLives() if heard is None else heard
@@ -155,6 +151,11 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self._workers)
+
+    def set_lease(self, lease_ns: int, silent_of_ns: int) -> None:
+        """From now on silence is counted by `lease_ns`; renewals are of `silent_of_ns`, which may be shorter."""
+        self._lease_ns = lease_ns + margin_ns(lease_ns)
+        self._silent_ns = min(SILENT_NS, silent_of_ns * SILENT_PERCENT // 100)
 
     # Who lives.
 

@@ -17,7 +17,7 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.durable import Durable
-from talka.control.fleet import LEASE_NS, WorkerLost
+from talka.control.fleet import WorkerLost
 from talka.control.heard_lives import HeardLives
 from talka.control.led_job import LedJob
 from talka.control.led_news import BlobWanted, JobOver, KeepWanted
@@ -85,9 +85,7 @@ class Manager:
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
         safeguards: Safeguards = ALL,
-        lease_ns: int = LEASE_NS,
     ) -> None:
-        """`lease_ns`: of workers, the same for all managers of a cluster."""
         self.name = name
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
@@ -108,7 +106,6 @@ class Manager:
         self._wall_offset_ns = wall_offset_ns
         self._managers = managers
         self._safeguards = safeguards
-        self._lease_ns = lease_ns
         self._heard = HeardLives()
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
@@ -181,10 +178,10 @@ class Manager:
                 wall_offset_ns=self._wall_offset_ns,
                 managers=self._managers,
                 safeguards=self._safeguards,
-                lease_ns=self._lease_ns,
                 heard=self._heard,
             )
-            return self._out(now, [*self.registry.book.alarms, *self._expect(now)])
+            alarms = [*self.registry.book.alarms, *self.registry.lease.alarms]
+            return self._out(now, [*alarms, *self._expect(now)])
         if isinstance(news, SteppedDown):
             self.registry = None
             if self.durable is not None:

@@ -14,6 +14,7 @@ import msgspec
 
 from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.member_news import MemberJoined, MemberLeft, MemberReturned
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS, MembershipConfig
@@ -79,6 +80,9 @@ class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemberNode:
     """One member, from its files to its sockets. `run` until `stop` is called."""
+
+    _own_lease: OwnLease | None = None
+    """Of workers; a bare member has none."""
 
     def __init__(self, options: MemberOptions, on_event: Callable[[Event], None]) -> None:
         self.failure: TalkaError | None = None
@@ -176,6 +180,7 @@ class MemberNode:
                 rng=rng,
                 now=now,
                 config=TIMINGS.get(options.preset, TIMINGS["default"]),
+                own_lease=self._own_lease,
             )
         self.member = ClusterMember(
             group=group,

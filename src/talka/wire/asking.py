@@ -65,7 +65,19 @@ class RetireKey(Message, frozen=True, tag=8):
     """Also when members are away that have not confirmed the keys in use: they will not come back by themselves."""
 
 
-Question: TypeAlias = AskMembers | AskLeader | AskAudit | AskKeys | AskMetrics | AddKey | UseKey | RetireKey
+class AskLease(Message, frozen=True, tag=10):
+    """How long is the lease of workers, and is it being changed?"""
+
+
+class ChangeLease(Message, frozen=True, tag=11):
+    """Make the lease of workers this, once nobody can have a longer one any more."""
+
+    lease_ns: Number
+
+
+Question: TypeAlias = (
+    AskMembers | AskLeader | AskAudit | AskKeys | AskMetrics | AddKey | UseKey | RetireKey | AskLease | ChangeLease
+)
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=20):
