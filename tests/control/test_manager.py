@@ -872,6 +872,31 @@ def test_a_load_job_does_not_wait_for_the_grace_when_its_manager_stood_still(sol
     assert [bool(grant.lost) for grant in sole.record(job).grants] == [True]
 
 
+@pytest.mark.parametrize("is_clock_known", [True, False])
+def test_a_gap_begins_where_the_last_counts_were_made_although_the_manager_stood_still(
+    sole: Play, order_of: OrderOf, is_clock_known: bool
+) -> None:
+    job, _ = sole.running(order_of())
+    led = sole.manager().led[job]
+    assert led.job is not None
+    origin_ns = led.job.origin_ns
+    sole.group.now = origin_ns
+    for second in (1, 2, 3):
+        # By the worker's clock, which is ahead; the last two are read long after they were said.
+        made_at_ns = origin_ns + second * SECOND + CLOCK_NS
+        sole.group.now += SECOND if second == 1 else 4 * SECOND
+        if not is_clock_known:
+            sole.manager().clocks._peers.clear()
+        words = Totals(second, Tally(started=second * 9), [], 64, 0, made_at_ns=made_at_ns, age_ns=SECOND // 4)
+        sole.hear("m1", "w1", Report(job, 1, encode_word(words)))
+    sole.group.leader()
+    sole.hear("m1", "w1", Goodbye())
+    sole.run(1)
+
+    (lost,) = led.job.lost
+    assert lost.from_ns == (3 * SECOND if is_clock_known else 9 * SECOND - SECOND // 4)
+
+
 def test_why_says_for_which_worker_a_task_waits_and_how_long(keeper: Keeper, sole: Play) -> None:
     keeper.set()
     keeper.submit()

@@ -125,6 +125,8 @@ class WorkflowUpdate(msgspec.Struct, frozen=True):
     windows: list[Window] = []
     """As those of the job, with what each step did. Empty unless steps were asked for."""
     recent: list[Window] = []
+    counted_ns: int = 0
+    """Since its plan began: for which instant `tally` holds, by the clocks of those who counted. 0: not known."""
 
 
 class LostPart(msgspec.Struct, frozen=True):
