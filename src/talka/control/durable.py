@@ -87,6 +87,8 @@ class Durable:
         """Results of attempts that were not the last one given out: refused."""
         self.foreign_messages = 0
         """What workers told of attempts of another store, or of another life of this one: refused."""
+        self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
+        """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
@@ -284,7 +286,8 @@ class Durable:
             return WhyView(task_id, state, f"its job has ended, and it is {state}")
         task = job.tasks[index]
         if task.state is not TaskState.READY:
-            return WhyView(task.id, task.state, standing(task, now))
+            silence = self.silence_of(now, *worker_of(task.worker)[:2]) if task.worker else ""
+            return WhyView(task.id, task.state, standing(task, now) + silence)
         return WhyView(task.id, task.state, "it is ready to run", self.dispatcher.why(task, now))
 
     # -- workers
