@@ -350,7 +350,7 @@ def test_keys_that_a_live_member_tells_are_taken_over_and_told_on() -> None:
 
     out = talker.say(member, greeting.CHANNEL, greeting.encode(ShareRing(encode_ring(ring))), to="")
 
-    assert RingChanged(ring) in out
+    assert RingChanged(ring, "a") in out
     assert member.porter is not None and member.porter.ring == ring
     sent = [effect for effect in out if isinstance(effect, Transmit)]
     assert {(effect.to, effect.lane) for effect in sent} == {("at-a", Lane.STREAM), ("at-c", Lane.STREAM)}

@@ -247,7 +247,7 @@ class ClusterMember:
                 return _nothing
             theirs = decode_ring(greeted.ring)
             merged = keyholder.ring.merge(theirs)
-            return lambda: keyholder.learn(now, sender, theirs, merged)
+            return lambda: keyholder.learn(now, arrival, theirs, merged)
         if packet.channel == asking.CHANNEL:
             asked = asking.decode(packet.body)
             self.roles.check(arrival.proven, asked)
@@ -340,7 +340,7 @@ class ClusterMember:
                 frame = self._wrap(now, leases.CHANNEL, self._encode(effect.message), to=effect.to)
                 out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
             elif isinstance(effect, Greet):
-                key_id = self._key_for(now, effect.to)
+                key_id = effect.key_id or self._key_for(now, effect.to)
                 frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message), key_id=key_id)
                 out.append(Transmit(effect.to, frame, Lane.STREAM))
             elif isinstance(effect, Speak):

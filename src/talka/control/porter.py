@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
+from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.door import REPEATABLE, Door
-from talka.wire import greeting
+from talka.control.ring_guard import RingGuard
+from talka.wire import asking, greeting
 from talka.wire.framing import BadContent, packed, unpacked
 from talka.wire.greeting import (
     NONCE_BYTES,
@@ -84,6 +86,8 @@ class RingChanged(msgspec.Struct, frozen=True):
     """News: other keys hold from now on. They should be kept across restarts."""
 
     ring: Keyring
+    by: str = ""
+    """The node that told of them; empty where they were changed here."""
 
 
 class _Waiting:
@@ -100,8 +104,19 @@ class _Waiting:
 class Porter:
     """Frames in, packets for the member and replies to the network out. Everything it keeps is bounded."""
 
-    def __init__(self, *, door: Door, seal: Seal, name: str, me: Self, rng: Random, certified: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        door: Door,
+        seal: Seal,
+        name: str,
+        me: Self,
+        rng: Random,
+        certified: bool = False,
+        safeguards: Safeguards = ALL,
+    ) -> None:
         self.me = me
+        self.rings = RingGuard(certified=certified, safeguards=safeguards)
         self.opened = 0
         """Frames whose seal was good, whatever became of them."""
         self.challenged = 0
@@ -123,6 +138,11 @@ class Porter:
     @property
     def ring(self) -> Keyring:
         return self._seal.ring
+
+    @property
+    def spare_ids(self) -> tuple[str, ...]:
+        """Keys under which a manager still reads what repairs its ring, though the ring has them no more."""
+        return self._seal.spare_ids if self.certified else ()
 
     def wrap(
         self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""
@@ -150,8 +170,10 @@ class Porter:
         self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
     ) -> tuple[list[Arrival], list[object]]:
         """What may be looked at, and what is to be sent or told. `proven` is whom the sender's certificate names."""
+        # What repairs a ring may come under a key that the ring has lost, from a manager that shows its certificate.
+        is_manager = self.certified and lane is not Lane.DATAGRAM and proven.role is Role.MANAGER
         try:
-            opened = self._seal.open(frame, me=self._name)
+            opened = self._seal.open(frame, me=self._name, spare=is_manager)
             content = unpacked(opened.content)
             packet = decode_packet(content)
         except (BadSeal, BadContent, BadPacket) as problem:
@@ -169,6 +191,11 @@ class Porter:
                 return self._turn_away(unreadable[0])
             if not isinstance(message, ShareRing):
                 return self._greet(now, source, lane, opened, packet, message, proven)
+            if barred := self.rings.bars(lane, proven):
+                self._door.turn_away("certificate")
+                return [], self.rings.refuse(now, barred, packet.sender, source, message.ring)
+        elif opened.is_spare and packet.channel != asking.CHANNEL:
+            return self._turn_away("key")
         if difference := self._difference(packet.group):
             return self._turn_away(difference[0])
         if packet.channel not in REPEATABLE:
@@ -184,7 +211,8 @@ class Porter:
             replies = self._share(now, source, packet.sender, opened.key_id)
         if not self._door.passes(packet):
             return [], replies
-        self._note_key(packet.sender, opened.key_id)
+        if not opened.is_spare:
+            self._note_key(packet.sender, opened.key_id)
         return [arrival], replies
 
     def key_of(self, name: str) -> str:
@@ -199,12 +227,12 @@ class Porter:
             del self._key_of[next(iter(self._key_of))]
         self._key_of[name] = key_id
 
-    def use(self, ring: Keyring) -> list[object]:
+    def use(self, ring: Keyring, by: str = "") -> list[object]:
         """Seal and open with these keys from now on."""
         if ring == self.ring:
             return []
         self._seal.ring = ring
-        return [RingChanged(ring)]
+        return [RingChanged(ring, by)]
 
     # -- greeting
 
@@ -245,6 +273,7 @@ class Porter:
                     return self._turn_away("replayed")
                 if not self._door.knows(packet):
                     self._door.raise_floor(packet, packet.counter)
+                self.rings.asked(packet.sender, packet.boot)
                 proof = self._reply(now, source, lane, Proof(nonce, self._floor(now)), key_id)
                 return [], [proof, Welcomed(address, packet.sender, who, lane)]
             case Proof(echo=echo, floor=floor):  # pragma: no branch - the type checker sees that no other is left

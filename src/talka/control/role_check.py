@@ -5,14 +5,14 @@ from typing import Final
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.asking import AddKey, Ask, RetireKey, UseKey
+from talka.wire.asking import AddKey, Ask, RepairKeys, RetireKey, UseKey
 from talka.wire.packets import BadPacket
 from talka.wire.permissions import may_say, name_of
 from talka.wire.roles import Proven, Role, a
 
 TOLD_LIMIT: Final = 256
 """Kinds of refusals of nodes that are told, each once; the counters have them all."""
-KEY_CHANGES: Final = (AddKey, UseKey, RetireKey)
+KEY_CHANGES: Final = (AddKey, UseKey, RetireKey, RepairKeys)
 
 
 class RoleRefused(msgspec.Struct, frozen=True):

@@ -4,8 +4,9 @@ from typing import Final, Protocol
 
 from talka.control.forwarding import Forwarded
 from talka.control.member import Asked
-from talka.control.role_check import KEY_CHANGES, RoleRefused
-from talka.wire.asking import RetireKey, UseKey
+from talka.control.role_check import RoleRefused
+from talka.nodes.member_keys import CHANGES
+from talka.wire.asking import AddKey, RepairKeys, RetireKey, UseKey
 from talka.wire.keys import key_id
 
 TAKEN: Final = 200
@@ -62,13 +63,17 @@ def put_down_news(put_down: PutDown, news: object) -> None:
 
 def put_down_keys(put_down: PutDown, asked: Asked, problem: str) -> None:
     """Who changed the keys that nodes seal with. Their ids are told, never a secret."""
-    question = asked.ask.question
-    if not isinstance(question, KEY_CHANGES):
-        return
-    word = "use" if isinstance(question, UseKey) else "retire" if isinstance(question, RetireKey) else "add"
-    key = question.key_id if isinstance(question, UseKey | RetireKey) else key_id(question.secret)
+    match asked.ask.question:
+        case UseKey(key_id=key) | RetireKey(key_id=key):
+            pass
+        case AddKey(secret=secret):
+            key = key_id(secret)
+        case RepairKeys(secrets=secrets):
+            key = ", ".join(map(key_id, secrets))
+        case _:
+            return
     put_down(
-        f"keys: {word}",
+        f"keys: {CHANGES[type(asked.ask.question)]}",
         INVALID if problem else TAKEN,
         who=asked.sender,
         role=asked.proven.role or "",

@@ -35,6 +35,7 @@ WORDS: Final = {
     "refused": "{text}",
     "alarm": "{text}",
     "keys": "keys in use: {keys}, sealing with {primary}",
+    "key-change": "{who} ({source}) asked to {what} keys; in use: {keys}, sealing with {primary}",
     "searching": "{text}",
     "stopped": "stopped",
 }
@@ -95,4 +96,9 @@ def sentence_of(event: Event) -> str:
         word = "no-leader"
     if word == "suspected" and not event["accuser"]:
         return f"{event['name']} is suspected: {event['reason']}"
-    return WORDS[word].format(**event)
+    sentence = WORDS[word].format(**event)
+    if word == "keys" and event["by"]:
+        return f"{sentence}, says {event['by']}"
+    if word == "key-change" and event["problem"]:
+        return f"{sentence}; refused: {event['problem']}"
+    return sentence

@@ -81,6 +81,7 @@ TABLE: Final[dict[type, Senders]] = {
     asking.AddKey: MANAGERS,
     asking.UseKey: MANAGERS,
     asking.RetireKey: MANAGERS,
+    asking.RepairKeys: MANAGERS,
     asking.Answer: MANAGERS,
     # Only managers vote, hold keys and are commanded by whom they elected.
     leadership.Hello: MANAGERS,
