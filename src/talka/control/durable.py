@@ -23,7 +23,7 @@ from talka.control.durable_after import After, Keyed
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped
 from talka.control.durable_workers import Attempts
 from talka.control.epoch_floor import EpochFloor
-from talka.control.handout import Given, Handout, worker_of
+from talka.control.handout import Given, Handout
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
 from talka.errors import Invalid, TalkaError
@@ -375,7 +375,7 @@ class Durable:
     def _on_result(self, now: int, sender: str, result: TaskResult) -> None:
         fence = result.fence
         task = self._attempts.running.get(fence)
-        if task is None or (self._safeguards.store_life and not _is_of(result, task, sender)):
+        if task is None or (self._safeguards.store_life and not _is_of(result, task)):
             if not self._attempts.was_taken(fence):
                 self.stale_results += 1
             self._after.took.setdefault(sender, []).append(fence)
@@ -603,11 +603,8 @@ class Durable:
         return effects
 
 
-def _is_of(result: TaskResult, task: DagTask, sender: str) -> bool:
-    """Whether it is told by the worker that has this attempt, and of this task. One that does not have it names none."""
-    is_last = task.fence == result.fence and task.worker != ""
-    if is_last and worker_of(task.worker)[0] != sender:
-        return False
+def _is_of(result: TaskResult, task: DagTask) -> bool:
+    """Whether it is told of this task. A worker that does not have the attempt names none."""
     if result.outcome == "cancelled" and not result.job:
         return True
     return result.task == task.id and result.job == task.job.row.id
