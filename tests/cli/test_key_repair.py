@@ -58,7 +58,7 @@ def test_the_keys_of_a_node_that_does_not_run_are_replaced_and_what_it_had_is_ke
     assert (folder / "d" / "keyring.damaged").exists()
     assert "start the node with a secret file that holds them" in err
     [line] = audit_of(folder / "d")
-    assert (line["what"], line["status"]) == ("repair keys", 200) and key_id(GOOD) in line["text"]
+    assert (line["what"], line["status"]) == ("keys: repair", 200) and key_id(GOOD) in line["text"]
 
 
 def test_a_folder_without_keys_gets_them_and_a_second_repair_outranks_the_first(folder: Path, command: Any) -> None:
@@ -121,8 +121,8 @@ def test_a_node_that_runs_is_repaired_over_the_network_and_the_change_is_in_its_
     finally:
         end([process])
     first, second = audit_of(folder / "a")
-    assert (first["what"], first["status"], first["who"][:7]) == ("repair keys", 200, "client-")
-    assert second["what"] == "repair keys" and ring_in(folder / "a").era >= 1
+    assert (first["what"], first["status"], first["who"][:7]) == ("keys: repair", 200, "client-")
+    assert second["what"] == "keys: repair" and ring_in(folder / "a").era >= 1
 
 
 def test_a_refused_change_is_audited_and_a_log_that_takes_no_line_is_told(
@@ -135,7 +135,7 @@ def test_a_refused_change_is_audited_and_a_log_that_takes_no_line_is_told(
     assert audit_of(folder)[0] == {
         "at": "1970-01-01T00:00:01.500Z",
         "who": "x",
-        "what": "add keys",
+        "what": "keys: add",
         "status": 422,
         "source": "s",
         "text": "it is weak",

@@ -19,8 +19,7 @@ from talka.control.answers import answer, metrics_text
 from talka.control.door import Door
 from talka.control.keyholder import NotThereYet, StillNeeded
 from talka.control.member import Asked, ClusterMember
-from talka.control.porter import Arrival, Porter, RingChanged
-from talka.control.role_check import RoleCheck
+from talka.control.porter import Porter, RingChanged
 from talka.control.standing import Standing
 from talka.control.voter import Voter
 from talka.errors import Invalid
@@ -55,8 +54,7 @@ from talka.wire.membership import (
     Suspect,
     encode_update,
 )
-from talka.wire.packets import NAME_LIMIT, PROTOCOL, Packet, decode_packet
-from talka.wire.roles import Proven, Role
+from talka.wire.packets import NAME_LIMIT, decode_packet
 from talka.wire.sealing import BadSeal, Seal
 
 SECOND = 1_000_000_000
@@ -543,18 +541,3 @@ def test_under_a_key_that_is_accepted_no_more_only_a_repair_can_be_asked() -> No
     answer(member, 0, AskKeys(), asked_with=K2)
     answer(member, 0, RepairKeys((NEW,)), asked_with=K2)
     assert member.porter is not None and member.porter.ring.accepted() == (K2,)
-
-
-@pytest.mark.parametrize("role", [Role.WORKER, Role.CLIENT, None])
-def test_with_certificates_only_a_manager_repairs(role: Role | None) -> None:
-    member = member_of()
-    assert member.porter is not None
-    body = asking.encode(Ask(1, RepairKeys((NEW,))))
-    packet = Packet(PROTOCOL, "shop/staging", "x", 7, 1, asking.CHANNEL, msgspec.Raw(body))
-
-    assert len(member._hear(0, Arrival(packet, "from", 0, K1, Proven("x", role)))) == 1, "there are none"
-    member.roles = RoleCheck(is_certified=True)
-    out = member._hear(0, Arrival(packet, "from", 0, K1, Proven("x", role)))
-    assert not [effect for effect in out if isinstance(effect, Asked)], "it is refused, and told why"
-    assert member.door.refused == {"role": 1}
-    assert len(member._hear(0, Arrival(packet, "from", 0, K1, Proven("x", Role.MANAGER)))) == 1

@@ -20,6 +20,7 @@ from talka.control.role_check import TOLD_LIMIT, RoleRefused
 from talka.control.voter import Voter
 from talka.control.worker import Worker
 from talka.testing.messages import Sampler
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import AddKey, Answer, Ask, AskLeader, AskMembers
 from talka.wire.jobs import Beat, Call, Lead, WorkerFacts
@@ -41,7 +42,7 @@ def a_manager(safeguards: Safeguards = Safeguards(), *, certified: bool = True) 
         boot=1,
         membership=Membership(name="m", boot=1, address="at-m", group="g", config=PRESETS["default"], rng=rng, now=0),
         voter=voter,
-        part=Manager(name="m", boot=1, voter=voter, rng=rng, wall_offset_ns=0),
+        part=Manager(name="m", boot=1, voter=voter, rng=rng, wall_offset_ns=0, keys=keys_of_workers(1)),
         certified=certified,
         safeguards=safeguards,
     )
@@ -49,7 +50,8 @@ def a_manager(safeguards: Safeguards = Safeguards(), *, certified: bool = True) 
 
 def a_worker(safeguards: Safeguards = Safeguards(), *, certified: bool = True) -> ClusterMember:  # noqa: B008
     facts = WorkerFacts(cores=1)
-    worker = Worker("w", 1, {}, facts, ("m",), Random(1), 0, verify=lambda digest, signature: False)
+    trust = trust_of_worker("w", 1)
+    worker = Worker("w", 1, {}, facts, ("m",), Random(1), 0, signers=trust.signers, variables=trust.variables)
     return ClusterMember(group="g", name="w", boot=1, part=worker, certified=certified, safeguards=safeguards)
 
 

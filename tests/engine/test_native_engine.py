@@ -251,6 +251,8 @@ def both_answers(answer: bytes) -> Any:
         % (len(gzip.compress(b'{"a":1}', mtime=0)), gzip.compress(b'{"a":1}', mtime=0)),
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nno",
         b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=none\r\nContent-Length: 1\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=punycode\r\nContent-Length: 400000\r\n\r\n"
+        + b"9" * 400_000,
         b"HTTP/1.1 503 Sorry\r\nContent-Length: 0\r\n\r\n",
     ],
 )
@@ -272,6 +274,16 @@ def test_an_answer_shows_the_same_as_that_of_the_engine_in_python(answer: bytes)
     assert isinstance(other, HTTPResponse) and repr(python) == repr(other)
     assert 0 < other.intended_ns <= other.sent_ns <= other.first_byte_ns <= other.done_ns
     assert other.timings.total_ms == (other.done_ns - other.sent_ns) / 1e6
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "rot13", "hex", "zlib"])
+def test_a_servers_charset_is_no_codec_that_it_chooses(charset: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset={charset}\r\nContent-Length: 400000\r\n\r\n"
+
+    for response in both_answers(head.encode() + b"9" * 400_000):
+        assert len(response.body) == 400_000
+        with pytest.raises(BrokenBody, match=f"names a charset that cannot be read: '{charset}'"):
+            _ = response.text
 
 
 def test_what_may_be_set_on_an_answer_can_be_set() -> None:

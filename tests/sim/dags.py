@@ -7,7 +7,7 @@ hard cases. Faults strike for a while; then all is well, and every job must end.
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -18,11 +18,12 @@ from talka.control.voter import Voter
 from talka.control.worker import Worker
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
-from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
 from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.records import StoreDisk, StoreShell
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.dag_clients import DagClients
@@ -40,9 +41,22 @@ ENDS_LATEST: Final = 420 * SECOND
 """A worker on which tasks died is given none for five minutes; it may be the only one that can run some."""
 MANAGER: Final = "m0"
 CORE_DIES: Final = "core dies"
+LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
 """The manager dies while a write of its store is under way."""
-OWN: Final = (CORE_DIES, TAIL_LOST)
+RESTORED: Final = "store restored"
+"""The store is replaced by a backup made earlier."""
+ROLLED_BACK: Final = "store rolled back"
+"""Likewise by an image of the whole disk: nothing on it tells that it is a copy."""
+NEW_STORE: Final = "new store"
+"""There is another store under the same name, with nothing in it."""
+STORE_FAULTS: Final = (RESTORED, ROLLED_BACK, NEW_STORE)
+HOW: Final[dict[str, Literal["backup", "rollback", "new"]]] = {
+    RESTORED: "backup",
+    ROLLED_BACK: "rollback",
+    NEW_STORE: "new",
+}
+OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME, *STORE_FAULTS)
 EVENTS: Final = (
     "crash",
     "stall",
@@ -57,7 +71,7 @@ EVENTS: Final = (
     TAIL_LOST,
 )
 LINKS: Final = ("loss", "duplicates", "reordering")
-CLASSES: Final = (*EVENTS, *LINKS)
+CLASSES: Final = (*EVENTS, *LINKS, *STORE_FAULTS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +106,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False) -> Plan:
-    """What the seed decides; with `classes`, those faults instead of the drawn ones."""
+def plan_of(
+    seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, store_fault: str = ""
+) -> Plan:
+    """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one too."""
     rng = Random(f"{seed}:dags")
+    is_freezing = Random(f"{seed}:dags:frozen").randrange(3) == 0
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
     # A subset for every seed: heavy faults together would hide what one of them does alone.
     drawn = rng.sample(EVENTS, rng.randrange(2, 5))
     drawn += rng.sample(LINKS, rng.randrange(1, 3))
     drawn.append(rng.choice(("crash", TAIL_LOST)))  # what is durable matters only where somebody dies
+    apart = Random(f"{seed}:dags, store")  # apart, so that all else of a seed is as it was
+    if apart.randrange(2) or store_fault:
+        drawn.append(store_fault or apart.choice(STORE_FAULTS))
     limits = limits_of(rng)
     errands = tuple(
         dag_errand(rng, number, limits, rng.randrange(2000, 25_000) * MILLISECOND)
@@ -108,7 +128,7 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: b
     return Plan(
         seed=seed,
         cores=cores,
-        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        classes=drawn_of(drawn, is_freezing=is_freezing) if classes is None else classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(1 + len(cores))),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
@@ -116,6 +136,11 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: b
         errands=errands,
         has_hostile=has_hostile,
     )
+
+
+def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
+    classes = tuple(name for name in CLASSES if name in drawn)
+    return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
 def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
@@ -133,6 +158,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
             safeguards=safeguards,
         )
@@ -155,6 +181,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             life=lives[boot.name],
             capabilities=(CAPABILITY,) if index < 2 else (),
         )
+        trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -164,7 +191,8 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: True,
+            signers=trust.signers,
+            variables=trust.variables,
             handlers=FILES,
         )
         return ClusterMember(
@@ -248,8 +276,16 @@ class Story:
 
     def _favourites(self) -> list[str]:
         """The manager, and workers that have something to do."""
-        busy = dict.fromkeys(run.host.name for run in self.ledger.alive.values())
+        busy = self._busy()
         return [MANAGER, *busy] if len(busy) < 2 else [MANAGER, MANAGER, *busy]
+
+    def _busy(self) -> list[str]:
+        return list(dict.fromkeys(run.host.name for run in self.ledger.alive.values()))
+
+    def _long_busy(self) -> list[str]:
+        """With tasks that outlast a lease, where there are any."""
+        runs = self.ledger.alive.values()
+        return list(dict.fromkeys(run.host.name for run in runs if run.script.ms >= LONG_MS)) or self._busy()
 
     def run(self) -> World:
         world = self.world
@@ -263,6 +299,11 @@ class Story:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if TAIL_LOST in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._lose_tail, world.rng("tail lost")))
+        if FrozenWorkers.NAME in self.plan.classes:
+            world.at(FAULTS_FROM, FrozenWorkers(world, self._long_busy, CALM_FROM).strike)
+        for fault in STORE_FAULTS:
+            if fault in self.plan.classes:
+                world.at(FAULTS_FROM, partial(self._copy_store, fault, world.rng(fault)))
         world.at(CALM_FROM, self._calm)
         world.run_until(ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
@@ -295,6 +336,29 @@ class Story:
         world.struck[TAIL_LOST] = world.struck.get(TAIL_LOST, 0) + 1
         world.after(rng.randrange(50, 3000) * MILLISECOND, self._bring_back)
         world.after(int(rng.expovariate(1.0) * 5 * SECOND) + SECOND, partial(self._lose_tail, rng))
+
+    def _copy_store(self, fault: str, rng: Random) -> None:
+        """Copy it; often let the manager start once more, under the epoch that the copy will have next; replace it."""
+        world = self.world
+        if world.now >= CALM_FROM - 12 * SECOND:
+            return
+        self.shell.back_up()
+        if rng.randrange(3):
+            world.after(rng.randrange(200, 2000) * MILLISECOND, self._strike_manager)
+            world.after(rng.randrange(2000, 2600) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(4000, 11_000) * MILLISECOND, partial(self._replace_store, fault, rng))
+
+    def _strike_manager(self) -> None:
+        if self.manager.state != "down":
+            self.manager.crash()
+
+    def _replace_store(self, fault: str, rng: Random) -> None:
+        world = self.world
+        self._strike_manager()
+        self.shell.replace(HOW[fault])
+        world.struck[fault] = world.struck.get(fault, 0) + 1
+        world.after(rng.randrange(50, 2000) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(2500, 6000) * MILLISECOND, partial(self._copy_store, fault, rng))
 
     def _bring_back(self) -> None:
         self.manager.start()

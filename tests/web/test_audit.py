@@ -40,6 +40,10 @@ def lines_in(path: Path) -> list[AuditLine]:
     return [msgspec.json.decode(line, type=AuditLine) for line in path.read_bytes().splitlines()]
 
 
+def text_in(path: Path) -> str:
+    return path.read_bytes().decode()
+
+
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -104,6 +108,28 @@ async def test_every_refusal_is_put_down_and_logged(
     ]
     assert "refused GET /v1/jobs of somebody from 127.0.0.1: this needs a token" in caplog.text
     assert not any(viewer in str(line) for line in told)
+
+
+FORGED = 'eve\n{"at":"2026-01-01","who":"ann","what":"drain","status":200}\r\x1b[2K\x9b2K\x7f\u2028\u202e'
+
+
+async def test_a_name_forges_no_line_and_steers_no_terminal(
+    guarded: Api, tokens: Tokens, audit: Audit, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forger = tokens.issue(FORGED, "viewer", LATER_S)
+
+    await guarded.ask("POST", "/v1/jobs", DAG, JSON, forger)
+    await guarded.ask("POST", "/v1/workers/w%0aw/drain", token=tokens.issue(FORGED, "operator", LATER_S))
+    await guarded.ask("GET", "/v1/%0arefused%1b[2K")
+    await audit.flush()
+
+    written = text_in(path)
+    assert [line.who for line in lines_in(path)] == [FORGED, FORGED, ""]
+    assert all(line.isprintable() for line in written.split("\n")) and len(written.splitlines()) == 3
+    assert [line.job for line in lines_in(path)][1] == "w\nw"
+    told = [record.getMessage() for record in caplog.records if record.name == "talka.web"]
+    assert told and all(text.isprintable() for text in told)
+    assert "of eve\\n{" in told[0] and "\\x1b[2K\\x9b2K" in told[0]
 
 
 async def test_who_asks_too_often_is_put_down(apis: Apis, audit: Audit, path: Path) -> None:

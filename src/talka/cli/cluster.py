@@ -8,9 +8,10 @@ import click
 
 from talka.cli.command import Command, Entry, LazyGroup
 from talka.cli.connection import api_options, asked
-from talka.cli.output import harmless, say, tell
+from talka.cli.output import say, tell
 from talka.cli.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
 from talka.errors import Invalid
+from talka.report.tame import tame, tame_json
 
 if TYPE_CHECKING:
     from talka.net.asker import Asker
@@ -82,7 +83,7 @@ def status(as_json: bool, **where: Any) -> int:
         ("cores", f"{view.cores_free} of {view.cores} are free"),
         ("queue", f"{view.queue} waiting" if view.queue else "empty"),
     ]
-    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows))
+    say("\n".join(f"{word:<10} {tame(text)}" for word, text in rows))
     if view.managers:
         managers = [
             (one.name, one.state, one.api, str(one.jobs), "leads" if one.leads else "")
@@ -159,7 +160,7 @@ def leader(as_json: bool, **where: Any) -> int:
         ("answering", ", ".join(facts.answering)),
         ("asked", f"{facts.role}, {facts.phase}" if facts.phase else f"{facts.role}: it knows by hearsay"),
     ]
-    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows if text))
+    say("\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text))
     return 0
 
 
@@ -411,13 +412,13 @@ async def resolved(address: str, host: str) -> list[str]:
 def print_json(value: Any) -> None:
     import msgspec
 
-    say(msgspec.json.format(msgspec.json.encode(value), indent=1))
+    say(tame_json(msgspec.json.format(msgspec.json.encode(value), indent=1)))
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they must be; one that is empty in every row is left out."""
     kept = [column for column in range(len(headings)) if any(row[column] for row in rows)]
-    lines = [[headings[column] for column in kept], *([harmless(row[column]) for column in kept] for row in rows)]
+    lines = [[headings[column] for column in kept], *([tame(row[column]) for column in kept] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(kept))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

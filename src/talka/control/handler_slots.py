@@ -35,6 +35,8 @@ STARTS_LIMIT: Final = 3
 """So many cores in a row that end while they load are a problem of the files."""
 PROBLEM_LIMIT: Final = 2000
 """Letters: it is told with every beat."""
+SPENT_LIMIT: Final = 8
+"""Cores that are given nothing more and wait for what runs in them; with more cores than that, so many."""
 NAME_LIMIT: Final = 64
 NAMES_LIMIT: Final = 1024
 
@@ -62,6 +64,7 @@ class HandlerSlots:
         self.cores_started = 0
         self.cores_died = 0
         """Otherwise than by order."""
+        self.cores_spent = 0
         self.unknown_results = 0
         self._load = Load(files, 1, name)
         self._waiting: OrderedDict[int, Attempt] = OrderedDict()
@@ -162,10 +165,27 @@ class HandlerSlots:
         if core is None or core.tasks or core.stage is not Stage.READY:
             return []
         core.idle_at = now
-        if core.is_alone or core.is_surplus:
+        if core.is_alone or core.is_surplus or core.is_spent:
             return self._end(now, core)
         self._cores_at = min(self._cores_at, now + IDLE_NS)
         return []
+
+    def spent(self, now: int, number: int) -> list[object]:
+        """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
+        core = self._cores.get(number)
+        if core is None or core.stage is not Stage.READY or core.is_spent:
+            return []
+        core.is_spent = True
+        self.cores_spent += 1
+        effects: list[object] = []
+        if not core.tasks:
+            effects += self._end(now, core)
+        else:
+            self._review()
+        left = [other for other in self._cores.values() if other.is_spent and other.stage is Stage.READY]
+        if len(left) > max(SPENT_LIMIT, self.limit):
+            effects += self._kill(now, left[0], "neighbour")  # they use up the machine: whoever is in it runs again
+        return effects + self.fill(now)
 
     def exited(self, now: int, number: int, facts: ExitFacts) -> list[object]:
         core = self._cores.pop(number, None)
@@ -197,7 +217,7 @@ class HandlerSlots:
                 unknown.append(fence)
             elif attempt.core is None:
                 self._forget_waiting(attempt)
-                self.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error="it had not begun"))
+                self.ended.append(_without(attempt, "cancelled", "cancelled", "it had not begun"))
             else:
                 core, kill_at = attempt.core, now + grace_ns
                 attempt.kill_at = min(attempt.kill_at, kill_at) if attempt.verdict else kill_at
@@ -214,17 +234,31 @@ class HandlerSlots:
         """Whatever has not begun may run elsewhere."""
         for attempt in [*self._waiting.values(), *self._alone.values()]:
             self._forget_waiting(attempt)
-            self.ended.append(TaskResult(attempt.fence, "refused", cause=cause, error=text))
+            self.ended.append(_without(attempt, "refused", cause, text))
 
     def kill_all(self, now: int) -> list[object]:
-        """The lease is over: nothing may run here."""
+        """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
         effects: list[object] = []
         for core in list(self._cores.values()):
-            if core.tasks and core.stage is not Stage.KILLED:
+            if core.stage is not Stage.KILLED:
                 effects += self._kill(now, core, "lease")
             elif core.tasks:
                 core.reason = "lease"
         return effects + self.fill(now)
+
+    def drop_all(self, now: int) -> list[object]:
+        """Nobody wants to hear of anything that waits or runs here: it ends without a result."""
+        effects: list[object] = []
+        for core in list(self._cores.values()):
+            if core.tasks and core.stage is not Stage.KILLED:
+                effects += self._kill(now, core, "dropped")
+            core.tasks, core.batch = {}, []
+        self._waiting.clear()
+        self._alone.clear()
+        self.held = {}
+        self.began = []
+        self.waiting_bytes = 0
+        return effects
 
     def set_limit(self, now: int, limit: int) -> list[object]:
         """So many cores are left by what else runs on this worker."""
@@ -298,7 +332,8 @@ class HandlerSlots:
         effects: list[object] = []
         coming = self._loading
         for attempt in list(islice(self._alone.values(), self.limit + 1)):
-            ready = [core for core in self._cores.values() if core.stage is Stage.READY and not core.is_alone]
+            cores = self._cores.values()
+            ready = [core for core in cores if core.stage is Stage.READY and not core.is_alone and not core.is_spent]
             idle = [core for core in ready if not core.tasks]
             alone = self._lone + self._claims
             if alone and alone + len(ready) - len(idle) >= self.limit:
@@ -389,7 +424,9 @@ class HandlerSlots:
         self._review()
         return [EndHandlers(core.number, hard=False)]
 
-    def _kill(self, now: int, core: HandlerCore, reason: Literal["neighbour", "lease", "load"]) -> list[object]:
+    def _kill(
+        self, now: int, core: HandlerCore, reason: Literal["neighbour", "lease", "load", "dropped"]
+    ) -> list[object]:
         core.stage, core.due_at, core.reason = Stage.KILLED, now + DEATH_LIMIT_NS, reason
         self._cores_at = min(self._cores_at, core.due_at)
         self._review()
@@ -402,7 +439,11 @@ class HandlerSlots:
             del self.held[attempt.fence]
             self.waiting_bytes -= attempt.size_bytes
             text = f"its core could not load the handlers within the task's bounds: {problem}"[:ERROR_LIMIT]
-            self.ended.append(TaskResult(attempt.fence, "failed", cause="load", error=text, alone=True))
+            self.ended.append(
+                TaskResult(
+                    attempt.fence, "failed", cause="load", error=text, alone=True, job=attempt.job, task=attempt.id
+                )
+            )
         core.tasks = {}
         if not core.is_bounded:
             effects += self._broken(now, problem)
@@ -432,7 +473,7 @@ class HandlerSlots:
         self._lone = self._loading = 0
         self._open = []
         for core in self._cores.values():
-            if core.stage > Stage.READY:
+            if core.stage > Stage.READY or core.is_spent:
                 continue
             if core.is_alone:
                 self._lone += 1
@@ -520,3 +561,8 @@ class HandlerSlots:
                     until = attempt.kill_at
                 at = min(at, until)
         return ([TellHandlers(core.number, Stop(tuple(late), "timeout"))] if late else []), at
+
+
+def _without(attempt: Attempt, outcome: Literal["cancelled", "refused"], cause: str, text: str) -> TaskResult:
+    """Of one that never began."""
+    return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)

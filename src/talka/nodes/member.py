@@ -29,6 +29,7 @@ from talka.errors import Invalid, TalkaError
 from talka.net.datagrams import Datagrams
 from talka.net.listening import listening_sockets
 from talka.net.streams import Security, Streams
+from talka.nodes.auditing import PutDown, nowhere, put_down_keys, put_down_news
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_keys import change_event, first_ring, unknown_secrets
 from talka.nodes.member_search import Search
@@ -84,6 +85,8 @@ class MemberNode:
 
     def __init__(self, options: MemberOptions, on_event: Callable[[Event], None]) -> None:
         self.failure: TalkaError | None = None
+        self.put_down: PutDown = nowhere
+        """Where it is put down who changed something; whoever keeps an audit log sets it."""
         self._options = options
         self._on_event = on_event
         self._system = random.SystemRandom()
@@ -357,6 +360,7 @@ class MemberNode:
             reply, effects = Answer(ask.number, str(error)), []
         if change := change_event(asked, self._porter.ring, reply.problem):
             self._tell(change)
+        put_down_keys(self.put_down, asked, reply.problem)
         self._do(self.member.answer(now, asked, reply))
         self._do(self.member.act(now, effects))
 
@@ -382,6 +386,7 @@ class MemberNode:
     # -- news
 
     def _on_news(self, news: object) -> None:
+        put_down_news(self.put_down, news)
         event = event_of(news)
         if event is not None:
             self._tell(event)

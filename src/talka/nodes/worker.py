@@ -18,6 +18,7 @@ from talka.clock import SECOND, boottime_ns, cpu_ns, monotonic_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.control.answers import metrics_text
 from talka.control.core_effects import KillCore, Send, StartCore
+from talka.control.core_end import CoresUntil
 from talka.control.door import Door
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.member import ClusterMember
@@ -35,13 +36,13 @@ from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_keys import first_ring
+from talka.nodes.trust import WorkerTrust
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.blobs import Blobs
 from talka.store.folder import DataFolder
 from talka.store.keyring import KeyringFile
 from talka.store.shelf import Shelf
 from talka.version import VERSION
-from talka.wire.bundles import holds
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts
 from talka.wire.keys import encode_ring
@@ -162,6 +163,13 @@ class WorkerNode:
         if cores < 1:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
         self._memory_bytes = psutil.virtual_memory().total
+        trust = WorkerTrust(
+            options.certs,
+            name=options.name,
+            boot=self.boot,
+            cluster=options.cluster,
+            environment=options.environment,
+        )
         facts = WorkerFacts(
             cores=cores,
             memory_bytes=self._memory_bytes,
@@ -171,6 +179,7 @@ class WorkerNode:
             folder=number,
             datacenter=options.datacenter,
             life=starts,
+            sealing=trust.sealing,
         )
         self.worker = Worker(
             options.name,
@@ -180,7 +189,8 @@ class WorkerNode:
             (),
             rng,
             boottime_ns(),
-            verify=self._verify,
+            signers=trust.signers,
+            variables=trust.variables,
             bundles=self._blobs.digests(),
             handlers=files_of(options.handlers),
         )
@@ -195,7 +205,7 @@ class WorkerNode:
             on_refusing=self._on_refusing,
         )
         self._candidates = Candidates(options.seeds, remembered=list, own=[])
-        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit, self._on_core_lines)
+        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit, self._on_core_lines, has_lease=True)
         self._handlers = HandlerCores(self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit)
 
     def _security(self) -> Security | None:
@@ -211,9 +221,6 @@ class WorkerNode:
             cluster=options.cluster,
             environment=options.environment,
         )
-
-    def _verify(self, digest: str, signature: bytes) -> bool:
-        return any(holds(secret.encode(), digest, signature) for secret in self._porter.ring.secrets().values())
 
     # -- life
 
@@ -371,6 +378,9 @@ class WorkerNode:
                         self._streams.send(to, frame, CLASSES[lane])
                 case Persist(ticket=ticket, puts=puts):
                     self._persist(ticket, puts)
+                case CoresUntil(end_ns=end_ns):
+                    self._supervisor.tell_end(end_ns)
+                    self._handlers.tell_end(end_ns)
                 case TellHandlers() | StartHandlers() | EndHandlers():
                     self._handlers.do(effect)
                 case StartCore() | Send() | KillCore():

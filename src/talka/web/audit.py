@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from talka.clock import SECOND, monotonic_ns, realtime_ns
+from talka.report.tame import tame, tame_json
 from talka.wire.views import instant_text
 
 FILE_LIMIT_BYTES: Final = 16 * 1024 * 1024
@@ -106,7 +107,7 @@ class Audit:
         if len(self._waiting) >= WAITING_LIMIT:
             self.left_out += 1
             return
-        self._waiting.append(msgspec.json.encode(line) + b"\n")
+        self._waiting.append(tame_json(msgspec.json.encode(line)) + b"\n")
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all())
 
@@ -169,7 +170,7 @@ class Refusals:
         if now < self._next_ns:
             self._untold += 1
             return
-        logger.warning("%s%s", text[:TEXT_LIMIT], f" (and {self._untold} more before)" if self._untold else "")
+        logger.warning("%s%s", tame(text[:TEXT_LIMIT]), f" (and {self._untold} more before)" if self._untold else "")
         self._next_ns, self._untold = now + SECOND, 0
 
 
