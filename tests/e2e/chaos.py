@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.e2e.chaos_cluster import ChaosCluster
 from tests.e2e.chaos_hostile import table_of
 from tests.e2e.chaos_rounds import KINDS, MEDIAN_LIMITS_S, Outcome, Round, drawn
+from tests.e2e.chaos_store import StoreRound
 from tests.e2e.networks import Namespaces
 
 ROUND_S = 40.0
@@ -103,7 +104,9 @@ def main(words: list[str]) -> int:
         for number, kind in enumerate(schedule(asked.seed, kinds), 1):
             if time.monotonic() > until - ROUND_S or (asked.rounds and number > asked.rounds):
                 break
-            outcomes.append(Round(cluster, drawn(number, asked.seed, kind)).run())
+            draw = drawn(number, asked.seed, kind)
+            one = StoreRound(folder, draw) if draw.role == "store" else Round(cluster, draw)
+            outcomes.append(one.run())
             say(outcomes[-1].line())
     finally:
         cluster.close()

@@ -47,6 +47,7 @@ KINDS = (
     *(("client", fault) for fault in ("kill", "stop", "cut")),
     *(("cancel", fault) for fault in ("plain", "push lost", "deaf")),
     ("hostile", "member"),
+    *(("store", fault) for fault in ("backup", "new")),
 )
 
 
@@ -71,7 +72,7 @@ class Draw:
 def drawn(number: int, seed: int, kind: tuple[str, str]) -> Draw:
     role, fault = kind
     phase = "middle"
-    if role != "cancel":
+    if role not in ("cancel", "store"):
         phase = random.Random(f"{seed}/{number}").choices(("early", "middle", "late"), (15, 70, 15))[0]
     if role in ("core", "hostile") and phase == "early":
         phase = "middle"  # there are none yet
