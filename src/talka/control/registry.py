@@ -136,6 +136,9 @@ class Registry:
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
         return self.book.on_write_ended(now, ended)
 
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        self._wall_offset_ns = wall_offset_ns
+
     def _wall_ms(self, now: int) -> int:
         return (now + self._wall_offset_ns) // MILLISECOND
 
