@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from talka.cli.command import Command, Option
+from talka.cli.descriptors import check_descriptors
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="
 def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
 
+    check_descriptors("talka up")
     settings = NodeSettings("up", flags)
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
@@ -194,6 +196,7 @@ def own_secret(folder: "Path") -> str:
 def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
 
+    check_descriptors("a manager")
     settings = NodeSettings("manager", flags)
     name = settings.id("name", own_name())
     seeds, voters = settings.texts("seeds"), voter_names(settings, name)
@@ -324,6 +327,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
     from talka.cli.secret import checked_id
 
+    check_descriptors("a worker")
     settings = NodeSettings("worker", flags)
     name = settings.id("name", own_name())
     seeds = settings.texts("seeds")
