@@ -22,7 +22,7 @@ class Done(NamedTuple):
 
 Ask = Callable[..., Done]
 URL = "sqlite:///jobs.sqlite"
-SCHEMA = Queries("tasks").version
+NOW = Queries("tasks").version
 
 
 @pytest.fixture
@@ -41,27 +41,27 @@ def kept(folder: Path) -> Path:
 
 def test_migrate_makes_a_store_and_is_harmless_the_second_time(command: Ask, folder: Path) -> None:
     place = folder / "jobs.sqlite"
-    assert command("store", "migrate", "--store", URL) == (0, f"{place} was made, with schema {SCHEMA}\n", "")
-    assert command("store", "migrate", "--store", "jobs.sqlite") == (0, f"{place} has schema {SCHEMA} already\n", "")
+    assert command("store", "migrate", "--store", URL) == (0, f"{place} was made, with schema {NOW}\n", "")
+    assert command("store", "migrate", "--store", "jobs.sqlite") == (0, f"{place} has schema {NOW} already\n", "")
 
 
 def test_migrate_tells_from_which_version_it_came(
     command: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: Path
 ) -> None:
-    from talka.store.history import Migration, Queries
+    from talka.store.history import Migration
     from talka.store.sqlite_file import SqliteFile
 
     file = SqliteFile(str(kept))
     file.close()
     queries = Queries("tasks")
-    queries.migrations.append(Migration(SCHEMA + 1, "CREATE TABLE talka_more (name TEXT);\n"))
+    queries.migrations.append(Migration(NOW + 1, "CREATE TABLE talka_more (name TEXT);\n"))
     monkeypatch.setattr("talka.store.sqlite_file.Queries", lambda dialect: queries)
     assert command("store", "check", "--store", URL).err.endswith(
-        f"its schema is {SCHEMA}, and {SCHEMA + 1} is known: run talka store migrate\n"
+        f"its schema is {NOW}, and {NOW + 1} is known: run talka store migrate\n"
     )
     assert command("store", "migrate", "--store", URL) == (
         0,
-        f"{kept} had schema {SCHEMA} and has schema {SCHEMA + 1} now\n",
+        f"{kept} had schema {NOW} and has schema {NOW + 1} now\n",
         "",
     )
     assert command("store", "check", "--store", URL).code == 0

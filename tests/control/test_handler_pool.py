@@ -18,7 +18,6 @@ from talka.control.handler_pool import (
     FEED_LIMIT_NS,
     FEEDS_LIMIT,
     HELD_BACK_LIMIT,
-    BrokenEpoch,
     HandlerPool,
     TaskCommand,
 )
@@ -34,6 +33,7 @@ from talka.control.handler_slots import (
     STARTS_LIMIT,
     STOP_LIMIT_NS,
 )
+from talka.control.obeyed_epoch import BrokenEpoch
 from talka.control.speech import Speak
 from talka.control.worker_news import HandlersBroken, HandlersLoaded
 from talka.wire.jobs import encode
@@ -240,7 +240,7 @@ def test_a_manager_is_obeyed_once_its_epoch_is_on_disk() -> None:
     rig.write()
 
     assert rig.begun == [FIRST + 1, FIRST + 2]
-    assert rig.disk == {"epoch": b"7"}
+    assert rig.disk == {"epoch": b"7", "epoch/life": b"0 0 0"}
     rig.hand(task(3))
     assert rig.held_back == [], "it is on disk already, and nothing is written of a task"
 
@@ -921,6 +921,8 @@ def test_the_only_task_of_a_core_that_dies_is_told_as_alone() -> None:
             took_us=250_000,
             memory_bytes=4096,
             alone=True,
+            job="job",
+            task="t1",
         )
     ]
     assert rig.started == [1, 2], "another takes its place at once"
@@ -1400,6 +1402,18 @@ def test_when_the_lease_is_over_what_runs_is_killed_and_told_once_its_process_is
     rig.pool.has_lease = True
     rig.hand(task(8, fed=1))
     assert rig.outcomes[-1] == (8, "refused", "inputs")
+
+
+def test_when_the_lease_is_over_cores_with_nothing_to_do_end_too_and_one_is_started_anew() -> None:
+    rig = Rig(1)
+    rig.forget()
+
+    rig.take(rig.pool.lease_ended(rig.now))
+
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    assert [start.core for start in rig.all(StartHandlers)] == [2]
+    rig.exit(1, ExitFacts("SIGKILL"))
+    assert rig.pool.counts()["handler_cores_died_total"] == 0, "it was to end"
 
 
 def test_a_neighbour_of_one_that_was_killed_is_refused_when_the_lease_ends_meanwhile() -> None:

@@ -41,14 +41,16 @@ class Row(msgspec.Struct, frozen=True):
     """Histories of jobs instead of elections."""
     is_of_dags: bool = False
     """Of dag jobs."""
+    has_hostile: bool = False
+    """With a hostile member that has a worker's certificate."""
 
 
-def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True)
+def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True, has_hostile=has_hostile)
 
 
-def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True)
+def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True, has_hostile=has_hostile)
 
 
 INTACT: Final = (
@@ -56,6 +58,8 @@ INTACT: Final = (
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
     Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
     Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
+    Row("nothing, jobs with a hostile member", ALL, (), 0, 200, is_of_jobs=True, has_hostile=True),
+    Row("nothing, dag jobs with a hostile member", ALL, (), 0, 200, is_of_dags=True, has_hostile=True),
 )
 
 
@@ -85,19 +89,34 @@ ROWS: Final = (
     Row("frames admitted again (`replay_window`)", without("replay_window"), ("I12",), 3),
     _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 1),
     _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
+    _jobs("cores go on while their worker is frozen (`core_deadline`)", "core_deadline", ("I4 task",), 6),
     _jobs("results count as often as they come (`result_key`)", "result_key", ("I6", "I9"), 11),
     _jobs("managers take over without asking (`takeover_barrier`)", "takeover_barrier", ("I4 task",), 1),
     _jobs("workers are told first (`account_first`)", "account_first", ("I4 task", "I6", "I9"), 3),
     _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 0),
     _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 15),
     _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 10),
-    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 65),
+    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 7),
+    _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
+    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 42),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
-    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 10),
+    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 3),
+    _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 184),
+    _dags("workers are given tasks under epochs they obeyed for another (`epoch_floor`)", "epoch_floor", ("D1",), 1),
+    Row(
+        "neither store, life nor epoch of an attempt is asked for (`store_life`, `epoch_floor`)",
+        without("store_life", "epoch_floor"),
+        ("D1", "D9"),
+        20,
+        200,
+        is_of_dags=True,
+    ),
     _dags("dag jobs: told before it is durable (`commit_first`)", "commit_first", ("D1", "D3", "D5", "D6"), 2),
     _dags("a manager writes to a store that another took (`store_fence`)", "store_fence", ("D1", "D2", "D7"), 5),
-    _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D9",), 3),
-    _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D10"), 3),
+    _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
+    _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D11"), 14),
 )
 
 
@@ -112,11 +131,11 @@ def violated(seed: int, row: Row) -> str:
     """The invariant this seed shows violated, empty when none is."""
     if row.is_of_dags:
         try:
-            world = dags.run(seed, safeguards=row.safeguards)
+            world = dags.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
         except Invalid:
             return NO_END
     elif row.is_of_jobs:
-        world = jobs.run(seed, safeguards=row.safeguards)
+        world = jobs.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
     else:
         world = elections.run(
             seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused

@@ -7,7 +7,7 @@ hard cases. Faults strike for a while; then all is well, and every job must end.
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,12 +19,13 @@ from talka.control.worker import Worker
 from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
-from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
 from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger, Script
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.records import StoreDisk, StoreShell, durable_on
 from talka.testing.store_chores import StoreChores, StoreRival
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from talka.work.cron import Cron
@@ -32,6 +33,7 @@ from talka.work.dag import DagSpec, TaskSpec
 from talka.work.records import ScheduleRow
 from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
+from tests.sim.hostile import Hostility, known_of_dags
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -46,18 +48,31 @@ RIGHT_FROM: Final = CALM_FROM + 10 * SECOND
 """By then the manager's clock is right, and it is well."""
 MANAGER: Final = "m0"
 CORE_DIES: Final = "core dies"
+LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
 """The manager dies while a write of its store is under way."""
 CLOCK_MOVED: Final = "clock moved"
 """The manager's clock of the day is wrong for a moment, by an hour or by 30 days."""
 STORE_TAKEN: Final = "store taken"
 """Another manager takes the store from the one that has it, and changes something."""
-OWN: Final = (CORE_DIES, TAIL_LOST, CLOCK_MOVED, STORE_TAKEN)
 HOUR: Final = 3600 * SECOND
 MINUTE: Final = 60 * SECOND
 KEPT_NS: Final = HOUR
 SCRIPT: Final = msgspec.Raw(msgspec.json.encode(Script(50)))
 SCHEDULED: Final = DagSpec(name="scheduled", tasks=(TaskSpec(id="a", handler="quick", config=SCRIPT),))
+RESTORED: Final = "store restored"
+"""The store is replaced by a backup made earlier."""
+ROLLED_BACK: Final = "store rolled back"
+"""Likewise by an image of the whole disk: nothing on it tells that it is a copy."""
+NEW_STORE: Final = "new store"
+"""There is another store under the same name, with nothing in it."""
+STORE_FAULTS: Final = (RESTORED, ROLLED_BACK, NEW_STORE)
+HOW: Final[dict[str, Literal["backup", "rollback", "new"]]] = {
+    RESTORED: "backup",
+    ROLLED_BACK: "rollback",
+    NEW_STORE: "new",
+}
+OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME, CLOCK_MOVED, STORE_TAKEN, *STORE_FAULTS)
 EVENTS: Final = (
     "crash",
     "stall",
@@ -72,7 +87,7 @@ EVENTS: Final = (
     TAIL_LOST,
 )
 LINKS: Final = ("loss", "duplicates", "reordering")
-CLASSES: Final = (*EVENTS, *LINKS)
+CLASSES: Final = (*EVENTS, *LINKS, *STORE_FAULTS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +105,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     errands: tuple[DagErrand, ...]
     rare: str = ""
     """One of the faults that only some histories have, beside the others."""
+    has_hostile: bool = False
+    """There are certificates, and somebody with a worker's says everything to everybody."""
 
     def lines(self) -> list[str]:
         told = [
@@ -107,29 +124,39 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
-    """What the seed decides; with `classes`, those faults instead of the drawn ones."""
+def plan_of(
+    seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, store_fault: str = ""
+) -> Plan:
+    """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one too."""
     rng = Random(f"{seed}:dags")
+    is_freezing = Random(f"{seed}:dags:frozen").randrange(3) == 0
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
     # A subset for every seed: heavy faults together would hide what one of them does alone.
     drawn = rng.sample(EVENTS, rng.randrange(2, 5))
     drawn += rng.sample(LINKS, rng.randrange(1, 3))
     drawn.append(rng.choice(("crash", TAIL_LOST)))  # what is durable matters only where somebody dies
+    apart = Random(f"{seed}:dags, store")  # apart, so that all else of a seed is as it was
+    if apart.randrange(2) or store_fault:
+        drawn.append(store_fault or apart.choice(STORE_FAULTS))
     limits = limits_of(rng)
     errands = tuple(
         dag_errand(rng, number, limits, rng.randrange(2000, 25_000) * MILLISECOND)
         for number in range(rng.randrange(3, 6))
     )
+    rare = rare_of(seed) if classes is None else next((name for name in classes if name in RARE), "")
+    if classes is None:
+        classes = drawn_of(drawn, is_freezing=is_freezing)
     return Plan(
         seed=seed,
         cores=cores,
-        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        classes=classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(1 + len(cores))),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
         is_refused=bool(rng.randrange(2)),
         errands=errands,
-        rare=rare_of(seed) if classes is None else next((name for name in classes if name in RARE), ""),
+        has_hostile=has_hostile,
+        rare="" if any(name in STORE_FAULTS for name in classes) else rare,
     )
 
 
@@ -139,6 +166,11 @@ RARE: Final = (CLOCK_MOVED, STORE_TAKEN)
 def rare_of(seed: int) -> str:
     """Of dice of its own: the rest of a history does not depend on it. They spare those that others are known by."""
     return Random(f"{seed}:rare 13").choice((*RARE, "", ""))
+
+
+def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
+    classes = tuple(name for name in CLASSES if name in drawn)
+    return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
 def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
@@ -156,11 +188,19 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
             safeguards=safeguards,
         )
         return ClusterMember(
-            group="g", name=boot.name, boot=boot.boot, voter=voter, part=part, seeds=(), safeguards=safeguards
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            voter=voter,
+            part=part,
+            seeds=(),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
@@ -171,6 +211,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             life=lives[boot.name],
             capabilities=(CAPABILITY,) if index < 2 else (),
         )
+        trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -180,10 +221,18 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: True,
+            signers=trust.signers,
+            variables=trust.variables,
             handlers=FILES,
         )
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=WorkerPart(worker), safeguards=safeguards)
+        return ClusterMember(
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            part=WorkerPart(worker),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
+        )
 
     clocks = [Clock(offset, drift) for offset, drift in zip(plan.offsets_ns, plan.drifts_ppm, strict=True)]
     world.add_host(MANAGER, start_manager, clock=clocks[0], disk=StoreDisk())
@@ -246,9 +295,14 @@ class Story:
             for name in ("one", "two"):
                 row = ScheduleRow(name=name, cron="* * * * *", spec=b"", next_ms=first_ms)
                 self.shell.rows.schedules[name] = row
+        nodes = list(world.hosts)
+        self.hostility: Hostility | None = None
+        if plan.has_hostile:
+            known = partial(known_of_dags, world, self.manager, tuple(nodes))
+            self.hostility = Hostility(world, known, keys=(), until=ENDS_EARLIEST)
         self.faults = Faults(
             world,
-            list(world.hosts),
+            nodes,
             [name for name in plan.classes if name not in OWN],
             limits=Limits(
                 gap_ns=plan.gap_ns,
@@ -262,8 +316,16 @@ class Story:
 
     def _favourites(self) -> list[str]:
         """The manager, and workers that have something to do."""
-        busy = dict.fromkeys(run.host.name for run in self.ledger.alive.values())
+        busy = self._busy()
         return [MANAGER, *busy] if len(busy) < 2 else [MANAGER, MANAGER, *busy]
+
+    def _busy(self) -> list[str]:
+        return list(dict.fromkeys(run.host.name for run in self.ledger.alive.values()))
+
+    def _long_busy(self) -> list[str]:
+        """With tasks that outlast a lease, where there are any."""
+        runs = self.ledger.alive.values()
+        return list(dict.fromkeys(run.host.name for run in runs if run.script.ms >= LONG_MS)) or self._busy()
 
     def run(self) -> World:
         world = self.world
@@ -281,6 +343,11 @@ class Story:
             world.at(FAULTS_FROM, partial(self._move_clock, world.rng("clock moved")))
         if self.plan.rare == STORE_TAKEN:
             world.at(FAULTS_FROM, partial(self._take_store, world.rng("store taken")))
+        if FrozenWorkers.NAME in self.plan.classes:
+            world.at(FAULTS_FROM, FrozenWorkers(world, self._long_busy, CALM_FROM).strike)
+        for fault in STORE_FAULTS:
+            if fault in self.plan.classes:
+                world.at(FAULTS_FROM, partial(self._copy_store, fault, world.rng(fault)))
         world.at(CALM_FROM, self._calm)
         world.run_until(RIGHT_FROM + MINUTE + 15 * SECOND if self.plan.rare == CLOCK_MOVED else ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
@@ -313,6 +380,29 @@ class Story:
         world.struck[TAIL_LOST] = world.struck.get(TAIL_LOST, 0) + 1
         world.after(rng.randrange(50, 3000) * MILLISECOND, self._bring_back)
         world.after(int(rng.expovariate(1.0) * 5 * SECOND) + SECOND, partial(self._lose_tail, rng))
+
+    def _copy_store(self, fault: str, rng: Random) -> None:
+        """Copy it; often let the manager start once more, under the epoch that the copy will have next; replace it."""
+        world = self.world
+        if world.now >= CALM_FROM - 12 * SECOND:
+            return
+        self.shell.back_up()
+        if rng.randrange(3):
+            world.after(rng.randrange(200, 2000) * MILLISECOND, self._strike_manager)
+            world.after(rng.randrange(2000, 2600) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(4000, 11_000) * MILLISECOND, partial(self._replace_store, fault, rng))
+
+    def _strike_manager(self) -> None:
+        if self.manager.state != "down":
+            self.manager.crash()
+
+    def _replace_store(self, fault: str, rng: Random) -> None:
+        world = self.world
+        self._strike_manager()
+        self.shell.replace(HOW[fault])
+        world.struck[fault] = world.struck.get(fault, 0) + 1
+        world.after(rng.randrange(50, 2000) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(2500, 6000) * MILLISECOND, partial(self._copy_store, fault, rng))
 
     def _bring_back(self) -> None:
         self.manager.start()
@@ -348,9 +438,15 @@ class Story:
         self.world.network.default = LinkProfile()
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None) -> World:
+def run(
+    seed: int,
+    *,
+    safeguards: Safeguards = ALL,
+    verbose: Callable[[str], None] | None = None,
+    has_hostile: bool = False,
+) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -31,7 +31,7 @@ def test_a_schedule_that_is_not_followed_by_a_right_clock_is_told() -> None:
     shell = Shell()
     shell.rows.apply([PutSchedule(ROW)])
     checker = SchedulesFire(shell, shell, 70 * SECOND, 50 * SECOND)  # type: ignore[arg-type]
-    for fired, ends_at, found in [([49], 119, []), ([49], 120, ["D9"]), ([49, 50], 120, []), ([], 121, ["D9"])]:
+    for fired, ends_at, found in [([49], 119, []), ([49], 120, ["D10"]), ([49, 50], 120, []), ([], 121, ["D10"])]:
         world = World(1)
         world.run_until(ends_at * SECOND)
         shell.fired = {"s": [at * SECOND for at in fired]}

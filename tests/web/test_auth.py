@@ -227,6 +227,49 @@ async def test_a_page_of_another_origin_gets_nothing(api: Api, origin: str) -> N
     assert api.control.asked == []
 
 
+@pytest.mark.parametrize("port", ["", ":1", ":{other}"])
+async def test_a_page_of_this_machine_at_another_port_gets_nothing(api: Api, port: str) -> None:
+    origin = f"http://{api.address.host}{port.format(other=api.address.port ^ 1)}"
+    headers = {"origin": origin}
+
+    assert (await api.ask("GET", "/v1/jobs", headers=headers)).status == 403
+    assert (await api.ask("GET", "/v1/jobs/job1/watch", headers=headers | UPGRADE)).status == 403
+    assert api.control.asked == []
+
+
+def test_an_origin_differs_by_its_port_alone() -> None:
+    check_origin("http://127.0.0.1:8470", "127.0.0.1:8470", "http")
+    for origin in ("http://127.0.0.1:8471", "http://127.0.0.1", "http://127.0.0.1:80"):
+        with pytest.raises(Forbidden, match="may not use this API"):
+            check_origin(origin, "127.0.0.1:8470", "http")
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "something new"])
+async def test_what_a_page_elsewhere_makes_a_browser_get_uses_up_nothing_of_anybodys_limits(
+    apis: Apis, site: str
+) -> None:
+    """An image at another site: browsers name no Origin for it."""
+    counted: list[tuple[str, str]] = []
+
+    def limiter(operation: str, client: str) -> float:
+        counted.append((operation, client))
+        return 0.0
+
+    api = await apis.start(limiter=limiter)
+
+    for path in ("/v1/jobs", "/v1/workers", "/metrics", "/v1/jobs/job1/watch"):
+        headers = {"sec-fetch-site": site, "sec-fetch-dest": "image", "sec-fetch-mode": "no-cors"}
+        answer = await api.ask("GET", path, headers=headers | (UPGRADE if path.endswith("watch") else {}))
+        assert answer.status == 403
+        assert b"pages of other sites may not use this API" in answer.body
+
+    assert counted == [] and api.control.asked == []
+    for own in ("same-origin", "none"):
+        assert (await api.ask("GET", "/v1/jobs", headers={"sec-fetch-site": own})).status == 200
+    assert counted == [("jobs", "127.0.0.1")] * 2
+    assert (await api.ask("GET", "/livez", headers={"sec-fetch-site": site})).status == 200
+
+
 async def test_a_page_of_this_server_may_ask(api: Api) -> None:
     answer = await api.ask("GET", "/v1/jobs", headers={"origin": f"http://{api.address}"})
 

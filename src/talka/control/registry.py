@@ -21,6 +21,7 @@ from talka.control.job_view import facts_of
 from talka.control.orders import check_order
 from talka.control.queue import JobQueue, QueueFull, waiting_reason
 from talka.control.record_book import RecordBook
+from talka.control.signers import SignersNamed
 from talka.control.speech import Speak
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -35,6 +36,7 @@ from talka.wire.records import (
     JobRecord,
     encode_order,
     encode_record,
+    shown,
 )
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final
@@ -90,6 +92,7 @@ class Registry:
         managers: Callable[[], tuple[ManagerAt, ...]],
         safeguards: Safeguards = ALL,
         lease_ns: int = LEASE_NS,
+        signer: bytes = b"",
     ) -> None:
         assert voter.token is not None and voter.election.reign is not None
         self.token = voter.token
@@ -105,6 +108,7 @@ class Registry:
         self._managers = managers
         self._safeguards = safeguards
         self._lease_ns = lease_ns
+        self._signers = SignersNamed(signer)
         self._fences = 0
         self._owner_since: dict[str, int] = {}
         self._lead_at: dict[str, int] = {}
@@ -124,6 +128,7 @@ class Registry:
     def _take_over(self, now: int) -> None:
         """Go on where the leader before left off: with its queue, and with the grants it gave."""
         for record in self.book.in_order():
+            self._signers.add(record.order.bundle.word)
             if record.state in WAITING_STATES:
                 self.queue.push(now, record.job, record.order.priority, record.number)
             elif not is_final(record.state):
@@ -170,7 +175,7 @@ class Registry:
                 if record is None:
                     return [_no_job(sender, call, name)]
                 if call.what == "order":
-                    return [_answer(sender, call, encode(record.order))]
+                    return [_answer(sender, call, encode(shown(record.order)))]
                 return [_answer(sender, call, encode(self.facts(record)))]
             case "result":
                 name = decode(call.content, NameCall).name
@@ -218,6 +223,7 @@ class Registry:
         record = JobRecord(
             job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
         )
+        self._signers.add(order.bundle.word)
         answer = _answer(sender, call, encode(self.facts(record)))
         effects = self.book.add(now, record, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
@@ -413,6 +419,7 @@ class Registry:
             tuple(cancelled),
             tuple(orphans),
             self.fleet.is_drained(sender),
+            self._signers.keys,
         )
         return [*effects, Speak(sender, renew, Lane.CONTROL)]
 
@@ -556,4 +563,5 @@ def _no_job(sender: str, call: Call, job: str) -> Speak:
 
 def _unsigned(order: JobOrder) -> bytes:
     """For comparing: the same bundle may be signed by another key by now."""
-    return encode_order(msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, signature=b"")))
+    bundle = msgspec.structs.replace(order.bundle, signature=b"", word=b"")
+    return encode_order(msgspec.structs.replace(order, bundle=bundle))

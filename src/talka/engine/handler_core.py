@@ -1,4 +1,4 @@
-"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handler_core FD PPID` is its process.
+"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handler_core FD PPID END` is its process.
 
 Coroutines run side by side on its event loop, plain functions and command lines one after the other beside it. All
 that is told goes out once per turn of the loop: what an attempt said before how it ended.
@@ -26,6 +26,7 @@ from talka.engine.beginnings import die_with_parent, new_event_loop
 from talka.engine.command_run import run_command
 from talka.engine.handler_run import Attempt, Reason, described, failure, run_async, run_plain, sendable
 from talka.engine.loader import import_file
+from talka.engine.own_end import end_in_time
 from talka.errors import Invalid
 from talka.wire.framing import HEADER_BYTES, Deframer
 from talka.wire.tasks import (
@@ -354,6 +355,8 @@ async def serve(sock: socket.socket, handlers: Mapping[str, HandlerSpec], thread
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with_parent(parent)
+    for end_fd in sys.argv[3:]:
+        end_in_time(int(end_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is wanted when it is printed

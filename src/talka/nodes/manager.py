@@ -14,7 +14,7 @@ from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.control.answers import STATES
 from talka.control.clock_watch import ClockWatch
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
 from talka.control.fleet import LEASE_NS
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
@@ -32,14 +32,16 @@ from talka.nodes.durable import DurableJobs
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
+from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
 from talka.store.blobs import Blobs
 from talka.store.records import StoreLost, StoreTaken
 from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION
-from talka.wire.bundles import sign
+from talka.wire.bundles import sign_for_earlier
 from talka.wire.jobs import ManagerAt
 from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
+from talka.wire.roles import Proven
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1
@@ -88,7 +90,10 @@ class ManagerNode(MemberNode):
             records = store_of(url)
             try:
                 blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
-                return DurableJobs(self, records, blobs, self._folder.identity, self._tell, self._on_store_broken)
+                folder = self._folder
+                return DurableJobs(
+                    self, records, blobs, folder.path, folder.identity, self._tell, self._on_store_broken
+                )
             except BaseException:
                 records.close()
                 raise
@@ -112,7 +117,7 @@ class ManagerNode(MemberNode):
         self.failure = self.failure or error
         self.stop()
 
-    def _on_stream(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
         """Nobody is heard while another manager may have the store: workers that get no answer let go of their tasks in
         time."""
         if self.dags is not None and self.dags.is_doubtful(boottime_ns()):
@@ -127,12 +132,22 @@ class ManagerNode(MemberNode):
             name = self._options.name
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self._folder.path / "blobs")
+        options = self._options
+        self._trust = ManagerTrust(
+            self._folder.path,
+            options.certs,
+            name=options.name,
+            cluster=options.cluster,
+            environment=options.environment,
+        )
         self.manager = Manager(
             name=self._options.name,
             boot=self.boot,
             voter=voter,
             rng=rng,
             wall_offset_ns=self.clock.offset_ns,
+            keys=self._trust.keys,
+            signer=self._trust.named,
             managers=self._managers,
             blobs=self._blobs.digests(),
             lease_ns=self._lease_ns,
@@ -272,7 +287,9 @@ class ManagerNode(MemberNode):
                 self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
             case DocumentWanted(job=job):
                 self._make_document(job)
-            case Commit() | Fetch() | CallAnswered() | DagEnded() if self.dags is not None:
+            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
+                self.dags is not None
+            ):
                 self.dags.carry_out(news)
             case _:
                 self.control.on_news(news)
@@ -309,8 +326,10 @@ class ManagerNode(MemberNode):
 
     def signed(self, order: JobOrder) -> JobOrder:
         """The order with this manager's word for its bundle."""
-        signature = sign(self._porter.ring.primary_secret.encode(), order.bundle.digest)
-        return msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, signature=signature))
+        bundle = order.bundle
+        earlier = sign_for_earlier(self._porter.ring.primary_secret.encode(), bundle.digest)
+        bundle = msgspec.structs.replace(bundle, signature=earlier, word=self._trust.signer.sign(bundle.digest))
+        return msgspec.structs.replace(order, bundle=bundle)
 
     def why_not_ready(self) -> str:
         voter = self.member.voter

@@ -89,6 +89,14 @@ class StoreLease:
         self._beat = kept[0].beat
         self.hold.renewed(asked_at)
 
+    def raise_to(self, epoch: int) -> int:
+        """The epoch that is held then, this one or a higher one. Raises `StoreTaken` when somebody else has it."""
+        raised = self._records.raise_epoch(self._owner, (MANAGER_LEASE, self._held), epoch)
+        if not raised:
+            raise self._lost()
+        self._held = raised
+        return raised
+
     def _lost(self) -> StoreTaken:
         return StoreTaken(
             f"another manager has taken the store {self._records.place}, and this one writes nothing more to it: have one "

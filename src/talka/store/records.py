@@ -132,6 +132,9 @@ class Leases(Protocol):
         for a whole lease by a clock of its own."""
 
     def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int: ...
+    def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
+        """The epoch of a lease that is held, raised to this one if it is below; 0: it is not the owner's any more."""
+
     def leases(self, prefix: str) -> Iterator[Lease]:
         """Those that somebody has, in order of their keys."""
 

@@ -242,6 +242,23 @@ class SqliteRecords:
         values = {"owner": owner, "held": packed_held(held)}
         return self.file.write(lambda connection: connection.execute(self._queries["release_leases"], values).rowcount)
 
+    def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
+        key, now_held = held
+        values = {"owner": owner, "key": key, "held": now_held, "epoch": max(epoch, now_held + 1)}
+        before = self._fence
+
+        def act(connection: sqlite3.Connection) -> int:
+            rows = connection.execute(self._queries["raise_epoch"], values).fetchall()
+            if rows and self._fence == (key, owner, now_held):  # before anybody else writes
+                self._fence = (key, owner, rows[0][0])
+            return rows[0][0] if rows else 0
+
+        try:
+            return self.file.write(act)
+        except BaseException:
+            self._fence = before
+            raise
+
     def leases(self, prefix: str) -> Iterator[Lease]:
         return (Lease(*row) for row in self.file.read("leases", {"prefix": prefix}))
 

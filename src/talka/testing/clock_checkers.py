@@ -10,7 +10,7 @@ from talka.work.records import Change, MoveJob
 
 
 class SchedulesFire(Observer):
-    """D9: a schedule fires within its period once the clock is right and the manager is well. `right_from` says since when."""
+    """D10: a schedule fires within its period once the clock is right and the manager is well. `right_from` says since when."""
 
     def __init__(self, chores: StoreChores, shell: StoreShell, period_ns: int, right_from: int) -> None:
         self._chores = chores
@@ -24,11 +24,11 @@ class SchedulesFire(Observer):
         for name, row in self._shell.rows.schedules.items():
             if not any(at >= self._right_from for at in self._chores.fired.get(name, [])):
                 text = f"was not followed for {(world.now - self._right_from) / 1e9:.0f} s of a right clock"
-                world.violate("D9", f"schedule {name} {text}: it waits for {row.next_ms}")
+                world.violate("D10", f"schedule {name} {text}: it waits for {row.next_ms}")
 
 
 class EndedJobsStay(Observer):
-    """D10: no job is dropped before it has been ended for as long as it is to be kept."""
+    """D11: no job is dropped before it has been ended for as long as it is to be kept."""
 
     def __init__(self, world: World, chores: StoreChores, shell: StoreShell, kept_ns: int) -> None:
         self._chores = chores
@@ -49,5 +49,5 @@ class EndedJobsStay(Observer):
         for number, at in self._chores.swept[self._seen :]:
             kept_ns = at - self._ended.get(number, at)
             if kept_ns < self._kept_ns:
-                world.violate("D10", f"job number {number} was dropped {kept_ns / 1e9:.0f} s after its end")
+                world.violate("D11", f"job number {number} was dropped {kept_ns / 1e9:.0f} s after its end")
         self._seen = len(self._chores.swept)

@@ -18,10 +18,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from talka.client.dags import DagControl
 from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
+from talka.report.tame import tame
 from talka.web import cluster, dags, jobs
 from talka.web.answers import Asked, Handler, Limiter, answer_to_error, no_limit, problem_answer
 from talka.web.audit import Audit
-from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin
+from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
 from talka.web.bodies import NDJSON, type_of
 from talka.web.events import Watches, choice
 from talka.web.operations import OPERATIONS, PUBLIC, Operation
@@ -31,6 +32,7 @@ IDENTITY: Final = "talka.identity"
 CALL_TIMEOUT_S: Final = 30
 UPLOAD_TIMEOUT_S: Final = 180
 STREAM_TIMEOUT_S: Final = 4 * 3600
+LOOKED_AT: Final = (b"host", b"origin", b"sec-fetch-site", b"authorization")
 REFUSALS: Final = (401, 403, 429)
 HEADERS: Final = (
     (b"cache-control", b"no-store"),
@@ -160,13 +162,14 @@ class Gate:
             return Identity("", "viewer")
         headers: dict[bytes, str] = {}
         for name, value in scope["headers"]:
-            if name in (b"host", b"origin", b"authorization"):
+            if name in LOOKED_AT:
                 if name in headers:
                     raise Malformed(f"there is more than one {name.decode()} header")
                 headers[name] = value.decode("latin-1")
         host = headers.get(b"host", "")
         if self._hosts:
             check_host(host, self._hosts)
+        check_site(headers.get(b"sec-fetch-site", ""))
         if origin := headers.get(b"origin"):
             scheme = "https" if scope["scheme"] in ("https", "wss") else "http"
             check_origin(origin, host, scheme)
@@ -250,7 +253,7 @@ def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Ha
         except ClientDisconnect:
             return Response(status_code=400), "it went away"  # nobody is there to read it
         except Exception:
-            logger.exception("%s %s failed", request.method, request.url.path)
+            logger.exception("%s %s failed", request.method, tame(request.url.path))
             return internal_error(request.url.path), "internal error"
 
     return answer
@@ -273,7 +276,7 @@ def watch_endpoint(watches: Watches, operation: Operation, door: Door) -> Callab
             # Only before the first update; afterwards the close frame has told it.
             await deny(websocket, operation, door, error)
         except Exception:
-            logger.exception("watching %s failed", websocket.url.path)
+            logger.exception("watching %s failed", tame(websocket.url.path))
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
                 await websocket.send_denial_response(internal_error(websocket.url.path))
 
