@@ -742,6 +742,32 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
 
 
+def test_a_manager_whose_store_is_lost_takes_no_result_and_gives_nothing_out(keeper: Keeper) -> None:
+    keeper.set()
+    keeper.submit()
+    (hand,) = said(keeper.beat(), Hand)
+    keeper.submit()
+    keeper.play.manager().drop_durable()
+    assert keeper.hear("w1", Done((TaskResult(hand.message.tasks[0].fence, "completed", b"1"),))) == []
+    assert said(keeper.beat(), Hand) == []
+
+
+def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keeper) -> None:
+    play = keeper.play
+    keeper.set()
+    keeper.submit()
+    play.manager().set_wall_offset(500 * SECOND)
+    keeper.submit()
+    rows = [job.row for job in keeper.dags.durable.jobs.values()]
+    assert rows[1].submitted_ms == (play.now + 500 * SECOND) // 1_000_000
+    assert rows[0].submitted_ms != rows[1].submitted_ms
+    registry = play.manager().registry
+    assert registry is not None and registry._wall_ms(0) == 500_000
+    play.manager().registry = None
+    play.manager().drop_durable()
+    play.manager().set_wall_offset(SECOND)  # with nobody to be told
+
+
 def test_tasks_of_a_worker_whose_lease_is_over_go_to_another(keeper: Keeper, sole: Play) -> None:
     keeper.set()
     keeper.submit()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from talka.cli.command import Command, Option
+from talka.cli.descriptors import check_descriptors
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -330,6 +331,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
     from talka.cli.secret import checked_id
 
+    check_descriptors("a worker")
     settings = NodeSettings("worker", flags)
     name = settings.id("name", own_name())
     seeds = settings.texts("seeds")

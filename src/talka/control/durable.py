@@ -463,6 +463,10 @@ class Durable:
                 self.dispatcher.restore(now, task)
             self._look_after(now, task.job)
 
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        """The clock of the day was set: what is put down from now on tells the new one."""
+        self._wall_offset_ns = wall_offset_ns
+
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:

@@ -221,6 +221,19 @@ class Manager:
         durable.silence_of = self._silence_of
         return self._out(now, self._expect(now))
 
+    def drop_durable(self) -> None:
+        """The store is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
+        self.durable = None
+        self._set_timer()
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        """The clock of the day was set: what is put down from now on tells the new one."""
+        self._wall_offset_ns = wall_offset_ns
+        if self.registry is not None:
+            self.registry.set_wall_offset(wall_offset_ns)
+        if self.durable is not None:
+            self.durable.set_wall_offset(wall_offset_ns)
+
     def act(self, now: int, effects: list[object]) -> list[object]:
         """Carry out what `durable` answered to the shell."""
         return self._out(now, effects)
