@@ -231,9 +231,9 @@ def test_tasks_are_assigned_once_one_account_that_names_all_of_them_is_on_record
 VARIABLES = {"SHOP_TOKEN": "7f3a"}
 
 
-def with_variables(*workers: str) -> Led:
+def with_variables(*workers: str, safeguards: Safeguards = ALL) -> Led:
     """A job with variables that is to be assigned; these workers have beaten."""
-    led = Led()
+    led = Led(safeguards=safeguards)
     bundle = msgspec.structs.replace(led.led.record.order.bundle, env=VARIABLES)
     order = msgspec.structs.replace(led.led.record.order, bundle=bundle)
     led.led.record = msgspec.structs.replace(led.led.record, order=order)
@@ -253,6 +253,12 @@ def test_variables_are_sealed_to_the_worker_of_each_task_and_travel_no_other_way
         assert assign.bundle.env == {}
         assert trust_of_worker(worker, 7).variables.opened(assign).bundle.env == VARIABLES
         assert b"7f3a" not in msgspec.msgpack.encode(assign)
+
+
+def test_without_the_safeguard_variables_travel_open() -> None:
+    led = with_variables(safeguards=Safeguards(sealed_variables=False))
+
+    assert [assign.bundle.env for assign in said(led.recorded(), Assign)] == [VARIABLES] * 2
 
 
 def test_an_assignment_that_is_said_again_is_not_sealed_again() -> None:

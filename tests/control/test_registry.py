@@ -15,6 +15,7 @@ from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import record_book, registry
 from talka.control.fleet import Fleet, NameTaken, NotFree, WorkerLost, WorkerRegistered
+from talka.control.forwarding import Forwarded
 from talka.control.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
 from talka.control.registry import (
     LEAD_AGAIN_NS,
@@ -28,6 +29,7 @@ from talka.control.registry import (
 )
 from talka.control.speech import Speak
 from talka.testing.trust import SIGNER
+from talka.wire.access import own
 from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
 from talka.wire.jobs import (
     Account,
@@ -132,7 +134,8 @@ class Office:
     def ask(self, what: str, content: Any = b"") -> list[Any]:
         self.numbers += 1
         body = content if isinstance(content, bytes) else encode(content)
-        return self.act(self.registry.on_call(self.now, "m7", Call(self.numbers, what, body)))
+        effects = self.act(self.registry.on_call(self.now, "m7", Call(self.numbers, what, body, own(what))))
+        return [effect for effect in effects if not isinstance(effect, Forwarded)]
 
     def answer(self, what: str, content: Any, type: Any) -> Any:
         return answered(self.ask(what, content), type)

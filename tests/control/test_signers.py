@@ -1,5 +1,6 @@
 """Whose word a worker takes for a bundle, and whom a leader names."""
 
+from talka.cluster.safeguards import Safeguards
 from talka.control.signers import CHECKED_LIMIT, SIGNERS_LIMIT, UNKNOWN_NS, Signers, SignersNamed
 from talka.wire.bundles import BundleSigner, BundleWord
 from talka.wire.jobs import SIGNERS_LIMIT as NAMED_LIMIT
@@ -121,6 +122,12 @@ def test_so_many_checks_are_remembered_and_no_more() -> None:
         assert signers.judge(0, digest, OURS.sign(digest)) == "holds"
 
     assert len(signers._checked) == CHECKED_LIMIT
+
+
+def test_without_the_safeguard_everything_is_taken() -> None:
+    signers = Signers("g", safeguards=Safeguards(signed_bundles=False))
+
+    assert signers.judge(0, DIGEST, b"") == "holds"
 
 
 def test_a_leader_names_its_own_key_and_those_of_jobs_it_keeps() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from talka.cluster.safeguards import Safeguards
 from talka.control.worker_keys import WORKERS_LIMIT, CannotSeal, WorkerKeys
 from talka.control.worker_variables import WorkerVariables
 from talka.wire.envelopes import BadEnvelope, Opener, Purpose, SealingKey, vouched_for
@@ -143,3 +144,9 @@ def test_variables_that_are_open_or_for_another_are_not_taken() -> None:
         mine.opened(assign(A="b"))
     with pytest.raises(BadEnvelope, match="another worker, job or attempt"):
         mine.opened(assign(known.seal(VARIABLES, "job", 4, "w1", 9) or b""))
+
+
+def test_without_the_safeguard_open_variables_are_taken() -> None:
+    mine = WorkerVariables(OPENER, "g", "w1", 9, Safeguards(sealed_variables=False))
+
+    assert mine.opened(assign(A="b")).bundle.env == {"A": "b"}

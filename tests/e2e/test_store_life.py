@@ -1,12 +1,13 @@
 """A store that was put back, or is another one, while workers still hold what they were given before."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.e2e.chaos_store import replace_store
 from tests.e2e.cluster import SOON_S
 from tests.e2e.dag_cluster import DagCluster, dag_cluster
 
@@ -30,12 +31,8 @@ def lost_attempts(cluster: DagCluster) -> str:
     return lost
 
 
-def put_in_place(cluster: DagCluster, copy: Path | None) -> None:
-    for end in ("", "-wal", "-shm"):
-        Path(f"{cluster.store}{end}").unlink(missing_ok=True)
-    if copy is not None:
-        shutil.copyfile(copy, cluster.store)
-        os.chmod(cluster.store, 0o600)
+def said(cluster: DagCluster, event: str) -> list[dict[str, Any]]:
+    return [told for name, told in cluster.said(event) if name == "m1"]
 
 
 def complete_another(cluster: DagCluster) -> None:
@@ -67,10 +64,17 @@ def test_after_a_restored_backup_no_task_completes_with_the_output_of_a_lost_job
     cluster.kill("m1")
     lost = lost_attempts(cluster)
 
-    put_in_place(cluster, copy)
+    replace_store(cluster.store, copy)
     complete_another(cluster)
 
     assert cluster.facts(kept)["state"] == "completed"
+    (life,) = said(cluster, "store-life")
+    assert "begins a new life, because it is a copy made by talka store backup" in life["text"]
+    (raised,) = said(cluster, "epoch-raised")
+    assert "worker w1 remembers epoch 2 of another store or life" in raised["text"]
+    (dropped,) = said(cluster, "attempts-dropped")
+    assert dropped["text"].startswith("worker w1 held 3 attempts and 0 results of store ")
+    assert (cluster.metric("dag_attempts_dropped_total"), cluster.metric("dag_epochs_raised_total")) == (3, 1)
     assert cluster.ask_api("GET", f"/v1/jobs/{lost}").status == 404
 
 
@@ -83,14 +87,14 @@ def test_after_a_plain_copy_was_put_back_no_task_completes_with_the_output_of_a_
     shutil.copyfile(cluster.store, copy)
     lost_attempts(cluster)
 
-    put_in_place(cluster, copy)
+    replace_store(cluster.store, copy)
     complete_another(cluster)
 
 
 def test_with_a_new_store_no_task_completes_with_the_output_of_a_lost_job(cluster: DagCluster) -> None:
     cluster.kill("m1")
-    put_in_place(cluster, None)
+    replace_store(cluster.store, None)
     lost_attempts(cluster)
 
-    put_in_place(cluster, None)
+    replace_store(cluster.store, None)
     complete_another(cluster)

@@ -41,11 +41,6 @@ def spin_with_child(task):
     child()
     while True:
         pass
-
-@handler("wait-with-child")
-async def wait_with_child(task):
-    child()
-    await asyncio.Event().wait()
 """
 )
 

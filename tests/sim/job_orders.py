@@ -151,7 +151,7 @@ def errand(rng: Random, number: int, *, client: int, at_ns: int, is_cancelled: b
     bundle = rng.randbytes(rng.randrange(200, 3000)) if rng.randrange(2) else b""
     content = bundle or URL.encode()
     # A job of one URL needs no variables.
-    env = {"NUMBER": str(number)} if bundle else {}
+    env = {"TOKEN": f"swordfish of job {number}"} if bundle else {}
     facts = signed(
         BundleFacts(sha256(content).hexdigest(), len(bundle), b"", "test.py", env, "" if bundle else content.decode())
     )

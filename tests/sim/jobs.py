@@ -3,13 +3,14 @@
 One seed is one history. Faults strike managers and workers for a while; then all is well, and every job must end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Final
 
 import msgspec
 
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
@@ -32,10 +33,12 @@ from talka.testing.job_checkers import (
 from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
 from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
 from talka.testing.network import LinkProfile
+from talka.testing.secrecy_checkers import NothingForgedRuns, VariablesStaySealed
 from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Starter, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.elections import a_membership
+from tests.sim.forging import Forger
 from tests.sim.hostile import Hostility, known_of
 from tests.sim.job_clients import Clients, Duties
 from tests.sim.job_orders import GRACE_NS, Errand, errand
@@ -154,7 +157,10 @@ def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
     return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
-def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
+def build(
+    plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None, told: Mapping[str, OwnLease] = {}
+) -> World:
+    """`told`: the lease of workers that a manager is told when it starts, where it is told one."""
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
     managers = tuple(f"m{index}" for index in range(plan.managers))
@@ -162,7 +168,13 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
 
     def start_manager(boot: Boot) -> ClusterMember:
         voter = Voter(
-            name=boot.name, voters=managers, stored=boot.stored, rng=boot.rng, now=boot.now, safeguards=safeguards
+            name=boot.name,
+            voters=managers,
+            stored=boot.stored,
+            rng=boot.rng,
+            now=boot.now,
+            safeguards=safeguards,
+            own_lease=told.get(boot.name, OwnLease()),
         )
         part = Manager(
             name=boot.name,
@@ -189,7 +201,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
-        trust = trust_of_worker(boot.name, boot.boot)
+        trust = trust_of_worker(boot.name, boot.boot, safeguards)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -218,9 +230,17 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        safeguards: Safeguards,
+        verbose: Callable[[str], None] | None,
+        told: Mapping[str, OwnLease] = {},
+        *,
+        has_forger: bool = False,
+    ) -> None:
         self.plan = plan
-        self.world = world = build(plan, safeguards, verbose)
+        self.world = world = build(plan, safeguards, verbose, told)
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
         self.ledger = Ledger()
         self.cores = Cores(world, self.ledger)
@@ -231,6 +251,10 @@ class Story:
         self.journeys = JourneysAddUp(self.ledger)
         self.rules = RulesAreTrue()
         self.values = ValuesAreHandedOn(self.ledger)
+        by_digest = {one.order.bundle.digest: one.order.bundle.env for one in plan.errands}
+        self.variables = VariablesStaySealed(world, by_digest, lambda name: name not in self.managers)
+        self.forger = Forger(world, tuple(name for name in world.hosts if name not in self.managers))
+        self._has_forger = has_forger
         self.fences = NoStaleCommand()
         self.storm = NoEvictionStorm()
         overlaps = OneAttemptAtATime(world, self.ledger)
@@ -246,6 +270,8 @@ class Story:
             self.values,
             overlaps,
             self.fences,
+            self.variables,
+            NothingForgedRuns(self.forger.jobs),
             self.storm,
             JobCapsHold(),
             self.history,
@@ -293,6 +319,8 @@ class Story:
         self.clients.begin()
         if self.plan.classes:
             world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
+        if self._has_forger:
+            world.at(FAULTS_FROM, partial(self.forger.begin, CALM_FROM))
         if CORE_DIES in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if FrozenWorkers.NAME in self.plan.classes:
@@ -331,10 +359,11 @@ def run(
     *,
     safeguards: Safeguards = ALL,
     verbose: Callable[[str], None] | None = None,
+    has_forger: bool = False,
     has_hostile: bool = False,
 ) -> World:
-    """The history of this seed, finished and judged."""
-    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
+    """The history of this seed, finished and judged. With a forger, somebody in it gives out tasks of its own."""
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose, has_forger=has_forger).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -30,6 +30,7 @@ from talka.web.app import make_app
 from talka.web.audit import Audit
 from talka.web.auth import Tokens
 from talka.web.server import WHOLE, listen, serve
+from talka.wire.access import Asker
 from talka.wire.jobs import BundleFacts
 from talka.wire.records import WorkflowOrder
 from talka.wire.shards import Settings
@@ -68,6 +69,7 @@ class FakeControl:
         self.keys: dict[str, str] = {}
         self.errors: dict[str, Exception] = {}
         self.asked: list[tuple[str, ...]] = []
+        self.askers: list[Asker] = []
         self.managers: list[ManagerView] = []
         self.not_ready = ""
         self.hold: asyncio.Event | None = None
@@ -98,6 +100,10 @@ class FakeControl:
         if id not in self.jobs_by_id:
             raise NoSuchJob.named(id)
         return self.jobs_by_id[id]
+
+    def on_behalf(self, asker: Asker) -> "FakeControl":
+        self.askers.append(asker)
+        return self
 
     async def put_bundle(self, digest: str, content: bytes) -> None:
         await self._note("put_bundle", digest)

@@ -10,6 +10,7 @@ from talka.clock import utc_now
 from talka.errors import Invalid
 from talka.web.auth import ROLES, Tokens, check_host, check_origin, host_name
 from talka.web.operations import OPERATIONS
+from talka.wire.access import LEAST, Asker
 from tests.web.fake_control import KEY, Api, Apis
 
 NOW_S = int(utc_now().timestamp())
@@ -109,6 +110,18 @@ async def test_each_role_may_do_what_the_table_says_and_nothing_else(apis: Apis,
         is_allowed = operation.role is None or ROLES.index(operation.role) <= ROLES.index(role)
         assert (answer.status != 403) == is_allowed, operation.name
         assert answer.status not in (401, 500), operation.name
+
+
+def test_table_of_least_roles_has_every_operation_and_nothing_else() -> None:
+    assert set(LEAST) == {operation.name for operation in OPERATIONS}
+
+
+async def test_who_asks_is_told_to_whoever_it_is_passed_on_to(apis: Apis, tokens: Tokens) -> None:
+    api = await apis.start(auth=tokens)
+    token = tokens.issue("ann", "operator", LATER_S, "t1")
+    await ask(api, "POST", "/v1/workers/w1/drain", token)
+    await ask(api, "GET", "/livez", "")
+    assert api.control.askers == [Asker("drain", "operator", "ann", "t1", "127.0.0.1")]
 
 
 def test_the_roles_are_as_documented() -> None:

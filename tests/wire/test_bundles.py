@@ -100,6 +100,18 @@ def test_what_is_no_word_is_read_as_none(content: bytes) -> None:
     assert read_word(content) is None
 
 
+@given(st.binary(max_size=200))
+@quick
+def test_any_bytes_are_a_word_or_none(content: bytes) -> None:
+    assert read_word(content) is None
+
+
+@given(seeds, st.binary(min_size=64, max_size=64))
+@quick
+def test_any_key_and_any_signature_are_checked_and_hold_for_nothing(key: bytes, signature: bytes) -> None:
+    assert not BundleWord(key, signature).holds(GROUP, DIGEST)
+
+
 def test_what_workers_of_protocol_1_0_look_for_is_an_hmac_under_a_key_derived_from_the_secret() -> None:
     derived = HKDF(SHA256(), 32, salt=b"talka cluster secret 1", info=b"talka bundle").derive(SECRET)
     signature = sign_for_earlier(SECRET, DIGEST)

@@ -1,5 +1,6 @@
 """Variables sealed to one worker: whoever else has the bytes, or the purpose, or an earlier key, reads nothing."""
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -103,6 +104,20 @@ def test_what_is_sealed_and_no_variables_does_not_open() -> None:
 def test_nothing_is_sealed_to_a_key_whose_secret_everybody_knows() -> None:
     with pytest.raises(BadEnvelope, match="the key that worker w1 tells cannot be sealed to"):
         seal_variables(VARIABLES, PURPOSE, to=bytes(KEY_BYTES), drawn=DRAWN)
+
+
+@given(st.binary(max_size=200))
+@quick
+def test_any_bytes_are_an_envelope_that_does_not_open(envelope: bytes) -> None:
+    with pytest.raises(BadEnvelope):
+        Opener(b"w" * KEY_BYTES).open(envelope, PURPOSE)
+
+
+@given(keys)
+@quick
+def test_any_key_is_sealed_to_or_refused(to: bytes) -> None:
+    with contextlib.suppress(BadEnvelope):
+        assert len(seal_variables(VARIABLES, PURPOSE, to=to, drawn=DRAWN)) > KEY_BYTES
 
 
 def test_what_a_worker_tells_of_its_key_is_read_as_it() -> None:

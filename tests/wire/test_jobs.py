@@ -12,6 +12,7 @@ from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire import jobs
+from talka.wire.access import Asker
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
@@ -93,6 +94,7 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
 )
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
+    (Call, "asker"): None,
     (WorkerFacts, "sealing"): b"",
     (Renew, "signers"): (),
     (BundleFacts, "word"): b"",
@@ -182,7 +184,8 @@ ALL: dict[str, JobMessage] = {
     "account": Account("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
     "accounted": Accounted("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
-    "call": Call(2**40, "submit", b"\x80"),
+    "call": Call(2**40, "submit", b"\x80", Asker("submit", "submitter", "ada", "t1", "10.0.0.7")),
+    "call-of-nobody": Call(2**40, "submit", b"\x80"),
     "answer": Answer(2**40, "", b"\x80"),
     "answer-with-a-problem": Answer(2**40, "busy", b"too much to do", 1500),
     "watch": Watch("b4k7", 2**47, 120, True),

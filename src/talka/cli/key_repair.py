@@ -57,6 +57,6 @@ def note(folder: Path, at_ns: int, what: str, who: str, source: str, text: str, 
     from talka.web.audit import append_line
 
     try:
-        append_line(folder / AUDIT_NAME, at_ns, f"{what} keys", status, who=who, source=source, text=text)
+        append_line(folder / AUDIT_NAME, at_ns, f"keys: {what}", status, who=who, source=source, text=text)
     except OSError as error:
         tell(f"{folder / AUDIT_NAME} did not take a line: {error.strerror}")

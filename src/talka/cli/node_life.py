@@ -10,12 +10,12 @@ from typing import Any, Final, cast
 
 from starlette.applications import Starlette
 
-from talka.cli.key_repair import audited
 from talka.cli.member import Printer, mishap
 from talka.cli.output import tell
 from talka.cli.private import own_user
 from talka.client.requests import Control
 from talka.clock import SECOND, realtime_ns
+from talka.cluster.lease_terms import OtherLease
 from talka.control.places import WANTED_FILES
 from talka.engine.beginnings import new_event_loop
 from talka.net.descriptors import ADVICE
@@ -28,6 +28,7 @@ from talka.web.audit import Audit
 from talka.web.auth import Tokens
 from talka.web.health import make_health_app
 from talka.web.server import WHOLE, Granted, serve
+from talka.work.outcome import ExitCode
 
 OWN_WORDS: Final = {
     "api": "the API is at {url}",
@@ -105,6 +106,7 @@ class Life:
             control = cast(Control, ReadyWithWorker(node.control, worker))
         audit = Audit(node.folder / "audit.log")
         self._audits.append(audit)
+        node.put_down = audit.note
         app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
 
         def started() -> None:
@@ -165,10 +167,11 @@ class Life:
                 raise end
         failures = [node.failure for node in self._workers.values()]
         failures += [node.failure for node in self._managers.values()]
-        told = [str(failure) for failure in failures if failure is not None]
-        for text in told:
-            tell(text)
-        return 1 if told else 0
+        told = [failure for failure in failures if failure is not None]
+        for failure in told:
+            tell(str(failure))
+        is_unfit = any(isinstance(failure, OtherLease) for failure in told)
+        return (ExitCode.USAGE if is_unfit else 1) if told else 0
 
     async def _end_gently(self) -> None:
         for worker in self._workers.values():
@@ -211,7 +214,7 @@ def run_node(life: Coroutine[Any, Any, int]) -> int:
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
     with Told(as_json, sentence) as told:
-        node = ManagerNode(options, audited(told.event, options.member.data_dir))
+        node = ManagerNode(options, told.event)
         life = told.life()
         life.add_manager(node, api, None)
         return await life.run()
@@ -228,7 +231,7 @@ async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool)
 async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], WorkerOptions], as_json: bool) -> int:
     """`worker_at` makes the options of the worker, given the address of the manager."""
     with Told(as_json, brief_sentence) as told:
-        manager = ManagerNode(options, audited(told.event, options.member.data_dir))
+        manager = ManagerNode(options, told.event)
         worker = WorkerNode(worker_at(manager.address), told.event)
         life = told.life()
         life.add_manager(manager, api, worker)

@@ -50,7 +50,13 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A leader that no majority answers steps down."""
     write_back: bool = True
     """A new leader writes what it read from a majority to a majority before it serves."""
+    one_leader_lease: bool = True
+    """Voters that count the leader's lease otherwise do not hear each other, and what was promised is waited for."""
     # jobs
+    one_worker_lease: bool = True
+    """The lease of workers is the register's, whatever a manager was told."""
+    longer_lease: bool = True
+    """While the lease of workers is changed, the longer one is waited for, by every leader anew."""
     worker_fence: bool = True
     """A worker refuses commands of a manager that no longer leads the job."""
     worker_lease: bool = True
@@ -69,6 +75,10 @@ class Safeguards(msgspec.Struct, frozen=True):
     """The same submission sent twice is one job."""
     correlated_hold: bool = True
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
+    signed_bundles: bool = True
+    """A worker runs only what a manager of its cluster has signed."""
+    sealed_variables: bool = True
+    """Variables of a job travel sealed to the worker that runs it."""
     own_attempts: bool = True
     """What a worker tells counts for attempts that it was given, and for nobody else's."""
     # dag jobs

@@ -12,14 +12,14 @@ import msgspec
 
 from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
+from talka.cluster.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.answers import STATES
 from talka.control.clock_watch import ClockWatch
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
-from talka.control.fleet import LEASE_NS
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
-from talka.control.member import JobsPart
+from talka.control.member import Asked, JobsPart
 from talka.control.overload import Overload, Request
 from talka.control.record_book import PREFIX
 from talka.control.schedules import jump_text
@@ -27,6 +27,7 @@ from talka.control.standing import standing_of
 from talka.control.vault import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
+from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
 from talka.nodes.durable import DurableJobs
 from talka.nodes.job_events import job_event_of
@@ -38,6 +39,7 @@ from talka.store.blobs import Blobs
 from talka.store.records import StoreLost, StoreTaken
 from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION
+from talka.wire.asking import Answer, AskLease, ChangeLease, encode_content
 from talka.wire.bundles import sign_for_earlier
 from talka.wire.jobs import ManagerAt
 from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
@@ -53,6 +55,9 @@ STEADY_NS: Final = 3600 * SECOND
 HAND_OVER_S: Final = 5.0
 LINGER_S: Final = 10.0
 """For so long a manager whose store was taken still answers, that it was."""
+CHORES_LIMIT: Final = 64
+WITHIN_SHARE: Final = 0.8
+"""Of the time that an asker waits: so that it is told why there is no answer."""
 
 
 class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +66,9 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where clients reach its API, for others to pass on."""
     store: str = ""
     """Where dag jobs are kept; empty: this manager takes none."""
-    lease_ns: int = LEASE_NS
-    """Of workers: how long one may be silent before its work is given to others. The same for all managers."""
+    own_lease: OwnLease = OwnLease()
+    """Of workers: how long one may be silent before its work is given to others. The register's counts; one that
+    was told another is refused."""
 
 
 class ManagerNode(MemberNode):
@@ -72,7 +78,7 @@ class ManagerNode(MemberNode):
         self.evictions = 0
         self.clock = ClockWatch(*both_clocks())
         self._api = options.api
-        self._lease_ns = options.lease_ns
+        self._own_lease = options.own_lease
         if options.store and len(options.member.voters) > 1:
             raise Invalid(
                 "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
@@ -150,7 +156,6 @@ class ManagerNode(MemberNode):
             signer=self._trust.named,
             managers=self._managers,
             blobs=self._blobs.digests(),
-            lease_ns=self._lease_ns,
         )
         return self.manager
 
@@ -257,6 +262,29 @@ class ManagerNode(MemberNode):
 
     # -- what is to be done
 
+    def _answer(self, asked: Asked) -> None:
+        question = asked.ask.question
+        if not isinstance(question, AskLease | ChangeLease):
+            super()._answer(asked)
+            return
+        self._chores = [chore for chore in self._chores if not chore.done()]
+        if len(self._chores) < CHORES_LIMIT:  # who is not answered asks again
+            self._chores.append(asyncio.create_task(self._answer_lease(asked, question)))
+
+    async def _answer_lease(self, asked: Asked, question: AskLease | ChangeLease) -> None:
+        """The leader knows, and whoever is asked asks it."""
+        number = asked.ask.number
+        try:
+            lease_ns = question.lease_ns if isinstance(question, ChangeLease) else 0
+            async with asyncio.timeout(asked.ask.within_ms * WITHIN_SHARE / 1000):
+                reply = Answer(number, "", encode_content(await self.control.lease(lease_ns)))
+        except TimeoutError:
+            reply = Answer(number, "the leader did not answer in time, or none leads: is a majority of managers there?")
+        except TalkaError as error:
+            reply = Answer(number, str(error))
+        put_down_change(self.put_down, asked, reply.problem)
+        self._do(self.member.answer(boottime_ns(), asked, reply))
+
     def perform(self, effects: list[object]) -> None:
         """Carry out what the manager answered to a call."""
         self._do(self.member.act(boottime_ns(), effects))
@@ -287,6 +315,9 @@ class ManagerNode(MemberNode):
                 self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
             case DocumentWanted(job=job):
                 self._make_document(job)
+            case LeaseDiffers(text=text):
+                self.failure = self.failure or OtherLease(text)
+                self.stop()
             case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
                 self.dags is not None
             ):
@@ -379,7 +410,7 @@ class ManagerNode(MemberNode):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
-            "calls_total": self.control.calls,
+            "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
         if self.dags is not None:

@@ -18,7 +18,20 @@ from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
 from talka.testing.line import Line
 from talka.testing.world import Observer, World
-from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Outcome, Progress, Ran, Run, Said, Stop, TaskResult
+from talka.wire.tasks import (
+    FromHandlers,
+    HandedTask,
+    Load,
+    Loaded,
+    Outcome,
+    Progress,
+    Ran,
+    Run,
+    Said,
+    Spent,
+    Stop,
+    TaskResult,
+)
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -27,6 +40,9 @@ PLAIN: Final = ("plain",)
 FILES: Final = ("handlers.py",)
 RUN_NS: Final = MILLISECOND // 5
 """From when a core is told to run something until it does; less than a `Stop` takes."""
+LEAVES_EVERY: Final = 3
+"""Of attempts that do not return, every third leaves a process behind."""
+LOOK_AFTER_NS: Final = 50 * MILLISECOND
 SIGNALS: Final = ("SIGSEGV", "SIGKILL", "SIGABRT", "SIGTERM")
 
 
@@ -292,6 +308,8 @@ class HandlerCores(Observer):
         del core.tasks[run.fence]
         self._end_run(run, outcome)
         self._say(core, Ran((msgspec.structs.replace(result, job=run.job, task=run.id),)))
+        if outcome in ("failed", "timeout", "cancelled") and run.fence % LEAVES_EVERY == 0:
+            self._later(core, LOOK_AFTER_NS, partial(self._say, core, Spent()))
         if core.queue and core.queue[0].fence == run.fence:
             core.queue.popleft()
             if core.queue:

@@ -37,6 +37,7 @@ CALL_CONTENTS: Final[dict[str, type]] = {
     "cancel": calls.CancelCall,
     "workers": calls.NameCall,
     "drain": calls.NameCall,
+    "lease": calls.LeaseCall,
     "cluster": calls.NameCall,
 }
 
@@ -80,7 +81,7 @@ class Sampler:
         return self._value("", inspect.type_info(kind), 0)
 
     def _value(self, name: str, info: inspect.Type, depth: int) -> Any:
-        known = self.known.get(name)
+        known = [value for value in self.known.get(name, ()) if _fits(value, info)]
         if known and self._rng.random() < KNOWN_SHARE:
             return self._rng.choice(known)
         rng = self._rng
@@ -142,3 +143,22 @@ class Sampler:
 
     def _word(self, length: int) -> str:
         return "".join(self._rng.choice(string.ascii_lowercase) for _ in range(length))
+
+
+def _fits(value: object, info: inspect.Type) -> bool:
+    """Fields of one name are not of one type everywhere."""
+    match info:
+        case inspect.IntType():
+            return isinstance(value, int)
+        case inspect.StrType():
+            return isinstance(value, str)
+        case inspect.BytesType():
+            return isinstance(value, bytes)
+        case inspect.TupleType(item_types=types):
+            return isinstance(value, tuple) and len(value) == len(types)
+        case inspect.VarTupleType():
+            return isinstance(value, tuple)
+        case inspect.StructType(cls=cls):
+            return isinstance(value, cls)
+        case _:
+            return False

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.signers import Signers
 from talka.control.worker_keys import WorkerKeys
 from talka.control.worker_variables import WorkerVariables
@@ -35,7 +36,7 @@ class WorkerTrust(NamedTuple):
     variables: WorkerVariables
 
 
-def trust_of_worker(name: str, boot: int) -> WorkerTrust:
+def trust_of_worker(name: str, boot: int, safeguards: Safeguards = ALL) -> WorkerTrust:
     opener = Opener(Random(f"{name}:{boot}:opener").randbytes(KEY_BYTES))
-    variables = WorkerVariables(opener, GROUP, name, boot)
-    return WorkerTrust(SealingKey(opener.public).encode(), Signers(GROUP), variables)
+    variables = WorkerVariables(opener, GROUP, name, boot, safeguards)
+    return WorkerTrust(SealingKey(opener.public).encode(), Signers(GROUP, safeguards=safeguards), variables)

@@ -65,7 +65,7 @@ def make_app(
         hosts.update(LOOPBACK_NAMES)
     audit = audit or Audit()
     door = Door(control, dags, limiter, audit)
-    watches, sockets = Watches(control, dags), SubmitSockets(dags)
+    watches, sockets = Watches(dags), SubmitSockets(dags)
     by_path: dict[str, dict[str, Operation]] = {}
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
@@ -209,8 +209,15 @@ class Door:
                 raise TooBusy(f"too many requests to {operation.does}: try again later", wait_s)
         return identity
 
-    def asked(self, request: Request, identity: Identity) -> Asked:
-        return Asked(self.control, request, identity, self.dags, self._audit, self.limiter)
+    def control_for(self, scope: Scope, identity: Identity, operation: Operation) -> Control:
+        """What is asked of others is asked in the name of whoever asks here."""
+        if operation.role is None:
+            return self.control
+        return self.control.on_behalf(identity.asks(operation.name, source_of(scope)))
+
+    def asked(self, request: Request, identity: Identity, operation: Operation) -> Asked:
+        control = self.control_for(request.scope, identity, operation)
+        return Asked(control, request, identity, self.dags, self._audit, self.limiter)
 
     def put_down(self, scope: Scope, operation: Operation, status: int, *, job: str = "", text: str = "") -> None:
         """Every change that was asked for, and every refusal."""
@@ -244,7 +251,7 @@ def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Ha
         try:
             identity = door.check(request.scope, operation)
             async with asyncio.timeout(timeout_s):
-                return await handlers[operation.name](door.asked(request, identity)), ""
+                return await handlers[operation.name](door.asked(request, identity, operation)), ""
         except TalkaError as error:
             return answer_to_error(error, request.url.path), str(error)
         except TimeoutError:
@@ -270,8 +277,8 @@ def timeout_of(request: Request, operation: Operation) -> float:
 def watch_endpoint(watches: Watches, operation: Operation, door: Door) -> Callable[[WebSocket], object]:
     async def watch(websocket: WebSocket) -> None:
         try:
-            door.check(websocket.scope, operation)
-            await watches.watch(websocket)
+            identity = door.check(websocket.scope, operation)
+            await watches.watch(websocket, door.control_for(websocket.scope, identity, operation))
         except TalkaError as error:
             # Only before the first update; afterwards the close frame has told it.
             await deny(websocket, operation, door, error)

@@ -5,17 +5,17 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import jwt
 
 from talka.client.requests import Forbidden, NotAuthorised
 from talka.errors import Invalid, Unavailable
+from talka.wire.access import USER_ROLES, Asker, UserRole, has_role
 
-Role = Literal["viewer", "submitter", "operator", "admin"]
-"""Each may do what those before it may. Whoever may submit runs code of their own on the workers."""
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
+Role = UserRole
+ROLES: Final = USER_ROLES
 ROLE_WORDS: Final[dict[str, Role]] = {
     **{role: role for role in ROLES},
     "view": "viewer",
@@ -28,6 +28,7 @@ KEY_LEAST_BYTES: Final = 32
 TOKEN_MOST: Final = 4096
 NAME_MOST: Final = 200
 ID_MOST: Final = 64
+SOURCE_MOST: Final = 64
 LEEWAY_S: Final = 30
 """Clocks of two machines differ."""
 ALGORITHM: Final = "HS256"
@@ -49,8 +50,12 @@ class Identity(NamedTuple):
     """The id of the token that was shown."""
 
     def check(self, least: Role, what: str) -> None:
-        if ROLES.index(self.role) < ROLES.index(least):
+        if not has_role(self.role, least):
             raise Forbidden(f"a {self.role} may not {what}: that takes the role {least}")
+
+    def asks(self, operation: str, source: str) -> Asker:
+        """For managers that pass it on: the leader asks the same table."""
+        return Asker(operation, self.role, self.name, self.token, source[:SOURCE_MOST])
 
 
 LOCAL: Final = Identity("", "admin")

@@ -14,6 +14,7 @@ import msgspec
 from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.wire.access import Asker
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.bundles import KEY_BYTES, WORD_LIMIT_BYTES
 from talka.wire.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
@@ -410,17 +411,19 @@ class Leaderless(Message, frozen=True, tag=43):
 
 
 class Call(Message, frozen=True, tag=50):
-    """`what` is submit, jobs, job, cancel, workers, drain or cluster, answered by the leader. Asked again until answered:
+    """`what` is submit, jobs, job, cancel, workers, drain, lease or cluster, answered by the leader. Asked again until answered:
     each can bear that."""
 
     number: Count
     what: Annotated[str, msgspec.Meta(max_length=32)]
     content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
+    asker: Asker | None = None
+    """Whoever asked the manager that passes this on. Without one it is refused."""
 
 
 class Answer(Message, frozen=True, tag=51):
     number: Count
-    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable"]
+    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable", "forbidden"]
     content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
     """What was asked for; a sentence when there is a problem."""
     retry_after_ms: Count = 0
