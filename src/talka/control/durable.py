@@ -23,7 +23,7 @@ from talka.control.durable_after import After, Keyed
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped
 from talka.control.durable_workers import Attempts
 from talka.control.epoch_floor import EpochFloor
-from talka.control.handout import Given, Handout
+from talka.control.handout import Given, Handout, worker_of
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
 from talka.errors import Invalid, TalkaError
@@ -87,6 +87,8 @@ class Durable:
         """Results of attempts that were not the last one given out: refused."""
         self.foreign_messages = 0
         """What workers told of attempts of another store, or of another life of this one: refused."""
+        self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
+        """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
@@ -284,7 +286,8 @@ class Durable:
             return WhyView(task_id, state, f"its job has ended, and it is {state}")
         task = job.tasks[index]
         if task.state is not TaskState.READY:
-            return WhyView(task.id, task.state, standing(task, now))
+            silence = self.silence_of(now, *worker_of(task.worker)[:2]) if task.worker else ""
+            return WhyView(task.id, task.state, standing(task, now) + silence)
         return WhyView(task.id, task.state, "it is ready to run", self.dispatcher.why(task, now))
 
     # -- workers
@@ -459,6 +462,10 @@ class Durable:
             if task.worker and self._safeguards.leased_limits:
                 self.dispatcher.restore(now, task)
             self._look_after(now, task.job)
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        """The clock of the day was set: what is put down from now on tells the new one."""
+        self._wall_offset_ns = wall_offset_ns
 
     # -- how it is done
 
