@@ -8,6 +8,7 @@ from talka.testing.hostile import HostileNode, Known, identities
 from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
 from talka.wire.roles import Role
+from talka.wire.tasks import Progress, TaskResult
 
 NAME: Final = "x0"
 PLANNED: Final = "planned"
@@ -90,7 +91,13 @@ def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
     found = manager_on(manager)
     if found is None or found.durable is None:
         return known
-    fences = list(found.durable._attempts.running)
-    if fences:
+    running = found.durable._attempts.running
+    if running:
+        fences = list(running)
         known |= {"fence": fences, "fences": [tuple(fences[:3])], "began": [tuple(fences[:3])]}
-    return known | {"epoch": [found.durable.epoch], "output": [b'{"fence":0}'], "details": [b'"stolen"']}
+        known["results"] = [
+            (TaskResult(fence, "completed", b'{"fence":0}', job=task.job.row.id, task=task.id),)
+            for fence, task in running.items()
+        ]
+        known["progress"] = [(Progress(fence, b'"stolen"'),) for fence in fences]
+    return known | {"epoch": [found.durable.floor.epoch], "of": [found.durable.floor.life]}

@@ -49,7 +49,7 @@ CONVERSATIONS: Final = {
     jobs.CHANNEL: "jobs",
 }
 CALLS: Final[dict[str, Senders]] = dict.fromkeys(
-    ("submit", "jobs", "job", "order", "result", "cancel", "workers", "drain", "cluster"), MANAGERS
+    ("submit", "jobs", "job", "order", "result", "cancel", "workers", "drain", "cluster", "lease"), MANAGERS
 )
 """A Call by what it asks: it carries what a user may do, and only managers know their users."""
 
@@ -82,6 +82,8 @@ TABLE: Final[dict[type, Senders]] = {
     asking.UseKey: MANAGERS,
     asking.RetireKey: MANAGERS,
     asking.RepairKeys: MANAGERS,
+    asking.AskLease: ASKERS,
+    asking.ChangeLease: MANAGERS,
     asking.Answer: MANAGERS,
     # Only managers vote, hold keys and are commanded by whom they elected.
     leadership.Hello: MANAGERS,
