@@ -7,7 +7,7 @@ import pytest
 
 from talka.cluster.safeguards import Safeguards
 from talka.control import epoch_floor
-from talka.control.durable_news import RaiseEpoch, WorkerDropped
+from talka.control.durable_news import RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.epoch_floor import EPOCH_LIMIT, STEP_LIMIT, EpochFloor
 from talka.control.handler_effects import EndHandlers
 from talka.control.handler_pool import REPORTS_LIMIT
@@ -349,6 +349,21 @@ def test_a_worker_that_obeys_another_meanwhile_is_given_no_more(play: DagPlay) -
     play.submit({"a": ""})
 
     assert play.hands == []
+
+
+def test_a_worker_that_cannot_name_attempts_is_given_none_and_that_is_told_once(play: DagPlay) -> None:
+    play.beat("w")
+    for _ in range(2):
+        play.beat("w", names=False)
+    play.submit({"a": ""})
+    assert (play.news, play.hands) == ([WorkerTooOld("w")], [])
+
+    play.beat("w")
+    assert [worker for worker, _ in play.hands] == ["w"]
+    play.beat("w", names=False)
+    play.lose("w")
+    play.beat("w", boot=2, names=False)
+    assert play.news == [WorkerTooOld("w")] * 3
 
 
 def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> None:

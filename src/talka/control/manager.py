@@ -72,6 +72,8 @@ class HeardOf(msgspec.Struct, frozen=True):
     epoch: int
     """The highest of a store that it has obeyed, and whose it was."""
     of: StoreLife
+    names: bool
+    """It tells whose attempts are that it tells of."""
 
 
 class Manager:
@@ -322,7 +324,9 @@ class Manager:
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of)]
+        return effects + [
+            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names)
+        ]
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
@@ -363,6 +367,7 @@ class Manager:
                     effect.number,
                     epoch=effect.epoch,
                     of=effect.of,
+                    names=effect.names,
                 )
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"

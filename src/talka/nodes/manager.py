@@ -13,7 +13,7 @@ import msgspec
 from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.control.answers import STATES
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.fleet import LEASE_NS
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
@@ -233,7 +233,7 @@ class ManagerNode(MemberNode):
                 self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
             case DocumentWanted(job=job):
                 self._make_document(job)
-            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
+            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded() if (
                 self.dags is not None
             ):
                 self.dags.carry_out(news)
