@@ -30,6 +30,7 @@ from talka.control.handler_slots import (
     LOAD_LIMIT_NS,
     NEVER,
     RETRY_NS,
+    SPENT_LIMIT,
     STARTS_LIMIT,
     STOP_LIMIT_NS,
 )
@@ -55,6 +56,7 @@ from talka.wire.tasks import (
     Recall,
     Run,
     Said,
+    Spent,
     Stop,
     TaskResult,
     Took,
@@ -1402,6 +1404,82 @@ def test_when_the_lease_is_over_what_runs_is_killed_and_told_once_its_process_is
     rig.pool.has_lease = True
     rig.hand(task(8, fed=1))
     assert rig.outcomes[-1] == (8, "refused", "inputs")
+
+
+def test_when_the_lease_is_over_cores_with_nothing_to_do_end_too_and_one_is_started_anew() -> None:
+    rig = Rig(1)
+    rig.forget()
+
+    rig.take(rig.pool.lease_ended(rig.now))
+
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    assert [start.core for start in rig.all(StartHandlers)] == [2]
+    rig.exit(1, ExitFacts("SIGKILL"))
+    assert rig.pool.counts()["handler_cores_died_total"] == 0, "it was to end"
+
+
+# Cores in which an attempt left processes behind.
+
+
+def test_a_spent_core_is_given_nothing_more_and_ends_when_nothing_runs_in_it() -> None:
+    rig = Rig(1)
+    rig.hand(task(1), task(2))
+    rig.ran(1, outcome="failed")
+    rig.forget()
+
+    rig.say(1, Spent(2))
+    rig.say(1, Spent(3))
+    rig.hand(task(3))
+    assert rig.started == [2] and rig.core_of[FIRST + 3] == 2
+    assert rig.all(EndHandlers) == []
+    rig.ran(2)
+
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=False)]
+    assert rig.outcomes[-1] == (2, "completed", "")
+    assert rig.count("handler_cores_spent_total") == 1
+
+
+def test_a_spent_core_with_nothing_to_do_ends_at_once_and_another_takes_its_place() -> None:
+    rig = Rig(1)
+    rig.hand(task(1))
+    rig.ran(1, outcome="failed")
+    rig.forget()
+
+    rig.say(1, Spent())
+    rig.hand(task(2, alone=True))
+
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=False)]
+    assert rig.core_of[FIRST + 2] == 2
+
+
+def test_what_wants_to_be_alone_is_not_put_into_a_spent_core() -> None:
+    rig = Rig(2)
+    rig.hand(task(1), task(2))
+    rig.say(1, Spent())
+
+    rig.hand(task(3, alone=True))
+
+    assert rig.core_of[FIRST + 3] != 1
+
+
+def test_of_too_many_spent_cores_the_first_is_killed_and_whoever_was_in_it_runs_again() -> None:
+    rig = Rig(1)
+    for number in range(1, SPENT_LIMIT + 2):
+        rig.hand(task(number))
+        assert rig.all(EndHandlers) == []
+        rig.say(number, Spent())
+
+    assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
+    rig.exit(1)
+    assert rig.outcomes == [(1, "died", "neighbour")]
+
+
+def test_a_core_that_nobody_knows_cannot_be_spent() -> None:
+    rig = Rig(1).forget()
+
+    rig.say(9, Spent())
+
+    assert rig.orders == []
 
 
 def test_a_neighbour_of_one_that_was_killed_is_refused_when_the_lease_ends_meanwhile() -> None:

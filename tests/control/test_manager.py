@@ -28,6 +28,7 @@ from talka.control.speech import Speak
 from talka.control.vault import BLOB_PREFIX, BlobFailed, BlobKept, BlobReady, LoadBlob
 from talka.control.watching import Updated, WatchFailed
 from talka.stats.tally import Tally
+from talka.testing.trust import keys_of_workers
 from talka.wire.calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.jobs import (
     Accepted,
@@ -90,6 +91,7 @@ class Play:
             voter=group.voters[name],
             rng=Random(f"manager:{group.boot}"),
             wall_offset_ns=SECOND,
+            keys=keys_of_workers(1),
             managers=lambda: tuple(ManagerAt(one, f"at-{one}") for one in group.names),
             blobs=[key.removeprefix(BLOB_PREFIX) for key in group.disks[name] if key.startswith(BLOB_PREFIX)],
         )
@@ -296,6 +298,7 @@ def test_workers_have_the_lease_their_manager_was_told(cabinet_of: CabinetOf) ->
             voter=group.voters[name],
             rng=Random("manager"),
             wall_offset_ns=SECOND,
+            keys=keys_of_workers(1),
             lease_ns=SECOND // 2,
         )
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.e2e.cluster import SOON_S
-from tests.e2e.dag_cluster import UP, DagCluster, Line, dag_cluster, kill_process
+from tests.e2e.dag_cluster import HANDLERS, UP, DagCluster, Line, dag_cluster, kill_process
 from tests.e2e.soak import Soak
 from tests.e2e.standstill import standstill
 
@@ -165,6 +165,47 @@ def test_a_task_with_which_processes_die_is_a_dead_letter_with_all_attempts_and_
         assert attempts[-1]["exit_code"] == 3
     assert replayed.status == 200, replayed
     assert again["counts"] == {"completed": 3}
+
+
+CHILDREN = """
+
+@handler("leave")
+async def leave(task):
+    child = await asyncio.create_subprocess_exec("sleep", "1000")
+    note("child", task, str(child.pid))
+    if task.config == "fail":
+        raise ConnectionError("nobody is there")
+    await asyncio.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["fail", "timeout", "cancel"])
+def test_children_of_attempts_that_did_not_return_end_with_their_core(tmp_path: Path, how: str) -> None:
+    with dag_cluster(tmp_path, 1, 1, handlers=HANDLERS + CHILDREN) as cluster:
+        beside = cluster.dag("beside", {"id": "beside", "handler": "until", "config": "gate"})
+        cluster.wait_for_lines(job=beside, word="began")
+        job = cluster.dag(
+            "leave",
+            {
+                **{"id": "t", "handler": "leave", "config": how, "retry": {"max": 4, "backoff": "10ms", "factor": 1}},
+                **({"timeouts": {"attempt": "500ms"}} if how == "timeout" else {}),
+            },
+        )
+        if how == "cancel":
+            cluster.wait_for_lines(job=job, word="child")
+            cluster.ask_api("POST", f"/v1/jobs/{job}/cancel")
+        cluster.wait_for_end(job)
+        cluster.open_gate("gate")
+        assert cluster.wait_for_end(beside)["counts"] == {"completed": 1}, "who shared a core ends as he would"
+
+        children = [int(line.text) for line in cluster.ledger(job=job, word="child")]
+        assert len(children) == (1 if how == "cancel" else 5)
+        cluster.wait(
+            lambda: not [pid for pid in children if psutil.pid_exists(pid)] or cluster.hear(0.05),
+            SOON_S,
+            "the children to end",
+        )
+        assert len(cluster.ledger(job=beside, word="began")) == 1
 
 
 @pytest.mark.serial

@@ -227,6 +227,21 @@ async def test_command_that_ends_when_asked_may_clean_up(
     assert (tmp_path / "cleaned").exists()
 
 
+async def test_children_of_a_command_are_asked_as_it_is(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_run, "TERMINATE_S", WAIT_S)
+    child = tmp_path / "child.sh"
+    child.write_text(f"trap 'touch {tmp_path}/asked; exit 0' TERM; echo $$ > {place}; while :; do sleep 0.01; done")
+    one, task = started(f"trap : TERM; sh {child}; exit 0")
+    await pid_in(place)
+
+    one.stop("cancelled")
+
+    assert (await task).outcome == "cancelled"
+    assert (tmp_path / "asked").exists()
+
+
 async def test_command_that_ignores_being_asked_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_run, "TERMINATE_S", 0.05)
     one, task = started(f"trap '' TERM; echo $$ > {place}; while :; do sleep 0.01; done")

@@ -1,7 +1,6 @@
 """A core, spoken to by hand: the conversation from Arm to the last report, and what breaks it off."""
 
 import asyncio
-import contextlib
 import gc
 import random
 import socket
@@ -487,27 +486,6 @@ async def windows_closed(rolled: "asyncio.Queue[Recorder]", number: int) -> None
     async with asyncio.timeout(WAIT_S):
         while len((await rolled.get()).log.open_windows()) < number:
             pass
-
-
-async def test_a_core_whose_owner_falls_silent_ends_by_itself(owner: Owner) -> None:
-    Busy.begins = asyncio.Event()
-    arm = arm_of(Busy)
-    settings = msgspec.structs.replace(arm.settings, silence_ns=2 * SECOND, report_every_ns=1)
-    owner.send(msgspec.structs.replace(arm, settings=settings))
-    await owner.expect(Armed)
-    go = go_now()
-    owner.send(go)
-    while monotonic_ns() < go.start_at_ns + 3 * SECOND:  # longer than it would bear silence
-        _, report = await owner.report()
-        owner.send(Ack(report.sequence))
-
-    last: list[FromCore] = []
-    while (message := await owner.receive()) is not None:
-        last.append(message)
-
-    assert not any(isinstance(message, Totals) and message.final for message in last)
-    with contextlib.suppress(OwnerGone, ConnectionError):
-        await owner.ended()
 
 
 async def test_windows_left_at_the_end_come_in_pieces_that_fit_a_frame(

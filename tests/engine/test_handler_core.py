@@ -5,6 +5,7 @@ import contextvars
 import os
 import resource
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from talka.clock import SECOND, cpu_ns
 from talka.engine import handler_core
 from talka.engine.handler_core import HandlerCore, first_word, framed_message, limit_cpu, loaded, new_deframer
 from talka.engine.handler_run import DETAILS_LIMIT_BYTES, Attempt, TooMuchDetail, classes_of, described, sendable
+from talka.engine.kin import is_of_command, kin
 from talka.wire.tasks import (
     ERROR_LIMIT,
     LOG_LINE_LIMIT,
@@ -28,6 +30,7 @@ from talka.wire.tasks import (
     Ran,
     Run,
     Said,
+    Spent,
     Stop,
     TaskResult,
     decode_from_handlers,
@@ -240,6 +243,156 @@ async def test_attempt_that_is_told_twice_runs_once() -> None:
     await bench.result_of("count")
 
     assert runs == ["task", "task-1"]
+
+
+async def test_asynchronous_attempt_that_is_told_again_while_it_runs_is_not_begun_again() -> None:
+    runs: list[str] = []
+    gate = asyncio.Event()
+
+    async def count(task: HandlerTask) -> None:
+        runs.append(task.id)
+        await gate.wait()
+
+    bench = Bench(count=count, give=give_config)
+    task = HandedTask(9, "job", "task", "count", 1, b"null")
+
+    bench.core.on_message(Run((task, task)))
+    bench.core.on_message(Run((task,)))
+    await bench.result_of("give")
+    gate.set()
+    await bench.heard.until(lambda: len(bench.heard.results) == 2)
+    await bench.result_of("give")
+
+    assert runs == ["task"]
+    assert [result.fence for result in bench.heard.results].count(9) == 1
+
+
+async def test_plain_attempt_that_is_told_again_while_it_runs_is_not_begun_again() -> None:
+    runs: list[str] = []
+    began, gate = threading.Event(), threading.Event()
+
+    def count(task: HandlerTask) -> None:
+        runs.append(task.id)
+        began.set()
+        gate.wait(WAIT_S)
+
+    bench = Bench(count=count)
+    task = HandedTask(9, "job", "task", "count", 1, b"null")
+
+    bench.core.on_message(Run((task,)))
+    await asyncio.to_thread(began.wait, WAIT_S)
+    bench.core.on_message(Run((task,)))
+    gate.set()
+    await bench.result_of("count")
+
+    assert runs == ["task", "task-1"]
+
+
+# What an attempt that did not return leaves behind.
+
+
+class Kin:
+    """Processes in the group of a core, as it finds them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *there: int) -> None:
+        self.pids = list(there)
+        self.looks = 0
+        self.looked = asyncio.Event()
+        monkeypatch.setattr(handler_core, "kin", self.look)
+        monkeypatch.setattr(handler_core, "is_of_command", lambda pid: pid == OF_COMMAND)
+
+    def look(self) -> list[int]:
+        self.looks += 1
+        self.looked.set()
+        return list(self.pids)
+
+    async def next_look(self) -> None:
+        self.looked.clear()
+        async with asyncio.timeout(WAIT_S):
+            await self.looked.wait()
+
+
+OF_COMMAND = 77
+
+
+async def fail(task: HandlerTask) -> object:
+    raise ConnectionError("nobody is there")
+
+
+async def stand(task: HandlerTask) -> object:
+    await asyncio.Event().wait()
+    return None
+
+
+@pytest.mark.parametrize("reason", [None, "cancelled", "timeout"])
+async def test_core_says_that_it_is_spent_when_an_attempt_did_not_return_and_processes_are_left(
+    reason: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kin = Kin(monkeypatch, 5)
+    bench = Bench(fail=fail, stand=stand, give=give_config)
+    kin.pids += [6, OF_COMMAND, 8]
+    fence = bench.hand("fail" if reason is None else "stand")
+    if reason is not None:
+        await bench.result_of("give")
+        bench.core.on_message(Stop((fence,), reason))
+
+    await bench.heard.until(lambda: Spent(2) in bench.heard.messages)
+
+    assert (await bench.result_of("give", 1)).output == b"1", "what it is told still runs"
+
+
+async def test_core_is_not_spent_where_nothing_is_left_or_everything_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    kin = Kin(monkeypatch, 5)
+    bench = Bench(fail=fail, give=give_config)
+
+    await bench.result_of("fail")
+    await kin.next_look()
+    kin.pids.append(6)
+    await bench.result_of("give")
+
+    assert not [message for message in bench.heard.messages if isinstance(message, Spent)]
+    assert kin.looks == 2, "one of them when it began"
+
+
+async def test_many_attempts_that_fail_are_looked_after_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kin = Kin(monkeypatch)
+    monkeypatch.setattr(handler_core, "LOOK_AFTER_S", 3600)
+    bench = Bench(fail=fail)
+    looks: list[object] = []
+    monkeypatch.setattr(bench.core._loop, "call_later", lambda after, call, *more: looks.append(call))
+
+    for _ in range(50):
+        await bench.result_of("fail")
+
+    assert looks == [bench.core._look] and kin.looks == 1
+
+
+def test_kin_are_processes_of_the_own_group_that_live() -> None:
+    child = subprocess.Popen(["sleep", "1000"], env={**os.environ, "TALKA_FENCE": "7"})
+    other = subprocess.Popen(["sleep", "1000"])
+    away = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    try:
+        found = set(kin())
+        assert {child.pid, other.pid} <= found
+        assert away.pid not in found and os.getpid() not in found
+        assert is_of_command(child.pid) and not is_of_command(other.pid) and not is_of_command(1 << 30)
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert other.pid not in set(kin()), "nobody waited for it, and it has ended"
+    finally:
+        for one in (child, other, away):
+            one.kill()
+            one.wait()
+
+
+def test_where_there_is_no_proc_kin_are_found_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("talka.engine.kin.PROCESSES", tmp_path / "none")
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert child.pid in set(kin())
+    finally:
+        child.kill()
+        child.wait()
 
 
 async def test_unknown_handler_is_refused() -> None:

@@ -24,7 +24,7 @@ from talka.errors import Invalid
 from talka.nodes import handlers as node_handlers
 from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short_of_disk
 from talka.nodes.member_events import sentence_of
-from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, Run, Said, Stop, TaskResult
+from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, Run, Said, Spent, Stop, TaskResult
 
 AnyThing = TypeVar("AnyThing")
 WAIT_S = 60
@@ -60,6 +60,16 @@ async def measure(task):
 async def wait(task):
     task.log("began")
     await asyncio.Event().wait()
+
+@handler("wait-with-child")
+async def wait_with_child(task):
+    child()
+    await asyncio.Event().wait()
+
+@handler("fail-with-child")
+async def fail_with_child(task):
+    child()
+    raise ConnectionError("nobody is there")
 
 @handler("block")
 async def block(task):
@@ -292,6 +302,22 @@ async def test_command_that_is_stopped_ends_with_its_children(owner: Owner) -> N
     owner.supervisor.tell(1, Stop((fence,)))
 
     assert (await owner.next(Ran)).results[0].outcome == "cancelled"
+    await happens(lambda: is_gone(child))
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "timeout", None])
+async def test_core_tells_of_the_child_of_an_attempt_that_did_not_return(owner: Owner, reason: Any) -> None:
+    await owner.start()
+    fence = owner.hand("wait-with-child" if reason else "fail-with-child")
+    child = await owner.child()
+    if reason:
+        owner.supervisor.tell(1, Stop((fence,), reason))
+    assert (await owner.next(Ran)).results[0].outcome == (reason or "failed")
+
+    assert await owner.next(Spent) == Spent(1)
+    owner.supervisor.end(1, hard=False)
+
+    await owner.next(ExitFacts)
     await happens(lambda: is_gone(child))
 
 

@@ -295,6 +295,32 @@ async def test_children_die_when_their_core_ends_by_itself(owner: Owner, body: s
     await happens(lambda: is_gone(child))
 
 
+ASKED = """
+import pathlib, signal, sys, time
+def asked(*_):
+    pathlib.Path(sys.argv[1]).touch()
+signal.signal(signal.SIGTERM, asked)
+pathlib.Path(sys.argv[2]).touch()
+time.sleep(1000)
+"""
+
+
+async def test_children_are_asked_to_end_together_with_their_core(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talka.engine.supervisor.TERMINATE_S", WAIT_S)  # nobody is killed before
+    (owner.folder / "asked.py").write_text(ASKED)
+    command = "*(str(Path(__file__).with_name(name)) for name in ('asked.py', 'asked', 'listens'))"
+    await owner.start(
+        f"signal.signal(signal.SIGTERM, signal.SIG_IGN); child(sys.executable, {command}); await asyncio.sleep(1000)"
+    )
+    await happens((owner.folder / "listens").exists)
+    owner.supervisor.end(1)
+    await happens((owner.folder / "asked").exists)
+    owner.supervisor.kill(1)
+    await owner.until(str)
+
+
 async def test_children_die_when_the_owner_kills_their_core(owner: Owner) -> None:
     await owner.start("child(); await asyncio.sleep(1000)")
     await happens((owner.folder / "child").exists)

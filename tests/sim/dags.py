@@ -18,15 +18,17 @@ from talka.control.voter import Voter
 from talka.control.worker import Worker
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
-from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
 from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.records import StoreDisk, StoreShell
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
+from tests.sim.hostile import Hostility, known_of_dags
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -39,6 +41,7 @@ ENDS_LATEST: Final = 420 * SECOND
 """A worker on which tasks died is given none for five minutes; it may be the only one that can run some."""
 MANAGER: Final = "m0"
 CORE_DIES: Final = "core dies"
+LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
 """The manager dies while a write of its store is under way."""
 RESTORED: Final = "store restored"
@@ -53,7 +56,7 @@ HOW: Final[dict[str, Literal["backup", "rollback", "new"]]] = {
     ROLLED_BACK: "rollback",
     NEW_STORE: "new",
 }
-OWN: Final = (CORE_DIES, TAIL_LOST, *STORE_FAULTS)
+OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME, *STORE_FAULTS)
 EVENTS: Final = (
     "crash",
     "stall",
@@ -84,6 +87,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     is_refused: bool
     """Where the manager is down, its address refuses connections: its machine is there. Else there is silence."""
     errands: tuple[DagErrand, ...]
+    has_hostile: bool = False
+    """There are certificates, and somebody with a worker's says everything to everybody."""
 
     def lines(self) -> list[str]:
         told = [
@@ -101,9 +106,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, store_fault: str = "") -> Plan:
+def plan_of(
+    seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, store_fault: str = ""
+) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one too."""
     rng = Random(f"{seed}:dags")
+    is_freezing = Random(f"{seed}:dags:frozen").randrange(3) == 0
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
     # A subset for every seed: heavy faults together would hide what one of them does alone.
     drawn = rng.sample(EVENTS, rng.randrange(2, 5))
@@ -120,13 +128,19 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, store_fault: s
     return Plan(
         seed=seed,
         cores=cores,
-        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        classes=drawn_of(drawn, is_freezing=is_freezing) if classes is None else classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(1 + len(cores))),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
         is_refused=bool(rng.randrange(2)),
         errands=errands,
+        has_hostile=has_hostile,
     )
+
+
+def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
+    classes = tuple(name for name in CLASSES if name in drawn)
+    return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
 def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
@@ -144,11 +158,19 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
             safeguards=safeguards,
         )
         return ClusterMember(
-            group="g", name=boot.name, boot=boot.boot, voter=voter, part=part, seeds=(), safeguards=safeguards
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            voter=voter,
+            part=part,
+            seeds=(),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
@@ -159,6 +181,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             life=lives[boot.name],
             capabilities=(CAPABILITY,) if index < 2 else (),
         )
+        trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -168,10 +191,18 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: True,
+            signers=trust.signers,
+            variables=trust.variables,
             handlers=FILES,
         )
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=WorkerPart(worker), safeguards=safeguards)
+        return ClusterMember(
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            part=WorkerPart(worker),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
+        )
 
     clocks = [Clock(offset, drift) for offset, drift in zip(plan.offsets_ns, plan.drifts_ppm, strict=True)]
     world.add_host(MANAGER, start_manager, clock=clocks[0], disk=StoreDisk())
@@ -224,9 +255,14 @@ class Story:
         world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
         if plan.is_refused:
             world.observers.append(self.refusals)
+        nodes = list(world.hosts)
+        self.hostility: Hostility | None = None
+        if plan.has_hostile:
+            known = partial(known_of_dags, world, self.manager, tuple(nodes))
+            self.hostility = Hostility(world, known, keys=(), until=ENDS_EARLIEST)
         self.faults = Faults(
             world,
-            list(world.hosts),
+            nodes,
             [name for name in plan.classes if name not in OWN],
             limits=Limits(
                 gap_ns=plan.gap_ns,
@@ -240,8 +276,16 @@ class Story:
 
     def _favourites(self) -> list[str]:
         """The manager, and workers that have something to do."""
-        busy = dict.fromkeys(run.host.name for run in self.ledger.alive.values())
+        busy = self._busy()
         return [MANAGER, *busy] if len(busy) < 2 else [MANAGER, MANAGER, *busy]
+
+    def _busy(self) -> list[str]:
+        return list(dict.fromkeys(run.host.name for run in self.ledger.alive.values()))
+
+    def _long_busy(self) -> list[str]:
+        """With tasks that outlast a lease, where there are any."""
+        runs = self.ledger.alive.values()
+        return list(dict.fromkeys(run.host.name for run in runs if run.script.ms >= LONG_MS)) or self._busy()
 
     def run(self) -> World:
         world = self.world
@@ -255,6 +299,8 @@ class Story:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if TAIL_LOST in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._lose_tail, world.rng("tail lost")))
+        if FrozenWorkers.NAME in self.plan.classes:
+            world.at(FAULTS_FROM, FrozenWorkers(world, self._long_busy, CALM_FROM).strike)
         for fault in STORE_FAULTS:
             if fault in self.plan.classes:
                 world.at(FAULTS_FROM, partial(self._copy_store, fault, world.rng(fault)))
@@ -328,9 +374,15 @@ class Story:
         self.world.network.default = LinkProfile()
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None) -> World:
+def run(
+    seed: int,
+    *,
+    safeguards: Safeguards = ALL,
+    verbose: Callable[[str], None] | None = None,
+    has_hostile: bool = False,
+) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -17,7 +17,7 @@ from talka.control.vault import BLOB_PREFIX
 from talka.control.voter import Voter
 from talka.control.worker import Worker
 from talka.testing.cores import Cores, Ledger, WorkerPart
-from talka.testing.faults import Faults, Limits, link_profile, missing
+from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
 from talka.testing.host import Clock
 from talka.testing.job_checkers import (
     CountsAreTrue,
@@ -32,11 +32,15 @@ from talka.testing.job_checkers import (
 from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
 from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
 from talka.testing.network import LinkProfile
+from talka.testing.secrecy_checkers import NothingForgedRuns, VariablesStaySealed
+from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Starter, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.elections import a_membership
+from tests.sim.forging import Forger
+from tests.sim.hostile import Hostility, known_of
 from tests.sim.job_clients import Clients, Duties
-from tests.sim.job_orders import GRACE_NS, SIGNATURE, Errand, errand
+from tests.sim.job_orders import GRACE_NS, Errand, errand
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -78,6 +82,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     offsets_ns: tuple[int, ...]
     are_members: bool
     errands: tuple[Errand, ...]
+    has_hostile: bool = False
+    """There are certificates, and somebody with a worker's says everything to everybody."""
 
     def lines(self) -> list[str]:
         also = ", members of each other too" if self.are_members else ""
@@ -96,9 +102,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
+def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones."""
     rng = Random(f"{seed}:jobs")
+    is_freezing = Random(f"{seed}:jobs:frozen").randrange(3) == 0
     managers = rng.choice((3, 3, 3, 5))
     cores = tuple(rng.randrange(1, 5) for _ in range(rng.randrange(4, 7)))
     # A subset for every seed: heavy faults together would hide what one of them does alone.
@@ -119,12 +126,13 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
         seed=seed,
         managers=managers,
         cores=cores,
-        classes=tuple(name for name in CLASSES if name in drawn) if classes is None else classes,
+        classes=drawn_of(drawn, is_freezing=is_freezing) if classes is None else classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(hosts)),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(hosts)),
         are_members=rng.randrange(10) == 0,
         errands=errands,
+        has_hostile=has_hostile,
     )
 
 
@@ -143,6 +151,11 @@ def plan_for(
     )
 
 
+def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
+    classes = tuple(name for name in CLASSES if name in drawn)
+    return (*classes, FrozenWorkers.NAME) if is_freezing else classes
+
+
 def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
@@ -159,6 +172,8 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
+            signer=SIGNER.public,
             managers=lambda: at,
             blobs=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
             safeguards=safeguards,
@@ -172,23 +187,28 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             part=part,
             seeds=managers,
             safeguards=safeguards,
+            certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
+        trust = trust_of_worker(boot.name, boot.boot, safeguards)
         worker = Worker(
             boot.name,
             boot.boot,
             boot.stored,
-            WorkerFacts(cores=plan.cores[index], folder=index + 1),
+            WorkerFacts(cores=plan.cores[index], folder=index + 1, sealing=trust.sealing),
             managers,
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: signature == SIGNATURE,
+            signers=trust.signers,
+            variables=trust.variables,
             bundles=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
         )
         part = WorkerPart(worker)
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards)
+        return ClusterMember(
+            group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards, certified=plan.has_hostile
+        )
 
     hosts: list[tuple[str, Starter]] = [(name, start_manager) for name in managers]
     hosts += [(f"w{index}", partial(start_worker, index)) for index in range(len(plan.cores))]
@@ -200,7 +220,14 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        safeguards: Safeguards,
+        verbose: Callable[[str], None] | None,
+        *,
+        has_forger: bool = False,
+    ) -> None:
         self.plan = plan
         self.world = world = build(plan, safeguards, verbose)
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
@@ -213,6 +240,10 @@ class Story:
         self.journeys = JourneysAddUp(self.ledger)
         self.rules = RulesAreTrue()
         self.values = ValuesAreHandedOn(self.ledger)
+        by_digest = {one.order.bundle.digest: one.order.bundle.env for one in plan.errands}
+        self.variables = VariablesStaySealed(world, by_digest, lambda name: name not in self.managers)
+        self.forger = Forger(world, tuple(name for name in world.hosts if name not in self.managers))
+        self._has_forger = has_forger
         self.fences = NoStaleCommand()
         self.storm = NoEvictionStorm()
         overlaps = OneAttemptAtATime(world, self.ledger)
@@ -228,6 +259,8 @@ class Story:
             self.values,
             overlaps,
             self.fences,
+            self.variables,
+            NothingForgedRuns(self.forger.jobs),
             self.storm,
             JobCapsHold(),
             self.history,
@@ -236,10 +269,15 @@ class Story:
             Duties(world),
             self.clients,
         ]
+        nodes = list(world.hosts)
+        self.hostility: Hostility | None = None
+        if plan.has_hostile:
+            known, keys = partial(known_of, world, tuple(nodes)), tuple(errand.key for errand in plan.errands)
+            self.hostility = Hostility(world, known, keys=keys, until=ENDS_EARLIEST)
         self.faults = Faults(
             world,
-            list(world.hosts),
-            [name for name in plan.classes if name != CORE_DIES],
+            nodes,
+            [name for name in plan.classes if name not in (CORE_DIES, FrozenWorkers.NAME)],
             limits=Limits(
                 gap_ns=plan.gap_ns,
                 down_ns=(50 * MILLISECOND, 9 * SECOND),
@@ -257,8 +295,10 @@ class Story:
             manager = manager_on(host)
             if manager is not None and (manager.registry is not None or manager.led):
                 found.append(name)
-        found += dict.fromkeys(run.host.name for runs in self.ledger.working.values() for run in runs)
-        return found
+        return found + self._busy()
+
+    def _busy(self) -> list[str]:
+        return list(dict.fromkeys(run.host.name for runs in self.ledger.working.values() for run in runs))
 
     def run(self) -> World:
         world = self.world
@@ -268,8 +308,12 @@ class Story:
         self.clients.begin()
         if self.plan.classes:
             world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
+        if self._has_forger:
+            world.at(FAULTS_FROM, partial(self.forger.begin, CALM_FROM))
         if CORE_DIES in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
+        if FrozenWorkers.NAME in self.plan.classes:
+            world.at(FAULTS_FROM, FrozenWorkers(world, self._busy, CALM_FROM).strike)
         world.at(CALM_FROM, self._calm)
         world.run_until(ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
@@ -304,9 +348,11 @@ def run(
     *,
     safeguards: Safeguards = ALL,
     verbose: Callable[[str], None] | None = None,
+    has_forger: bool = False,
+    has_hostile: bool = False,
 ) -> World:
-    """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    """The history of this seed, finished and judged. With a forger, somebody in it gives out tasks of its own."""
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose, has_forger=has_forger).run()
 
 
 def describe(seed: int) -> list[str]:

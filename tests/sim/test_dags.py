@@ -8,6 +8,7 @@ from talka.testing.world import SECOND
 from tests.sim import dags
 
 SEEDS = 240
+HOSTILE_SEEDS = 100
 REPLACED_SEEDS = 80
 """With each way to replace a store."""
 PER_TEST = 20
@@ -23,6 +24,20 @@ def test_no_history_of_dag_jobs_breaks_an_invariant(first: int) -> None:
         assert len(plan.cores) >= 4 and len(plan.errands) >= 3 and len(plan.classes) >= 3
         assert all(5 <= len(errand.spec.tasks) <= 60 for errand in plan.errands)
         assert world.violations or (world.now >= 60 * SECOND and world.struck)
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("first", range(0, HOSTILE_SEEDS, PER_TEST))
+def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> None:
+    """It has a worker's certificate, and names attempts of others: nothing is accepted that may not be."""
+    broken = []
+    for seed in range(first, first + PER_TEST):
+        story = dags.Story(dags.plan_of(seed, has_hostile=True), dags.ALL, None)
+        world = story.run()
+        broken += [f"seed {seed} with a hostile member: {violation}" for violation in world.violations]
+        assert story.hostility is not None
+        assert world.violations or sum(story.hostility.sent.values()) > 1000
 
     assert not broken, "\n".join(broken)
 

@@ -297,6 +297,24 @@ def test_a_stall_within_another_ends_with_the_later_of_the_two() -> None:
     assert recorder(host).seen[1:] == [("frame", 270 * MS, 270 * MS)]
 
 
+def test_while_a_node_alone_is_frozen_what_is_beside_it_goes_on() -> None:
+    world = World(1)
+    host = started(world)
+    seen: list[bool] = []
+
+    assert host.freeze(100 * MS)
+    at(world, 10 * MS, lambda: seen.append(host.is_running))
+    at(world, 20 * MS, lambda: seen.append(host.freeze(SECOND)))
+    at(world, 30 * MS, lambda: host.stall(10 * MS))
+    at(world, 35 * MS, lambda: seen.append(host.is_running))
+    bring(world, "frame")
+    world.run_until(SECOND)
+
+    assert seen == [True, False, False], "a machine that stands still takes all with it"
+    assert recorder(host).seen[1:] == [("frame", 100 * MS, 100 * MS)]
+    assert host.is_running
+
+
 def test_a_full_inbox_drops_and_counts() -> None:
     world = World(1)
     host = started(world, cpu=Cpu(inbox_frames=2))

@@ -34,6 +34,7 @@ from talka.wire.tasks import (
     Recall,
     Run,
     Said,
+    Spent,
     Stop,
     TaskMessage,
     TaskResult,
@@ -107,6 +108,7 @@ FROM_HANDLERS: dict[str, FromHandlers] = {
     "loaded-with-a-problem": Loaded(4711, problem="etl.py:3: SyntaxError: invalid syntax"),
     "ran": Ran((FAILED, DIED)),
     "said": Said((PROGRESS,), (LINE,)),
+    "spent": Spent(3),
 }
 
 
@@ -161,6 +163,7 @@ def test_no_two_messages_share_a_number() -> None:
         "Loaded": 10,
         "Ran": 11,
         "Said": 12,
+        "Spent": 13,
     }
 
 

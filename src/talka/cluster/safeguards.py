@@ -23,6 +23,14 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A member that handles its datagrams late gives no verdicts."""
     replay_window: bool = True
     """A frame is accepted once."""
+    role_table: bool = True
+    """Where certificates are in use, what a node says counts only if its proven role may say it."""
+    ring_from_managers: bool = True
+    """With certificates keys count only on a stream from a proven manager."""
+    ring_jump: bool = True
+    """Keys too far ahead of one's own are not believed."""
+    signed_records: bool = True
+    """With certificates a member's address and state count only when the member itself signed them."""
     # leadership
     persist_vote: bool = True
     """Term and vote are on disk before the vote is given."""
@@ -47,6 +55,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A worker refuses commands of a manager that no longer leads the job."""
     worker_lease: bool = True
     """A worker stops its tasks when nobody renewed its lease, before anybody else may have them."""
+    core_deadline: bool = True
+    """A core stops by its own clock when its worker's lease is over, also while the worker stands still."""
     result_key: bool = True
     """An attempt's result is accepted once."""
     takeover_barrier: bool = True
@@ -59,6 +69,12 @@ class Safeguards(msgspec.Struct, frozen=True):
     """The same submission sent twice is one job."""
     correlated_hold: bool = True
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
+    signed_bundles: bool = True
+    """A worker runs only what a manager of its cluster has signed."""
+    sealed_variables: bool = True
+    """Variables of a job travel sealed to the worker that runs it."""
+    own_attempts: bool = True
+    """What a worker tells counts for attempts that it was given, and for nobody else's."""
     # dag jobs
     attempt_fence: bool = True
     """A result counts if it is of the attempt that was given out last; one that was given up brings none any more."""

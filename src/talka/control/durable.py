@@ -23,7 +23,7 @@ from talka.control.durable_after import After, Keyed
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.durable_workers import Attempts
 from talka.control.epoch_floor import EpochFloor
-from talka.control.handout import Given, Handout, worker_of
+from talka.control.handout import Given, Handout
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
 from talka.errors import Invalid, TalkaError
@@ -318,7 +318,7 @@ class Durable:
         is_own = of.is_of(floor.life)
         if floor.is_below(epoch, of) and self._safeguards.epoch_floor:
             self.dispatcher.remove_worker(now, name)
-            to = floor.wanted(epoch)
+            to = floor.wanted(now, epoch)
             return [RaiseEpoch(to, name, epoch, is_own)] if to else []
         is_foreign = epoch > 0 and not is_own and self._safeguards.store_life
         effects = self._attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
@@ -364,9 +364,13 @@ class Durable:
         match message:
             case Done(results=results):
                 for result in results:
-                    self._on_result(now, sender, result)
+                    if self._safeguards.own_attempts and self._attempts.is_others(result.fence, sender):
+                        self.stale_results += 1
+                    else:
+                        self._on_result(now, sender, result)
             case Underway():
-                self._changes += self._attempts.underway(now, message)
+                whose = sender if self._safeguards.own_attempts else ""
+                self._changes += self._attempts.underway(now, message, whose)
             case Holding(dropped=dropped):
                 news = [WorkerDropped(sender, one) for one in dropped if self._attempts.is_waited_for(sender)]
                 for task in self._attempts.holding(sender, message):
@@ -379,7 +383,7 @@ class Durable:
     def _on_result(self, now: int, sender: str, result: TaskResult) -> None:
         fence = result.fence
         task = self._attempts.running.get(fence)
-        if task is None or (self._safeguards.store_life and not _is_of(result, task, sender)):
+        if task is None or (self._safeguards.store_life and not _is_of(result, task)):
             if not self._attempts.was_taken(fence):
                 self.stale_results += 1
             self._after.took.setdefault(sender, []).append(fence)
@@ -607,11 +611,8 @@ class Durable:
         return effects
 
 
-def _is_of(result: TaskResult, task: DagTask, sender: str) -> bool:
-    """Whether it is told by the worker that has this attempt, and of this task. One that does not have it names none."""
-    is_last = task.fence == result.fence and task.worker != ""
-    if is_last and worker_of(task.worker)[0] != sender:
-        return False
+def _is_of(result: TaskResult, task: DagTask) -> bool:
+    """Whether it is told of this task. A worker that does not have it names none."""
     if result.outcome == "cancelled" and not result.job:
         return True
     return result.task == task.id and result.job == task.job.row.id

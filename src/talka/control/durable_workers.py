@@ -54,9 +54,9 @@ class Attempts:
         self._recalled: dict[str, dict[int, None]] = {}
         """By worker: told again with each of its beats."""
         self._to_recall: dict[str, dict[int, None]] = {}
-        self._taken: dict[int, tuple[int, int, int]] = {}
-        """Job, index and number of attempts whose results were accepted, by fence."""
-        self._taken_before: dict[int, tuple[int, int, int]] = {}
+        self._taken: dict[int, tuple[int, int, int, str]] = {}
+        """Job, index, number and worker of attempts whose results were accepted, by fence."""
+        self._taken_before: dict[int, tuple[int, int, int, str]] = {}
 
     # Attempts.
 
@@ -90,39 +90,47 @@ class Attempts:
 
     def taken(self, task: DagTask) -> None:
         """A result of its attempt was accepted."""
-        self._taken[task.fence] = (task.job.row.number, task.index, task.attempts)
+        self._taken[task.fence] = (task.job.row.number, task.index, task.attempts, task.worker)
         if len(self._taken) >= TAKEN_LIMIT:
             self._taken_before, self._taken = self._taken, {}
 
     def was_taken(self, fence: int) -> bool:
         return fence in self._taken or fence in self._taken_before
 
-    def underway(self, now: int, message: Underway) -> list[Change]:
-        """What a worker tells of those that run: what is to be kept of it."""
+    def is_others(self, fence: int, sender: str) -> bool:
+        """Whether another worker than this one has the attempt."""
+        task = self.running.get(fence)
+        return task is not None and task.fence == fence and _is_others(task.worker, sender)
+
+    def underway(self, now: int, message: Underway, sender: str = "") -> list[Change]:
+        """What a worker tells of those that run: what is to be kept of it. Without `sender` it is not asked whose they
+        are."""
         for fence in message.began:
             task = self.running.get(fence)
-            if task is not None:
+            if task is not None and not _is_others(task.worker, sender):
                 task.job.began(now, task)
         changes: list[Change] = []
         for progress in message.progress:
             task = self.running.get(progress.fence)
-            if task is not None and task.checkpoint != progress.details:
+            if task is None or _is_others(task.worker, sender):
+                continue
+            if task.checkpoint != progress.details:
                 task.checkpoint = progress.details
                 changes.append(Extend(task.job.row.number, task.index, task.fence, progress.details))
         rows: list[LogRow] = []
         for line in message.lines:
             at = self._attempt(line.fence)
-            if at is not None:
+            if at is not None and not _is_others(at[3], sender):
                 rows.append(LogRow(job=at[0], index=at[1], attempt=at[2], at_ms=line.at_ms, text=line.text))
         if rows:
             changes.append(PutLogs(tuple(rows)))
         return changes
 
-    def _attempt(self, fence: int) -> tuple[int, int, int] | None:
+    def _attempt(self, fence: int) -> tuple[int, int, int, str] | None:
         """Of one that runs, or whose last lines were overtaken by its result."""
         task = self.running.get(fence)
         if task is not None:
-            return task.job.row.number, task.index, task.attempts
+            return task.job.row.number, task.index, task.attempts, task.worker
         return self._taken.get(fence) or self._taken_before.get(fence)
 
     def recalls(self) -> list[object]:
@@ -232,3 +240,8 @@ class Attempts:
             Speak(name, Recall(epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS, life), Lane.RESULTS)
             for first in range(0, len(fences), TASKS_LIMIT)
         ]
+
+
+def _is_others(worker: str, sender: str) -> bool:
+    """Whether a worker is known to have it, and is not this one. Whatever life of it speaks, its results are its own."""
+    return bool(worker and sender) and not worker.startswith(f"{sender}#")

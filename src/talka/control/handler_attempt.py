@@ -68,6 +68,7 @@ class HandlerCore:
         "idle_at",
         "is_alone",
         "is_bounded",
+        "is_spent",
         "is_surplus",
         "load",
         "number",
@@ -90,6 +91,8 @@ class HandlerCore:
         self.batch: list[Attempt] = []
         self.is_alone = self.is_bounded = is_bounded
         self.is_surplus = False
+        self.is_spent = False
+        """Processes of an attempt that did not return are left in it: it is given nothing more."""
         self.reason: Literal["", "neighbour", "lease", "load", "dropped"] = ""
         """Why it was killed."""
 

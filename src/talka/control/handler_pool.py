@@ -29,6 +29,7 @@ from talka.wire.tasks import (
     Loaded,
     Ran,
     Recall,
+    Spent,
     TaskResult,
     Took,
     Which,
@@ -145,6 +146,7 @@ class HandlerPool:
             "handler_cores": slots.cores,
             "handler_cores_started_total": slots.cores_started,
             "handler_cores_died_total": slots.cores_died,
+            "handler_cores_spent_total": slots.cores_spent,
             "attempts_waiting": slots.waiting,
             "attempts_running": slots.running,
             "attempts_repeated_total": self.repeated,
@@ -205,6 +207,8 @@ class HandlerPool:
             return self._settle(now, effects + slots.fill(now))
         if isinstance(message, Loaded):
             return self._settle(now, slots.loaded(now, core, message))
+        if isinstance(message, Spent):
+            return self._settle(now, slots.spent(now, core))
         self._outbox.said(message, slots.held)
         return self._settle(now, [])
 

@@ -35,6 +35,8 @@ STARTS_LIMIT: Final = 3
 """So many cores in a row that end while they load are a problem of the files."""
 PROBLEM_LIMIT: Final = 2000
 """Letters: it is told with every beat."""
+SPENT_LIMIT: Final = 8
+"""Cores that are given nothing more and wait for what runs in them; with more cores than that, so many."""
 NAME_LIMIT: Final = 64
 NAMES_LIMIT: Final = 1024
 
@@ -62,6 +64,7 @@ class HandlerSlots:
         self.cores_started = 0
         self.cores_died = 0
         """Otherwise than by order."""
+        self.cores_spent = 0
         self.unknown_results = 0
         self._load = Load(files, 1, name)
         self._waiting: OrderedDict[int, Attempt] = OrderedDict()
@@ -162,10 +165,27 @@ class HandlerSlots:
         if core is None or core.tasks or core.stage is not Stage.READY:
             return []
         core.idle_at = now
-        if core.is_alone or core.is_surplus:
+        if core.is_alone or core.is_surplus or core.is_spent:
             return self._end(now, core)
         self._cores_at = min(self._cores_at, now + IDLE_NS)
         return []
+
+    def spent(self, now: int, number: int) -> list[object]:
+        """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
+        core = self._cores.get(number)
+        if core is None or core.stage is not Stage.READY or core.is_spent:
+            return []
+        core.is_spent = True
+        self.cores_spent += 1
+        effects: list[object] = []
+        if not core.tasks:
+            effects += self._end(now, core)
+        else:
+            self._review()
+        left = [other for other in self._cores.values() if other.is_spent and other.stage is Stage.READY]
+        if len(left) > max(SPENT_LIMIT, self.limit):
+            effects += self._kill(now, left[0], "neighbour")  # they use up the machine: whoever is in it runs again
+        return effects + self.fill(now)
 
     def exited(self, now: int, number: int, facts: ExitFacts) -> list[object]:
         core = self._cores.pop(number, None)
@@ -217,10 +237,10 @@ class HandlerSlots:
             self.ended.append(_without(attempt, "refused", cause, text))
 
     def kill_all(self, now: int) -> list[object]:
-        """The lease is over: nothing may run here."""
+        """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
         effects: list[object] = []
         for core in list(self._cores.values()):
-            if core.tasks and core.stage is not Stage.KILLED:
+            if core.stage is not Stage.KILLED:
                 effects += self._kill(now, core, "lease")
             elif core.tasks:
                 core.reason = "lease"
@@ -312,7 +332,8 @@ class HandlerSlots:
         effects: list[object] = []
         coming = self._loading
         for attempt in list(islice(self._alone.values(), self.limit + 1)):
-            ready = [core for core in self._cores.values() if core.stage is Stage.READY and not core.is_alone]
+            cores = self._cores.values()
+            ready = [core for core in cores if core.stage is Stage.READY and not core.is_alone and not core.is_spent]
             idle = [core for core in ready if not core.tasks]
             alone = self._lone + self._claims
             if alone and alone + len(ready) - len(idle) >= self.limit:
@@ -452,7 +473,7 @@ class HandlerSlots:
         self._lone = self._loading = 0
         self._open = []
         for core in self._cores.values():
-            if core.stage > Stage.READY:
+            if core.stage > Stage.READY or core.is_spent:
                 continue
             if core.is_alone:
                 self._lone += 1

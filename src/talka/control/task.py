@@ -21,8 +21,6 @@ from talka.work.lifecycle import TaskState
 from talka.work.load import Shard
 
 TaskStage: TypeAlias = Literal["arming", "armed", "running", "ended"]
-SILENCE_NS: Final = 4 * SECOND
-"""As long as a worker's lease runs by its own clock. A worker that stands still cannot stop its cores when it is over."""
 ORDERED_SLACK_NS: Final = SECOND // 2
 """Beyond the grace period of a task that was told to stop: who ordered it waits for the last word."""
 
@@ -143,7 +141,7 @@ class Task:
             shard=Shard(assign.plan, shard.shard.index, assign.of),
             iterations_done=shard.iterations_done,
             values=assign.values,
-            settings=msgspec.structs.replace(assign.settings, silence_ns=SILENCE_NS),
+            settings=assign.settings,
         )
 
     def on_windows(self, core: int, windows: Sequence[Window]) -> None:

@@ -6,7 +6,7 @@ job; it keeps each result on disk until a manager has it for good.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeAlias
 
@@ -15,15 +15,18 @@ import msgspec
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.core_end import CoresUntil
 from talka.control.handler_effects import ExitFacts
 from talka.control.handler_pool import HandlerPool
 from talka.control.job_fences import JobFences
+from talka.control.signers import Signers
 from talka.control.speech import Speak
 from talka.control.worker_bundles import Puts, WorkerBundles
 from talka.control.worker_lease import WorkerLease
 from talka.control.worker_news import Drained, LeaseEnded, LeaseGranted, ManagersLearned
 from talka.control.worker_task import WorkerTask
 from talka.control.worker_tasks import WorkerTasks
+from talka.control.worker_variables import WorkerVariables
 from talka.wire.jobs import (
     Accepted,
     Acknowledge,
@@ -45,6 +48,7 @@ from talka.wire.jobs import (
     WantBlob,
     WorkerFacts,
 )
+from talka.wire.roles import Role
 from talka.wire.shards import FromCore
 from talka.wire.tasks import Feed, FromHandlers, Hand, Recall, Took, Which
 
@@ -70,12 +74,12 @@ class Worker:
         now: int,
         safeguards: Safeguards = ALL,
         *,
-        verify: Callable[[str, bytes], bool],
+        signers: Signers,
+        variables: WorkerVariables,
         bundles: Iterable[str] = (),
         handlers: tuple[str, ...] = (),
     ) -> None:
-        """`verify` says whether a signature holds for a digest; `bundles` are the digests on disk; `handlers` are files
-        with handlers for tasks of dag jobs."""
+        """`bundles` are the digests on disk; `handlers` are files with handlers for tasks of dag jobs."""
         self.name = name
         self.boot = boot
         self.facts = facts
@@ -83,14 +87,19 @@ class Worker:
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
         self.next_tick_at = now
+        self._signers = signers
         self._lease = WorkerLease(safeguards)
+        self._cores_until = 0
+        """What cores were told last. 0: nothing."""
+        self._are_cores_told = safeguards.core_deadline
         self._fence = Fence(stored.get(FENCE_KEY), safeguards)
         self._fences = JobFences(now, stored, safeguards)
         self.tasks = WorkerTasks(
             name,
             facts.cores,
             WorkerBundles(bundles, managers, rng, self._persist),
-            verify=verify,
+            signers=signers,
+            variables=variables,
             persist=self._persist,
             manager=self._fences.manager,
         )
@@ -140,7 +149,9 @@ class Worker:
         """A worker neither votes nor leads."""
         return []
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
         effects = self._check_lease(now)
         match message:
             case Hand() | Took() | Recall() | Feed() | Which():
@@ -259,6 +270,7 @@ class Worker:
         if not had_lease:
             effects.append(LeaseGranted(sender))
             self.handlers.lease_granted(renew.number)
+        self._signers.name(renew.signers)
         names = tuple(manager.name for manager in renew.managers)
         if names and names != self.managers:
             self.managers = self.tasks.bundles.sources = names
@@ -271,6 +283,11 @@ class Worker:
             elif held.job in renew.cancelled and held.stage != "ended":
                 effects += self.tasks.stop(now, held, is_cancelled=True)
         return effects
+
+    def _tell_cores(self) -> list[object]:
+        """Where there is no lease, what was told last has come, and nothing runs."""
+        self._cores_until = self._lease.next_check_at
+        return [CoresUntil(self._cores_until)] if self.has_lease and self._are_cores_told else []
 
     def _check_lease(self, now: int) -> list[object]:
         if not self._lease.has_ended(now):
@@ -392,6 +409,8 @@ class Worker:
     def _done(self, now: int, effects: list[object]) -> list[object]:
         """What is due to be said is said, and the time of the next tick settled."""
         handlers = self.handlers
+        if self._lease.next_check_at != self._cores_until:
+            effects = [*self._tell_cores(), *effects]  # whatever is started now has an end
         if handlers.limit != self.tasks.pool.free:
             effects += handlers.set_limit(now, self.tasks.pool.free)
         if self.is_draining and not handlers.is_draining:

@@ -5,39 +5,20 @@ By a timer of the kernel (timerfd) where there is one, else by the loop's own. P
 """
 
 import asyncio
-import ctypes
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from talka.clock import SECOND, monotonic_ns
+from talka.engine.kernel_timer import TFD_TIMER_ABSTIME, TimerSetting, timer_calls
 
 CLOCK_MONOTONIC: Final = 1
-TFD_TIMER_ABSTIME: Final = 1
 EXPIRATIONS: Final = 8
 """What a timer of the kernel answers is a number of so many bytes."""
 
 
-class _Setting(ctypes.Structure):
-    """`struct itimerspec`: how long between rings, of which there is one, and when."""
-
-    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns")]
-
-
-def _libc() -> Any:
-    """With calls for timers of the kernel; None where it has none."""
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "timerfd_create"):
-        return None
-    libc.timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Setting), ctypes.c_void_p]
-    return libc
-
-
-_LIBC: Final = _libc()
+_LIBC: Final = timer_calls()
 
 
 class Alarm:
@@ -49,7 +30,7 @@ class Alarm:
         self.is_set = False
         self._at_ns = 0
         self._handle: asyncio.TimerHandle | None = None
-        self._setting = _Setting()
+        self._setting = TimerSetting()
         self._libc = _LIBC
         self._fd = -1
         if self._libc is not None:

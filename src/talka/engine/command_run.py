@@ -16,6 +16,7 @@ import msgspec
 
 from talka.clock import monotonic_ns
 from talka.engine.handler_run import NULL, Attempt, failure, signal_name
+from talka.engine.kin import FENCE
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 
@@ -26,7 +27,6 @@ TERMINATE_S: Final = 2.0
 """Between asking and killing."""
 CLOSE_S: Final = 0.05
 """For what is left in its pipes. A child that it left behind may hold them open, and is killed then."""
-FENCE: Final = "TALKA_FENCE"
 
 
 async def run_command(attempt: Attempt, arguments: Sequence[str], environment: Mapping[str, str]) -> TaskResult:

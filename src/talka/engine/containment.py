@@ -9,7 +9,10 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
+
+from talka.clock import boottime_ns
 
 # A shell is the smallest process that can wait for the end of a pipe and then act. It reads "+group" and "-group".
 GUARD = """
@@ -22,14 +25,20 @@ while read -r line; do
 done
 for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 """
+TIMED_GUARD = [sys.executable, "-P", "-m", "talka.engine.guard"]
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 class Guard:
-    """A process that kills the given groups when this one is gone. Started when first needed, again if it was killed."""
+    """A process that kills the given groups when this one is gone. Started when first needed, again if it was killed.
 
-    def __init__(self) -> None:
+    With a lease it also kills them when the instant comes that it was told of last, for this process may stand still.
+    """
+
+    def __init__(self, *, has_lease: bool = False) -> None:
+        self._command = TIMED_GUARD if has_lease else ["/bin/sh", "-c", GUARD]
+        self._end_ns = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._groups: set[int] = set()
 
@@ -46,6 +55,12 @@ class Guard:
         if self._process is not None:  # a guard that was closed stays so
             self._tell(f"-{group}")
 
+    def tell_end(self, end_ns: int) -> None:
+        """Of all groups. Of a guard with a lease."""
+        self._end_ns = end_ns
+        if self._process is not None:
+            self._tell(f"={end_ns}")
+
     def restart_if_gone(self) -> None:
         if self._process is not None and self._process.poll() is not None:
             self._drop()
@@ -53,8 +68,6 @@ class Guard:
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
             self._drop()
 
     def _tell(self, line: str) -> None:
@@ -63,30 +76,32 @@ class Guard:
             return  # it was told of every group
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
+            os.write(self._process.stdin.fileno(), line.encode() + b"\n")
+        except (BrokenPipeError, BlockingIOError):  # it is gone, or stands still
             self._drop()
             self._start()
 
     def _start(self) -> None:
         # A session of its own: Ctrl-C at the terminal must not reach it before it reaches us.
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", GUARD],
+            self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write("".join(f"+{group}\n" for group in sorted(self._groups)).encode())
-            self._process.stdin.flush()
+            told = [f"+{group}" for group in sorted(self._groups)]
+            if self._end_ns > boottime_ns():
+                told.append(f"={self._end_ns}")
+            os.write(self._process.stdin.fileno(), "".join(f"{line}\n" for line in told).encode())
 
     def _drop(self) -> None:
         assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._process.kill()
+        self._process.stdin.close()
         self._process.wait()
         self._process = None
 

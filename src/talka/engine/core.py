@@ -73,9 +73,6 @@ class Line(Protocol):
 
     async def drain(self) -> None: ...
 
-    def abort(self) -> None:
-        """Nobody listens: the process is to end."""
-
     async def specs(self, arm: Arm) -> Sequence[WorkflowSpec]:
         """The workflows of its source. A process reads it once."""
 
@@ -106,7 +103,6 @@ class Core:
         self._sent_values: dict[str, int] = {}
         self._recorder: Recorder | None = None
         self._started_at_ns = 0
-        self._reported_at_ns = 0
         self._cpu_before_ns = 0
         self._machine_before: Reading | None = None
         self._has_dependents = False
@@ -165,7 +161,7 @@ class Core:
         self._started_at_ns = go.start_at_ns
         self._cpu_before_ns = cpu_ns()
         self._machine_before = reading()
-        reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns, arm.settings.silence_ns))
+        reporting = asyncio.create_task(self._report_regularly(arm.settings.report_every_ns))
         self._line.watch(recorder.tally.generator.loop_lag)
         try:
             await executor.run(go.origin_ns, go.start_at_ns)
@@ -217,7 +213,7 @@ class Core:
 
     # Reporting.
 
-    async def _report_regularly(self, every_ns: int, silence_ns: int) -> None:
+    async def _report_regularly(self, every_ns: int) -> None:
         """Windows close every 100 ms; a report goes out when it is due and the last one has arrived."""
         assert self._recorder is not None
         due_ns = self._started_at_ns + every_ns
@@ -226,9 +222,6 @@ class Core:
             await asyncio.sleep((WINDOW_NS - (now - self._started_at_ns) % WINDOW_NS) / SECOND)
             now = monotonic_ns()
             self._recorder.roll(now)
-            if silence_ns and not self._acknowledged.is_set() and now - self._reported_at_ns > silence_ns:
-                self._line.abort()  # nobody reads it
-                return
             if now >= due_ns and self._acknowledged.is_set():
                 due_ns = now + every_ns - WINDOW_NS // 2
                 await self._report()
@@ -272,7 +265,6 @@ class Core:
             generator=tally.generator,
         )
         self._acknowledged.clear()
-        self._reported_at_ns = monotonic_ns()
         self._line.send(
             Totals(
                 self._sequence,

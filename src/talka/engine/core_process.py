@@ -1,6 +1,6 @@
 """A core process: shards of one workflow or of several, told and asked over one socket.
 
-`python -m talka.engine.core_process FD PARENT` is started by `engine/supervisor.py`. What holds for the process is here
+`python -m talka.engine.core_process FD PARENT [END]` is started by `engine/supervisor.py`. What holds for the process is here
 (its connection, one reading of the test, warm-up, garbage collection, event-loop lag); a shard is `engine/core.py`.
 """
 
@@ -20,6 +20,7 @@ from talka.engine.alarm import Alarm
 from talka.engine.beginnings import die_with_parent, new_event_loop, wake_in_time
 from talka.engine.core import Core, OwnerGone
 from talka.engine.loader import load
+from talka.engine.own_end import end_in_time
 from talka.engine.recorder import described
 from talka.engine.rehearsal import rehearse
 from talka.stats.histogram import Histogram
@@ -161,9 +162,6 @@ class OwnLine:
     async def drain(self) -> None:
         await self._switchboard.writer.drain()
 
-    def abort(self) -> None:
-        self._switchboard.writer.transport.abort()  # the listener sees the end of the connection
-
 
 async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=sock)
@@ -173,6 +171,8 @@ async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with_parent(parent)
+    for end_fd in sys.argv[3:]:
+        end_in_time(int(end_fd))
     wake_in_time()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):

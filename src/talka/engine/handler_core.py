@@ -1,4 +1,4 @@
-"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handler_core FD PPID` is its process.
+"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handler_core FD PPID END` is its process.
 
 Coroutines run side by side on its event loop, plain functions and command lines one after the other beside it. All
 that is told goes out once per turn of the loop: what an attempt said before how it ended.
@@ -25,7 +25,9 @@ from talka.clock import MILLISECOND, SECOND, cpu_ns, realtime_ns
 from talka.engine.beginnings import die_with_parent, new_event_loop
 from talka.engine.command_run import run_command
 from talka.engine.handler_run import Attempt, Reason, described, failure, run_async, run_plain, sendable
+from talka.engine.kin import is_of_command, kin
 from talka.engine.loader import import_file
+from talka.engine.own_end import end_in_time
 from talka.errors import Invalid
 from talka.wire.framing import HEADER_BYTES, Deframer
 from talka.wire.tasks import (
@@ -39,6 +41,7 @@ from talka.wire.tasks import (
     Ran,
     Run,
     Said,
+    Spent,
     Stop,
     TaskResult,
     ToHandlers,
@@ -57,6 +60,9 @@ LINES_LIMIT: Final = 10_000
 LINES_PER_FRAME: Final = 1000
 SAY_EVERY_S: Final = 0.01
 """A handler that talks without end must not keep its worker busy: what is said waits so long, or for a result."""
+LOOK_AFTER_S: Final = 0.05
+"""From an attempt that did not return to the look for processes it left: of many that fail, one look is enough."""
+DID_NOT_RETURN: Final = ("failed", "cancelled", "timeout")
 PROBLEM_LIMIT: Final = 20_000
 READ_BYTES: Final = 262_144
 LAST_WORDS_S: Final = 1.0
@@ -97,6 +103,11 @@ class HandlerCore(asyncio.Protocol):
         self._left_out: dict[int, int] = {}
         self._is_due = False
         self._is_saying = False
+        self._has_broken_off = False
+        """An attempt did not return since the last look for what it left."""
+        self._is_looking = False
+        self._left_by_loading = set(kin())
+        """Processes that were there before anything ran: they are of the file, not of an attempt."""
 
     # The worker.
 
@@ -203,6 +214,8 @@ class HandlerCore(asyncio.Protocol):
     def done(self, result: TaskResult) -> None:
         self._attempts.pop(result.fence, None)
         self._results.append(result)
+        if result.outcome in DID_NOT_RETURN:
+            self._has_broken_off = True
         if not self._is_due:
             self._wake()
 
@@ -237,6 +250,9 @@ class HandlerCore(asyncio.Protocol):
 
     def _tell(self) -> None:
         self._is_due = False
+        if self._has_broken_off and not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(LOOK_AFTER_S, self._look)
         # Counted first: what an attempt said goes before its result.
         ended = len(self._results)
         if self._lines or self._progress:
@@ -250,6 +266,13 @@ class HandlerCore(asyncio.Protocol):
                 size += len(result.output)
                 ended -= 1
             self._write(Ran(tuple(batch)))
+
+    def _look(self) -> None:
+        """Whose the processes are nobody can say, for attempts run side by side: the core ends with all of them."""
+        self._is_looking = self._has_broken_off = False
+        left = [pid for pid in kin() if pid not in self._left_by_loading and not is_of_command(pid)]
+        if left:
+            self._write(Spent(len(left)))
 
     def _say(self) -> None:
         self._is_saying = False
@@ -354,6 +377,8 @@ async def serve(sock: socket.socket, handlers: Mapping[str, HandlerSpec], thread
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with_parent(parent)
+    for end_fd in sys.argv[3:]:
+        end_in_time(int(end_fd))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is wanted when it is printed

@@ -6,16 +6,17 @@ import os
 import resource
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
+from talka.clock import boottime_ns
 from talka.control.handler_effects import ExitFacts
 from talka.engine.containment import ControlGroup, Guard, kill_group
+from talka.engine.core_spawn import Confines, start_core
 from talka.engine.exit_facts import KillCount, MemoryGroup, facts_of, memory_kills, peak_of
 from talka.engine.handler_core import framed_message, new_deframer
+from talka.engine.own_end import EndPipe
 from talka.engine.supervisor import REMOVE_PAUSE_S, REMOVE_TRIES, wait_for_exit
 from talka.errors import Untrusted
 from talka.wire.tasks import FromHandlers, ToHandlers, decode_from_handlers
@@ -36,7 +37,16 @@ OUT_OF_MEMORY_FIRST: Final = "800"
 class HandlerProcess(asyncio.Protocol):
     """One core: its process, its socket and its bounds."""
 
-    def __init__(self, guard: Guard, on_message: Callable[[FromHandlers], None]) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        on_message: Callable[[FromHandlers], None],
+        confines: Confines | None = None,
+        folder: str | None = None,
+    ) -> None:
+        self._confines = confines
+        self._folder = folder
+        self._end: EndPipe | None = None
         self.silent = asyncio.Event()
         """Everything it said was told."""
         self._guard = guard
@@ -55,13 +65,15 @@ class HandlerProcess(asyncio.Protocol):
         self._limit_bytes, self._cpu_ms = memory_bytes, cpu_ms
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "talka.engine.handler_core", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what the user's code prints must not mix with what the worker tells
-                start_new_session=True,
+            started = start_core(
+                "talka.engine.handler_core",
+                theirs,
+                output=2,
+                has_lease=True,
+                confines=self._confines,
+                folder=self._folder,
             )
+            self._process, self._end = started.process, started.end
         except BaseException:
             ours.close()
             raise
@@ -119,6 +131,10 @@ class HandlerProcess(asyncio.Protocol):
         elif not self.silent.is_set():
             self._unsent.append(data)
 
+    def tell_end(self, end_ns: int) -> None:
+        if self._end is not None:
+            self._end.tell(end_ns)
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -155,6 +171,9 @@ class HandlerProcess(asyncio.Protocol):
         _, status, usage = os.wait4(self.pid, 0)  # noqa: ASYNC222 - it has ended
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._guard.forget(self.pid)
+        if self._end is not None:
+            self._end.close()
+            self._end = None
         most = usage.ru_maxrss * 1024
         # A process counts what its parent had when it was started.
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -191,7 +210,8 @@ class HandlerSupervisor:
     ) -> None:
         self._on_message = on_message
         self._on_exit = on_exit
-        self._guard = Guard()
+        self._end_ns = 0
+        self._guard = Guard(has_lease=True)
         self._kills = KillCount()
         self._cores: dict[int, HandlerProcess] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -208,10 +228,19 @@ class HandlerSupervisor:
             facts = ExitFacts("start", text=f"a core could not be started: {error}")
             asyncio.get_running_loop().call_soon(self._on_exit, core, facts)
             return
+        if self._end_ns > boottime_ns():
+            process.tell_end(self._end_ns)
         self._cores[core] = process
         task = asyncio.create_task(self._attend(core, process, sock))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def tell_end(self, end_ns: int) -> None:
+        """Until when every core may run, those to come while that has not come, too."""
+        self._end_ns = end_ns
+        self._guard.tell_end(end_ns)
+        for process in self._cores.values():
+            process.tell_end(end_ns)
 
     def tell(self, core: int, message: ToHandlers) -> None:
         process = self._cores.get(core)

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import IO, Protocol
@@ -15,11 +14,13 @@ from talka.engine.beginnings import new_event_loop
 from talka.engine.containment import ControlGroup, Guard, kill_group
 from talka.engine.core import OwnerGone
 from talka.engine.core_process import serve
+from talka.engine.core_spawn import Confines, start_core
 from talka.engine.recorder import described
 from talka.errors import Untrusted
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import (
     Arm,
+    BundleSource,
     FromCore,
     MemorySource,
     ToCore,
@@ -48,6 +49,9 @@ class Runs(Protocol):
     async def ended(self) -> str:
         """Wait until it has ended; how, in words that follow "the core"."""
 
+    def tell_end(self, end_ns: int) -> None:
+        """It stops itself at this instant. Of one whose owner has a lease."""
+
     def terminate(self) -> None:
         """Let it end by itself."""
 
@@ -61,17 +65,21 @@ class Runs(Protocol):
 class CoreProcess:
     ended_well = False
 
-    def __init__(self, sock: socket.socket, guard: Guard, output: int = 2) -> None:
-        """What the user's code prints goes to the descriptor `output`: it must not mix with the result."""
+    def __init__(
+        self,
+        sock: socket.socket,
+        guard: Guard,
+        output: int = 2,
+        *,
+        has_lease: bool = False,
+        confines: Confines | None = None,
+        folder: str | None = None,
+    ) -> None:
+        """As `start_core` has it."""
         self._guard = guard
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "talka.engine.core_process", str(sock.fileno()), str(os.getpid())],
-            pass_fds=(sock.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+        module = "talka.engine.core_process"
+        started = start_core(module, sock, output=output, has_lease=has_lease, confines=confines, folder=folder)
+        self._process, self._end = started.process, started.end
         guard.watch(self.pid)
         self._control_group = ControlGroup.around(self.pid)
 
@@ -87,6 +95,9 @@ class CoreProcess:
             self._control_group.kill()
         status = self._process.wait()
         self._guard.forget(self.pid)
+        if self._end is not None:
+            self._end.close()
+            self._end = None
         if self._control_group is not None:
             await self._removed(self._control_group)
         self.ended_well = status == 0
@@ -99,6 +110,10 @@ class CoreProcess:
             if control_group.remove():
                 return
             await asyncio.sleep(REMOVE_PAUSE_S)  # the kernel has no event for it
+
+    def tell_end(self, end_ns: int) -> None:
+        if self._end is not None:
+            self._end.tell(end_ns)
 
     def terminate(self) -> None:
         if self._process.returncode is None:
@@ -162,6 +177,9 @@ class CoreThread:
         await self._over.wait()
         return self._end
 
+    def tell_end(self, end_ns: int) -> None:
+        """A thread ends with its process."""
+
     def terminate(self) -> None:
         self.kill()
 
@@ -217,12 +235,19 @@ class Supervisor:
         on_message: Callable[[int, FromCore], None],
         on_exit: Callable[[int, str], None],
         on_lines: Callable[[int, list[str]], None] | None = None,
+        *,
+        has_lease: bool = False,
+        confines: Confines | None = None,
     ) -> None:
-        """`on_lines` is told what core processes print; it goes to our own stderr in any case."""
+        """`on_lines` is told what core processes print; it goes to our own stderr in any case. With a lease cores end by
+        themselves at what `tell_end` says."""
         self._on_message = on_message
         self._on_exit = on_exit
         self._on_lines = on_lines
-        self._guard = Guard()
+        self._has_lease = has_lease
+        self._confines = confines
+        self._end_ns = 0
+        self._guard = Guard(has_lease=has_lease)
         self._cores: dict[int, Shared] = {}
         self._processes: dict[int, Shared] = {}
         """By the number that attempts name to share one."""
@@ -232,6 +257,13 @@ class Supervisor:
 
     def pids(self) -> dict[int, int]:
         return {core: shared.runs.pid for core, shared in self._cores.items()}
+
+    def tell_end(self, end_ns: int) -> None:
+        """Of every core there is, and of those to come while it has not come."""
+        self._end_ns = end_ns
+        self._guard.tell_end(end_ns)
+        for shared in self._processes.values():
+            shared.runs.tell_end(end_ns)
 
     async def start(self, core: int, arm: Arm, process: int = 0) -> None:
         """In the process of this number, if it lives; in a new one that has the number from now on, if not."""
@@ -251,6 +283,15 @@ class Supervisor:
                 del shared.over[core], shared.arms[core], self._cores[core]
                 self._on_exit(core, "ended")
 
+    def _process_of(self, arm: Arm, theirs: socket.socket, output: int = 2) -> CoreProcess:
+        folder = arm.source.folder if isinstance(arm.source, BundleSource) and self._confines is not None else None
+        runs = CoreProcess(
+            theirs, self._guard, output, has_lease=self._has_lease, confines=self._confines, folder=folder
+        )
+        if self._end_ns:
+            runs.tell_end(self._end_ns)  # one that has come already, too: what was to run may run elsewhere
+        return runs
+
     async def _new(self, process: int, arm: Arm) -> Shared:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -259,12 +300,12 @@ class Supervisor:
         if isinstance(arm.source, MemorySource):
             runs = CoreThread(theirs)
         elif self._on_lines is None:
-            runs = CoreProcess(theirs, self._guard)
+            runs = self._process_of(arm, theirs)
             theirs.close()
         else:
             ours_out, theirs_out = os.pipe()
             pipe = os.fdopen(ours_out, "rb", 0)
-            runs = CoreProcess(theirs, self._guard, theirs_out)
+            runs = self._process_of(arm, theirs, theirs_out)
             theirs.close()
             os.close(theirs_out)
         shared = Shared(runs, writer)

@@ -46,6 +46,9 @@ class HandlerCores:
             case EndHandlers(core=core, hard=hard):
                 self._supervisor.end(core, hard=hard)
 
+    def tell_end(self, end_ns: int) -> None:
+        self._supervisor.tell_end(end_ns)
+
     def pids(self) -> dict[int, int]:
         return self._supervisor.pids()
 

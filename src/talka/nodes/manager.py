@@ -30,11 +30,12 @@ from talka.nodes.durable import DurableJobs
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
+from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
 from talka.store.blobs import Blobs
 from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION
-from talka.wire.bundles import sign
+from talka.wire.bundles import sign_for_earlier
 from talka.wire.jobs import ManagerAt
 from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
 from talka.work.lifecycle import JobState
@@ -101,12 +102,22 @@ class ManagerNode(MemberNode):
             name = self._options.name
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self._folder.path / "blobs")
+        options = self._options
+        self._trust = ManagerTrust(
+            self._folder.path,
+            options.certs,
+            name=options.name,
+            cluster=options.cluster,
+            environment=options.environment,
+        )
         self.manager = Manager(
             name=self._options.name,
             boot=self.boot,
             voter=voter,
             rng=rng,
             wall_offset_ns=realtime_ns() - boottime_ns(),
+            keys=self._trust.keys,
+            signer=self._trust.named,
             managers=self._managers,
             blobs=self._blobs.digests(),
             lease_ns=self._lease_ns,
@@ -272,8 +283,10 @@ class ManagerNode(MemberNode):
 
     def signed(self, order: JobOrder) -> JobOrder:
         """The order with this manager's word for its bundle."""
-        signature = sign(self._porter.ring.primary_secret.encode(), order.bundle.digest)
-        return msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, signature=signature))
+        bundle = order.bundle
+        earlier = sign_for_earlier(self._porter.ring.primary_secret.encode(), bundle.digest)
+        bundle = msgspec.structs.replace(bundle, signature=earlier, word=self._trust.signer.sign(bundle.digest))
+        return msgspec.structs.replace(order, bundle=bundle)
 
     def why_not_ready(self) -> str:
         voter = self.member.voter
@@ -323,7 +336,7 @@ class ManagerNode(MemberNode):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
-            "calls_total": self.control.calls,
+            "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
         if self.dags is not None:

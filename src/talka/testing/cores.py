@@ -13,11 +13,12 @@ from typing import Final
 import msgspec
 
 from talka.control.core_effects import KillCore, Send, StartCore
+from talka.control.core_end import CoresUntil
 from talka.control.member import ClusterMember
 from talka.control.worker import Worker
 from talka.errors import Invalid
 from talka.stats.windows import WINDOW_NS, Window
-from talka.testing.host import Host
+from talka.testing.host import NEVER, Host
 from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, Counts, Journeys, Manner, rows_of, totals_of
 from talka.testing.world import Observer, World
 from talka.wire.jobs import (
@@ -31,6 +32,7 @@ from talka.wire.jobs import (
     Stale,
     Start,
 )
+from talka.wire.roles import Role
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     Ack,
@@ -79,7 +81,9 @@ class WorkerPart:
         self._is_started = True
         return self.worker.start(now)
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int, source: str) -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int, source: str, role: Role | None = None
+    ) -> list[object]:
         effects = self.worker.on_message(now, sender, message, boot, source)
         if isinstance(message, Assign | Start | Halt | Acknowledge | Accepted | Reconcile):
             if not any(isinstance(getattr(effect, "message", None), Stale) for effect in effects):
@@ -92,6 +96,33 @@ class WorkerPart:
 
     def on_persisted(self, now: int, ticket: int) -> list[object]:
         return self.worker.on_persisted(now, ticket)
+
+
+class Ends:
+    """The end of every core of a host, by that host's clock. Each core knows its own; all were told the same."""
+
+    def __init__(self, world: World, on_over: Callable[[Host], None]) -> None:
+        self._world = world
+        self._on_over = on_over
+        self._ends: dict[str, int] = {}
+
+    def told(self, host: Host, end_ns: int) -> None:
+        self._ends[host.name] = end_ns
+        self._look(host, end_ns)
+
+    def forget(self, host: Host) -> None:
+        self._ends.pop(host.name, None)
+
+    def _look(self, host: Host, end_ns: int) -> None:
+        if self._ends.get(host.name) != end_ns:
+            return
+        world = self._world
+        if host.local(world.now) >= end_ns:
+            del self._ends[host.name]
+            self._on_over(host)
+        elif end_ns < NEVER:
+            # Its clock may run otherwise by then: it is looked at again.
+            world.push(max(host.true_of(end_ns), world.now + 1), self._look, (host, end_ns))
 
 
 class CoreRun:
@@ -177,7 +208,7 @@ class CoreRun:
     @property
     def is_working(self) -> bool:
         """Whether it may start iterations at this instant."""
-        return self.is_alive and self.began_at > 0 and not self.is_stopping and self.host.state == "up"
+        return self.is_alive and self.began_at > 0 and not self.is_stopping and self.host.is_running
 
 
 class Ledger:
@@ -211,13 +242,15 @@ class Ledger:
 
 
 class Cores(Observer):
-    """Runs what workers ask for with StartCore, Send and KillCore. Cores live and stand still with their host."""
+    """Runs what workers ask for with StartCore, Send and KillCore. Cores live and stand still with their host; where the
+    worker alone is frozen they go on, until the end they were told of last."""
 
     def __init__(self, world: World, ledger: Ledger) -> None:
         self.ledger = ledger
         self.listeners: list[Callable[[CoreRun], None]] = []
         """Told whenever a core has started iterations."""
         self._world = world
+        self._ends = Ends(world, self._over)
         self._runs: dict[str, dict[int, CoreRun]] = {}
         self._rngs: dict[str, Random] = {}
 
@@ -232,8 +265,15 @@ class Cores(Observer):
             run = self._runs.get(host.name, {}).get(effect.core)
             if run is not None:
                 self._end(run, "killed")
+        elif type(effect) is CoresUntil:
+            self._ends.told(host, effect.end_ns)
+
+    def _over(self, host: Host) -> None:
+        for run in list(self._runs.get(host.name, {}).values()):
+            self._end(run, "killed")
 
     def on_crash(self, world: World, host: Host) -> None:
+        self._ends.forget(host)
         for run in self._runs.pop(host.name, {}).values():
             self._bury(run, "crash")
 
@@ -290,7 +330,7 @@ class Cores(Observer):
     def _begin(self, run: CoreRun) -> None:
         if not run.is_alive:
             return
-        if run.host.state != "up":
+        if not run.host.is_running:
             self._world.after(AGAIN_NS, partial(self._begin, run))
             return
         run.began_at = self._world.now
@@ -305,7 +345,7 @@ class Cores(Observer):
         if not run.is_alive or run.final:
             return
         world = self._world
-        if run.host.state != "up":
+        if not run.host.is_running:
             # Nothing ran since: what was due meanwhile is not made up for.
             run.last_ns = run.host.local(world.now + AGAIN_NS)
             world.push(world.now + AGAIN_NS, self._tick, (run,))

@@ -151,10 +151,9 @@ class ResultsCountOnce(Observer, StoreListener):
     def _on_completed(self, change: Complete) -> None:
         self.completed += 1
         self._accept(change.fence, f"completed at {change.at_ms}")
-        told = _output.decode(change.output)
-        run = self._ledger.by_number.get(int(told.get("run", 0)))
+        run = self._ledger.by_number.get(_run_of(change.output))
         if run is None or run.outcome != "completed" or run.output != change.output or run.fence != change.fence:
-            text = f"a result of attempt {told.get('fence', 0):x} was accepted as that of attempt {change.fence:x}"
+            text = f"{change.output[:80]!r} was accepted as the output of attempt {change.fence:x}"
             self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
             return
         self._counted[run.number] = None
@@ -233,9 +232,10 @@ class RunsAreInOrder(RunListener):
             if other.fence == run.fence:
                 text = f"attempt {run.fence:x} began on {run.host.name} and on {other.host.name}"
                 self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
-            elif other.is_alive and other.has_lease:
+            elif other.is_alive:
+                # Whether its worker has a lease, or stands still and has not noticed, is no excuse.
                 one = f"attempt {run.fence:x} began on {run.host.name}"
-                text = f"{one} while attempt {other.fence:x} runs on {other.host.name}, which has its lease"
+                text = f"{one} while attempt {other.fence:x} runs on {other.host.name}"
                 self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
 
     def _check_order(self, run: HandlerRun, spec: TaskSpec) -> None:
@@ -253,7 +253,7 @@ class RunsAreInOrder(RunListener):
                 other
                 for other in self._ledger.alive.values()
                 if any(one.key == limit.key for one in self._specs.tasks[other.job, other.id].limits)
-                and (other is run or (other.has_lease and not self._is_lost(other)))
+                and (other is run or not self._is_lost(other))
             ]
             if len(holders) > limit.concurrency:
                 names = ", ".join(f"{one.id} of {one.job} ({one.fence:x}) on {one.host.name}" for one in holders)
@@ -310,6 +310,14 @@ class CountsFit(Observer):
         holds = len(durable.dispatcher._limits)
         if holds:
             world.violate("D5", f"all jobs have ended, and {holds} attempts still hold limits")
+
+
+def _run_of(output: bytes) -> int:
+    """The run that made it; 0 for what no core has made."""
+    try:
+        return int(_output.decode(output).get("run", 0))
+    except (msgspec.MsgspecError, ValueError):
+        return 0
 
 
 def _name(change: Complete | Release) -> str:

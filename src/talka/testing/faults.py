@@ -56,6 +56,33 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     service_ns: tuple[int, int] = (20 * MILLISECOND, 200 * MILLISECOND)
 
 
+class FrozenWorkers:
+    """Freezes one of those that `busy` names now and then, mostly for longer than a lease: its cores go on. Drawn apart
+    from other faults, which strike as they would without it."""
+
+    NAME: Final = "frozen worker"
+
+    def __init__(self, world: "World", busy: Callable[[], list[str]], until: int) -> None:
+        self._world = world
+        self._busy = busy
+        self._until = until
+        self._rng = world.rng(self.NAME)
+
+    def strike(self) -> None:
+        world, rng = self._world, self._rng
+        if world.now >= self._until:
+            return
+        names = self._busy()
+        if not names and self.NAME not in world.struck and world.now >= self._until - LAST_CALL_NS:
+            names = [name for name in world.hosts if name.startswith("w")]
+        delay_ns = int(rng.expovariate(1.0) * 6 * SECOND)
+        if names and world.hosts[rng.choice(names)].freeze(rng.randrange(3, 12) * SECOND):
+            world.struck[self.NAME] = world.struck.get(self.NAME, 0) + 1
+        else:
+            delay_ns = SECOND // 20  # it is to strike, also where there is little to strike at
+        world.after(delay_ns + MILLISECOND, self.strike)
+
+
 class Faults:
     """Strikes `hosts` with faults of the given classes from `begin` to `stop`.
 

@@ -11,13 +11,27 @@ from typing import Final
 
 import msgspec
 
+from talka.control.core_end import CoresUntil
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.member import ClusterMember
-from talka.testing.cores import worker_of
+from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
 from talka.testing.line import Line
 from talka.testing.world import Observer, World
-from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Outcome, Progress, Ran, Run, Said, Stop, TaskResult
+from talka.wire.tasks import (
+    FromHandlers,
+    HandedTask,
+    Load,
+    Loaded,
+    Outcome,
+    Progress,
+    Ran,
+    Run,
+    Said,
+    Spent,
+    Stop,
+    TaskResult,
+)
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -26,6 +40,9 @@ PLAIN: Final = ("plain",)
 FILES: Final = ("handlers.py",)
 RUN_NS: Final = MILLISECOND // 5
 """From when a core is told to run something until it does; less than a `Stop` takes."""
+LEAVES_EVERY: Final = 3
+"""Of attempts that do not return, every third leaves a process behind."""
+LOOK_AFTER_NS: Final = 50 * MILLISECOND
 SIGNALS: Final = ("SIGSEGV", "SIGKILL", "SIGABRT", "SIGTERM")
 
 
@@ -145,7 +162,7 @@ class RunListener:
 
 class HandlerCores(Observer):
     """Runs what workers ask for with StartHandlers, TellHandlers and EndHandlers. A core dies with its host, and goes on
-    while the agent beside it stands still."""
+    while the agent beside it stands still, until the end that it was told of last."""
 
     def __init__(self, world: World, ledger: HandlerLedger) -> None:
         self.ledger = ledger
@@ -153,6 +170,7 @@ class HandlerCores(Observer):
         self.ends: dict[str, int] = {}
         """Attempts by how they ended."""
         self._world = world
+        self._ends = Ends(world, self._over)
         self._cores: dict[str, dict[int, _Core]] = {}
         self._lines: dict[str, Line] = {}
         self._rngs: dict[str, Random] = {}
@@ -172,8 +190,15 @@ class HandlerCores(Observer):
             found = self._cores.get(host.name, {}).get(effect.core)
             if found is not None:
                 self._asked_to_end(found, hard=effect.hard)
+        elif type(effect) is CoresUntil:
+            self._ends.told(host, effect.end_ns)
+
+    def _over(self, host: Host) -> None:
+        for core in list(self._cores.get(host.name, {}).values()):
+            self._die(core, "SIGKILL")
 
     def on_crash(self, world: World, host: Host) -> None:
+        self._ends.forget(host)
         for core in self._cores.pop(host.name, {}).values():
             self._bury(core, "crash")
 
@@ -283,6 +308,8 @@ class HandlerCores(Observer):
         del core.tasks[run.fence]
         self._end_run(run, outcome)
         self._say(core, Ran((msgspec.structs.replace(result, job=run.job, task=run.id),)))
+        if outcome in ("failed", "timeout", "cancelled") and run.fence % LEAVES_EVERY == 0:
+            self._later(core, LOOK_AFTER_NS, partial(self._say, core, Spent()))
         if core.queue and core.queue[0].fence == run.fence:
             core.queue.popleft()
             if core.queue:

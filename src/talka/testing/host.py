@@ -17,6 +17,7 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
 from talka.testing.network import OVERHEAD_BYTES
+from talka.wire.roles import NOBODY
 
 if TYPE_CHECKING:
     from talka.testing.world import Node, Starter, World
@@ -59,6 +60,7 @@ class Host:
         "_held",
         "_held_until",
         "_inbox",
+        "_is_only_frozen",
         "_life",
         "_pause_ns",
         "_starter",
@@ -101,6 +103,8 @@ class Host:
         self._life = 0
         self._wake_at = 0
         self._pause_ns = 0
+        self._is_only_frozen = False
+        """It stands still, and what it started goes on."""
         self._held: list[object] | None = None
         """Effects of an input whose handling still takes time, until `_held_until` and the end of a stall."""
         self._held_until = 0
@@ -185,6 +189,18 @@ class Host:
             observer.on_crash(world, self)
         return True
 
+    @property
+    def is_running(self) -> bool:
+        """Whether processes beside the node go on: the machine is up, or the node's process alone stands still."""
+        return self.state == "up" or (self.state == "stalled" and self._is_only_frozen)
+
+    def freeze(self, duration_ns: int) -> bool:
+        """Stop the node's process alone, as a debugger or a full memory does; its cores go on. Of a host that is up."""
+        if self.state != "up" or not self.stall(duration_ns):
+            return False
+        self._is_only_frozen = True
+        return True
+
     def stall(self, duration_ns: int, *, mid_step: bool = False) -> bool:
         """Handle nothing for a while; frames wait in the inbox. False when the host is down.
 
@@ -198,6 +214,7 @@ class Host:
             return True
         world = self._world
         self.state = "stalled"
+        self._is_only_frozen = False
         self._free = False
         self._trace.append((world.now, "stall", self.name, "", duration_ns, None))
         self._wake_at = max(self._wake_at, world.now + duration_ns)
@@ -309,7 +326,11 @@ class Host:
         self._free = False
         self._trace.append((world.now, "frame", self.name, source, lane, frame))
         admitted = node.frames_admitted
-        effects = node.on_frame(self.local(world.now), source, frame, lane, age_ns)
+        if world.identities:
+            proven = NOBODY if lane is Lane.DATAGRAM else world.identities[source]
+            effects = node.on_frame(self.local(world.now), source, frame, lane, age_ns, proven)
+        else:
+            effects = node.on_frame(self.local(world.now), source, frame, lane, age_ns)
         if node.frames_admitted != admitted:
             for observer in world.door_watchers:
                 observer.on_admitted(world, self, frame)

@@ -101,7 +101,7 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int | None = None
     report_every_ns: int = 200_000_000
     silence_ns: int = 0
-    """A core whose owner acknowledges nothing for so long ends by itself: others may have its shard. 0: it waits."""
+    """Not heeded any more: cores of a worker are told their end with each renewal of its lease."""
 
 
 class Arm(Message, frozen=True, tag=1):

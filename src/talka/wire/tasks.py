@@ -227,8 +227,16 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag=12):
     lines: tuple[LogLine, ...] = ()
 
 
+class Spent(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """An attempt in this core did not return, and processes that handlers started are left: give it nothing more, and end
+    it with them when nothing runs in it."""
+
+    processes: int = 1
+    """How many they are."""
+
+
 ToHandlers: TypeAlias = Load | Run | Stop
-FromHandlers: TypeAlias = Loaded | Ran | Said
+FromHandlers: TypeAlias = Loaded | Ran | Said | Spent
 
 
 class BadTaskMessage(Untrusted):
