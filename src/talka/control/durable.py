@@ -23,7 +23,7 @@ from talka.control.durable_after import After, Keyed
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.durable_workers import Attempts
 from talka.control.epoch_floor import EpochFloor
-from talka.control.handout import Given, Handout
+from talka.control.handout import Given, Handout, worker_of
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
 from talka.errors import Invalid, TalkaError
