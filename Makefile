@@ -17,7 +17,7 @@ NEW ?= .
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation chaos soak-tasks docs clean
+.PHONY: help demo test test-computing test-fast test-all check fix sizes bench-truth bench-compare bench-load bench-wheels bench-cluster bench-journey bench-members bench-jobs bench-tasks bench-million fuzz sim sim-long ablation chaos soak-tasks docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ bench-load: $(READY) ## how fast is one core? both engines, wrk and others on ng
 
 bench-wheels: $(READY) ## does a change cost anything? two wheels in turns on a server in C (30 minutes): OLD=HEAD, NEW=. (wheels or revisions)
 	@$(BIN)/python benchmarks/wheels.py $(OLD) $(NEW)
+
+bench-cluster: $(READY) ## does a change cost a cluster anything? bench-jobs and bench-tasks by two revisions in turns (25 minutes): OLD=HEAD, NEW=.
+	@$(BIN)/python benchmarks/cluster_wheels.py $(OLD) $(NEW)
 
 bench-journey: $(READY) ## one journey beside k6 and Locust: lines of code, counts against the server's, CPU (about 2 minutes)
 	@$(BIN)/python benchmarks/journey.py

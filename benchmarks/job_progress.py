@@ -30,6 +30,7 @@ from talka.control.watching import Updated
 from talka.control.worker_task import together
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
+from talka.testing.trust import keys_of_workers
 from talka.wire import calls, jobs, shards
 from talka.wire.greeting import Self
 from talka.wire.jobs import (
@@ -220,7 +221,14 @@ class Bench:
         voter = Voter(name=MANAGER, voters=(MANAGER,), stored={}, rng=rng, now=now)
         here = (ManagerAt(MANAGER, address),)
         self.manager = Manager(
-            name=MANAGER, boot=boot, voter=voter, rng=rng, wall_offset_ns=0, managers=lambda: here, blobs=()
+            name=MANAGER,
+            boot=boot,
+            voter=voter,
+            rng=rng,
+            wall_offset_ns=0,
+            keys=keys_of_workers(boot),
+            managers=lambda: here,
+            blobs=(),
         )
         members = Membership(
             name=MANAGER,

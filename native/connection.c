@@ -378,9 +378,35 @@ static void want_to_write(Connection *connection, int wants)
     epoll_ctl(engine->epoll_fd, EPOLL_CTL_MOD, connection->fd, &event);
 }
 
-/* Sends as much as goes. Keeps the bytes object while anything is left. Returns an errno, or 0. */
+/* Keeps what the socket does not take, behind what it did not take before: a stream may lose none of its bytes. */
+static int keep_unsent(Connection *connection, PyObject *bytes, size_t from)
+{
+    if (connection->unsent == NULL) {
+        connection->unsent = Py_NewRef(bytes);
+        connection->unsent_from = from;
+        want_to_write(connection, 1);
+        return 0;
+    }
+    size_t before = (size_t)PyBytes_GET_SIZE(connection->unsent) - connection->unsent_from;
+    size_t length = (size_t)PyBytes_GET_SIZE(bytes);
+    PyObject *both = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(before + length));
+    if (both == NULL) {
+        PyErr_Clear();
+        return ENOMEM;
+    }
+    memcpy(PyBytes_AS_STRING(both), PyBytes_AS_STRING(connection->unsent) + connection->unsent_from, before);
+    memcpy(PyBytes_AS_STRING(both) + before, PyBytes_AS_STRING(bytes), length);
+    Py_SETREF(connection->unsent, both);
+    connection->unsent_from = 0;
+    return 0;
+}
+
+/* Sends as much as goes, after what is still unsent. Returns an errno, or 0. */
 static int send_bytes(Connection *connection, PyObject *bytes)
 {
+    if (connection->unsent != NULL) {
+        return keep_unsent(connection, bytes, 0);
+    }
     size_t length = (size_t)PyBytes_GET_SIZE(bytes);
     ssize_t sent = send(connection->fd, PyBytes_AS_STRING(bytes), length, MSG_NOSIGNAL);
     if (sent < 0) {
@@ -389,12 +415,7 @@ static int send_bytes(Connection *connection, PyObject *bytes)
         }
         sent = 0;
     }
-    if ((size_t)sent < length) {
-        connection->unsent = Py_NewRef(bytes);
-        connection->unsent_from = (size_t)sent;
-        want_to_write(connection, 1);
-    }
-    return 0;
+    return (size_t)sent < length ? keep_unsent(connection, bytes, (size_t)sent) : 0;
 }
 
 static void send_rest(Connection *connection)
@@ -531,7 +552,7 @@ static void take_encrypted(Connection *connection, size_t length, int64_t now_ns
         }
         return;
     }
-    PyObject *pending = connection->unsent == NULL ? tls_pending(tls) : NULL;
+    PyObject *pending = tls_pending(tls);
     if (pending != NULL) {
         int number = send_bytes(connection, pending);
         Py_DECREF(pending);

@@ -91,7 +91,7 @@ static PyObject *body_of(ResponseData *data)
             /* A large one need not be held twice. */
             free(message->body);
             message->body = NULL;
-            message->body_capacity = 0;
+            message->body_capacity = message->body_length = 0;
         }
     }
     return Py_NewRef(data->body);
@@ -166,6 +166,12 @@ static PyObject *response_json(PyObject *self, PyObject *Py_UNUSED(ignored))
     return result;
 }
 
+static int not_deleted(void)
+{
+    PyErr_SetString(PyExc_AttributeError, "what an answer holds can be set, not deleted");
+    return -1;
+}
+
 static PyObject *response_get_int(PyObject *self, void *offset)
 {
     return PyLong_FromLongLong(*(int64_t *)((char *)response_data(self) + (size_t)offset));
@@ -174,8 +180,7 @@ static PyObject *response_get_int(PyObject *self, void *offset)
 static int response_set_int(PyObject *self, PyObject *value, void *offset)
 {
     if (value == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "a response's times cannot be deleted");
-        return -1;
+        return not_deleted();
     }
     long long number = PyLong_AsLongLong(value);
     if (number == -1 && PyErr_Occurred()) {
@@ -192,7 +197,10 @@ static PyObject *response_get_status(PyObject *self, void *Py_UNUSED(closure))
 
 static int response_set_status(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
 {
-    long status = value == NULL ? -1 : PyLong_AsLong(value);
+    if (value == NULL) {
+        return not_deleted();
+    }
+    long status = PyLong_AsLong(value);
     if (status < 0 || status > INT32_MAX) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_ValueError, "a status is a number from 100 to 999");
@@ -210,7 +218,10 @@ static PyObject *response_get_accepted(PyObject *self, void *Py_UNUSED(closure))
 
 static int response_set_accepted(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
 {
-    int accepted = value == NULL ? 0 : PyObject_IsTrue(value);
+    if (value == NULL) {
+        return not_deleted();
+    }
+    int accepted = PyObject_IsTrue(value);
     if (accepted < 0) {
         return -1;
     }
@@ -226,10 +237,12 @@ static PyObject *response_get_object(PyObject *self, void *offset)
 
 static int response_set_object(PyObject *self, PyObject *value, void *offset)
 {
+    if (value == NULL) {
+        return not_deleted();
+    }
     PyObject **place = (PyObject **)((char *)response_data(self) + (size_t)offset);
-    Py_XINCREF(value);
-    Py_XSETREF(*place, value);
-    if (value != NULL && !PyObject_GC_IsTracked(self)) {
+    Py_XSETREF(*place, Py_NewRef(value));
+    if (!PyObject_GC_IsTracked(self)) {
         PyObject_GC_Track(self); /* A user put something into it, which may lead back to it. */
     }
     return 0;

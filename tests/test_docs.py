@@ -158,3 +158,12 @@ def test_reference_of_the_command_line_is_up_to_date() -> None:
     )
     assert made.returncode == 0, made.stderr
     assert made.stdout == (ROOT / "docs" / "cli.md").read_text(), "run `make docs`"
+
+
+def test_table_of_roles_is_the_one_that_is_asked() -> None:
+    """`python -m talka.wire.permissions` writes it anew."""
+    from talka.wire.permissions import markdown
+
+    page = (ROOT / "docs" / "security.md").read_text()
+    shown = page.partition("<!-- table: roles -->\n")[2].partition("<!-- end -->")[0]
+    assert shown == markdown() + "\n"

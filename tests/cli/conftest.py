@@ -52,11 +52,13 @@ def server(started_server: Server) -> Server:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: empty, and above it no configuration is looked for."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder: empty, and above it no configuration is looked for. Others cannot read what is written."""
     (tmp_path / ".git").mkdir()
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    before = os.umask(0o077)
+    yield tmp_path
+    os.umask(before)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ class Cluster(NamedTuple):
 
 def start(folder: Path, name: str, *more: str) -> "subprocess.Popen[str]":
     (folder / "secret").write_text(SECRET + "\n")
+    (folder / "secret").chmod(0o600)
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "talka", "member", "--name", name, "--bind", "127.0.0.1:0", "--preset", "fast"),
@@ -341,7 +342,7 @@ def test_name_that_nobody_knows(cluster: Cluster, ask) -> None:
         (["members", "--to", "127.0.0.1:1", "--secret-file", "good", "--certs", "none"], ["no folder of certificates"]),
         (
             ["keys", "--to", "127.0.0.1:1", "--add", "good", "--use", "1"],
-            ["one of --rotate, --add, --use and --retire"],
+            ["one of --rotate, --add, --use, --retire and --repair"],
         ),
         (["keys", "--to", "127.0.0.1:1", "--force"], ["--force goes with --retire"]),
         (["keys", "--to", "127.0.0.1:1", "--secret-file", "good", "--rotate", "two"], ["two has 2 secrets"]),

@@ -144,7 +144,7 @@ def test_why_is_a_sentence_and_a_row_for_each_worker() -> None:
 
 
 def test_log_line_has_its_instant_and_attempt() -> None:
-    assert log_text(LogLineView("2026-01-02T03:04:05.678Z", 2, "half\x1b")) == "2026-01-02 03:04:05.678 [2] half�"
+    assert log_text(LogLineView("2026-01-02T03:04:05.678Z", 2, "half\x1b")) == "2026-01-02 03:04:05.678 [2] half\\x1b"
 
 
 def test_schedules_are_a_table() -> None:

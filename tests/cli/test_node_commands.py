@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -31,9 +32,10 @@ LIMIT_S = 60
 class Process:
     """A node that prints JSON."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, files: int = 0) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "talka", *arguments, "--json"],
+            preexec_fn=with_files(files) if files else None,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -66,8 +68,8 @@ Started = Callable[..., Process]
 def started(folder: Path) -> Iterator[Started]:
     processes: list[Process] = []
 
-    def start(*arguments: str) -> Process:
-        processes.append(Process(*arguments))
+    def start(*arguments: str, files: int = 0) -> Process:
+        processes.append(Process(*arguments, files=files))
         return processes[-1]
 
     yield start
@@ -130,6 +132,34 @@ def test_manager_at_every_address_must_say_where_it_is_reached(talka: Any, folde
     flags = ["--bind", "0.0.0.0:0", "--api", "127.0.0.1:0", "--secret-file", "secret", "--data-dir", "m"]
     done = talka("manager", *flags)
     assert done.returncode == 2 and "--advertise" in done.stderr
+
+
+# How many files they may have open.
+
+
+def with_files(number: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+
+def test_a_low_limit_of_files_makes_fewer_connections_and_is_told(started: Started) -> None:
+    node = started("up", "--port", "0", "--cores", "1", "--data-dir", "up", files=256)
+    told = node.until("few-files")
+    assert told["files"] == 256 and told["connections"] < 128
+    assert "may have 256 files open" in sentence(told) and "raise the limit to" in sentence(told)
+    node.until("up")
+    assert node.stop() == 0
+
+
+def test_too_low_a_limit_of_files_is_named_as_the_cause(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "talka", "up", "--port", "0", "--data-dir", "up"],
+        preexec_fn=with_files(64),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 2
+    assert "may have 64 files and sockets open at once, and talka up needs at least 128" in done.stderr
 
 
 # What they refuse.

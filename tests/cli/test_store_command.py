@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from talka.store.history import Queries
 from talka.store.sqlite_records import SqliteRecords
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import JobRow, PutJob, PutTasks, TaskRow
@@ -21,6 +22,7 @@ class Done(NamedTuple):
 
 Ask = Callable[..., Done]
 URL = "sqlite:///jobs.sqlite"
+NOW = Queries("tasks").version
 
 
 @pytest.fixture
@@ -39,25 +41,29 @@ def kept(folder: Path) -> Path:
 
 def test_migrate_makes_a_store_and_is_harmless_the_second_time(command: Ask, folder: Path) -> None:
     place = folder / "jobs.sqlite"
-    assert command("store", "migrate", "--store", URL) == (0, f"{place} was made, with schema 1\n", "")
-    assert command("store", "migrate", "--store", "jobs.sqlite") == (0, f"{place} has schema 1 already\n", "")
+    assert command("store", "migrate", "--store", URL) == (0, f"{place} was made, with schema {NOW}\n", "")
+    assert command("store", "migrate", "--store", "jobs.sqlite") == (0, f"{place} has schema {NOW} already\n", "")
 
 
 def test_migrate_tells_from_which_version_it_came(
     command: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: Path
 ) -> None:
-    from talka.store.history import Migration, Queries
+    from talka.store.history import Migration
     from talka.store.sqlite_file import SqliteFile
 
     file = SqliteFile(str(kept))
     file.close()
     queries = Queries("tasks")
-    queries.migrations.append(Migration(2, "CREATE TABLE talka_more (name TEXT);\n"))
+    queries.migrations.append(Migration(NOW + 1, "CREATE TABLE talka_more (name TEXT);\n"))
     monkeypatch.setattr("talka.store.sqlite_file.Queries", lambda dialect: queries)
     assert command("store", "check", "--store", URL).err.endswith(
-        "its schema is 1, and 2 is known: run talka store migrate\n"
+        f"its schema is {NOW}, and {NOW + 1} is known: run talka store migrate\n"
     )
-    assert command("store", "migrate", "--store", URL) == (0, f"{kept} had schema 1 and has schema 2 now\n", "")
+    assert command("store", "migrate", "--store", URL) == (
+        0,
+        f"{kept} had schema {NOW} and has schema {NOW + 1} now\n",
+        "",
+    )
     assert command("store", "check", "--store", URL).code == 0
 
 

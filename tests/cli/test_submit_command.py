@@ -339,7 +339,7 @@ def test_lines_of_a_job_that_runs_are_printed_and_the_job_is_left(remote: Any, c
 
     code, out, err = command("jobs", "logs", "job1", "--to", remote.to)
 
-    assert (code, out, err) == (0, "w1: said \N{REPLACEMENT CHARACTER}[31mby a step\n", "")
+    assert (code, out, err) == (0, "w1: said \\x1b[31mby a step\n", "")
 
 
 def test_of_a_job_that_waits_there_are_no_lines_yet(remote: Any, command: Any) -> None:

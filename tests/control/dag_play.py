@@ -11,9 +11,10 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dag_job import DagJob
 from talka.control.dag_task import DagTask
 from talka.control.durable import Durable, Edit
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
 from talka.control.speech import Speak
 from talka.store.sqlite_records import SqliteRecords
+from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import Done, Hand, HandedTask, Outcome, TaskMessage, TaskResult, Took
@@ -28,7 +29,8 @@ Kind = TypeVar("Kind")
 class DagPlay:
     """Commits and reads are done at once, unless they are held."""
 
-    def __init__(self, epoch: int = 1, seed: int = 7, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, epoch: int = 1, seed: int = 7, safeguards: Safeguards = ALL, life: StoreLife = NOWHERE) -> None:
+        self.life = life
         self.records = SqliteRecords(":memory:")
         self.epoch = epoch
         self.now = self.start = 100 * SECOND
@@ -36,6 +38,8 @@ class DagPlay:
         self.safeguards = safeguards
         self.blobs: dict[str, bytes] = {}
         self.calls = 0
+        self.given: dict[int, tuple[str, HandedTask]] = {}
+        """All attempts that were ever handed, by fence, and to whom."""
         self._forget_all()
         self.durable = self._new()
 
@@ -46,6 +50,7 @@ class DagPlay:
         self.took: list[int] = []
         self.answers: list[CallAnswered] = []
         self.ended: list[DagEnded] = []
+        self.news: list[RaiseEpoch | WorkerDropped] = []
         self.commits: list[Commit] = []
         self.fetches: list[Fetch] = []
         self._open_commits: deque[Commit] = deque()
@@ -59,6 +64,7 @@ class DagPlay:
             rng=Random(f"{self.seed}/{self.epoch}"),
             wall_offset_ns=WALL_OFFSET_NS,
             safeguards=self.safeguards,
+            life=self.life,
         )
 
     # The shell.
@@ -77,12 +83,15 @@ class DagPlay:
                     if isinstance(message, Hand):
                         self.hands += [(to, task) for task in message.tasks]
                         self.handed.update({task.fence: task for task in message.tasks})
+                        self.given.update({task.fence: (to, task) for task in message.tasks})
                     elif isinstance(message, Took):
                         self.took += message.fences
                 case CallAnswered():
                     self.answers.append(effect)
                 case DagEnded():
                     self.ended.append(effect)
+                case RaiseEpoch() | WorkerDropped():
+                    self.news.append(effect)
                 case _:
                     raise AssertionError(effect)
         while self._open_commits and not self._holds_commits:
@@ -191,8 +200,13 @@ class DagPlay:
     # Workers.
 
     def beat(self, name: str, *, boot: int = 1, folder: int = 7, cores: int = 4, number: int = 0, **more: Any) -> None:
+        """`remembers`: the highest epoch it has obeyed, and whose."""
+        remembers = more.pop("remembers", (0, NOWHERE))
         facts = WorkerFacts(cores, folder=folder, handlers=more.pop("handlers", ("h",)), **more)
-        self.take(self.durable.on_beat(self.now, name, boot, facts, cores, facts.state, number))
+        effects = self.durable.on_beat(
+            self.now, name, boot, facts, cores, facts.state, number, epoch=remembers[0], of=remembers[1]
+        )
+        self.take(effects)
 
     def lose(self, name: str, boot: int = 1) -> None:
         self.take(self.durable.on_worker_lost(self.now, name, boot, "its lease is over"))
@@ -201,9 +215,20 @@ class DagPlay:
         self.take(self.durable.on_message(self.now, name, message))
 
     def results(self, results: Sequence[TaskResult], worker: str = "w") -> None:
-        self.hear(worker, Done(tuple(results)))
+        """As a worker tells them: each names the task it was handed, unless it says so itself."""
+        named = [
+            result
+            if result.job or result.fence not in self.given
+            else msgspec.structs.replace(
+                result, job=self.given[result.fence][1].job, task=self.given[result.fence][1].id
+            )
+            for result in results
+        ]
+        self.hear(worker, Done(tuple(named), self.life))
 
-    def result(self, fence: int, outcome: Outcome = "completed", *, worker: str = "w", **fields: Any) -> None:
+    def result(self, fence: int, outcome: Outcome = "completed", *, worker: str = "", **fields: Any) -> None:
+        """By the worker that was handed it, unless another is named."""
+        worker = worker or self.given.get(fence, ("w", None))[0]
         self.results([TaskResult(fence, outcome, **fields)], worker)
 
     def done(self, id: str, *, worker: str = "", output: bytes | None = None) -> None:

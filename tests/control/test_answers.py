@@ -34,6 +34,7 @@ from talka.wire.asking import (
     AskMembers,
     AskMetrics,
     Question,
+    RepairKeys,
     RetireKey,
     UseKey,
 )
@@ -515,3 +516,28 @@ def test_a_question_is_answered_under_the_key_it_came_with_also_when_that_change
     assert asking.decode(decode_packet(opened.content[1:]).body) == Answer(4, "", content)
     with pytest.raises(BadSeal):
         asker.open(sent.frame, me="another")
+
+
+# -- repairing
+
+
+def test_keys_are_repaired_to_those_that_are_given_and_weak_ones_are_refused() -> None:
+    member = member_of()
+
+    content, effects = answer(member, 0, RepairKeys((NEW, OLD)), asked_with=K1)
+
+    assert json.loads(content)["keys"] == [{"id": id, "is_primary": id == K2} for id in sorted((K1, K2))]
+    assert [type(effect) for effect in effects] == [RingChanged]
+    with pytest.raises(Invalid, match="secret 2 cannot be used: it has 5 characters"):
+        answer(member, 0, RepairKeys((NEW, "short")), asked_with=K1)
+
+
+def test_under_a_key_that_is_accepted_no_more_only_a_repair_can_be_asked() -> None:
+    member = member_of()
+
+    for question in (AskMembers(), AddKey(NEW), RetireKey(K1), AskMetrics()):
+        with pytest.raises(Invalid, match=f"key {K2} is accepted no more: under it, only talka cluster keys --repair"):
+            answer(member, 0, question, asked_with=K2)
+    answer(member, 0, AskKeys(), asked_with=K2)
+    answer(member, 0, RepairKeys((NEW,)), asked_with=K2)
+    assert member.porter is not None and member.porter.ring.accepted() == (K2,)

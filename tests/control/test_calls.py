@@ -3,6 +3,7 @@ from random import Random
 from talka.cluster.effects import Lane
 from talka.control.calls import AGAIN_NS, ELSEWHERE_NS, LIMIT_NS, NEVER, OPEN_LIMIT, CallEnded, Calls
 from talka.control.speech import Speak
+from talka.wire.access import own
 from talka.wire.jobs import Answer, Call
 
 
@@ -15,7 +16,7 @@ def test_a_question_goes_to_the_leader_and_its_answer_ends_it() -> None:
     calls = Calls(Random(1))
 
     number, effects = calls.ask(0, "jobs", b"all", "m1")
-    assert effects == [Speak("m1", Call(number, "jobs", b"all"), Lane.RESULTS)]
+    assert effects == [Speak("m1", Call(number, "jobs", b"all", own("jobs")), Lane.RESULTS)]
     ended = calls.on_answer(5, Answer(number, "", b"none"))
 
     assert ended == [CallEnded(number, "", b"none")]
@@ -49,7 +50,7 @@ def test_a_question_is_asked_again_until_it_is_answered_whoever_leads_then() -> 
     assert calls.next_tick_at == AGAIN_NS
     assert calls.tick(AGAIN_NS - 1, "m1") == []
 
-    assert calls.tick(AGAIN_NS, "m2") == [Speak("m2", Call(number, "jobs", b"all"), Lane.RESULTS)]
+    assert calls.tick(AGAIN_NS, "m2") == [Speak("m2", Call(number, "jobs", b"all", own("jobs")), Lane.RESULTS)]
     assert calls.next_tick_at == 2 * AGAIN_NS
 
 
@@ -61,7 +62,7 @@ def test_without_a_leader_nothing_is_said_until_there_is_one() -> None:
 
     assert calls.tick(ELSEWHERE_NS, "") == []
     assert calls.next_tick_at == 2 * ELSEWHERE_NS
-    assert calls.tick(2 * ELSEWHERE_NS, "m3") == [Speak("m3", Call(number, "jobs", b"all"), Lane.RESULTS)]
+    assert calls.tick(2 * ELSEWHERE_NS, "m3") == [Speak("m3", Call(number, "jobs", b"all", own("jobs")), Lane.RESULTS)]
 
 
 def test_a_manager_that_does_not_lead_makes_it_ask_again_soon() -> None:
@@ -71,7 +72,9 @@ def test_a_manager_that_does_not_lead_makes_it_ask_again_soon() -> None:
     assert calls.on_answer(100, Answer(number, "elsewhere", b"m2")) == []
 
     assert calls.next_tick_at == 100 + ELSEWHERE_NS
-    assert calls.tick(100 + ELSEWHERE_NS, "m2") == [Speak("m2", Call(number, "jobs", b"all"), Lane.RESULTS)]
+    assert calls.tick(100 + ELSEWHERE_NS, "m2") == [
+        Speak("m2", Call(number, "jobs", b"all", own("jobs")), Lane.RESULTS)
+    ]
 
 
 def test_in_the_end_a_question_is_given_up_with_a_sentence() -> None:

@@ -8,6 +8,7 @@ from talka.control.clock_offsets import ClockOffsets
 from talka.control.led_job import LedJob
 from talka.control.speech import Speak
 from talka.stats.tally import Tally
+from talka.testing.trust import keys_of_workers
 from talka.wire.jobs import Account, Accounted, Assign, BundleFacts, Report, Snapshot, TaskFacts
 from talka.wire.records import Grant, JobOrder, JobRecord, WorkflowOrder
 from talka.wire.shards import Armed, Settings, Totals, encode
@@ -47,7 +48,7 @@ def led_by(record: JobRecord) -> LedJob:
     clocks = ClockOffsets()
     for worker in WORKERS:
         clocks.heard(START_NS, worker, clocks.asked(START_NS, worker), START_NS)
-    return LedJob(record, life=3, clocks=clocks, wall_offset_ns=0)
+    return LedJob(record, life=3, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
 
 
 def recorded(job: LedJob, effects: list[object]) -> list[Speak]:

@@ -280,6 +280,29 @@ def test_lines_that_their_result_overtook_are_kept(play: Play) -> None:
     assert play.changes(Extend) == []
 
 
+def test_result_of_an_attempt_counts_from_the_worker_that_was_given_it_alone(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    play.result(fence, output=b'"stolen"', worker="x")
+    assert (play.durable.stale_results, play.took) == (1, [])
+    assert play.task("a").state is not TaskState.COMPLETED
+    play.result(fence, output=b'"its own"')
+    assert play.row(0).output == b'"its own"'
+
+
+def test_what_another_worker_tells_of_an_attempt_is_not_kept(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    words = Underway((fence,), (Progress(fence, b"1"),), (LogLine(fence, 5, "x"),))
+    play.hear("x", words)
+    assert play.task("a").state is not TaskState.RUNNING
+    play.done("a")
+    play.hear("x", words)
+    assert play.changes(Extend) == play.changes(PutLogs) == []
+
+
 def test_what_managers_say_is_nothing_to_them(play: Play) -> None:
     assert play.durable.on_message(play.now, "w", Which(1)) == []
 

@@ -18,7 +18,6 @@ from talka.control.handler_pool import (
     FEED_LIMIT_NS,
     FEEDS_LIMIT,
     HELD_BACK_LIMIT,
-    BrokenEpoch,
     HandlerPool,
     TaskCommand,
 )
@@ -35,6 +34,7 @@ from talka.control.handler_slots import (
     STARTS_LIMIT,
     STOP_LIMIT_NS,
 )
+from talka.control.obeyed_epoch import BrokenEpoch
 from talka.control.speech import Speak
 from talka.control.worker_news import HandlersBroken, HandlersLoaded
 from talka.wire.jobs import encode
@@ -242,7 +242,7 @@ def test_a_manager_is_obeyed_once_its_epoch_is_on_disk() -> None:
     rig.write()
 
     assert rig.begun == [FIRST + 1, FIRST + 2]
-    assert rig.disk == {"epoch": b"7"}
+    assert rig.disk == {"epoch": b"7", "epoch/life": b"0 0 0"}
     rig.hand(task(3))
     assert rig.held_back == [], "it is on disk already, and nothing is written of a task"
 
@@ -923,6 +923,8 @@ def test_the_only_task_of_a_core_that_dies_is_told_as_alone() -> None:
             took_us=250_000,
             memory_bytes=4096,
             alone=True,
+            job="job",
+            task="t1",
         )
     ]
     assert rig.started == [1, 2], "another takes its place at once"

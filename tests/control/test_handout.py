@@ -7,7 +7,9 @@ import pytest
 
 from talka.control import handout
 from talka.control.durable_news import Fetch
+from talka.control.epoch_floor import EpochFloor
 from talka.control.handout import Handout, worker_key, worker_of
+from talka.wire.attempts import NOWHERE
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import encode
 from talka.wire.tasks import BATCH_LIMIT_BYTES, Feed, Hand, Progress, TaskResult, Underway
@@ -138,7 +140,7 @@ def test_an_output_that_is_lost_fails_who_needs_it(play: Play, monkeypatch: pyte
 
 def test_an_output_that_replaces_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handout, "CACHE_LIMIT_BYTES", 10)
-    one = Handout(1, lambda worker: 0)
+    one = Handout(EpochFloor(1, NOWHERE), lambda worker: 0)
     for _ in range(5):
         one.keep_output((1, 0), b"12345")
     one.keep_output((1, 1), b"12345")
@@ -167,6 +169,6 @@ def test_a_life_of_a_worker_has_a_key() -> None:
 
 
 def test_nothing_to_give_is_nothing_to_say() -> None:
-    given = Handout(1, lambda worker: 0).give([])
+    given = Handout(EpochFloor(1, NOWHERE), lambda worker: 0).give([])
     assert (given.effects, given.fences, given.unfit) == ([], [], [])
     assert BATCH_LIMIT_BYTES < FRAME_LIMIT_BYTES

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
+from talka.cluster.election import Alarm
 from talka.cluster.member_news import StateLearned
-from talka.cluster.members import DEAD, LEFT
+from talka.cluster.members import ALIVE, DEAD, LEFT
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS
 from talka.control import keyholder as keyholder_module
@@ -24,11 +25,15 @@ from talka.control.keyholder import (
     StillNeeded,
 )
 from talka.control.member import ClusterMember
-from talka.control.porter import Porter, RingChanged, Welcomed
+from talka.control.porter import Arrival, Porter, RingChanged, Welcomed
+from talka.control.ring_guard import KEPT_LIMIT, RingGuard
 from talka.control.standing import Standing, standing_of
+from talka.wire import greeting
 from talka.wire.greeting import Self, ShareRing
-from talka.wire.keys import Keyring, decode_ring, encode_ring, key_id
+from talka.wire.keys import JUMP_LIMIT, Keyring, decode_ring, encode_ring, key_id
 from talka.wire.membership import Alive, Gossip, State, encode_update
+from talka.wire.packets import PROTOCOL, Packet
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 
 SECOND = 1_000_000_000
@@ -40,10 +45,13 @@ K1, K2, K3 = key_id(OLD), key_id(NEW), key_id(THIRD)
 ME = Self("shop", "staging", "manager", "1.0", [], [], "east", "", "0.1")
 
 
-def member_of(name: str, *, boot: int, seeds: Iterable[str] = (), ring: Keyring | None = None) -> ClusterMember:
+def member_of(
+    name: str, *, boot: int, seeds: Iterable[str] = (), ring: Keyring | None = None, is_certified: bool = False
+) -> ClusterMember:
     door = Door(group="shop/staging", name=name, boot=boot)
     rng = Random(f"{name}:{boot}")
-    porter = Porter(door=door, seal=Seal(ring or Keyring.of((OLD,)), boot), name=name, me=ME, rng=rng)
+    seal = Seal(ring or Keyring.of((OLD,)), boot, (OLD,))
+    porter = Porter(door=door, seal=seal, name=name, me=ME, rng=rng, certified=is_certified)
     membership = Membership(
         name=name, boot=boot, address=f"at-{name}", group="shop/staging", config=PRESETS["fast"], rng=rng, now=0
     )
@@ -97,7 +105,8 @@ class Group:
         if to is None or (sent.lane is Lane.DATAGRAM and self.rng.random() < self.loss):
             return
         for _ in range(1 + (self.rng.random() < self.loss)):
-            self.carry_out(to, to.on_frame(self.now, source, sent.frame, sent.lane, 0))
+            proven = Proven(self.members[source].name, Role.MANAGER)
+            self.carry_out(to, to.on_frame(self.now, source, sent.frame, sent.lane, 0, proven))
 
     def run(self, seconds: float) -> None:
         until = self.now + round(seconds * SECOND)
@@ -306,7 +315,7 @@ def test_one_that_was_down_during_a_rotation_is_welcomed_under_its_old_key_and_l
     (ring,) = group.rings()
     assert ring.primary_id == K2
     assert [member.name for member in back.membership.alive()] == ["a", "b"]
-    assert ("c", RingChanged(ring)) in group.news
+    assert [news.ring for who, news in group.news if who == "c" and isinstance(news, RingChanged)][-1] == ring
     assert group.keyholder("a").missing() == [], "it has confirmed, so the old key may go"
     refused = back.door.refused.get("key", 0)
     heard = back.frames_admitted
@@ -450,14 +459,177 @@ def test_keys_from_one_that_lacks_some_are_answered_with_all_of_them() -> None:
     theirs = Keyring.of((OLD,)).with_key(NEW)
     x.state = State(1, msgspec.msgpack.encode(Standing(keyholder.ring.merge(theirs).digest)))
 
-    assert keyholder.learn(0, "x", theirs, keyholder.ring.merge(theirs)) == [RingChanged(theirs)], "nothing is lacking"
+    out = keyholder.learn(0, told_by("x"), theirs, keyholder.ring.merge(theirs))
+    assert out == [RingChanged(theirs, "x")], "nothing is lacking"
     mine = keyholder.ring.with_key(THIRD)
     merged = mine.merge(theirs)
     # It said before that it has them all: what it sends now counts.
     x.state = State(2, msgspec.msgpack.encode(Standing(merged.digest)))
-    out = keyholder.learn(0, "x", theirs, merged)
-    assert out == [RingChanged(merged), Greet("at-x", ShareRing(encode_ring(merged)))]
-    assert keyholder.learn(0, "stranger", theirs, merged) == []
+    out = keyholder.learn(0, told_by("x"), theirs, merged)
+    assert out == [RingChanged(merged, "x"), Greet("at-x", ShareRing(encode_ring(merged)))]
+    assert keyholder.learn(0, told_by("stranger"), theirs, merged) == []
+
+
+# -- keys that nobody could expect
+
+
+def told_by(name: str, boot: int = 7, key: str = K1) -> Arrival:
+    """Some frame of this life."""
+    packet = Packet(PROTOCOL, "shop/staging", name, boot, 1, greeting.CHANNEL, msgspec.Raw(b""))
+    return Arrival(packet, f"at-{name}", 0, key)
+
+
+def alarms(effects: list[object]) -> list[str]:
+    return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.kind == "keys"]
+
+
+def agreeing() -> tuple[ClusterMember, Keyholder]:
+    """With x, whose keys are ours."""
+    member, keyholder = alone()
+    assert member.membership is not None
+    x = member.membership.get("x")
+    assert x is not None
+    x.state = State(1, msgspec.msgpack.encode(Standing(keyholder.ring.digest)))
+    keyholder.hear(0, StateLearned("x", 1, x.state.payload))
+    return member, keyholder
+
+
+def test_one_change_told_by_a_member_in_view_is_expected_and_more_or_from_a_stranger_is_an_alarm() -> None:
+    _, keyholder = agreeing()
+    one = keyholder.ring.with_key(NEW)
+    three = one.with_primary(K2).with_key(THIRD)
+
+    assert alarms(keyholder.learn(0, told_by("x"), one, one)) == []
+    assert keyholder.ring == one
+    out = keyholder.learn(0, told_by("x"), three, three)
+    assert alarms(out) == [
+        "'x' at at-x brought keys that were not expected, and they hold from now on: "
+        f"version 3, keys {', '.join(three.accepted())}, sealing with {K2}; "
+        f"before: version 1, keys {', '.join(one.accepted())}, sealing with {K1}; "
+        "if nobody of you changed them, see `talka cluster keys --repair`"
+    ]
+    assert keyholder.ring == three, "a change is told of, not refused"
+
+    for who in (told_by("stranger"), told_by("x", boot=2)):
+        later = keyholder.ring.with_primary(K1 if keyholder.ring.primary_id == K2 else K2)
+        assert len(alarms(keyholder.learn(0, who, later, later))) == 1
+
+
+def test_a_ring_that_changes_nothing_is_no_alarm_whoever_brings_it() -> None:
+    _, keyholder = agreeing()
+
+    assert keyholder.learn(0, told_by("stranger"), keyholder.ring, keyholder.ring) == []
+
+
+def test_one_that_was_away_expects_many_changes_from_whom_it_knows_and_none_from_a_stranger() -> None:
+    member, keyholder = alone()
+    assert member.porter is not None
+    two = keyholder.ring.with_key(NEW).with_primary(K2)
+    four = two.with_key(THIRD).with_primary(K3)
+    six = four.with_primary(K1).with_primary(K2)
+
+    assert alarms(keyholder.learn(0, told_by("x"), two, two)) == []
+    member.porter.rings.asked("seed", 7)
+    assert alarms(keyholder.learn(0, told_by("seed", 7), four, four)) == []
+    assert len(alarms(keyholder.learn(0, told_by("stranger"), six, six))) == 1
+
+
+def test_one_that_was_left_alone_may_have_missed_changes() -> None:
+    member, keyholder = agreeing()
+    assert member.membership is not None and member.porter is not None
+    x = member.membership.get("x")
+    assert x is not None
+    x.status = DEAD
+    keyholder.tick(AGAIN_NS)
+    x.status = ALIVE
+    three = keyholder.ring.with_key(NEW).with_primary(K2).with_key(THIRD)
+
+    assert alarms(keyholder.learn(AGAIN_NS, told_by("x"), three, three)) == []
+
+
+def test_a_new_era_is_always_an_alarm_to_one_that_agreed_with_somebody() -> None:
+    member, keyholder = agreeing()
+    assert member.porter is not None
+    repaired = keyholder.ring.repaired((NEW,))
+
+    (text,) = alarms(keyholder.learn(0, told_by("x"), repaired, repaired))
+
+    assert f"version 0 of era 1, keys {K2}" in text
+    assert member.porter.rings.unexpected == 1
+
+
+def test_keys_too_far_ahead_change_nothing_and_are_told_of_once() -> None:
+    member, keyholder = agreeing()
+    assert member.porter is not None
+    before = keyholder.ring
+    ahead = msgspec.structs.replace(before.with_key(NEW), primary=(JUMP_LIMIT + 1, K2))
+
+    told = [alarms(keyholder.learn(now * SECOND, told_by("x"), ahead, before.merge(ahead))) for now in range(3)]
+
+    assert keyholder.ring == before and member.porter.rings.refused["jump"] == 3
+    assert [len(each) for each in told] == [1, 0, 0]
+    assert "'x' at at-x sent keys too far ahead to be true, which were refused: version 1048577" in told[0][0]
+    other = alarms(keyholder.learn(0, told_by("y"), ahead, before.merge(ahead)))
+    assert other == [], "not more than one a second"
+    assert len(alarms(keyholder.learn(SECOND, told_by("y"), ahead, before.merge(ahead)))) == 1
+
+
+def test_under_a_key_that_is_not_in_use_only_a_later_era_counts() -> None:
+    member, keyholder = agreeing()
+    assert member.porter is not None
+    same, later = keyholder.ring.with_key(NEW), keyholder.ring.repaired((NEW,))
+
+    (text,) = alarms(keyholder.learn(0, told_by("x", key=K3), same, same))
+    assert "under a key that is not accepted any more" in text and member.porter.rings.refused["key"] == 1
+    keyholder.learn(0, told_by("x", key=K3), later, later)
+    assert keyholder.ring == later
+
+
+def test_refusals_that_were_told_are_kept_up_to_a_limit() -> None:
+    guard = RingGuard(certified=True)
+
+    told = [guard.refuse(n * SECOND, "role", f"n{n}", "from", b"\xc1") for n in range(KEPT_LIMIT + 1)]
+
+    assert all(len(each) == 1 for each in told)
+    assert told[0] == [Alarm("keys", "'n0' at from is no manager and sent keys, which were refused: no ring at all")]
+    assert guard.refuse(KEPT_LIMIT * 2 * SECOND, "role", "n1", "from", b"") == []
+    assert len(guard.refuse(KEPT_LIMIT * 3 * SECOND, "role", "n0", "from", b"")) == 1, "it was forgotten"
+
+
+# -- a ring that was taken over, or spoilt
+
+
+def test_a_repaired_ring_is_told_to_everybody_in_view_at_once_and_taken_over() -> None:
+    group = group_of("abcd")
+    taken = group.keyholder("a").ring.with_key(NEW)
+    for name in "abcd":
+        keyholder = group.keyholder(name)
+        keyholder.learn(group.now, told_by("stranger"), taken, taken)
+    group.pending.clear()
+
+    group.act("a", group.keyholder("a").repair(group.now, (OLD,)))
+    assert sorted(sent.to for _, sent in group.pending if sent.lane is Lane.STREAM)[:3] == ["at-b", "at-c", "at-d"]
+    group.run(5)
+
+    (ring,) = group.rings()
+    assert (ring.accepted(), ring.era, ring.version) == ((K1,), 1, 0)
+
+
+def test_with_certificates_a_ring_of_others_keys_alone_is_repaired_from_one_member_on() -> None:
+    group = Group(*(member_of(name, boot=i + 10, seeds="abc", is_certified=True) for i, name in enumerate("abc")))
+    group.run(5)
+    taken = Keyring.of((OLD,)).with_key(NEW).with_primary(K2).without(K1)
+    for name in "abc":
+        group.act(name, group.keyholder(name).learn(group.now, told_by("stranger"), taken, taken))
+    group.run(5)
+    assert [ring.accepted() for ring in group.rings()] == [(K2,)]
+
+    group.act("b", group.keyholder("b").repair(group.now, (THIRD,)))
+    group.run(10)
+
+    (ring,) = group.rings()
+    assert (ring.accepted(), ring.era) == ((K3,), 1)
+    assert all(len(member.membership.alive()) == 2 for member in group.members.values() if member.membership)
 
 
 def test_keys_that_were_lost_on_the_way_are_sent_again() -> None:

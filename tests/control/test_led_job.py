@@ -12,9 +12,10 @@ from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.led_job import START_DELAY_NS, SYNC_EVERY_NS, UNTOLD_NS, LedJob
-from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted
+from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.speech import Speak
 from talka.stats.tally import StepTally, Tally
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire.jobs import (
     Accepted,
     Account,
@@ -87,11 +88,13 @@ class Led:
     def __init__(self, *workflows: WorkflowOrder, clocks: bool = True, safeguards: Safeguards = ALL, **more: Any):
         self.now = START_NS
         self.clocks = ClockOffsets()
+        self.keys = keys_of_workers(1)
         self.effects: list[object] = []
         self.led = LedJob(
             record_of(*workflows, **more),
             life=LIFE,
             clocks=self.clocks,
+            keys=self.keys,
             wall_offset_ns=0,
             every_ms=lambda: 250,
             safeguards=safeguards,
@@ -223,6 +226,86 @@ def test_tasks_are_assigned_once_one_account_that_names_all_of_them_is_on_record
     ]
     assert [worker for worker, _ in told(effects, Sync)] == ["w1", "w2"], "each is asked the time once"
     assert said(effects, Account) == []
+
+
+VARIABLES = {"SHOP_TOKEN": "7f3a"}
+
+
+def with_variables(*workers: str, safeguards: Safeguards = ALL) -> Led:
+    """A job with variables that is to be assigned; these workers have beaten."""
+    led = Led(safeguards=safeguards)
+    bundle = msgspec.structs.replace(led.led.record.order.bundle, env=VARIABLES)
+    order = msgspec.structs.replace(led.led.record.order, bundle=bundle)
+    led.led.record = msgspec.structs.replace(led.led.record, order=order)
+    for worker in workers:
+        led.keys.heard(worker, 7, trust_of_worker(worker, 7).sealing)
+    led.take(led.led.start(led.now))
+    return led
+
+
+def test_variables_are_sealed_to_the_worker_of_each_task_and_travel_no_other_way() -> None:
+    led = with_variables("w1", "w2")
+
+    assigned = told(led.recorded(), Assign)
+
+    assert [worker for worker, _ in assigned] == ["w1", "w2"]
+    for worker, assign in assigned:
+        assert assign.bundle.env == {}
+        assert trust_of_worker(worker, 7).variables.opened(assign).bundle.env == VARIABLES
+        assert b"7f3a" not in msgspec.msgpack.encode(assign)
+
+
+def test_without_the_safeguard_variables_travel_open() -> None:
+    led = with_variables(safeguards=Safeguards(sealed_variables=False))
+
+    assert [assign.bundle.env for assign in said(led.recorded(), Assign)] == [VARIABLES] * 2
+
+
+def test_an_assignment_that_is_said_again_is_not_sealed_again() -> None:
+    led = with_variables("w1", "w2")
+    first = told(led.recorded(), Assign)
+
+    led.later(1.1)
+
+    assert told(led.tick(), Assign) == first
+
+
+def test_a_task_with_variables_waits_until_its_worker_has_told_its_key() -> None:
+    led = with_variables("w1")
+    assert [worker for worker, _ in told(led.recorded(), Assign)] == ["w1"]
+    assert "w2" not in [worker for worker, _ in told(led.later(0.2).tick(), Assign)]
+
+    led.keys.heard("w2", 6, trust_of_worker("w2", 6).sealing)
+    assert "w2" not in [worker for worker, _ in told(led.later(0.2).tick(), Assign)], "another life than was granted"
+    led.keys.heard("w2", 7, trust_of_worker("w2", 7).sealing)
+
+    assert [worker for worker, _ in told(led.later(0.2).tick(), Assign)] == ["w2"]
+    assert "w2" not in [worker for worker, _ in told(led.later(0.2).tick(), Assign)]
+
+
+def test_a_task_that_was_lost_while_it_waited_for_a_key_is_not_assigned() -> None:
+    led = with_variables("w1")
+    led.recorded()
+    led.on_record(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
+    led.keys.heard("w2", 7, trust_of_worker("w2", 7).sealing)
+
+    assert "w2" not in [worker for worker, _ in told(led.later(0.2).tick(), Assign)]
+
+
+def test_a_worker_that_opens_no_variables_gets_no_task_and_the_leader_hears_of_it() -> None:
+    led = with_variables("w1")
+    led.keys.heard("w2", 7, b"")
+
+    effects = led.recorded()
+
+    assert [worker for worker, _ in told(effects, Assign)] == ["w1"]
+    (lost,) = [effect for effect in effects if isinstance(effect, TaskLost)]
+    assert (lost.worker, lost.cause) == (
+        "w2",
+        "was not given to its worker: variables cannot be sealed to w2: it is of an earlier version, which opens none",
+    )
+    assert led.accounts()[-1].unfit == ("w2",)
+    assert "w2" not in led.led.places()
 
 
 def test_without_the_account_first_nothing_is_waited_for() -> None:
@@ -780,6 +863,14 @@ def test_one_that_was_superseded_stops_at_once(word: str) -> None:
     assert led.led.phase == "over"
     assert led.later(9).tick() == []
     assert led.recorded() == [], "what waited for the account is not done any more"
+
+
+def test_worker_that_never_had_anything_of_a_job_has_no_say_in_it() -> None:
+    led = Led().started()
+
+    assert led.say("stranger", Stale("b4k7", 1, (1, 1, 2))) == []
+
+    assert led.led.phase == "leading"
 
 
 def test_a_command_that_was_overtaken_by_one_of_this_manager_says_nothing_of_another() -> None:

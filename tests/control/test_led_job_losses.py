@@ -13,6 +13,7 @@ from talka.control.led_job import REPLACE_WAIT_NS, LedJob
 from talka.control.led_news import AttemptAccepted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.speech import Speak
 from talka.stats.tally import Tally
+from talka.testing.trust import keys_of_workers
 from talka.wire.jobs import (
     Accepted,
     Account,
@@ -83,7 +84,7 @@ class Led:
         for worker in ("w1", "w2", "w3", "w4"):
             clocks.heard(self.now, worker, clocks.asked(self.now, worker), self.now)
         record = record_of(tuple(workflow(name, shape) for name in workflows), cores)
-        self.led = LedJob(record, life=LIFE, clocks=clocks, wall_offset_ns=0)
+        self.led = LedJob(record, life=LIFE, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
         self.take(self.led.start(self.now))
         self.recorded()
 

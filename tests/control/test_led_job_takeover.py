@@ -16,6 +16,7 @@ from talka.control.led_job import START_DELAY_NS, LedJob
 from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.speech import Speak
 from talka.stats.tally import Tally
+from talka.testing.trust import keys_of_workers
 from talka.wire.jobs import (
     Accepted,
     Account,
@@ -140,6 +141,7 @@ class Heir:
             record_of(account, **more),
             life=LIFE,
             clocks=self.clocks,
+            keys=keys_of_workers(1),
             wall_offset_ns=WALL_OFFSET_NS,
             safeguards=safeguards,
         )

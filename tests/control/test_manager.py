@@ -28,6 +28,7 @@ from talka.control.speech import Speak
 from talka.control.vault import BLOB_PREFIX, BlobFailed, BlobKept, BlobReady, LoadBlob
 from talka.control.watching import Updated, WatchFailed
 from talka.stats.tally import Tally
+from talka.testing.trust import keys_of_workers
 from talka.wire.calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.jobs import (
     Accepted,
@@ -90,6 +91,7 @@ class Play:
             voter=group.voters[name],
             rng=Random(f"manager:{group.boot}"),
             wall_offset_ns=SECOND,
+            keys=keys_of_workers(1),
             managers=lambda: tuple(ManagerAt(one, f"at-{one}") for one in group.names),
             blobs=[key.removeprefix(BLOB_PREFIX) for key in group.disks[name] if key.startswith(BLOB_PREFIX)],
         )
@@ -296,6 +298,7 @@ def test_workers_have_the_lease_their_manager_was_told(cabinet_of: CabinetOf) ->
             voter=group.voters[name],
             rng=Random("manager"),
             wall_offset_ns=SECOND,
+            keys=keys_of_workers(1),
             lease_ns=SECOND // 2,
         )
 
@@ -744,8 +747,9 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     assert keeper.hands(effects) == [("w1", 1)]
     (hand,) = said(effects, Hand)
     assert (hand.message.boot, hand.message.beat) == (1, keeper.play.numbers)
-    fence = hand.message.tasks[0].fence
-    effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1"),)))
+    task = hand.message.tasks[0]
+    fence = task.fence
+    effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1", job=task.job, task=task.id),)))
     assert [(one.to, one.message.fences) for one in said(effects, Took)] == [("w1", (fence,))]
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
 

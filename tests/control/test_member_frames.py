@@ -27,11 +27,13 @@ from talka.wire.leadership import Heartbeat
 from talka.wire.leases import Command, ReleaseLease
 from talka.wire.membership import Ack, Alive, Gossip, Ping, State, Stated, encode_update
 from talka.wire.packets import decode_packet
+from talka.wire.roles import NOBODY, Proven, Role
 from talka.wire.sealing import Seal
 
 VOTERS = ("a", "b", "c")
 CONFIG = PRESETS["default"]
 CHANNELS = (membership.CHANNEL, leadership.CHANNEL, leases.CHANNEL)
+A, C = Proven("a", Role.MANAGER), Proven("c", Role.MANAGER)
 GOSSIP = msgspec.msgpack.encode(Gossip())
 
 
@@ -170,19 +172,19 @@ class Talker:
         *updates: bytes,
         to: str = "b",
         source: str = "from-a",
-        proven: str = "",
+        proven: Proven = NOBODY,
     ) -> list[object]:
         frame = self.porter.wrap(0, channel, body, list(updates), to=to)
         return member.on_frame(0, source, frame, Lane.STREAM, 0, proven)
 
-    def prove(self, member: ClusterMember, effects: list[object], *, proven: str = "") -> list[object]:
+    def prove(self, member: ClusterMember, effects: list[object], *, proven: Proven = NOBODY) -> list[object]:
         """Answer the one challenge among these effects."""
         (challenge,) = [effect for effect in effects if isinstance(effect, Transmit)]
         _, (proof,) = self.porter.receive(0, "at-b", challenge.frame, Lane.STREAM, 0)
         assert isinstance(proof, Transmit)
         return member.on_frame(0, "from-a", proof.frame, Lane.STREAM, 0, proven)
 
-    def meet(self, member: ClusterMember, *, proven: str = "") -> None:
+    def meet(self, member: ClusterMember, *, proven: Proven = NOBODY) -> None:
         self.prove(member, self.say(member, membership.CHANNEL, GOSSIP, to="", proven=proven), proven=proven)
 
 
@@ -239,15 +241,15 @@ def test_of_control_frames_a_sealed_member_hears_those_only_that_are_addressed_t
     channel: int, body: bytes
 ) -> None:
     member, talker = sealed_member(certified=True), Talker()
-    talker.meet(member, proven="a")
+    talker.meet(member, proven=A)
     admitted = member.frames_admitted
 
-    assert talker.say(member, channel, body, to="", proven="a") == []
-    assert talker.say(member, channel, body, to="c", proven="a") == []
-    assert talker.say(member, channel, body, proven="c") == []
+    assert talker.say(member, channel, body, to="", proven=A) == []
+    assert talker.say(member, channel, body, to="c", proven=A) == []
+    assert talker.say(member, channel, body, proven=C) == []
     assert member.frames_admitted == admitted
     assert member.door.refused == {"unaddressed": 1, "forged": 1, "certificate": 1}
-    talker.say(member, channel, body, proven="a")
+    talker.say(member, channel, body, proven=A)
     assert member.frames_admitted == admitted + 1
 
 
@@ -348,7 +350,7 @@ def test_keys_that_a_live_member_tells_are_taken_over_and_told_on() -> None:
 
     out = talker.say(member, greeting.CHANNEL, greeting.encode(ShareRing(encode_ring(ring))), to="")
 
-    assert RingChanged(ring) in out
+    assert RingChanged(ring, "a") in out
     assert member.porter is not None and member.porter.ring == ring
     sent = [effect for effect in out if isinstance(effect, Transmit)]
     assert {(effect.to, effect.lane) for effect in sent} == {("at-a", Lane.STREAM), ("at-c", Lane.STREAM)}

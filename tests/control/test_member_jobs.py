@@ -30,7 +30,9 @@ class Clerk:
         self.told: list[object] = []
         self.answer: list[object] = []
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: object = None
+    ) -> list[object]:
         return self._note((sender, message, boot, source))
 
     def on_news(self, now: int, news: object) -> list[object]:

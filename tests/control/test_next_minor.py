@@ -12,6 +12,7 @@ from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.control.voter import Voter
 from talka.control.worker import Worker
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire import jobs
 from talka.wire.jobs import Beat, JobMessage, Renew, WorkerFacts
 
@@ -24,7 +25,8 @@ BEAT = Beat(1, WorkerFacts(cores=4))
 
 def worker() -> ClusterMember:
     """Its first beat waits for the renewal."""
-    part = Worker("b", 1, {}, WorkerFacts(cores=4), ("a",), Random(1), 0, verify=lambda digest, signature: True)
+    _, signers, variables = trust_of_worker("b", 1)
+    part = Worker("b", 1, {}, WorkerFacts(cores=4), ("a",), Random(1), 0, signers=signers, variables=variables)
     member = ClusterMember(group="g", name="b", boot=1, part=part)
     member.act(0, part.start(0))
     return member
@@ -32,7 +34,7 @@ def worker() -> ClusterMember:
 
 def manager() -> ClusterMember:
     voter = Voter(name="b", voters=("a", "b", "c"), stored={}, rng=Random(1), now=0)
-    part = Manager(name="b", boot=1, voter=voter, rng=Random(1), wall_offset_ns=0)
+    part = Manager(name="b", boot=1, voter=voter, rng=Random(1), wall_offset_ns=0, keys=keys_of_workers(1))
     return ClusterMember(group="g", name="b", boot=1, voter=voter, part=part)
 
 

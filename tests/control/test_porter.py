@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
+from talka.cluster.election import Alarm
+from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import porter as porter_module
 from talka.control.door import Door
 from talka.control.porter import (
@@ -43,6 +45,7 @@ from talka.wire.greeting import (
 )
 from talka.wire.keys import Keyring, boot_key, decode_ring, encode_ring, key_id
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Opened, Seal
 
 OLD = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
@@ -64,12 +67,20 @@ class Node:
         secrets: tuple[str, ...] = (OLD,),
         certified: bool = False,
         ring: Keyring | None = None,
+        spare: tuple[str, ...] = (),
+        safeguards: Safeguards = ALL,
     ) -> None:
         self.name, self.boot = name, boot
         self.door = Door(group=f"{me.cluster}/{me.environment}", name=name, boot=boot)
-        self.seal = Seal(ring or Keyring.of(secrets), boot)
+        self.seal = Seal(ring or Keyring.of(secrets), boot, spare)
         self.porter = Porter(
-            door=self.door, seal=self.seal, name=name, me=me, rng=Random(f"{name}:{boot}"), certified=certified
+            door=self.door,
+            seal=self.seal,
+            name=name,
+            me=me,
+            rng=Random(f"{name}:{boot}"),
+            certified=certified,
+            safeguards=safeguards,
         )
         self.heard: list[int] = []
         self.news: list[object] = []
@@ -84,7 +95,7 @@ class Node:
         self, frame: bytes, now: int = 0, *, source: str = "from", proven: str = "", lane: Lane = Lane.DATAGRAM
     ) -> list[Transmit]:
         """Hand it a frame; what it sends."""
-        arrivals, out = self.porter.receive(now, source, frame, lane, 7, proven)
+        arrivals, out = self.porter.receive(now, source, frame, lane, 7, Proven(proven, Role.MANAGER))
         self.heard += [arrival.packet.counter for arrival in arrivals]
         assert all((arrival.source, arrival.age_ns) == (source, 7) for arrival in arrivals)
         self.news += [effect for effect in out if not isinstance(effect, Transmit)]
@@ -486,6 +497,29 @@ def test_a_role_that_may_not_connect_is_refused_and_both_roles_are_named() -> No
     assert b.door.refused == {"role": 1}
 
 
+def test_with_certificates_a_role_that_is_not_the_certificates_is_refused() -> None:
+    """The certificate says manager."""
+    a = Node("a", boot=1, me=changed(role="worker"))
+    b = Node("b", boot=2, certified=True)
+
+    (refusal,) = b.get(hello_frame(a), proven="a", lane=Lane.STREAM)
+
+    message = a.read(refusal.frame)[1]
+    assert isinstance(message, Refusal)
+    assert message.text == "'a' says it is a worker, and its certificate does not"
+    assert b.door.refused == {"role": 1}
+
+
+def test_with_certificates_a_welcome_of_another_role_than_the_certificates_is_none() -> None:
+    a, b = Node("a", boot=1, certified=True), Node("b", boot=2, me=changed(role="gate"))
+    (_, hello) = a.porter.hello(0, "at-b")
+    assert isinstance(hello, Transmit)
+    (welcome,) = b.get(hello.frame, lane=Lane.STREAM)
+
+    assert a.get(welcome.frame, proven="b", lane=Lane.STREAM) == []
+    assert (a.news, a.door.refused) == ([], {"role": 1})
+
+
 def test_one_that_is_refused_learns_why() -> None:
     a, b = Node("a", boot=1, me=changed(cluster="bank")), Node("b", boot=2)
     (hello, _) = a.porter.hello(0, "at-b")
@@ -617,9 +651,92 @@ def test_with_certificates_membership_and_greetings_still_need_none() -> None:
     met(a, b)
 
     b.get(a.frame())
+    b.get(hello_frame(a))
+
+    assert (len(b.heard), b.door.refused) == (1, {})
+
+
+def test_with_certificates_keys_count_only_on_a_stream_from_a_proven_manager() -> None:
+    a, b = Node("a", boot=1), Node("b", boot=2, certified=True)
+    met(a, b)
+    ring = a.porter.ring.with_key(NEW)
+
+    b.get(a.greet(ShareRing(encode_ring(ring))), source="1.2.3.4:5")
+    for role in (Role.WORKER, Role.CLIENT, None):
+        frame = a.greet(ShareRing(encode_ring(ring)))
+        arrivals, out = b.porter.receive(SECOND, "1.2.3.4:5", frame, Lane.STREAM, 0, Proven("a", role))
+        b.news += out
+        assert arrivals == []
+    assert b.heard == []
+    assert (b.door.refused, b.porter.rings.refused) == (
+        {"certificate": 4},
+        {"datagram": 1, "role": 3, "jump": 0, "key": 0},
+    )
+    facts = f"version 1, keys {', '.join(ring.accepted())}, sealing with {key_id(OLD)}"
+    assert b.news == [
+        Alarm(
+            "keys",
+            "keys in a datagram, which no certificate covers, were refused; 'a' at 1.2.3.4:5 sent them: " + facts,
+        ),
+        Alarm("keys", "'a' at 1.2.3.4:5 is no manager and sent keys, which were refused: " + facts),
+    ]
+
+    b.get(a.greet(ShareRing(encode_ring(ring))), proven="a", lane=Lane.STREAM)
+    assert len(b.heard) == 1
+
+
+def test_without_the_safeguard_a_datagram_brings_keys() -> None:
+    a = Node("a", boot=1)
+    b = Node("b", boot=2, certified=True, safeguards=Safeguards(ring_from_managers=False))
+    met(a, b)
+
     b.get(a.greet(ShareRing(encode_ring(a.porter.ring))))
 
+    assert len(b.heard) == 1
+
+
+# -- under a key that the ring has lost
+
+
+def lost_key(**more: object) -> Node:
+    """Its ring has the new key alone; its operator's file has the old one."""
+    ring = Keyring.of((NEW,))
+    return Node("b", boot=2, ring=ring, spare=(OLD,), **({"certified": True} | more))  # type: ignore[arg-type]
+
+
+def test_a_proven_manager_is_answered_under_a_key_that_only_the_file_of_the_node_has() -> None:
+    a, b = Node("a", boot=1), lost_key()
+    hello = [sent for sent in a.porter.hello(0, "at-b") if isinstance(sent, Transmit)][1]
+
+    (welcome,) = b.get(hello.frame, proven="a", lane=Lane.STREAM)
+    assert a.read(welcome.frame)[0].key_id == key_id(OLD)
+    (proof,) = a.get(welcome.frame)
+    (share,) = b.get(proof.frame, proven="a", lane=Lane.STREAM)
+    assert a.read(share.frame) == (
+        Opened(a.seal.open(share.frame).content, 2, 2, key_id(OLD), False),
+        ShareRing(encode_ring(b.porter.ring)),
+    ), "it may have missed what was repaired"
+    b.get(a.frame(channel=asking.CHANNEL, to="b"), proven="a", lane=Lane.STREAM)
+    b.get(a.greet(ShareRing(encode_ring(a.porter.ring))), proven="a", lane=Lane.STREAM)
     assert (len(b.heard), b.door.refused) == (2, {})
+    assert b.porter.key_of("a") == "" and b.porter.spare_ids == (key_id(OLD),)
+
+    for channel in (membership.CHANNEL, leadership.CHANNEL, leases.CHANNEL):
+        assert b.get(a.frame(channel=channel, to="b"), proven="a", lane=Lane.STREAM) == []
+    assert (len(b.heard), b.door.refused) == (2, {"key": 3})
+
+
+def test_nobody_else_is_heard_under_a_key_that_the_ring_has_lost() -> None:
+    a = Node("a", boot=1)
+    for b, role, lane in (
+        (lost_key(), Role.WORKER, Lane.STREAM),
+        (lost_key(), Role.CLIENT, Lane.STREAM),
+        (lost_key(), Role.MANAGER, Lane.DATAGRAM),
+        (lost_key(certified=False), Role.MANAGER, Lane.STREAM),
+    ):
+        assert b.porter.receive(0, "from", hello_frame(a), lane, 0, Proven("a", role)) == ([], [])
+        assert b.door.refused == {"key": 1}
+    assert lost_key(certified=False).porter.spare_ids == ()
 
 
 def test_a_wrong_key_is_counted_and_nothing_is_answered() -> None:

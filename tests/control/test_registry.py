@@ -15,6 +15,7 @@ from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control import record_book, registry
 from talka.control.fleet import Fleet, NameTaken, NotFree, WorkerLost, WorkerRegistered
+from talka.control.forwarding import Forwarded
 from talka.control.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
 from talka.control.registry import (
     LEAD_AGAIN_NS,
@@ -27,12 +28,15 @@ from talka.control.registry import (
     Registry,
 )
 from talka.control.speech import Speak
+from talka.testing.trust import SIGNER
+from talka.wire.access import own
 from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
 from talka.wire.jobs import (
     Account,
     Accounted,
     Answer,
     Beat,
+    BundleFacts,
     Call,
     Lead,
     Leaderless,
@@ -42,6 +46,7 @@ from talka.wire.jobs import (
     WorkerFacts,
 )
 from talka.wire.records import ORDER_LIMIT_BYTES, Grant, JobOrder, JobRecord, decode_record
+from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final
 
@@ -75,6 +80,7 @@ class Desk:
                 wall_offset_ns=EPOCH_NS - now,
                 managers=lambda: MANAGERS,
                 safeguards=self.safeguards,
+                signer=self.name.encode() * 16,
             )
         elif isinstance(news, SteppedDown):
             self.registry = None
@@ -128,7 +134,8 @@ class Office:
     def ask(self, what: str, content: Any = b"") -> list[Any]:
         self.numbers += 1
         body = content if isinstance(content, bytes) else encode(content)
-        return self.act(self.registry.on_call(self.now, "m7", Call(self.numbers, what, body)))
+        effects = self.act(self.registry.on_call(self.now, "m7", Call(self.numbers, what, body, own(what))))
+        return [effect for effect in effects if not isinstance(effect, Forwarded)]
 
     def answer(self, what: str, content: Any, type: Any) -> Any:
         return answered(self.ask(what, content), type)
@@ -246,7 +253,7 @@ def test_a_submission_is_answered_once_it_is_on_disk(office: Office, order_of: O
 
 def test_the_same_key_is_the_same_job(office: Office, order_of: OrderOf) -> None:
     first = office.submit(order_of(), "k")
-    signed = msgspec.structs.replace(order_of().bundle, signature=b"by another manager")
+    signed = msgspec.structs.replace(order_of().bundle, signature=b"by another manager", word=b"its word")
 
     assert office.submit(order_of(), "k") == first
     assert office.submit(order_of(bundle=signed), "k") == first
@@ -714,10 +721,10 @@ def test_a_beat_is_answered_with_a_renewal(office: Office) -> None:
     effects = office.beat("w1", 2)
 
     token = office.registry.token
-    assert effects == [
-        WorkerRegistered("w1", 1, 2),
-        Speak("w1", Renew((token.parent, token.term, token.sequence), 1, 5 * SECOND, True, MANAGERS), Lane.CONTROL),
-    ]
+    renew = Renew(
+        (token.parent, token.term, token.sequence), 1, 5 * SECOND, True, MANAGERS, signers=(office.me.encode() * 16,)
+    )
+    assert effects == [WorkerRegistered("w1", 1, 2), Speak("w1", renew, Lane.CONTROL)]
 
 
 def test_where_there_are_several_managers_a_worker_does_not_go_on_without_them(trio: Office) -> None:
@@ -1014,6 +1021,33 @@ def test_an_order_is_given_out_as_it_came(office: Office, order_of: OrderOf) -> 
     job = office.submit(order).id
 
     assert office.answer("order", NameCall(job), JobOrder) == order
+
+
+def test_an_order_is_given_out_without_values_of_variables_and_what_may_be_secret_else(
+    office: Office, order_of: OrderOf
+) -> None:
+    request = UrlRequest("POST", {"authorization": "marker"}, b"marker")
+    bundle = BundleFacts("0" * 64, 70, b"marker", "shop.py", {"TOKEN": "marker"}, "http://x/", request, b"marker")
+    job = office.submit(order_of(bundle=bundle)).id
+
+    (answer,) = answers(office.ask("order", NameCall(job)))
+
+    assert b"marker" not in answer.content
+    found = msgspec.msgpack.decode(answer.content, type=JobOrder).bundle
+    assert (found.env, found.url, found.file) == ({"TOKEN": ""}, "http://x/", "shop.py")
+    assert office.record(job).order.bundle == bundle, "whoever leads it needs all of it"
+
+
+def test_a_renewal_names_who_signs_bundles_also_managers_that_are_gone(trio: Office, order_of: OrderOf) -> None:
+    bundle = msgspec.structs.replace(order_of().bundle, word=SIGNER.sign("0" * 64))
+    own = trio.me.encode() * 16
+    assert renewed(trio.beat("w1")).signers == (own,)
+
+    trio.submit(order_of(bundle=bundle))
+    assert renewed(trio.beat("w1")).signers == (own, SIGNER.public)
+
+    trio.take_over()
+    assert renewed(trio.beat("w1")).signers == (trio.me.encode() * 16, SIGNER.public)
 
 
 def test_the_cluster_as_people_see_it(trio: Office, order_of: OrderOf) -> None:

@@ -125,11 +125,12 @@ def test_a_job_that_has_ended_is_shown_as_ended_and_the_watch_is_over() -> None:
     assert watching.watches.next_tick_at == NEVER
 
 
-def test_a_job_that_does_not_exist_fails_the_watch() -> None:
+@pytest.mark.parametrize("problem", ["missing", "forbidden"])
+def test_a_job_that_does_not_exist_or_is_not_for_the_watcher_fails_the_watch(problem: str) -> None:
     watching = Watching()
 
-    assert watching.answer(b"there is no job b4k7 \xff", "missing") == [
-        WatchFailed(70, "missing", "there is no job b4k7 \ufffd")
+    assert watching.answer(b"there is no job b4k7 \xff", problem) == [
+        WatchFailed(70, problem, "there is no job b4k7 \ufffd")
     ]
     assert watching.view(1) == []
 

@@ -6,6 +6,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Persist
@@ -16,6 +17,7 @@ from talka.control.core_end import CoresUntil
 from talka.control.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.job_fences import IDLE_LIMIT_NS, JOBS_LIMIT
+from talka.control.signers import Signers
 from talka.control.speech import Speak
 from talka.control.worker import WAITING_LIMIT, Worker
 from talka.control.worker_bundles import FETCHES_LIMIT, KEPT_LIMIT
@@ -36,6 +38,9 @@ from talka.control.worker_task import LINES_FLUSH_NS, REFUSAL_KEPT_NS, together
 from talka.control.worker_tasks import STORED_LIMIT, STORED_OFFERED_NS
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
+from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
+from talka.wire.bundles import BundleSigner
+from talka.wire.envelopes import Purpose, read_sealing_key, seal_variables
 from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     REPORT_LIMIT_BYTES,
@@ -118,13 +123,19 @@ FACTS = WorkerFacts(4, memory_bytes=1 << 30)
 Kind = TypeVar("Kind")
 
 
-def signed(digest: str, signature: bytes) -> bool:
-    return signature == b"signed"
+TRUST = trust_of_worker("w1", 9)
 
 
 def assign(attempt: int = 1, *, job: str = "job", fence: Any = FENCE, count: int = 2, **more: Any) -> Assign:
     bundle = more.pop("bundle", BundleFacts(DIGEST, len(BUNDLE), b"signed", "shop.py", {"A": "b"}))
     fields: dict[str, Any] = {"first": 0, "of": count, "iterations_done": (0,) * count, **more}
+    if bundle.signature == b"signed":
+        bundle = signed(bundle)
+    if bundle.env:
+        purpose, key = Purpose(GROUP, job, attempt, "w1", 9), read_sealing_key(TRUST.sealing)
+        assert key is not None
+        fields["variables"] = seal_variables(bundle.env, purpose, to=key.public, drawn=bytes(range(32)))
+        bundle = msgspec.structs.replace(bundle, env={})
     return Assign(
         job=job,
         fence=fence,
@@ -153,6 +164,8 @@ class Rig:
         safeguards: Safeguards = ALL,
         handlers: tuple[str, ...] = (),
     ) -> None:
+        signers = Signers(GROUP)
+        signers.name([SIGNER.public])
         self.now = 1_000 * SECOND
         self.disk = dict(disk or {})
         self.said: list[Speak] = []
@@ -172,7 +185,8 @@ class Rig:
             Random(3),
             self.now,
             safeguards,
-            verify=signed,
+            signers=signers,
+            variables=TRUST.variables,
             bundles=bundles,
             handlers=handlers,
         )
@@ -814,6 +828,54 @@ def test_a_job_of_one_url_asks_what_its_submitter_asked() -> None:
     rig.hear(assign(bundle=BundleFacts(digest_of_url(url, request), 0, b"signed", "", url=url, request=request)))
 
     assert [arm.source for arm in rig.arms.values()] == [UrlSource(url, request)] * 2
+
+
+def test_a_bundle_of_a_signer_that_the_leader_has_not_named_yet_waits_for_it() -> None:
+    rig = Rig()
+    other = BundleSigner(b"o" * 32, GROUP)
+    bundle = BundleFacts(DIGEST, len(BUNDLE), b"", "shop.py", word=other.sign(DIGEST))
+
+    rig.hear(assign(bundle=bundle))
+    assert (rig.told(), rig.all(Declined), rig.states) == ([], [], [])
+
+    rig.later(SECOND)
+    rig.renew(signers=(other.public,))
+    rig.hear(assign(bundle=bundle))
+    assert [state.attempt for state in rig.states] == [1]
+
+
+def test_a_bundle_of_a_signer_that_the_leader_never_names_is_refused() -> None:
+    rig = Rig()
+    other = BundleSigner(b"o" * 32, GROUP)
+    bundle = BundleFacts(DIGEST, len(BUNDLE), b"", "shop.py", word=other.sign(DIGEST))
+
+    for _ in range(6):
+        rig.hear(assign(bundle=bundle))
+        rig.later(SECOND)
+
+    text = "worker w1 runs nothing unsigned: no manager that the cluster's leader names has signed this bundle"
+    assert ("m1", Refused("setup", text), Lane.RESULTS) in rig.told()
+    assert rig.all(StartCore) == []
+
+
+def test_variables_reach_the_cores_of_the_attempt_that_they_were_sealed_for() -> None:
+    rig = Rig()
+
+    rig.hear(assign())
+
+    assert [arm.source.env for arm in rig.arms.values()] == [{"A": "b"}] * 2
+
+
+def test_a_task_whose_variables_are_for_another_attempt_is_declined() -> None:
+    rig = Rig()
+
+    rig.hear(msgspec.structs.replace(assign(1), attempt=2))
+
+    assert declined(rig) == [
+        "worker w1 cannot take it: the variables were sealed to another worker, job or attempt, or were changed on"
+        " their way"
+    ]
+    assert rig.all(StartCore) == []
 
 
 def declined(rig: Rig) -> list[str]:

@@ -18,13 +18,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.e2e.chaos_cluster import ChaosCluster
+from tests.e2e.chaos_hostile import table_of
 from tests.e2e.chaos_rounds import KINDS, MEDIAN_LIMITS_S, Outcome, Round, drawn
+from tests.e2e.chaos_store import StoreRound
 from tests.e2e.networks import Namespaces
 
 ROUND_S = 40.0
 """No round is begun with less time left."""
 LEAST_ROUNDS, WHOLE_MINUTES = 8, 20.0
 """So many of each role, in a run of so many minutes that chooses none."""
+LEAST_OF_ONE_KIND = 3
+"""Of a role that is struck in one way only."""
 
 
 def say(text: str) -> None:
@@ -68,10 +72,11 @@ def broken_medians(outcomes: list[Outcome]) -> list[str]:
 
 def too_few(outcomes: list[Outcome]) -> list[str]:
     roles = {role: sum(outcome.draw.role == role for outcome in outcomes) for role, _ in KINDS}
+    ways = {role: sum(other == role for other, _ in KINDS) for role in roles}
     return [
         f"only {number} rounds with {role}: give more --minutes"
         for role, number in roles.items()
-        if number < LEAST_ROUNDS
+        if number < (LEAST_ROUNDS if ways[role] > 1 else LEAST_OF_ONE_KIND)
     ]
 
 
@@ -99,11 +104,16 @@ def main(words: list[str]) -> int:
         for number, kind in enumerate(schedule(asked.seed, kinds), 1):
             if time.monotonic() > until - ROUND_S or (asked.rounds and number > asked.rounds):
                 break
-            outcomes.append(Round(cluster, drawn(number, asked.seed, kind)).run())
+            draw = drawn(number, asked.seed, kind)
+            one = StoreRound(folder, draw) if draw.role == "store" else Round(cluster, draw)
+            outcomes.append(one.run())
             say(outcomes[-1].line())
     finally:
         cluster.close()
     say(f"\n{table(outcomes)}\n")
+    assaults = [outcome.assault for outcome in outcomes if outcome.assault is not None]
+    if assaults:
+        say(f"what a hostile member with a worker's certificate said:\n{table_of(assaults)}\n")
     broken = [f"round {o.draw.number}: {text}" for o in outcomes for text in o.broken] + broken_medians(outcomes)
     if asked.minutes >= WHOLE_MINUTES and not asked.only and not asked.rounds:
         broken += too_few(outcomes)

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,13 +18,17 @@ from typing import Any
 import psutil
 
 from talka.client.client import Client
+from talka.clock import utc_now
 from talka.errors import TalkaError
+from talka.net.certificates import issue, make_authority
 from tests.e2e.job_cluster import CORE, JobCluster, until
 from tests.e2e.networks import Loopback, Namespaces, Network, part
 
 LEDGER = Path(__file__).parent / "workflows" / "ledger.py"
 MANAGERS, WORKERS = 3, 4
 OBSERVER, CLIENT, TARGET = "observer", "client", "target"
+HOSTILE = "x1"
+"""Has a worker's certificate, and is none."""
 TARGET_PORT = 8400
 CLONE_NEWNET = 0x40000000
 TOKEN_KEY = "token.key"
@@ -44,6 +49,7 @@ class ChaosCluster(JobCluster):
         self._own_namespace: int | None = None
         self.can_cut = isinstance(network, Namespaces)
         super().__init__(folder, MANAGERS, WORKERS, 1, network=network or Loopback(), preset="default")
+        self.certs = self._make_certs()
         self.token = self._make_token() if self.can_cut else None
         self._server: subprocess.Popen[str] | None = None
 
@@ -66,6 +72,22 @@ class ChaosCluster(JobCluster):
             self._set_namespace(self._own_namespace)
             os.close(self._own_namespace)
         super().close()
+
+    def _make_certs(self) -> Path:
+        """Every node has one, and so have two who are no nodes: whoever asks, and whoever misuses a worker's."""
+        certs = self.folder / "certs"
+        make_authority(certs, "default", "default", now=utc_now())
+        for name in self.managers:
+            host = self.place(name).bind.rpartition(":")[0]
+            issue(certs, name=name, role="manager", hosts=(host,), now=utc_now())
+        for name in (*self.workers, HOSTILE):
+            issue(certs, name=name, role="worker", now=utc_now())
+        issue(certs, name="client", role="client", now=utc_now())
+        options = ["--certs", str(certs)]
+        self._manager_options += options
+        self._worker_options += options
+        self._environment["TALKA_CA"] = str(certs / "ca.crt")
+        return certs
 
     def _make_token(self) -> str:
         """An API that is not on the loopback wants one."""
@@ -112,7 +134,7 @@ class ChaosCluster(JobCluster):
 
     def asks(self) -> Client:
         """For this process."""
-        return Client([self.api(name) for name in self.managers], self.token)
+        return Client([self.api(name) for name in self.managers], self.token, str(self.certs / "ca.crt"))
 
     # Cuts
 
@@ -130,9 +152,10 @@ class ChaosCluster(JobCluster):
     def result_at(self, manager: str, job: str) -> bytes | None:
         """The result as this manager gives it; None if it does not."""
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
-        request = urllib.request.Request(f"http://{self.api(manager)}/v1/jobs/{job}/result", headers=headers)
+        request = urllib.request.Request(f"https://{self.api(manager)}/v1/jobs/{job}/result", headers=headers)
+        trust = ssl.create_default_context(cafile=str(self.certs / "ca.crt"))
         try:
-            with urllib.request.urlopen(request, timeout=40) as answer:
+            with urllib.request.urlopen(request, timeout=40, context=trust) as answer:
                 return bytes(answer.read())
         except (urllib.error.URLError, OSError):
             return None
@@ -169,7 +192,8 @@ class ChaosCluster(JobCluster):
         """What is not as it should be before a round."""
 
         async def ask() -> str:
-            client = Client([self.api(name) for name in self.managers], self.token, question_s=3.0)
+            ca = str(self.certs / "ca.crt")
+            client = Client([self.api(name) for name in self.managers], self.token, ca, question_s=3.0)
             workers = {worker.name: worker for worker in await client.workers()}
             view = await client.cluster()
             told = [

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 
 from talka.errors import TalkaError
-from tests.e2e.chaos_cluster import CLIENT, LEDGER, SECOND, ChaosCluster, Ledger, Watcher
+from tests.e2e.chaos_cluster import CLIENT, HOSTILE, LEDGER, SECOND, ChaosCluster, Ledger, Watcher
+from tests.e2e.chaos_hostile import Assault, assault
 from tests.e2e.job_cluster import Ended, Started, until
 from tests.e2e.standstill import Standstill, standstill
 
@@ -22,6 +23,8 @@ RATE_PER_S, PLAN_S = 60, 9
 ARRIVALS = RATE_PER_S * PLAN_S
 GRACE_S = 2
 HOLD_S = 5.0
+FREEZE_S = 8.0
+"""Longer than the lease: whoever has the shards by then must be alone with them."""
 LEFT_S = 30.0
 """After the end of a job, none of its processes is there any more."""
 END_S = 90.0
@@ -39,12 +42,14 @@ LIMITS_S = {
 """The most that a recovery may take. Of a plain cancel the median counts."""
 MEDIAN_LIMITS_S = {("cancel", "plain"): 1.0}
 KINDS = (
-    *(("worker", fault) for fault in ("kill", "stop", "cut")),
+    *(("worker", fault) for fault in ("kill", "stop", "freeze", "cut")),
     *(("core", fault) for fault in ("kill", "stop")),
     *(("owner", fault) for fault in ("kill", "stop", "cut")),
     *(("leader", fault) for fault in ("kill", "stop", "cut")),
     *(("client", fault) for fault in ("kill", "stop", "cut")),
     *(("cancel", fault) for fault in ("plain", "push lost", "deaf")),
+    ("hostile", "member"),
+    *(("store", fault) for fault in ("backup", "new")),
 )
 
 
@@ -69,9 +74,9 @@ class Draw:
 def drawn(number: int, seed: int, kind: tuple[str, str]) -> Draw:
     role, fault = kind
     phase = "middle"
-    if role != "cancel":
+    if role not in ("cancel", "store"):
         phase = random.Random(f"{seed}/{number}").choices(("early", "middle", "late"), (15, 70, 15))[0]
-    if role == "core" and phase == "early":
+    if role in ("core", "hostile") and phase == "early":
         phase = "middle"  # there are none yet
     return Draw(number, seed, role, fault, phase)
 
@@ -91,6 +96,8 @@ class Outcome:
     recovery_s: float | None = None
     left_s: float = 0.0
     took_s: float = 0.0
+    assault: Assault | None = None
+    """What somebody with a worker's certificate said."""
     notes: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -206,19 +213,59 @@ class Round:
         self._struck_ns = time.monotonic_ns()
         outcome.struck_after_s = (self._struck_ns - self._begun_ns) / SECOND
         match self.draw.fault:
+            case "member":
+                self._be_hostile(job)
             case "kill" if name in cluster.up:
                 cluster.kill(name)
             case "kill":
                 process.kill()
-            case "stop":
-                process.suspend()
-                cluster.listen(HOLD_S)
+            case "stop" | "freeze":
+                process.suspend()  # of a worker its process alone: its cores go on
+                cluster.listen(FREEZE_S if self.draw.fault == "freeze" else HOLD_S)
                 with suppress(psutil.NoSuchProcess):
                     process.resume()
             case _:
                 cluster.cut_off(CLIENT if self.draw.role == "client" else name)
                 cluster.listen(HOLD_S)
                 cluster.network.mend()
+
+    def _be_hostile(self, job: str) -> None:
+        """Nothing may come of it: the job ends as if nobody had been there."""
+        cluster, outcome = self.cluster, self.outcome
+        before = self._standing()
+        fences = [(0, term, number) for term in range(1, 9) for number in (1, 2, 3)]
+        known: dict[str, list[object]] = {
+            "job": [job],
+            "name": [job, *cluster.workers, *cluster.managers],
+            "worker": list(cluster.workers),
+            "owner": list(cluster.managers),
+            "leader": list(cluster.managers),
+            "candidate": [HOSTILE, *cluster.managers],
+            "fence": list(fences),
+            "token": list(fences),
+            "highest": [(0, 99, 1)],
+            "attempt": [1, 2, 3, 4],
+            "digest": [path.name for path in (cluster.data("m1") / "blobs").rglob("*") if path.is_file()],
+        }
+        outcome.assault = asyncio.run(assault(cluster, self._dice, HOLD_S, known))
+        outcome.broken += outcome.assault.broken
+        if (after := self._standing()) != before:
+            self._break(f"a hostile member changed {before} to {after}")
+        outcome.notes.append(
+            f"{sum(outcome.assault.sent.values())} messages, {sum(outcome.assault.refused.values())} refused"
+        )
+
+    def _standing(self) -> tuple[list[str], list[str], int]:
+        """What nobody else changes in a round: names of jobs, who is drained, how many keys there are."""
+        cluster = self.cluster
+
+        async def ask() -> tuple[list[str], list[str]]:
+            client = cluster.asks()
+            jobs = [f"{one.id} {one.cancel}" for one in (await client.jobs()).items]
+            return jobs, [one.name for one in await client.workers() if one.state == "draining" and one.name != HOSTILE]
+
+        keys = cluster.told(cluster.managers[0], "keys", "--certs", str(cluster.certs))
+        return (*asyncio.run(ask()), len(keys["keys"]))
 
     def _choose(self, job: str, submit: Started) -> tuple[psutil.Process, str]:
         cluster, dice = self.cluster, self._dice
@@ -230,6 +277,8 @@ class Round:
                 core = dice.choice(cluster.core_processes(worker))
                 self._victim_cores = [core.pid]
                 return core, f"a core of {worker}"
+            case "hostile":
+                return psutil.Process(), HOSTILE
             case "owner":
                 name = cluster.wait_for_owner(job)
             case "leader":
@@ -368,8 +417,8 @@ class Round:
             if recovered_ns is not None and last_ns > recovered_ns:
                 both_s = (last_ns - recovered_ns) / SECOND
                 outcome.notes.append(f"the victim's core went on for {both_s:.2f} s beside its replacement")
-                if self.draw.fault == "cut":
-                    self._break("a worker that was cut off did not stop before it was replaced")
+                if role == "worker":
+                    self._break("a worker that was cut off or stood still had not stopped when it was replaced")
         elif role in ("owner", "leader"):
             recovered_ns = watcher.flows_again_ns(self._struck_ns, outcome.counted)
         if recovered_ns is not None and self.draw.phase != "early":

@@ -8,6 +8,7 @@ import pytest
 from tests.e2e.chaos import table
 from tests.e2e.chaos_cluster import SECOND, ChaosCluster, flows_again_ns
 from tests.e2e.chaos_rounds import KINDS, Draw, Outcome, Round, drawn
+from tests.e2e.chaos_store import StoreRound
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def chaos_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosClu
     [
         pytest.param(11, [("worker", "kill"), ("core", "kill")], id="worker, then core killed"),
         pytest.param(12, [("owner", "kill"), ("cancel", "plain"), ("cancel", "deaf")], id="owner killed, then cancels"),
+        pytest.param(14, [("hostile", "member")], id="a hostile member"),
         pytest.param(13, [("leader", "kill"), ("cancel", "push lost")], id="leader killed, then a cancel that is lost"),
     ],
 )
@@ -35,7 +37,16 @@ def test_every_job_ends_with_true_counts_in_time_whoever_is_struck(
     for number, (role, fault) in enumerate(kinds):
         outcome = Round(chaos_cluster, Draw(seed * 100 + number, seed, role, fault)).run()
         assert not outcome.broken, outcome.line()
-        assert outcome.recovery_s is not None, outcome.line()
+        assert outcome.recovery_s is not None or role == "hostile", outcome.line()
+
+
+@pytest.mark.parametrize("fault", ["backup", "new"])
+@pytest.mark.serial
+def test_no_task_completes_with_what_was_done_for_a_store_that_was_replaced(tmp_path: Path, fault: str) -> None:
+    outcome = StoreRound(tmp_path, Draw(1400, 14, "store", fault)).run()
+
+    assert not outcome.broken, outcome.line()
+    assert outcome.counted >= 24
 
 
 @pytest.mark.parametrize(

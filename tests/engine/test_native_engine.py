@@ -7,6 +7,7 @@ import gzip
 import inspect
 import os
 import socket
+import ssl
 import sys
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -250,6 +251,8 @@ def both_answers(answer: bytes) -> Any:
         % (len(gzip.compress(b'{"a":1}', mtime=0)), gzip.compress(b'{"a":1}', mtime=0)),
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nno",
         b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=none\r\nContent-Length: 1\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=punycode\r\nContent-Length: 400000\r\n\r\n"
+        + b"9" * 400_000,
         b"HTTP/1.1 503 Sorry\r\nContent-Length: 0\r\n\r\n",
     ],
 )
@@ -271,6 +274,16 @@ def test_an_answer_shows_the_same_as_that_of_the_engine_in_python(answer: bytes)
     assert isinstance(other, HTTPResponse) and repr(python) == repr(other)
     assert 0 < other.intended_ns <= other.sent_ns <= other.first_byte_ns <= other.done_ns
     assert other.timings.total_ms == (other.done_ns - other.sent_ns) / 1e6
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "rot13", "hex", "zlib"])
+def test_a_servers_charset_is_no_codec_that_it_chooses(charset: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset={charset}\r\nContent-Length: 400000\r\n\r\n"
+
+    for response in both_answers(head.encode() + b"9" * 400_000):
+        assert len(response.body) == 400_000
+        with pytest.raises(BrokenBody, match=f"names a charset that cannot be read: '{charset}'"):
+            _ = response.text
 
 
 def test_what_may_be_set_on_an_answer_can_be_set() -> None:
@@ -299,6 +312,38 @@ def test_what_may_be_set_on_an_answer_can_be_set() -> None:
         response.other = 1
     with pytest.raises(TypeError):
         type(response)("GET", "http://h/", 200, [], b"")
+
+
+def test_nothing_of_an_answer_can_be_deleted() -> None:
+    """Once a large body was read its buffer is gone: to read it anew handed out memory of others."""
+    body = bytes(range(256)) * 1000
+    _, response = both_answers(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    assert response.body == body
+    for name in ("body", "raw_headers", "method", "url", "_content", "sent_ns", "accepted", "status"):
+        with pytest.raises(AttributeError, match="not deleted"):
+            delattr(response, name)
+    assert response.body == body
+
+
+def test_an_answer_that_the_collector_cleared_hands_out_no_memory_of_others() -> None:
+    body = bytes(range(256)) * 1000
+    _, response = both_answers(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    assert response.body == body
+    seen = []
+
+    class Last:
+        """Kept by the answer, asks it once more when both are collected."""
+
+        def __init__(self, answer: HTTPResponse) -> None:
+            self.answer = answer
+
+        def __del__(self) -> None:
+            seen.append(self.answer.body)
+
+    response.url = Last(response)
+    del response
+    gc.collect()
+    assert len(seen) == 1 and seen[0] in (body, b"")
 
 
 def test_an_answer_that_leads_to_itself_is_collected() -> None:
@@ -626,6 +671,71 @@ async def test_an_answer_before_the_request_was_through_ends_the_connection() ->
                 await loop.sock_sendall(peer, OK)
                 assert (await call).status == 200
             assert not engine.connections
+
+
+class HalfTls:
+    """Stands for an SSLObject and both its buffers: what it has to say is put into `says`."""
+
+    def __init__(self) -> None:
+        self.says = b""
+
+    def read(self, *_: object) -> int:
+        raise ssl.SSLWantReadError
+
+    def write(self, payload: bytes) -> int:
+        self.says += payload
+        return len(payload)
+
+
+class Outgoing:
+    def __init__(self, tls: HalfTls) -> None:
+        self.tls = tls
+
+    def read(self) -> bytes:
+        said, self.tls.says = self.tls.says, b""
+        return said
+
+
+class Incoming:
+    def write(self, content: bytes) -> int:
+        return len(content)
+
+    def write_eof(self) -> None:
+        pass
+
+
+@on_both_loops
+async def test_what_tls_says_on_an_idle_connection_is_kept_until_the_socket_takes_it() -> None:
+    """An answer to a key update, say: without it nothing after it can be read by the server."""
+    from talka._native import Connection, Pool
+
+    async with running_engine() as engine:
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        with far:
+            filler = 0
+            with pytest.raises(BlockingIOError):
+                while True:
+                    filler += near.send(bytes(1 << 16))
+            tls, pool = HalfTls(), Pool()
+            connection = Connection(engine.core, pool, near.detach(), (tls, Incoming(), Outgoing(tls)))
+            pool.put(connection)
+            for word in (b"[first]", b"[second]"):
+                tls.says = word
+                far.send(b"x")
+                engine.core.pump()
+            client = engine.new_client()
+            client._pools[parse_url("http://h/").origin] = pool
+            call = asyncio.create_task(client.get("http://h/"))
+            far.setblocking(False)
+            loop, received = asyncio.get_running_loop(), b""
+            while not received.endswith(b"\r\n\r\n"):
+                received += await loop.sock_recv(far, 1 << 20)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        said = received[filler:]
+        assert said.startswith(b"[first][second]GET / HTTP/1.1\r\n")
 
 
 # What a call tells the run that made it.

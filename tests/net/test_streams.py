@@ -11,6 +11,7 @@ from talka.control.lanes import Class, LaneLimits, SendQueue
 from talka.net import streams as module
 from talka.net.streams import STRANGER_FRAME_BYTES, Streams
 from talka.wire.framing import FRAME_LIMIT_BYTES, framed
+from talka.wire.roles import Proven
 
 SECOND = 1_000_000_000
 LIMIT_S = 60.0
@@ -56,7 +57,7 @@ class Node:
     def counts(self) -> dict[str, int]:
         return self.streams.counts
 
-    def _on_frame(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_frame(self, source: str, frame: bytes, proven: Proven) -> bool:
         self._note(self.frames, (source, frame))
         if self.on_arrival is not None:
             self.on_arrival(source, frame)

@@ -19,9 +19,10 @@ from talka.net.identity import Certified
 from talka.net.streams import Streams
 from talka.net.tls import Channel, cert_files, check_identity, client_context, server_context
 from talka.wire.framing import framed
-from talka.wire.roles import Role
+from talka.wire.roles import Proven, Role
 
 LIMIT_S = 60.0
+A = Proven("a", Role.MANAGER)
 NOW = datetime.now(UTC)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -58,7 +59,7 @@ class Node:
     """Streams, and what came of them."""
 
     def __init__(self, security) -> None:
-        self.frames: list[tuple[str, bytes, str]] = []
+        self.frames: list[tuple[str, bytes, Proven]] = []
         self.refused: list[tuple[str, str, str]] = []
         self.gone: list[tuple[str, bool]] = []
         self.address = ""
@@ -137,15 +138,15 @@ def certified(folder: Path, name: str, role: Role = Role.MANAGER) -> Certified:
     return Certified(folder, name=name, role=role, cluster="shop", environment="staging")
 
 
-async def test_good_pair_talks_in_both_directions_and_knows_the_names(node, certs: Path) -> None:
+async def test_good_pair_talks_in_both_directions_and_knows_names_and_roles(node, certs: Path) -> None:
     here, there = await node(certified(certs, "a")), await node(certified(certs, "b"))
     long = bytes(300_000)
     here.streams.send(there.address, b"question", Class.CONTROL)
     here.streams.send(there.address, long, Class.CONTROL)
     await there.until(lambda: len(there.frames) == 2)
-    assert [frame[1:] for frame in there.frames] == [(b"question", "a"), (long, "a")]
+    assert [frame[1:] for frame in there.frames] == [(b"question", A), (long, A)]
     there.streams.send(there.frames[0][0], b"answer", Class.CONTROL)
-    await here.until(lambda: here.frames == [(there.address, b"answer", "b")])
+    await here.until(lambda: here.frames == [(there.address, b"answer", Proven("b", Role.MANAGER))])
     assert here.streams.counts == there.streams.counts == {}
 
 

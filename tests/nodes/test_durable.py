@@ -33,6 +33,12 @@ RARELY = "0 0 29 2 *"
 """Hardly at the moment of a test."""
 
 
+def done_of(node: "Node", task: HandedTask, outcome: Any, **fields: Any) -> Done:
+    """As the worker tells it that was handed the task."""
+    result = TaskResult(task.fence, outcome, job=task.job, task=task.id, **fields)
+    return Done((result,), node.jobs.durable.floor.life)
+
+
 class Node:
     """A manager around the port; the test is its worker."""
 
@@ -45,6 +51,8 @@ class Node:
         self.broken: list[Exception] = []
         self.told: list[Any] = []
         self.moved = asyncio.Event()
+        self.home = folder / owner
+        self.home.mkdir(exist_ok=True)
         self.records = SqliteRecords(str(folder / "store.db"), "NORMAL")
         self.blobs = Blobs(folder / "store.blobs")
         try:
@@ -52,7 +60,7 @@ class Node:
                 self,  # type: ignore[arg-type]
                 self.records,
                 self.blobs,
-                owner,
+                self.home,
                 lambda event: self.note(self.events, event),
                 lambda error: self.note(self.broken, error),
             )
@@ -110,7 +118,7 @@ class Node:
         task = await self.handed(id, count)
         if outcome == "completed":
             fields = {"output": msgspec.json.encode(id), **fields}
-        self.hear(Done((TaskResult(task.fence, outcome, **fields),)))
+        self.hear(done_of(self, task, outcome, **fields))
         await self.until(lambda: task.fence in self.took)
 
     async def ended(self, id: str) -> DagFacts:
@@ -433,7 +441,7 @@ async def test_tasks_are_shown_as_memory_has_them(node: Node) -> None:
     node.beat()
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "", "c": "a"}), "", "")
     task = await node.handed("a")
-    node.hear(Underway((task.fence,)))
+    node.hear(Underway((task.fence,), of=node.jobs.durable.floor.life))
     await node.until(lambda: all([row.worker for row in node.records.tasks(1, (), -1, 2)]))  # what was handed is kept
     page = await node.jobs.dag_tasks(facts.id, "", "", 2)
     assert [(one.id, one.state, one.worker) for one in page.items] == [("a", "running", "w"), ("b", "assigned", "w")]
@@ -456,7 +464,7 @@ async def test_an_end_that_is_not_kept_yet_is_not_shown(node: Node, monkeypatch:
     held: list[Any] = []
     carry_out = node.jobs.carry_out
     monkeypatch.setattr(node.jobs, "carry_out", held.append)
-    node.hear(Done((TaskResult(task.fence, "failed", error="E: no"),)))
+    node.hear(done_of(node, task, "failed", error="E: no"))
     shown = await node.jobs.dag(facts.id)
     assert (shown.state, shown.exit_code) == (JobState.COMPLETING, None)
     assert not is_final((await node.jobs.dag_task(facts.id, "a")).state)
@@ -484,7 +492,9 @@ async def test_events_lines_and_the_graph(node: Node) -> None:
     node.beat()
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}, DagSettings(retry=Retry(max=1, backoff=0.0))), "", "")
     task = await node.handed("a")
-    node.hear(Underway((), (), (LogLine(task.fence, 5, "one"), LogLine(task.fence, 6, "two"))))
+    node.hear(
+        Underway((), (), (LogLine(task.fence, 5, "one"), LogLine(task.fence, 6, "two")), node.jobs.durable.floor.life)
+    )
     await node.finish("a", "failed", error="E: no")
     page = await node.jobs.dag_events(facts.id, "", 1)
     assert [(one.kind, one.task) for one in page.items] == [("started", ""), ("retry", "a")] and page.next == ""
@@ -710,7 +720,7 @@ async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypat
     assert second.jobs.durable.epoch > first.jobs.durable.epoch
     assert second.jobs.durable.expected() == [("w", 1, 7)]
     await second.until(lambda: second.jobs.durable.jobs[1].tasks[1].policy is not None)
-    second.hear(Done((TaskResult(old.fence, "completed", b"7"),)))
+    second.hear(done_of(second, old, "completed", output=b"7"))
     await second.until(lambda: old.fence in second.took)
     second.beat()
     assert (await second.handed("c")).inputs == {"b": b"7"}
@@ -745,17 +755,17 @@ async def test_the_lease_is_kept_and_had_again_if_nobody_took_it(idle_node: Node
     await node.jobs.keep_lease()
     (lease,) = node.records.leases("manager")
     assert lease.epoch == node.jobs.durable.epoch
-    node.records.release("owner", [(lease.key, lease.epoch)])  # as if it had been over for long
+    node.records.release(str(node.home), [(lease.key, lease.epoch)])  # as if it had been over for long
     await node.jobs.keep_lease()
     assert node.broken == []
     (lease,) = node.records.leases("manager")
-    assert lease.owner == "owner"
+    assert lease.owner == str(node.home)
 
 
 async def test_a_manager_whose_store_was_taken_stops(idle_node: Node) -> None:
     node = idle_node
     (lease,) = node.records.leases("manager")
-    node.records.release("owner", [(lease.key, lease.epoch)])
+    node.records.release(str(node.home), [(lease.key, lease.epoch)])
     (other,) = node.records.acquire(["manager"], "another", 3_600_000)
     await node.jobs.keep_lease()
     assert "another manager has taken the store" in str(node.broken[0])

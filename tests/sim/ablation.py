@@ -13,7 +13,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
-from tests.sim import dags, elections, jobs, membership_figures
+from tests.sim import certified, dags, elections, jobs, membership_figures
 from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -41,23 +41,40 @@ class Row(msgspec.Struct, frozen=True):
     """Histories of jobs instead of elections."""
     is_of_dags: bool = False
     """Of dag jobs."""
+    has_forger: bool = False
+    """Of jobs, and somebody who has read a worker's secret gives out tasks."""
+    has_hostile: bool = False
+    """With a hostile member that has a worker's certificate."""
+    is_certified: bool = False
+    """Of sealed members with certificates, somebody who has the secret alone, and a manager that lies."""
 
 
-def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True)
+def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_jobs=True, has_hostile=has_hostile)
 
 
-def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
-    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True)
+def _dags(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_dags=True, has_hostile=has_hostile)
+
+
+def _certified(name: str, safeguards: Safeguards, invariants: tuple[str, ...], seed: int, budget: int = 200) -> Row:
+    return Row(name, safeguards, invariants, seed, budget, is_certified=True)
 
 
 INTACT: Final = (
     Row("nothing", ALL, (), 0, 2000),
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
     Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
+    Row("nothing, jobs and a forger", ALL, (), 0, 200, is_of_jobs=True, has_forger=True),
     Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
+    Row("nothing, jobs with a hostile member", ALL, (), 0, 200, is_of_jobs=True, has_hostile=True),
+    Row("nothing, dag jobs with a hostile member", ALL, (), 0, 200, is_of_dags=True, has_hostile=True),
+    _certified("nothing, with certificates and somebody who has the secret", ALL, (), 0, 400),
 )
 
+
+# Two keep them out: what only managers may say, and what the porter asks of keys.
+KEYS_FROM_ANYBODY: Final = without("ring_from_managers", "role_table")
 
 ROWS: Final = (
     Row(
@@ -83,6 +100,9 @@ ROWS: Final = (
     Row("no check-quorum (`check_quorum`)", without("check_quorum"), ("I14",), 44),
     Row("no write-back at take-over (`write_back`)", without("write_back"), ("I8",), 28, 800),
     Row("frames admitted again (`replay_window`)", without("replay_window"), ("I12",), 3),
+    _certified("keys from anybody (`ring_from_managers`), and roles not asked", KEYS_FROM_ANYBODY, ("keys",), 1),
+    _certified("keys as far ahead as one likes (`ring_jump`)", without("ring_jump"), ("keys",), 1),
+    _certified("members are where anybody says (`signed_records`)", without("signed_records"), ("address",), 1),
     _jobs("workers obey managers that were replaced (`worker_fence`)", "worker_fence", ("I3",), 1),
     _jobs("workers go on without a lease (`worker_lease`)", "worker_lease", ("I4 task",), 12),
     _jobs("cores go on while their worker is frozen (`core_deadline`)", "core_deadline", ("I4 task",), 6),
@@ -92,10 +112,33 @@ ROWS: Final = (
     _jobs("reports are added up (`cumulative_counters`)", "cumulative_counters", ("I6", "I9"), 0),
     _jobs("submissions have no key (`idempotency_key`)", "idempotency_key", ("one job per key",), 15),
     _jobs("silent workers are given up at once (`correlated_hold`)", "correlated_hold", ("eviction storm",), 10),
-    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 7),
-    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 65),
+    Row(
+        "workers run what nobody has signed (`signed_bundles`), with a forger",
+        without("signed_bundles"),
+        ("signed",),
+        1,
+        200,
+        is_of_jobs=True,
+        has_forger=True,
+    ),
+    _jobs("variables travel open (`sealed_variables`)", "sealed_variables", ("variables",), 2),
+    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 97),
+    _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
+    _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
+    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 12),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
-    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 10),
+    _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 35),
+    _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 7),
+    _dags("workers are given tasks under epochs they obeyed for another (`epoch_floor`)", "epoch_floor", ("D1",), 1),
+    Row(
+        "neither store, life nor epoch of an attempt is asked for (`store_life`, `epoch_floor`)",
+        without("store_life", "epoch_floor"),
+        ("D1", "D9"),
+        0,
+        200,
+        is_of_dags=True,
+    ),
     _dags("dag jobs: told before it is durable (`commit_first`)", "commit_first", ("D1", "D3", "D5", "D6"), 2),
 )
 
@@ -111,11 +154,13 @@ def violated(seed: int, row: Row) -> str:
     """The invariant this seed shows violated, empty when none is."""
     if row.is_of_dags:
         try:
-            world = dags.run(seed, safeguards=row.safeguards)
+            world = dags.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
         except Invalid:
             return NO_END
+    elif row.is_certified:
+        world = certified.run(seed, safeguards=row.safeguards)
     elif row.is_of_jobs:
-        world = jobs.run(seed, safeguards=row.safeguards)
+        world = jobs.run(seed, safeguards=row.safeguards, has_forger=row.has_forger, has_hostile=row.has_hostile)
     else:
         world = elections.run(
             seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused

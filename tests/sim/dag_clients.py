@@ -10,7 +10,7 @@ from talka.control.durable_news import CallAnswered
 from talka.errors import Invalid, Unavailable
 from talka.testing.dag_checkers import DagHistory
 from talka.testing.host import Host
-from talka.testing.records import StoreShell, act_on, durable_on
+from talka.testing.records import StoreListener, StoreShell, act_on, durable_on
 from talka.testing.world import Observer, World
 from talka.work.lifecycle import is_final
 from tests.sim.dag_orders import DagErrand, Wish
@@ -36,8 +36,9 @@ class DagJobSeen:
         self.what = ""
 
 
-class DagClients(Observer):
-    """Submit with a key until there is an answer; ask what they wish until it is granted or refused."""
+class DagClients(Observer, StoreListener):
+    """Submit with a key until there is an answer; ask what they wish until it is granted or refused. What a store that
+    was replaced does not have any more, they ask for once more."""
 
     def __init__(
         self, world: World, host: Host, shell: StoreShell, errands: tuple[DagErrand, ...], history: DagHistory
@@ -52,6 +53,9 @@ class DagClients(Observer):
         self._rng = world.rng("dag clients")
         self._calls = 0
         self._open: dict[tuple[int, int], DagJobSeen] = {}
+        self._wishes_then = [list(job.wishes) for job in self.jobs]
+        """When the store was copied."""
+        shell.listeners.append(self)
 
     @property
     def are_done(self) -> bool:
@@ -61,6 +65,19 @@ class DagClients(Observer):
     def _has_ended(self, job: DagJobSeen) -> bool:
         row = self._shell.rows.job(job.id)
         return row is not None and is_final(row.state)
+
+    def backed_up(self) -> None:
+        self._wishes_then = [list(job.wishes) for job in self.jobs]
+
+    def put_back(self) -> None:
+        for job, wishes in zip(self.jobs, self._wishes_then, strict=True):
+            is_idle = bool(job.id) and not job.wishes
+            is_there = bool(job.id) and self._shell.rows.job(job.id) is not None
+            job.wishes = list(wishes if is_there else job.errand.wishes)
+            if not is_there:
+                job.id = ""
+            if is_idle and (not job.id or job.wishes):
+                self._world.after(SECOND, partial(self._act, job))
 
     def begin(self) -> None:
         for job in self.jobs:

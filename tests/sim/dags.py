@@ -7,7 +7,7 @@ hard cases. Faults strike for a while; then all is well, and every job must end.
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,10 +23,12 @@ from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.records import StoreDisk, StoreShell
+from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
+from tests.sim.hostile import Hostility, known_of_dags
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -42,7 +44,19 @@ CORE_DIES: Final = "core dies"
 LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
 """The manager dies while a write of its store is under way."""
-OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME)
+RESTORED: Final = "store restored"
+"""The store is replaced by a backup made earlier."""
+ROLLED_BACK: Final = "store rolled back"
+"""Likewise by an image of the whole disk: nothing on it tells that it is a copy."""
+NEW_STORE: Final = "new store"
+"""There is another store under the same name, with nothing in it."""
+STORE_FAULTS: Final = (RESTORED, ROLLED_BACK, NEW_STORE)
+HOW: Final[dict[str, Literal["backup", "rollback", "new"]]] = {
+    RESTORED: "backup",
+    ROLLED_BACK: "rollback",
+    NEW_STORE: "new",
+}
+OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME, *STORE_FAULTS)
 EVENTS: Final = (
     "crash",
     "stall",
@@ -57,7 +71,7 @@ EVENTS: Final = (
     TAIL_LOST,
 )
 LINKS: Final = ("loss", "duplicates", "reordering")
-CLASSES: Final = (*EVENTS, *LINKS)
+CLASSES: Final = (*EVENTS, *LINKS, *STORE_FAULTS)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +87,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     is_refused: bool
     """Where the manager is down, its address refuses connections: its machine is there. Else there is silence."""
     errands: tuple[DagErrand, ...]
+    has_hostile: bool = False
+    """There are certificates, and somebody with a worker's says everything to everybody."""
 
     def lines(self) -> list[str]:
         told = [
@@ -90,8 +106,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
-    """What the seed decides; with `classes`, those faults instead of the drawn ones."""
+def plan_of(
+    seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False, store_fault: str = ""
+) -> Plan:
+    """What the seed decides; with `classes`, those faults instead of the drawn ones; with `store_fault`, that one too."""
     rng = Random(f"{seed}:dags")
     is_freezing = Random(f"{seed}:dags:frozen").randrange(3) == 0
     cores = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(4, 6)))
@@ -99,6 +117,9 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
     drawn = rng.sample(EVENTS, rng.randrange(2, 5))
     drawn += rng.sample(LINKS, rng.randrange(1, 3))
     drawn.append(rng.choice(("crash", TAIL_LOST)))  # what is durable matters only where somebody dies
+    apart = Random(f"{seed}:dags, store")  # apart, so that all else of a seed is as it was
+    if apart.randrange(2) or store_fault:
+        drawn.append(store_fault or apart.choice(STORE_FAULTS))
     limits = limits_of(rng)
     errands = tuple(
         dag_errand(rng, number, limits, rng.randrange(2000, 25_000) * MILLISECOND)
@@ -113,6 +134,7 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
         is_refused=bool(rng.randrange(2)),
         errands=errands,
+        has_hostile=has_hostile,
     )
 
 
@@ -136,11 +158,19 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
             safeguards=safeguards,
         )
         return ClusterMember(
-            group="g", name=boot.name, boot=boot.boot, voter=voter, part=part, seeds=(), safeguards=safeguards
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            voter=voter,
+            part=part,
+            seeds=(),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
@@ -151,6 +181,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             life=lives[boot.name],
             capabilities=(CAPABILITY,) if index < 2 else (),
         )
+        trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -160,10 +191,18 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: True,
+            signers=trust.signers,
+            variables=trust.variables,
             handlers=FILES,
         )
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=WorkerPart(worker), safeguards=safeguards)
+        return ClusterMember(
+            group="g",
+            name=boot.name,
+            boot=boot.boot,
+            part=WorkerPart(worker),
+            safeguards=safeguards,
+            certified=plan.has_hostile,
+        )
 
     clocks = [Clock(offset, drift) for offset, drift in zip(plan.offsets_ns, plan.drifts_ppm, strict=True)]
     world.add_host(MANAGER, start_manager, clock=clocks[0], disk=StoreDisk())
@@ -216,9 +255,14 @@ class Story:
         world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
         if plan.is_refused:
             world.observers.append(self.refusals)
+        nodes = list(world.hosts)
+        self.hostility: Hostility | None = None
+        if plan.has_hostile:
+            known = partial(known_of_dags, world, self.manager, tuple(nodes))
+            self.hostility = Hostility(world, known, keys=(), until=ENDS_EARLIEST)
         self.faults = Faults(
             world,
-            list(world.hosts),
+            nodes,
             [name for name in plan.classes if name not in OWN],
             limits=Limits(
                 gap_ns=plan.gap_ns,
@@ -257,6 +301,9 @@ class Story:
             world.at(FAULTS_FROM, partial(self._lose_tail, world.rng("tail lost")))
         if FrozenWorkers.NAME in self.plan.classes:
             world.at(FAULTS_FROM, FrozenWorkers(world, self._long_busy, CALM_FROM).strike)
+        for fault in STORE_FAULTS:
+            if fault in self.plan.classes:
+                world.at(FAULTS_FROM, partial(self._copy_store, fault, world.rng(fault)))
         world.at(CALM_FROM, self._calm)
         world.run_until(ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
@@ -290,6 +337,29 @@ class Story:
         world.after(rng.randrange(50, 3000) * MILLISECOND, self._bring_back)
         world.after(int(rng.expovariate(1.0) * 5 * SECOND) + SECOND, partial(self._lose_tail, rng))
 
+    def _copy_store(self, fault: str, rng: Random) -> None:
+        """Copy it; often let the manager start once more, under the epoch that the copy will have next; replace it."""
+        world = self.world
+        if world.now >= CALM_FROM - 12 * SECOND:
+            return
+        self.shell.back_up()
+        if rng.randrange(3):
+            world.after(rng.randrange(200, 2000) * MILLISECOND, self._strike_manager)
+            world.after(rng.randrange(2000, 2600) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(4000, 11_000) * MILLISECOND, partial(self._replace_store, fault, rng))
+
+    def _strike_manager(self) -> None:
+        if self.manager.state != "down":
+            self.manager.crash()
+
+    def _replace_store(self, fault: str, rng: Random) -> None:
+        world = self.world
+        self._strike_manager()
+        self.shell.replace(HOW[fault])
+        world.struck[fault] = world.struck.get(fault, 0) + 1
+        world.after(rng.randrange(50, 2000) * MILLISECOND, self._bring_back)
+        world.after(rng.randrange(2500, 6000) * MILLISECOND, partial(self._copy_store, fault, rng))
+
     def _bring_back(self) -> None:
         self.manager.start()
 
@@ -304,9 +374,15 @@ class Story:
         self.world.network.default = LinkProfile()
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None) -> World:
+def run(
+    seed: int,
+    *,
+    safeguards: Safeguards = ALL,
+    verbose: Callable[[str], None] | None = None,
+    has_hostile: bool = False,
+) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from talka.testing.trust import signed
 from talka.wire.jobs import BundleFacts
 from talka.wire.records import JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
@@ -16,7 +17,6 @@ from talka.work.thresholds import Threshold
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 GRACE_NS: Final = 2 * SECOND
-SIGNATURE: Final = b"signed"
 URL: Final = "http://127.0.0.1:1/"
 
 
@@ -105,7 +105,7 @@ def mix(number: int, *, workflows: int, cores: int, at_ns: int) -> Errand:
     plan = Plan.of_rate((Segment(8 * SECOND, rate, rate),), max_vus=10, policy="drop")
     order = JobOrder(
         name=f"mix {number}",
-        bundle=BundleFacts(sha256(URL.encode()).hexdigest(), 0, SIGNATURE, "test.py", {}, URL),
+        bundle=signed(BundleFacts(sha256(URL.encode()).hexdigest(), 0, b"", "test.py", {}, URL)),
         workflows=tuple(_workflow(f"Kind{kind}", plan) for kind in range(workflows)),
         settings=Settings(grace_ns=GRACE_NS),
         cores=cores,
@@ -129,7 +129,7 @@ def journeys(
     workflows = [_workflow(name, plan, after=names[max(0, place - 1) : place]) for place, name in enumerate(names)]
     order = JobOrder(
         name=f"journeys {number}",
-        bundle=BundleFacts(sha256(URL.encode()).hexdigest(), 0, SIGNATURE, "test.py", {}, URL),
+        bundle=signed(BundleFacts(sha256(URL.encode()).hexdigest(), 0, b"", "test.py", {}, URL)),
         workflows=tuple(workflows),
         settings=Settings(grace_ns=GRACE_NS, seed=seed),
         thresholds=thresholds,
@@ -150,8 +150,10 @@ def errand(rng: Random, number: int, *, client: int, at_ns: int, is_cancelled: b
     shape = rng.choice(SHAPES)
     bundle = rng.randbytes(rng.randrange(200, 3000)) if rng.randrange(2) else b""
     content = bundle or URL.encode()
-    facts = BundleFacts(
-        sha256(content).hexdigest(), len(bundle), SIGNATURE, "test.py", {}, "" if bundle else content.decode()
+    # A job of one URL needs no variables.
+    env = {"TOKEN": f"swordfish of job {number}"} if bundle else {}
+    facts = signed(
+        BundleFacts(sha256(content).hexdigest(), len(bundle), b"", "test.py", env, "" if bundle else content.decode())
     )
     order = JobOrder(
         name=f"job {number}",

@@ -32,11 +32,15 @@ from talka.testing.job_checkers import (
 from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue, ValuesAreHandedOn
 from talka.testing.leadership_checkers import CapsHold, NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime
 from talka.testing.network import LinkProfile
+from talka.testing.secrecy_checkers import NothingForgedRuns, VariablesStaySealed
+from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Starter, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.elections import a_membership
+from tests.sim.forging import Forger
+from tests.sim.hostile import Hostility, known_of
 from tests.sim.job_clients import Clients, Duties
-from tests.sim.job_orders import GRACE_NS, SIGNATURE, Errand, errand
+from tests.sim.job_orders import GRACE_NS, Errand, errand
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
@@ -78,6 +82,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     offsets_ns: tuple[int, ...]
     are_members: bool
     errands: tuple[Errand, ...]
+    has_hostile: bool = False
+    """There are certificates, and somebody with a worker's says everything to everybody."""
 
     def lines(self) -> list[str]:
         also = ", members of each other too" if self.are_members else ""
@@ -96,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
+def plan_of(seed: int, *, classes: tuple[str, ...] | None = None, has_hostile: bool = False) -> Plan:
     """What the seed decides; with `classes`, those faults instead of the drawn ones."""
     rng = Random(f"{seed}:jobs")
     is_freezing = Random(f"{seed}:jobs:frozen").randrange(3) == 0
@@ -126,6 +132,7 @@ def plan_of(seed: int, *, classes: tuple[str, ...] | None = None) -> Plan:
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(hosts)),
         are_members=rng.randrange(10) == 0,
         errands=errands,
+        has_hostile=has_hostile,
     )
 
 
@@ -165,6 +172,8 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             rng=boot.rng,
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
+            keys=keys_of_workers(boot.boot),
+            signer=SIGNER.public,
             managers=lambda: at,
             blobs=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
             safeguards=safeguards,
@@ -178,23 +187,28 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             part=part,
             seeds=managers,
             safeguards=safeguards,
+            certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
+        trust = trust_of_worker(boot.name, boot.boot, safeguards)
         worker = Worker(
             boot.name,
             boot.boot,
             boot.stored,
-            WorkerFacts(cores=plan.cores[index], folder=index + 1),
+            WorkerFacts(cores=plan.cores[index], folder=index + 1, sealing=trust.sealing),
             managers,
             boot.rng,
             boot.now,
             safeguards,
-            verify=lambda digest, signature: signature == SIGNATURE,
+            signers=trust.signers,
+            variables=trust.variables,
             bundles=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
         )
         part = WorkerPart(worker)
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards)
+        return ClusterMember(
+            group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards, certified=plan.has_hostile
+        )
 
     hosts: list[tuple[str, Starter]] = [(name, start_manager) for name in managers]
     hosts += [(f"w{index}", partial(start_worker, index)) for index in range(len(plan.cores))]
@@ -206,7 +220,14 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        safeguards: Safeguards,
+        verbose: Callable[[str], None] | None,
+        *,
+        has_forger: bool = False,
+    ) -> None:
         self.plan = plan
         self.world = world = build(plan, safeguards, verbose)
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
@@ -219,6 +240,10 @@ class Story:
         self.journeys = JourneysAddUp(self.ledger)
         self.rules = RulesAreTrue()
         self.values = ValuesAreHandedOn(self.ledger)
+        by_digest = {one.order.bundle.digest: one.order.bundle.env for one in plan.errands}
+        self.variables = VariablesStaySealed(world, by_digest, lambda name: name not in self.managers)
+        self.forger = Forger(world, tuple(name for name in world.hosts if name not in self.managers))
+        self._has_forger = has_forger
         self.fences = NoStaleCommand()
         self.storm = NoEvictionStorm()
         overlaps = OneAttemptAtATime(world, self.ledger)
@@ -234,6 +259,8 @@ class Story:
             self.values,
             overlaps,
             self.fences,
+            self.variables,
+            NothingForgedRuns(self.forger.jobs),
             self.storm,
             JobCapsHold(),
             self.history,
@@ -242,9 +269,14 @@ class Story:
             Duties(world),
             self.clients,
         ]
+        nodes = list(world.hosts)
+        self.hostility: Hostility | None = None
+        if plan.has_hostile:
+            known, keys = partial(known_of, world, tuple(nodes)), tuple(errand.key for errand in plan.errands)
+            self.hostility = Hostility(world, known, keys=keys, until=ENDS_EARLIEST)
         self.faults = Faults(
             world,
-            list(world.hosts),
+            nodes,
             [name for name in plan.classes if name not in (CORE_DIES, FrozenWorkers.NAME)],
             limits=Limits(
                 gap_ns=plan.gap_ns,
@@ -276,6 +308,8 @@ class Story:
         self.clients.begin()
         if self.plan.classes:
             world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
+        if self._has_forger:
+            world.at(FAULTS_FROM, partial(self.forger.begin, CALM_FROM))
         if CORE_DIES in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if FrozenWorkers.NAME in self.plan.classes:
@@ -314,9 +348,11 @@ def run(
     *,
     safeguards: Safeguards = ALL,
     verbose: Callable[[str], None] | None = None,
+    has_forger: bool = False,
+    has_hostile: bool = False,
 ) -> World:
-    """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    """The history of this seed, finished and judged. With a forger, somebody in it gives out tasks of its own."""
+    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose, has_forger=has_forger).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -8,6 +8,9 @@ from talka.testing.world import SECOND
 from tests.sim import dags
 
 SEEDS = 240
+HOSTILE_SEEDS = 100
+REPLACED_SEEDS = 80
+"""With each way to replace a store."""
 PER_TEST = 20
 
 
@@ -23,6 +26,47 @@ def test_no_history_of_dag_jobs_breaks_an_invariant(first: int) -> None:
         assert world.violations or (world.now >= 60 * SECOND and world.struck)
 
     assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("first", range(0, HOSTILE_SEEDS, PER_TEST))
+def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> None:
+    """It has a worker's certificate, and names attempts of others: nothing is accepted that may not be."""
+    broken = []
+    for seed in range(first, first + PER_TEST):
+        story = dags.Story(dags.plan_of(seed, has_hostile=True), dags.ALL, None)
+        world = story.run()
+        broken += [f"seed {seed} with a hostile member: {violation}" for violation in world.violations]
+        assert story.hostility is not None
+        assert world.violations or sum(story.hostility.sent.values()) > 1000
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("first", range(0, REPLACED_SEEDS, PER_TEST))
+@pytest.mark.parametrize("fault", dags.STORE_FAULTS)
+def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str, first: int) -> None:
+    broken = []
+    for seed in range(first, first + PER_TEST):
+        story = dags.Story(dags.plan_of(seed, store_fault=fault), dags.ALL, None)
+        world = story.run()
+        broken += [f"seed {seed}, {fault}: {violation}" for violation in world.violations]
+        assert world.struck[fault] >= 1
+
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("fault", dags.STORE_FAULTS)
+def test_histories_with_a_store_that_is_replaced_have_what_is_hard_in_them(fault: str) -> None:
+    stories = [dags.Story(dags.plan_of(seed, store_fault=fault), dags.ALL, None) for seed in range(20)]
+
+    for story in stories:
+        story.run()
+
+    assert sum(story.history.lost for story in stories) >= 5, "acknowledged jobs went with the store"
+    assert sum(story.shell.epochs_raised for story in stories) >= 3, "workers remembered a later epoch"
+    assert sum(story.results.completed for story in stories) >= 500
+    if fault != dags.ROLLED_BACK:
+        assert sum(story.shell.dropped for story in stories) >= 10, "workers held what was of another life"
 
 
 @pytest.mark.parametrize("seed", range(5))

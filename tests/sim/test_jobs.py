@@ -4,10 +4,14 @@ from functools import partial
 
 import pytest
 
+from talka.control.member import ClusterMember
 from talka.testing.world import SECOND
+from talka.wire.permissions import rows
+from talka.wire.roles import Role
 from tests.sim import job_orders, jobs
 
 SEEDS = 220
+HOSTILE_SEEDS = 100
 PER_TEST = 20
 
 
@@ -23,6 +27,36 @@ def test_no_history_of_jobs_breaks_an_invariant(first: int) -> None:
         assert world.violations or (world.now >= 60 * SECOND and world.struck)
 
     assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize("first", range(0, HOSTILE_SEEDS, PER_TEST))
+def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> None:
+    """It has a worker's certificate, and says everything to everybody: nothing is accepted that may not be."""
+    broken = []
+    for seed in range(first, first + PER_TEST):
+        story = jobs.Story(jobs.plan_of(seed, has_hostile=True), jobs.ALL, None)
+        world = story.run()
+        broken += [f"seed {seed} with a hostile member: {violation}" for violation in world.violations]
+        assert story.hostility is not None
+        assert world.violations or sum(story.hostility.sent.values()) > 1000
+
+    assert not broken, "\n".join(broken)
+
+
+def test_hostile_member_says_every_message_there_is_and_is_refused() -> None:
+    stories = [jobs.Story(jobs.plan_of(seed, classes=(), has_hostile=True), jobs.ALL, None) for seed in range(2)]
+    for story in stories:
+        assert not story.run().violations
+    said = {word for story in stories if story.hostility is not None for word in story.hostility.sent}
+    refused: dict[str, int] = {}
+    for host in stories[0].world.hosts.values():
+        if isinstance(host.node, ClusterMember):
+            for word, number in host.node.roles.refused.items():
+                refused[word] = refused.get(word, 0) + number
+    assert said == {name for _, name, _ in rows()}
+    allowed = {name for _, name, who in rows() if Role.WORKER in who}
+    assert refused.keys() <= said - allowed
+    assert sum(refused.values()) > 500
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,6 +1,7 @@
 """A worker's shelf: what was written as one is there as one, after whatever end."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -205,3 +206,86 @@ def test_an_empty_file_of_a_first_start_that_came_no_further_is_a_new_shelf(path
     path.touch()
 
     assert stored_in(path) == {}
+
+
+# What is on the disk itself.
+
+COUNT_SYNCS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void note(void)
+{
+    const char *path = getenv("SYNCS");
+    int file = path == NULL ? -1 : open(path, O_WRONLY | O_APPEND | O_CREAT, 0600);
+    if (file >= 0) {
+        if (write(file, ".", 1) < 0) { }
+        close(file);
+    }
+}
+
+int fdatasync(int file)
+{
+    note();
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(file);
+}
+
+int fsync(int file)
+{
+    note();
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+"""
+WRITE_AND_COUNT = """
+import os, sys
+from pathlib import Path
+from talka.store.shelf import Shelf
+
+def syncs():
+    return os.path.getsize(os.environ["SYNCS"]) if os.path.exists(os.environ["SYNCS"]) else 0
+
+shelf = Shelf(Path(sys.argv[1]))
+counts = [syncs()]
+for number in range(5):
+    shelf.write((("fence", b"%d" % number),))
+    counts.append(syncs())
+print(*counts)
+"""
+
+
+def test_the_open_file_waits_for_the_disk_with_every_write(path: Path) -> None:
+    """Asked of the connection that writes: another one has settings of its own."""
+    shelf = Shelf(path)
+    assert shelf._connection is not None
+    asked = {
+        name: shelf._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")
+    }
+    shelf.close()
+
+    assert asked == {"synchronous": 2, "journal_mode": "wal"}, "2 is FULL"
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("cc") is None, reason="counts calls with a library it makes"
+)
+def test_no_write_returns_before_the_kernel_was_told_to_put_it_on_the_disk(path: Path, tmp_path: Path) -> None:
+    source, library = tmp_path / "syncs.c", tmp_path / "syncs.so"
+    source.write_text(COUNT_SYNCS)
+    words = ["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(words, check=True, timeout=LIMIT_S, capture_output=True)
+
+    told = subprocess.run(
+        [sys.executable, "-c", WRITE_AND_COUNT, str(path)],
+        env={**os.environ, "LD_PRELOAD": str(library), "SYNCS": str(tmp_path / "syncs")},
+        check=True,
+        timeout=LIMIT_S,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+    counts = [int(word) for word in told.split()]
+    assert len(counts) == 6
+    assert all(after > before for before, after in zip(counts, counts[1:], strict=False)), counts

@@ -1,5 +1,7 @@
 """Checkers of dag jobs find what they are for, and nothing where all is well."""
 
+from typing import Literal
+
 import pytest
 
 from talka.cluster.effects import Lane
@@ -103,7 +105,7 @@ class Play:
         return run
 
     def finish(self, run: HandlerRun, output: bytes = b"") -> None:
-        run.output = output or b'{"fence":%d}' % run.fence
+        run.output = output or b'{"fence":%d,"run":%d}' % (run.fence, run.number)
         self.ledger.end(run, self.world.now, "completed")
         self.runs.ended(run)
 
@@ -126,7 +128,7 @@ def completed(index: int, fence: int, output: bytes) -> Complete:
 def test_all_that_is_well_is_no_violation(play: Play) -> None:
     play.history.acknowledged(play.world, "key", "j")
     for index, id in enumerate("abcd"):
-        inputs = {"a": b'{"fence":1}'} if id == "b" else {}
+        inputs = {"a": b'{"fence":1,"run":1}'} if id == "b" else {}
         play.applied(Claim(1, index, 1, index + 1, "w", 2))
         run = play.begin(id, index + 1, **inputs)
         play.finish(run)
@@ -196,9 +198,10 @@ def test_d4_no_result_of_an_earlier_attempt_is_accepted(play: Play) -> None:
 def test_d4_what_was_not_run_has_an_output_that_counts(play: Play) -> None:
     play.applied(Claim(1, 0, 1, 1, "w", 2))
     play.finish(play.begin("a", 1))
-    play.applied(completed(0, 1, b'{"fence":1}'), completed(2, 0, b'{"fence":1}'))
+    output = b'{"fence":1,"run":1}'
+    play.applied(completed(0, 1, output), completed(2, 0, output))
     assert play.found == []
-    play.applied(completed(3, 0, b'{"fence":7}'))
+    play.applied(completed(3, 0, b'{"fence":7,"run":7}'))
     assert play.found == ["D4"]
 
 
@@ -251,11 +254,90 @@ def test_d7_a_job_ends_with_the_counts_of_its_tasks(play: Play) -> None:
 def test_d8_an_accepted_result_was_made_from_accepted_outputs(play: Play) -> None:
     play.applied(Claim(1, 0, 1, 1, "w", 2))
     play.finish(play.begin("a", 1))
-    play.applied(completed(0, 1, b'{"fence":1}'), Claim(1, 1, 1, 2, "w", 3))
+    play.applied(completed(0, 1, b'{"fence":1,"run":1}'), Claim(1, 1, 1, 2, "w", 3))
     run = play.begin("b", 2, a=b'{"fence":0}')
     play.finish(run)
     play.applied(completed(1, 2, run.output))
     assert play.found == ["D8"]
+
+
+# A store that is replaced.
+
+WORKER = "m#1#7"
+"""As claims name the host on which all runs here are."""
+
+
+def replaced(play: Play, how: Literal["backup", "rollback", "new"]) -> None:
+    """By what it was when it was copied last."""
+    play.world.run_until(play.world.now + 1)
+    play.host.crash()
+    play.shell.replace(how)
+
+
+def test_d9_an_output_is_that_of_the_task_it_counts_for(play: Play) -> None:
+    play.applied(Claim(1, 0, 1, 1, WORKER, 2), Claim(1, 2, 1, 2, WORKER, 2))
+    run = play.begin("c", 1)
+    play.finish(run)
+    play.applied(completed(0, 1, run.output))
+    assert play.found == ["D9"]
+
+
+@pytest.mark.parametrize(
+    ("how", "found"), [("backup", ["D9"]), ("rollback", [])], ids=["in another life", "rolled back in the same"]
+)
+def test_d9_what_was_given_out_before_the_copy_counts_in_the_same_life_alone(
+    play: Play, how: Literal["backup", "rollback"], found: list[str]
+) -> None:
+    play.applied(Claim(1, 0, 1, 1, WORKER, 2))
+    run = play.begin("a", 1)
+    play.shell.back_up()
+    replaced(play, how)
+    play.finish(run)
+    play.applied(Claim(1, 0, 1, 1, WORKER, 2), completed(0, 1, run.output))
+    assert play.found == found
+
+
+def test_d9_what_was_given_out_after_the_copy_counts_for_nothing(play: Play) -> None:
+    """Also where the number was given out again, for the same task, to another worker."""
+    play.shell.back_up()
+    play.applied(Claim(1, 0, 1, 1, WORKER, 2))
+    run = play.begin("a", 1)
+    replaced(play, "rollback")
+    play.finish(run)
+    play.applied(Claim(1, 0, 1, 1, "v#1#7", 2), completed(0, 1, run.output))
+    assert play.found == ["D9"]
+
+
+def test_what_a_replaced_store_gave_out_is_in_nobodys_way(play: Play) -> None:
+    play.applied(Claim(1, 2, 1, 1, WORKER, 2))
+    play.begin("c", 1)
+    play.shell.back_up()
+    replaced(play, "backup")
+    play.begin("b", 9)
+    play.applied(Claim(1, 2, 1, 2, WORKER, 3))
+    play.begin("c", 2)
+    assert play.found == []
+    assert play.runs.lost == 1
+
+
+@pytest.mark.parametrize("how", ["backup", "new"])
+def test_d1_what_the_copy_has_is_not_lost(play: Play, how: Literal["backup", "new"]) -> None:
+    play.history.acknowledged(play.world, "key", "j")
+    play.shell.back_up()
+    play.history.acknowledged(play.world, "later", "k")
+    replaced(play, how)
+    assert list(play.history.jobs) == (["j"] if how == "backup" else [])
+    play.history.acknowledged(play.world, "later", "l")
+    play.applied(DropJob(1))
+    play.history.on_crash(play.world, play.host)
+    assert play.found == (["D1", "D1"] if how == "backup" else ["D1"])
+
+
+def test_a_store_that_was_never_copied_is_replaced_by_a_new_one(play: Play) -> None:
+    before = play.shell.rows.life
+    replaced(play, "rollback")
+    assert play.shell.rows.jobs == {}
+    assert not play.shell.rows.life.is_of(before)
 
 
 def test_a_script_is_what_a_config_says() -> None:

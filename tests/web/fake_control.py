@@ -24,11 +24,13 @@ from talka.client.requests import (
     NotEnded,
     WorkerView,
 )
+from talka.control.places import Limits
 from talka.web.answers import Limiter, no_limit
 from talka.web.app import make_app
 from talka.web.audit import Audit
 from talka.web.auth import Tokens
-from talka.web.server import listen, serve
+from talka.web.server import WHOLE, listen, serve
+from talka.wire.access import Asker
 from talka.wire.jobs import BundleFacts
 from talka.wire.records import WorkflowOrder
 from talka.wire.shards import Settings
@@ -67,6 +69,7 @@ class FakeControl:
         self.keys: dict[str, str] = {}
         self.errors: dict[str, Exception] = {}
         self.asked: list[tuple[str, ...]] = []
+        self.askers: list[Asker] = []
         self.managers: list[ManagerView] = []
         self.not_ready = ""
         self.hold: asyncio.Event | None = None
@@ -97,6 +100,10 @@ class FakeControl:
         if id not in self.jobs_by_id:
             raise NoSuchJob.named(id)
         return self.jobs_by_id[id]
+
+    def on_behalf(self, asker: Asker) -> "FakeControl":
+        self.askers.append(asker)
+        return self
 
     async def put_bundle(self, digest: str, content: bytes) -> None:
         await self._note("put_bundle", digest)
@@ -260,13 +267,14 @@ class Apis:
         tls: ssl.SSLContext | None = None,
         grace_s: int = 1,
         listener: socket.socket | None = None,
+        limits: Limits = WHOLE,
     ) -> Api:
         listener = listener or listen("127.0.0.1", 0, has_tokens=auth is not None)
         api = Api(control or FakeControl(), listener, tls, dags)
         is_up = asyncio.Event()
         app = make_app(api.control, dags=dags, auth=auth, allowed_hosts=allowed_hosts, limiter=limiter, audit=audit)
         api.task = asyncio.create_task(
-            serve(app, listener, stop=api.stop, tls=tls, on_started=is_up.set, grace_s=grace_s)
+            serve(app, listener, stop=api.stop, tls=tls, on_started=is_up.set, grace_s=grace_s, limits=limits)
         )
         self.started.append(api)
         await is_up.wait()

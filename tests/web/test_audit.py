@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from talka.clock import SECOND
-from talka.errors import Invalid
+from talka.errors import Invalid, Unavailable
 from talka.web import audit as module
 from talka.web.audit import Audit, AuditLine, Refusals
 from talka.web.auth import REVOKED_MOST, Revoked, Tokens
@@ -38,6 +38,10 @@ async def guarded(apis: Apis, dags: FakeDags, tokens: Tokens, audit: Audit) -> A
 
 def lines_in(path: Path) -> list[AuditLine]:
     return [msgspec.json.decode(line, type=AuditLine) for line in path.read_bytes().splitlines()]
+
+
+def text_in(path: Path) -> str:
+    return path.read_bytes().decode()
 
 
 def mode_of(path: Path) -> int:
@@ -104,6 +108,28 @@ async def test_every_refusal_is_put_down_and_logged(
     ]
     assert "refused GET /v1/jobs of somebody from 127.0.0.1: this needs a token" in caplog.text
     assert not any(viewer in str(line) for line in told)
+
+
+FORGED = 'eve\n{"at":"2026-01-01","who":"ann","what":"drain","status":200}\r\x1b[2K\x9b2K\x7f\u2028\u202e'
+
+
+async def test_a_name_forges_no_line_and_steers_no_terminal(
+    guarded: Api, tokens: Tokens, audit: Audit, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forger = tokens.issue(FORGED, "viewer", LATER_S)
+
+    await guarded.ask("POST", "/v1/jobs", DAG, JSON, forger)
+    await guarded.ask("POST", "/v1/workers/w%0aw/drain", token=tokens.issue(FORGED, "operator", LATER_S))
+    await guarded.ask("GET", "/v1/%0arefused%1b[2K")
+    await audit.flush()
+
+    written = text_in(path)
+    assert [line.who for line in lines_in(path)] == [FORGED, FORGED, ""]
+    assert all(line.isprintable() for line in written.split("\n")) and len(written.splitlines()) == 3
+    assert [line.job for line in lines_in(path)][1] == "w\nw"
+    told = [record.getMessage() for record in caplog.records if record.name == "talka.web"]
+    assert told and all(text.isprintable() for text in told)
+    assert "of eve\\n{" in told[0] and "\\x1b[2K\\x9b2K" in told[0]
 
 
 async def test_who_asks_too_often_is_put_down(apis: Apis, audit: Audit, path: Path) -> None:
@@ -273,22 +299,44 @@ def test_what_is_no_id_of_a_token_is_refused(tmp_path: Path, tokens: Tokens, id:
             tokens.issue("ann", "viewer", LATER_S, id)
 
 
-def test_what_was_revoked_stays_so_when_the_file_cannot_be_read(
+def test_a_file_of_revoked_tokens_that_cannot_be_read_lets_no_token_in(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "key.revoked"
     revoked = Revoked(path)
     revoked.add("t1")
-    assert "t1" in revoked
+    assert "t1" in revoked and "t7" not in revoked
 
     path.write_text("\n".join(f"t{n}" for n in range(REVOKED_MOST + 5)))
-    assert "t1" in revoked and "t7" not in revoked
-    assert "could not be read" in caplog.text
+    assert "t1" in revoked, "it was revoked when the file could be read"
+    for _ in range(3):
+        with pytest.raises(Unavailable, match=r"key\.revoked names more than .* Let the manager read the file"):
+            _ = "t7" in revoked
+    assert caplog.text.count("could not be read") == 1
     with pytest.raises(Invalid, match="more than"):
         revoked.add("t0")
 
+    path.write_text("t1\n")
+    assert "t1" in revoked and "t7" not in revoked
+
     path.unlink()
     assert "t1" not in revoked
+
+
+async def test_tokens_that_may_be_revoked_are_refused_while_their_file_cannot_be_read(
+    apis: Apis, tmp_path: Path
+) -> None:
+    (tmp_path / "key.revoked").mkdir()  # as unreadable for root as for anybody
+    tokens = Tokens([KEY], "shop", Revoked(tmp_path / "key.revoked"))
+    api = await apis.start(auth=tokens)
+    named, unnamed = tokens.issue("ann", "viewer", LATER_S, "t1"), tokens.issue("bob", "viewer", LATER_S)
+
+    refused = await api.ask("GET", "/v1/jobs", token=named)
+    assert refused.status == 503 and b"key.revoked cannot be read (Is a directory)" in refused.body
+    assert (await api.ask("GET", "/v1/jobs", token=unnamed)).status == 200, "without an id there is nothing to revoke"
+
+    (tmp_path / "key.revoked").rmdir()
+    assert (await api.ask("GET", "/v1/jobs", token=named)).status == 200
 
 
 def test_only_so_many_are_revoked(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from talka.clock import utc_now
 from talka.errors import Invalid
 from talka.web.auth import ROLES, Tokens, check_host, check_origin, host_name
 from talka.web.operations import OPERATIONS
+from talka.wire.access import LEAST, Asker
 from tests.web.fake_control import KEY, Api, Apis
 
 NOW_S = int(utc_now().timestamp())
@@ -109,6 +110,18 @@ async def test_each_role_may_do_what_the_table_says_and_nothing_else(apis: Apis,
         is_allowed = operation.role is None or ROLES.index(operation.role) <= ROLES.index(role)
         assert (answer.status != 403) == is_allowed, operation.name
         assert answer.status not in (401, 500), operation.name
+
+
+def test_table_of_least_roles_has_every_operation_and_nothing_else() -> None:
+    assert set(LEAST) == {operation.name for operation in OPERATIONS}
+
+
+async def test_who_asks_is_told_to_whoever_it_is_passed_on_to(apis: Apis, tokens: Tokens) -> None:
+    api = await apis.start(auth=tokens)
+    token = tokens.issue("ann", "operator", LATER_S, "t1")
+    await ask(api, "POST", "/v1/workers/w1/drain", token)
+    await ask(api, "GET", "/livez", "")
+    assert api.control.askers == [Asker("drain", "operator", "ann", "t1", "127.0.0.1")]
 
 
 def test_the_roles_are_as_documented() -> None:
@@ -225,6 +238,49 @@ async def test_a_page_of_another_origin_gets_nothing(api: Api, origin: str) -> N
     assert (await api.ask("GET", "/v1/jobs", headers=headers)).status == 403
     assert (await api.ask("GET", "/v1/jobs/job1/watch", headers=headers | UPGRADE)).status == 403
     assert api.control.asked == []
+
+
+@pytest.mark.parametrize("port", ["", ":1", ":{other}"])
+async def test_a_page_of_this_machine_at_another_port_gets_nothing(api: Api, port: str) -> None:
+    origin = f"http://{api.address.host}{port.format(other=api.address.port ^ 1)}"
+    headers = {"origin": origin}
+
+    assert (await api.ask("GET", "/v1/jobs", headers=headers)).status == 403
+    assert (await api.ask("GET", "/v1/jobs/job1/watch", headers=headers | UPGRADE)).status == 403
+    assert api.control.asked == []
+
+
+def test_an_origin_differs_by_its_port_alone() -> None:
+    check_origin("http://127.0.0.1:8470", "127.0.0.1:8470", "http")
+    for origin in ("http://127.0.0.1:8471", "http://127.0.0.1", "http://127.0.0.1:80"):
+        with pytest.raises(Forbidden, match="may not use this API"):
+            check_origin(origin, "127.0.0.1:8470", "http")
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "something new"])
+async def test_what_a_page_elsewhere_makes_a_browser_get_uses_up_nothing_of_anybodys_limits(
+    apis: Apis, site: str
+) -> None:
+    """An image at another site: browsers name no Origin for it."""
+    counted: list[tuple[str, str]] = []
+
+    def limiter(operation: str, client: str) -> float:
+        counted.append((operation, client))
+        return 0.0
+
+    api = await apis.start(limiter=limiter)
+
+    for path in ("/v1/jobs", "/v1/workers", "/metrics", "/v1/jobs/job1/watch"):
+        headers = {"sec-fetch-site": site, "sec-fetch-dest": "image", "sec-fetch-mode": "no-cors"}
+        answer = await api.ask("GET", path, headers=headers | (UPGRADE if path.endswith("watch") else {}))
+        assert answer.status == 403
+        assert b"pages of other sites may not use this API" in answer.body
+
+    assert counted == [] and api.control.asked == []
+    for own in ("same-origin", "none"):
+        assert (await api.ask("GET", "/v1/jobs", headers={"sec-fetch-site": own})).status == 200
+    assert counted == [("jobs", "127.0.0.1")] * 2
+    assert (await api.ask("GET", "/livez", headers={"sec-fetch-site": site})).status == 200
 
 
 async def test_a_page_of_this_server_may_ask(api: Api) -> None:

@@ -12,6 +12,8 @@ from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire import jobs
+from talka.wire.access import Asker
+from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
     CALL_LIMIT_BYTES,
@@ -68,12 +70,15 @@ from talka.wire.shards import Gap, Settings
 from talka.work.shapes import ConstantRate, IterationsPerVU
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1" / "jobs"
+OLDER = GOLDEN.parent / "older" / "jobs"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
 DIGEST = "0123456789abcdef" * 4
 FENCE = (0, 7, 300)
 SECOND = 1_000_000_000
-BUNDLE = BundleFacts(DIGEST, 70_000, bytes(range(64)), "tests/shop.py", {"BASE": "http://shop"}, "")
+BUNDLE = BundleFacts(
+    DIGEST, 70_000, bytes(range(64)), "tests/shop.py", {"BASE": "http://shop"}, "", word=bytes(range(100))
+)
 WORKER = WorkerFacts(
     8,
     16 << 30,
@@ -86,10 +91,26 @@ WORKER = WorkerFacts(
     "east",
     93,
     handlers=("extract", "load"),
+    sealing=bytes(range(34)),
 )
+OLDER_FIELDS: dict[tuple[type, str], Any] = {
+    (WorkerFacts, "sealing"): b"",
+    (Renew, "signers"): (),
+    (BundleFacts, "word"): b"",
+    (Assign, "variables"): b"",
+    (Beat, "epoch"): 0,
+    (Beat, "of"): NOWHERE,
+}
+"""Fields that came later, and what they are in messages that do not have them."""
 
 ALL: dict[str, JobMessage] = {
-    "beat": Beat(70, WORKER, (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended"))),
+    "beat": Beat(
+        70,
+        WORKER,
+        (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended")),
+        7,
+        StoreLife(0x5706E, 0x11FE, 0x09E4),
+    ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
         FENCE,
@@ -100,6 +121,7 @@ ALL: dict[str, JobMessage] = {
         ("b4k7",),
         ("b4k8",),
         True,
+        (bytes(range(32)), bytes(32)),
     ),
     "renew-of-few-words": Renew((0, 0, 0), 0, 5 * SECOND, True),
     "elsewhere": Elsewhere("m2"),
@@ -118,6 +140,7 @@ ALL: dict[str, JobMessage] = {
         settings=Settings(grace_ns=30 * SECOND, seed=7),
         bundle=BUNDLE,
         is_test=False,
+        variables=bytes(range(70)),
     ),
     "assign-of-a-url": Assign(
         job="b4k7",
@@ -160,7 +183,8 @@ ALL: dict[str, JobMessage] = {
     "account": Account("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
     "accounted": Accounted("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
-    "call": Call(2**40, "submit", b"\x80"),
+    "call": Call(2**40, "submit", b"\x80", Asker("submit", "submitter", "ada", "t1", "10.0.0.7")),
+    "call-of-nobody": Call(2**40, "submit", b"\x80"),
     "answer": Answer(2**40, "", b"\x80"),
     "answer-with-a-problem": Answer(2**40, "busy", b"too much to do", 1500),
     "watch": Watch("b4k7", 2**47, 120, True),
@@ -196,6 +220,23 @@ def test_golden_bytes_are_read_as_the_message_and_written_from_it(name: str) -> 
 
     assert decode(golden) == ALL[name]
     assert encode(ALL[name]) == golden
+
+
+def older(part: Any) -> Any:
+    """A message as it is without the fields that came later."""
+    if isinstance(part, msgspec.Struct):
+        later = {name: value for (kind, name), value in OLDER_FIELDS.items() if kind is type(part)}
+        inner = {name: older(getattr(part, name)) for name in part.__struct_fields__ if name not in later}
+        return msgspec.structs.replace(part, **inner, **later)
+    return part
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in OLDER.glob("*.hex")))
+def test_bytes_of_a_message_that_had_fewer_fields_are_still_read(name: str) -> None:
+    golden = bytes.fromhex((OLDER / f"{name}.hex").read_text())
+
+    assert golden != encode(ALL[name])
+    assert decode(golden) == older(ALL[name])
 
 
 def test_golden_bytes_of_a_result_are_read_as_it_and_written_from_it() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from talka.errors import Invalid, Untrusted
 from talka.wire.greeting import RING_LIMIT_BYTES as CARRIED_BYTES
 from talka.wire.keys import (
+    JUMP_LIMIT,
     KEYS_LIMIT,
     MERGED_KEYS_LIMIT,
     MERGED_RETIRED_LIMIT,
@@ -33,7 +34,7 @@ from talka.wire.keys import (
 )
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1" / "sealing" / "ring.hex"
-HINT = "Make a good one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+HINT = "Make a good one with: talka secret -o FILE"
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 
@@ -376,10 +377,16 @@ def applied(ring: Keyring, changes: list[tuple[str, int]]) -> Keyring:
     return ring
 
 
+def ring_of(first: list[int], changes: list[tuple[str, int]], repairs: int) -> Keyring:
+    secrets = tuple(SECRETS[number] for number in first)
+    ring = Keyring.of(secrets)
+    for _ in range(repairs):
+        ring = applied(ring, changes).repaired(secrets)
+    return applied(ring, changes)
+
+
 RINGS = st.builds(
-    lambda first, changes: applied(Keyring.of(tuple(SECRETS[number] for number in first)), changes),
-    st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True),
-    CHANGES,
+    ring_of, st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True), CHANGES, st.sampled_from([0, 0, 0, 1, 2])
 )
 
 
@@ -404,7 +411,9 @@ def test_a_merged_ring_can_always_seal_and_be_read(one: Keyring, two: Keyring) -
     merged = one.merge(two)
 
     assert key_id(merged.primary_secret) == merged.primary_id
-    assert merged.version == max(one.version, two.version)
+    latest = max(one.era, two.era)
+    assert merged.era == latest
+    assert merged.version == max(ring.version for ring in (one, two) if ring.era == latest)
     assert decode_ring(encode_ring(merged)) == merged
     assert (one.digest == two.digest) is (one == two)
 
@@ -417,3 +426,69 @@ def test_every_change_raises_the_version_and_survives_merging_with_what_was_befo
     assume(later != ring)
     assert later.version > ring.version
     assert ring.merge(later) == later
+
+
+@given(one=RINGS, two=RINGS)
+@quick
+def test_honest_rings_reach_each_other_whatever_was_changed_and_merged(one: Keyring, two: Keyring) -> None:
+    merged = one.merge(two)
+
+    assert one.is_reached_by(two) and two.is_reached_by(one)
+    assert one.is_reached_by(merged) and merged.is_reached_by(one)
+    assert Keyring.of((SECRETS[9],)).is_reached_by(merged), "also one that lost its folder"
+
+
+# -- how far ahead a ring may be
+
+
+def with_version(ring: Keyring, version: int) -> Keyring:
+    return msgspec.structs.replace(ring, primary=(version, ring.primary_id))
+
+
+def test_a_ring_too_far_ahead_is_not_reached_and_one_at_the_limit_is() -> None:
+    mine = with_version(golden_ring(), 5)
+
+    assert mine.is_reached_by(with_version(golden_ring(), 5 + JUMP_LIMIT))
+    assert not mine.is_reached_by(with_version(golden_ring(), 6 + JUMP_LIMIT))
+    assert not mine.is_reached_by(with_version(golden_ring(), 2**61))
+
+
+def test_an_era_too_far_ahead_is_not_reached_nor_one_that_begins_too_far_ahead() -> None:
+    mine = golden_ring()
+    at_limit, above = (msgspec.structs.replace(mine, era=era) for era in (JUMP_LIMIT, JUMP_LIMIT + 1))
+
+    assert mine.is_reached_by(at_limit) and not mine.is_reached_by(above)
+    assert not mine.is_reached_by(with_version(at_limit, JUMP_LIMIT + 1))
+    assert above.is_reached_by(with_version(mine, 2**61)), "what is of an earlier era changes nothing"
+    assert above.merge(with_version(mine, 2**61)) == above
+
+
+def test_nobody_changes_a_ring_beyond_what_a_new_member_would_believe() -> None:
+    ring = with_version(golden_ring().with_key(SECRETS[9]), JUMP_LIMIT - 1).with_primary(IDS[9])
+
+    assert ring.version == JUMP_LIMIT and Keyring.of((SECRETS[8],)).is_reached_by(ring)
+    for change in (
+        lambda: ring.with_key(SECRETS[10]),
+        lambda: ring.with_primary(IDS[9]),
+        lambda: ring.without(next(id for id in ring.accepted() if id != ring.primary_id)),
+    ):
+        with pytest.raises(Invalid, match=f"at version {JUMP_LIMIT}.*talka cluster keys --repair FILE"):
+            change()
+    assert ring.repaired((SECRETS[10],)).with_key(SECRETS[11]).version == 1
+
+
+def test_a_repaired_ring_outranks_all_that_was_before_and_nothing_of_it_is_left() -> None:
+    hostile = with_version(Keyring.of(SECRETS[:8]), 2**61)
+    good = hostile.repaired((SECRETS[9], SECRETS[10]))
+
+    assert good.merge(hostile) == hostile.merge(good) == good
+    assert (good.era, good.version, good.accepted()) == (1, 0, tuple(sorted(IDS[9:11])))
+    assert good.primary_id == IDS[9]
+    assert good.digest != Keyring.of(SECRETS[9:11]).digest
+    assert good.repaired(SECRETS[:1]).merge(good) == good.repaired(SECRETS[:1])
+
+
+def test_a_ring_of_an_earlier_release_is_of_the_first_era() -> None:
+    earlier = msgspec.msgpack.encode(msgspec.msgpack.decode(encode_ring(golden_ring()))[:2])
+
+    assert decode_ring(earlier) == golden_ring() and golden_ring().era == 0

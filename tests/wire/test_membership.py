@@ -73,6 +73,8 @@ UPDATES: dict[str, MemberUpdate] = {
     "dead": Dead("w-2", 12, 4, "w-1", "no answer"),
     "left": Left("w-2", 12, 4),
     "stated": Stated("w-2", 12, STATE),
+    "alive-signed": msgspec.structs.replace(ME, certificate=b"certificate", signature=b"signature"),
+    "stated-signed": Stated("w-2", 12, State(8, b"", b"signature")),
 }
 ALL: dict[str, Message] = {**MESSAGES, **UPDATES}
 
@@ -91,6 +93,22 @@ def test_golden_bytes_are_read_as_the_message_and_written_from_it(name: str) -> 
 
     assert decoder_of(name)(golden) == ALL[name]
     assert written(name) == golden
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [
+        ("alive", "9715a3772d31cf200000000000000503ad31302e302e302e313a37303030a465752d31c4046d657461"),
+        ("stated", "9419a3772d320c9207c4050162757379"),
+        (
+            "sync-records",
+            "9208919aa3772d320c04ad31302e302e302e323a37303030a465752d32c40002"
+            "9207c4050162757379a3772d31a96e6f20616e73776572",
+        ),
+    ],
+)
+def test_what_an_earlier_release_wrote_is_read_as_unsigned(name: str, earlier: str) -> None:
+    assert decoder_of(name)(bytes.fromhex(earlier)) == ALL[name]
 
 
 def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:

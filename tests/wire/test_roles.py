@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from talka.wire.roles import MATRIX, Role, a, id_problem, may_connect
+from talka.wire.roles import MATRIX, Proven, Role, a, id_problem, may_connect
 
 ALLOWED = {
     ("client", "gate"),
@@ -26,6 +26,11 @@ ALLOWED = {
 def test_exactly_the_connections_of_the_matrix_are_allowed(initiator: Role, target: Role) -> None:
     sentence = may_connect(initiator, target)
     assert (sentence == "") is ((str(initiator), str(target)) in ALLOWED)
+
+
+def test_a_certificate_proves_a_role_that_is_known_and_no_other() -> None:
+    assert Proven.of("w1", "worker") == Proven("w1", Role.WORKER)
+    assert Proven.of("w1", "worker,manager") == Proven.of("w1", "") == Proven("w1", None)
 
 
 def test_every_role_may_connect_to_somebody_and_nobody_dials_an_outside_worker() -> None:

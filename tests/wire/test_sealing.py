@@ -301,3 +301,39 @@ def test_sealing_brings_in_neither_certificates_nor_sockets() -> None:
     loaded = found.stdout.split()
     assert "talka.wire.keys" in loaded
     assert not [name for name in loaded if "x509" in name or name in ("ssl", "socket", "dns", "asyncio")]
+
+
+# -- spare secrets
+
+
+def test_a_spare_secret_opens_only_what_is_asked_to_be_opened_with_it() -> None:
+    seal = Seal(Keyring.of(SECRETS[:1]), 1, SECRETS[2:3])
+    sealed = Seal(Keyring.of(SECRETS[2:3]), 9).seal(1, b"hello")
+
+    with pytest.raises(BadSeal, match="does not accept"):
+        seal.open(sealed)
+    assert seal.open(sealed, spare=True) == Opened(b"hello", 9, 1, IDS[2], False, is_spare=True)
+    with pytest.raises(BadSeal, match="does not accept"):
+        seal.open(Seal(Keyring.of(SECRETS[3:4]), 9).seal(1, b"hello"), spare=True)
+    with pytest.raises(BadSeal, match=f"under key {IDS[2]} was changed"):
+        seal.open(sealed[:-1] + bytes([sealed[-1] ^ 1]), spare=True)
+
+
+def test_a_spare_secret_seals_when_it_is_named_and_never_by_itself() -> None:
+    seal = Seal(Keyring.of(SECRETS[:1]), 1, SECRETS[2:3])
+
+    assert Seal(Keyring.of(SECRETS[2:3]), 9).open(seal.seal(1, b"hello", key_id=IDS[2])).content == b"hello"
+    assert seal.seal(2, b"hello")[2:6].hex() == IDS[0]
+
+
+def test_a_spare_secret_that_is_in_the_ring_is_a_key_as_any_other_and_stays_when_it_leaves_it() -> None:
+    seal = Seal(RING, 1, SECRETS[1:2])
+    sealed = Seal(Keyring.of(SECRETS[1:2]), 9).seal(1, b"hello")
+    assert not seal.open(sealed).is_spare
+    seal.seal(5, b"", key_id=IDS[1])
+
+    seal.ring = RING.without(IDS[1])
+
+    assert seal.open(sealed, spare=True).is_spare
+    with pytest.raises(Invalid, match="must be above 5"):
+        seal.seal(5, b"", key_id=IDS[1])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from talka.errors import Untrusted
 from talka.wire import jobs, tasks
+from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import BadJobMessage, decode, encode
 from talka.wire.tasks import (
@@ -49,6 +50,7 @@ PROTOCOL = Path(__file__).parent / "golden" / "protocol-1"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
 FENCE = 7 << 32 | 300
+LIFE = StoreLife(0x5706E, 0x11FE, 0x09E4)
 TASK = HandedTask(
     FENCE,
     "b4k7",
@@ -78,21 +80,23 @@ FAILED = TaskResult(
     70 << 20,
     False,
     ("ValueError", "Exception", "BaseException"),
+    "b4k7",
+    "resize[3]",
 )
 DIED = TaskResult(FENCE + 1, "died", error="it was killed", cause="SIGSEGV", signal="SIGSEGV", alone=True)
 LINE = LogLine(FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
 PROGRESS = Progress(FENCE, b'{"row":7}')
 
 ALL: dict[str, TaskMessage] = {
-    "hand": Hand(7, (TASK,), 0xB007, 41),
+    "hand": Hand(7, (TASK,), 0xB007, 41, LIFE),
     "hand-of-few-words": Hand(7, (HandedTask(FENCE, "b4k7", "a", "noop", 1, b"null"),)),
-    "recall": Recall(7, (FENCE, FENCE + 1), 5_000),
-    "took": Took(7, (FENCE, FENCE + 1)),
-    "which": Which(7),
-    "feed": Feed(7, FENCE, {"fetch": b'"a.png"'}, 0xB007),
-    "done": Done((FAILED, DIED, TaskResult(FENCE + 2, "completed", b"[1]"))),
-    "underway": Underway((FENCE,), (PROGRESS,), (LINE,)),
-    "holding": Holding(7, (FENCE, FENCE + 1), 1, 2),
+    "recall": Recall(7, (FENCE, FENCE + 1), 5_000, LIFE),
+    "took": Took(7, (FENCE, FENCE + 1), LIFE),
+    "which": Which(7, LIFE),
+    "feed": Feed(7, FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
+    "done": Done((FAILED, DIED, TaskResult(FENCE + 2, "completed", b"[1]")), LIFE),
+    "underway": Underway((FENCE,), (PROGRESS,), (LINE,), LIFE),
+    "holding": Holding(7, (FENCE, FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, ToHandlers] = {
     "load": Load(("etl.py", "more.py"), 2, "w1"),

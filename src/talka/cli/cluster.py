@@ -1,15 +1,17 @@
 """The command `talka cluster …`: asks one member. What it needs is imported when it is called, for a quick help."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from talka.cli.command import Command, Entry, LazyGroup
 from talka.cli.connection import api_options, asked
-from talka.cli.output import harmless, say, tell
+from talka.cli.output import say, tell
 from talka.cli.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
 from talka.errors import Invalid
+from talka.report.tame import tame, tame_json
 
 if TYPE_CHECKING:
     from talka.net.asker import Asker
@@ -20,7 +22,7 @@ COMMANDS = {
     "members": Entry("Commands", "talka.cli.cluster:members", "who is there, as this member sees it"),
     "leader": Entry("Commands", "talka.cli.cluster:leader", "who leads, since which term"),
     "audit": Entry("Commands", "talka.cli.cluster:audit", "who accused whom, and why"),
-    "keys": Entry("Commands", "talka.cli.cluster:keys", "which keys are in use; rotate and retire them"),
+    "keys": Entry("Commands", "talka.cli.cluster:keys", "which keys are in use; rotate, retire and repair them"),
     "metrics": Entry("Commands", "talka.cli.cluster:metrics", "everything it counted, as Prometheus reads it"),
 }
 CONFIRM_S = 30.0
@@ -46,11 +48,11 @@ def cluster() -> None:
     pass
 
 
-def asking_options(command: Decorated) -> Decorated:
+def asking_options(command: Decorated, *, is_to_required: bool = True) -> Decorated:
     """What every question needs."""
     for option in reversed(
         [
-            click.option("--to", "address", required=True, metavar="HOST:PORT", help="The member to ask."),
+            click.option("--to", "address", required=is_to_required, metavar="HOST:PORT", help="The member to ask."),
             click.option("--secret-file", metavar="FILE", help="The cluster's secret (or set TALKA_SECRET_FILE)."),
             cluster_option,
             environment_option,
@@ -81,7 +83,7 @@ def status(as_json: bool, **where: Any) -> int:
         ("cores", f"{view.cores_free} of {view.cores} are free"),
         ("queue", f"{view.queue} waiting" if view.queue else "empty"),
     ]
-    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows))
+    say("\n".join(f"{word:<10} {tame(text)}" for word, text in rows))
     if view.managers:
         managers = [
             (one.name, one.state, one.api, str(one.jobs), "leads" if one.leads else "")
@@ -158,7 +160,7 @@ def leader(as_json: bool, **where: Any) -> int:
         ("answering", ", ".join(facts.answering)),
         ("asked", f"{facts.role}, {facts.phase}" if facts.phase else f"{facts.role}: it knows by hearsay"),
     ]
-    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows if text))
+    say("\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text))
     return 0
 
 
@@ -212,18 +214,22 @@ def metrics(**where: Any) -> int:
         ("talka cluster keys --to HOST:PORT", "which are in use, and who lacks them"),
         ("talka cluster keys --to HOST:PORT --rotate new-secret", "add a secret, then seal with it everywhere"),
         ("talka cluster keys --to HOST:PORT --retire 3f9a01c2", "accept an old one no more"),
+        ("talka cluster keys --to HOST:PORT --repair good-secret", "have this one alone, whatever the keys are"),
+        ("talka cluster keys --data-dir FOLDER --repair good-secret", "of a node that does not run"),
     ],
     help=(
         "The keys in use. Every member learns of a change, also one that is away, once it is back."
         " Put the new secret into the secret files before a member starts with an empty data folder."
     ),
 )
-@asking_options
+@partial(asking_options, is_to_required=False)
 @click.option("--rotate", metavar="FILE", help="Accept the secret in this file everywhere, then seal with it.")
 @click.option("--add", metavar="FILE", help="Accept the secret in this file everywhere.")
 @click.option("--use", metavar="ID", help="Seal with this key everywhere.")
 @click.option("--retire", metavar="ID", help="Accept this key no more.")
 @click.option("--force", is_flag=True, help="Retire it although members are away that may need it.")
+@click.option("--repair", metavar="FILE", help="Have the secrets in this file and no others, whatever was said before.")
+@click.option("--data-dir", metavar="FOLDER", help="Repair the keys in the folder of a node that does not run.")
 @json_option
 def keys(
     rotate: str | None,
@@ -231,21 +237,36 @@ def keys(
     use: str | None,
     retire: str | None,
     force: bool,
+    repair: str | None,
+    data_dir: str | None,
     as_json: bool,
     **where: Any,
 ) -> int:
     import msgspec
 
     from talka.control.answers import KeysFacts
-    from talka.wire.asking import AddKey, AskKeys, RetireKey, UseKey
+    from talka.wire.asking import AddKey, AskKeys, RepairKeys, RetireKey, UseKey
     from talka.wire.keys import key_id
 
-    if sum(option is not None for option in (rotate, add, use, retire)) > 1:
-        raise Invalid("give one of --rotate, --add, --use and --retire")
+    if sum(option is not None for option in (rotate, add, use, retire, repair)) > 1:
+        raise Invalid("give one of --rotate, --add, --use, --retire and --repair")
     if force and retire is None:
         raise Invalid("--force goes with --retire")
+    if data_dir is not None:
+        if repair is None or where["address"] is not None:
+            raise Invalid(
+                "--data-dir goes with --repair, for a node that does not run; one that runs is asked with --to"
+            )
+        from talka.cli.key_repair import repair_folder
+
+        return repair_folder(data_dir, read_secrets(repair))
+    if where["address"] is None:
+        raise Invalid("give --to HOST:PORT, the member to ask")
     question: Question
-    if rotate is not None:
+    if repair is not None:
+        good = read_secrets(repair)
+        content = ask(where, lambda asker: asker.ask(RepairKeys(good)), good)
+    elif rotate is not None:
         secret = only_secret(rotate)
         content = ask(where, lambda asker: rotated(asker, secret, key_id(secret)))
     else:
@@ -261,6 +282,10 @@ def keys(
         print_json(facts)
         return 0
     say(table(("KEY", "USE"), [(key.id, "seals and opens" if key.is_primary else "opens") for key in facts.keys]))
+    if repair is not None:
+        tell(
+            "the keys of this member are repaired, and it tells the others: ask each of them, and repair those that differ"
+        )
     if facts.unconfirmed:
         tell(f"not confirmed yet by {', '.join(facts.unconfirmed[:10])}: keep the older keys until they are back")
     elif rotate is not None:
@@ -313,7 +338,8 @@ def ask_one(where: dict[str, Any], question: "Question") -> bytes:
     return content
 
 
-def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
+def ask(where: dict[str, Any], work: Callable[["Asker"], Any], more_secrets: tuple[str, ...] = ()) -> Any:
+    """`more_secrets`: under which it may be answered as well; the first of them asks where no --secret-file is given."""
     import asyncio
     from pathlib import Path
 
@@ -328,7 +354,7 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
     checked_id("environment", where["environment"])
     if where["own_name"]:
         checked_id("name", where["own_name"])
-    secrets = read_secrets(where["secret_file"])
+    secrets = secrets_of(where, more_secrets)
     certs = where["certs"]
 
     async def run() -> Any:
@@ -361,6 +387,14 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any]) -> Any:
         raise ClusterUnreachable(str(error)) from None
 
 
+def secrets_of(where: dict[str, Any], more: tuple[str, ...]) -> tuple[str, ...]:
+    from talka.cli.config import own_secret_file
+
+    given = where["secret_file"]
+    own = read_secrets(given) if given or own_secret_file() or not more else ()
+    return tuple(dict.fromkeys((*own, *more)))
+
+
 async def resolved(address: str, host: str) -> list[str]:
     from talka.client.requests import ClusterUnreachable
     from talka.net.discovery import Candidates
@@ -378,13 +412,13 @@ async def resolved(address: str, host: str) -> list[str]:
 def print_json(value: Any) -> None:
     import msgspec
 
-    say(msgspec.json.format(msgspec.json.encode(value), indent=1))
+    say(tame_json(msgspec.json.format(msgspec.json.encode(value), indent=1)))
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as they must be; one that is empty in every row is left out."""
     kept = [column for column in range(len(headings)) if any(row[column] for row in rows)]
-    lines = [[headings[column] for column in kept], *([harmless(row[column]) for column in kept] for row in rows)]
+    lines = [[headings[column] for column in kept], *([tame(row[column]) for column in kept] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(kept))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

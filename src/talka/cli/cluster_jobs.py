@@ -10,8 +10,9 @@ import click
 
 from talka.cli.command import Command, Entry, LazyGroup
 from talka.cli.connection import api_options, asked, client_of, json_option, token_hint
-from talka.cli.output import ResultFile, harmless, say, tell
+from talka.cli.output import ResultFile, say, tell
 from talka.errors import Invalid
+from talka.report.tame import tame, tame_json
 
 if TYPE_CHECKING:
     import msgspec
@@ -262,7 +263,7 @@ def facts_text(facts: "JobFacts") -> str:
         ("ended", f"{instant(facts.ended_at)} UTC" if facts.ended_at else ""),
         ("exit code", "" if facts.exit_code is None else str(facts.exit_code)),
     ]
-    return "\n".join(f"{word:<10} {harmless(text)}" for word, text in rows if text)
+    return "\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text)
 
 
 @click.command(
@@ -312,7 +313,7 @@ async def print_updates(client: "Client", id: str) -> int:
 
     code = 0
     async for update in client.watch(id):
-        say(msgspec.json.encode(update))
+        say(tame_json(msgspec.json.encode(update)))
         code = update.job.exit_code or 0
     return code
 
@@ -324,7 +325,7 @@ async def print_dag_updates(client: "Client", id: str) -> int:
 
     code = 0
     async for facts in client.watch_dag(id):
-        say(msgspec.json.encode(facts))
+        say(tame_json(msgspec.json.encode(facts)))
         code = exit_code_of(facts)
     return code
 
@@ -357,7 +358,7 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
     if facts.state in ("submitted", "queued") and not follow:
         tell(f"job {id} is {facts.state} and has printed nothing; --follow waits for it")
         return 0
-    teller = LineTeller(lambda text: say(harmless(text)))
+    teller = LineTeller(say)
     async with aclosing(client.watch(id)) as updates:
         async for update in updates:
             teller(update)
@@ -553,7 +554,7 @@ def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
     if as_json:
         print_json(facts)
     else:
-        say(f"job {facts.id} is {facts.state}{f': {rest}' if rest else ''}")
+        say(f"job {facts.id} is {facts.state}{f': {tame(rest)}' if rest else ''}")
     return 0
 
 

@@ -9,6 +9,7 @@ import click
 
 from talka.cli.command import Option
 from talka.cli.output import tell
+from talka.cli.private import found_token
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def client_of(settings: "Settings") -> "Client":
     from talka.client.client import Client
 
     addresses = [address.strip() for address in (settings.to or DEFAULT_TO).split(",") if address.strip()]
-    client = Client(addresses, token_of(settings), settings.ca)
+    token = token_of(settings)
+    if token is None and settings.ca is None:
+        token = found_token(addresses)
+    client = Client(addresses, token, settings.ca)
     client.on_trouble = tell
     return client
 

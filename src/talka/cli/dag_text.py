@@ -9,7 +9,7 @@ import msgspec
 
 from talka.cli.cluster import table
 from talka.cli.live_layout import Line, Part, Size, Style, View, bar, clock_text, pulse, styled
-from talka.cli.output import harmless
+from talka.report.tame import tame
 from talka.report.text import Page, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
 from talka.wire.task_views import (
     AttemptView,
@@ -114,7 +114,7 @@ def task_text(task: TaskView) -> str:
 
 
 def facts_rows(rows: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(f"{word:<10} {harmless(text)}" for word, text in rows if text)
+    return "\n".join(f"{word:<10} {tame(text)}" for word, text in rows if text)
 
 
 def json_text(value: msgspec.Raw) -> str:
@@ -166,7 +166,7 @@ def tasks_table(tasks: Sequence[TaskView]) -> str:
 
 
 def why_text(task: str, why: WhyView) -> str:
-    sentence = harmless(f"{task} is {why.state}: {why.text}" if why.text else f"{task} is {why.state}")
+    sentence = tame(f"{task} is {why.state}: {why.text}" if why.text else f"{task} is {why.state}")
     if not why.workers:
         return sentence
     rows = [(reason.worker, reason.constraint or "none", reason.text) for reason in why.workers]
@@ -174,7 +174,7 @@ def why_text(task: str, why: WhyView) -> str:
 
 
 def log_text(line: LogLineView) -> str:
-    return harmless(f"{line.at[:23].replace('T', ' ')} [{line.attempt}] {line.text}")
+    return tame(f"{line.at[:23].replace('T', ' ')} [{line.attempt}] {line.text}")
 
 
 def schedules_table(schedules: Sequence[ScheduleView]) -> str:

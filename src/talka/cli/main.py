@@ -34,6 +34,7 @@ COMMANDS = {
     "worker": Entry("Cluster", "talka.cli.node:worker", "be a worker: run what managers give it"),
     "member": Entry("Cluster", "talka.cli.member:member", "be a member of a cluster, and tell who else is"),
     "cluster": Entry("Cluster", "talka.cli.cluster:cluster", "how it stands: who is there, who leads, which keys"),
+    "secret": Entry("Cluster", "talka.cli.secret:secret", "make the secret that a cluster's nodes share"),
     "certs": Entry("Cluster", "talka.cli.certs:certs", "make the certificates of a cluster: init, issue, show"),
     "token": Entry("Cluster", "talka.cli.token:token", "make tokens that open a cluster's API: key, issue"),
     "store": Entry("Cluster", "talka.cli.store:store", "the store of dag jobs: migrate, check and back it up"),

@@ -13,8 +13,9 @@ from typing import Any
 import click
 
 from talka.cli.command import Command
-from talka.cli.output import harmless, tell
+from talka.cli.output import tell
 from talka.cli.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
+from talka.report.tame import tame, tame_json
 
 LINES_LIMIT = 10_000
 """Lines that wait for a reader that does not read; further ones are counted and left out."""
@@ -127,11 +128,12 @@ def voter_names(text: str | None) -> tuple[str, ...]:
 async def live(options: Any, as_json: bool) -> int:
     import asyncio
 
+    from talka.cli.key_repair import audited
     from talka.nodes.member import MemberNode
 
     loop = asyncio.get_running_loop()
     printer = Printer(loop, as_json)
-    node = MemberNode(options, printer.event)
+    node = MemberNode(options, audited(printer.event, options.data_dir))
     loop.set_exception_handler(lambda _, context: tell(mishap(context)))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)
@@ -183,13 +185,13 @@ class Printer:
         if self._as_json:
             import msgspec
 
-            line = msgspec.json.encode(event)
+            line = tame_json(msgspec.json.encode(event))
         else:
             sentence = self._sentence(event)
             if not sentence:
                 return
             at = datetime.fromtimestamp(event["at"]).astimezone()
-            line = f"{at:%H:%M:%S.%f}"[:-3].encode() + b"  " + harmless(sentence).encode()
+            line = f"{at:%H:%M:%S.%f}"[:-3].encode() + b"  " + tame(sentence).encode()
         if len(self._waiting) >= LINES_LIMIT:
             self._left_out += 1
             return

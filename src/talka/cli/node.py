@@ -89,23 +89,25 @@ json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="
         ("talka up", f"a cluster of one machine, its API at 127.0.0.1:{API_PORT}"),
         ("talka submit shop.py", "in another terminal: runs there, and is shown here"),
         ("talka up --store sqlite:///jobs.sqlite --handlers etl.py", "for pipelines too, which it keeps in that file"),
+        ("talka up --private", "for this user alone; your own commands find the token"),
     ],
     help=(
-        "A manager, a worker and their API in one process, for this machine alone: no token is needed."
-        " SIGTERM or Ctrl-C: it finishes what runs and stops; a second one ends it at once."
+        "A manager, a worker and their API in one process, for this machine alone: no token is needed, so every user of"
+        " the machine can submit, unless it is --private. SIGTERM or Ctrl-C: it finishes what runs and stops; a second one ends it at once."
     ),
 )
 @options(
     given(WHO, "--name", metavar="NAME", help="Its name (local)."),
     given(WHO, "--data-dir", metavar="FOLDER", help=f"Where it keeps its files ({STATE_FOLDER}/NAME)."),
     given(REACHED, "--port", metavar="N", help=f"The port of its API ({API_PORT}); 0: any free one."),
+    given(TRUST, "--private", is_flag=True, help="Keep other users of this machine out, with a token of its own."),
     CORES,
     STORE,
     HANDLERS,
     LEASE,
 )
 @json_option
-def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
+def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
 
     settings = NodeSettings("up", flags)
@@ -114,14 +116,17 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
     place, files, lease_ns = checked_store(store), checked_handlers(handlers), settings.lease_ns()
     from talka.cli.config import own_environment
     from talka.cli.node_life import Api, live_up, run_node
+    from talka.cli.private import announced, drawn_tokens
     from talka.nodes.manager import ManagerOptions
     from talka.nodes.member import MemberOptions
     from talka.nodes.worker import WorkerOptions
-    from talka.web.server import listen
+    from talka.web.server import granted_limits, listen
     from talka.wire.addresses import format_address
 
+    granted = granted_limits("talka up")
     secrets = (own_secret(folder),)
-    listener = listen("127.0.0.1", port, has_tokens=False)
+    tokens, token_file = drawn_tokens(folder) if private else (None, None)
+    listener = listen("127.0.0.1", port, has_tokens=private)
     address = format_address(*listener.getsockname()[:2])
     member = MemberOptions(
         name=name, bind=("127.0.0.1", 0), secrets=secrets, data_dir=folder / "manager", voters=(name,)
@@ -140,8 +145,8 @@ def up(as_json: bool, store: str | None, handlers: tuple[str, ...], **flags: Any
         )
 
     options = ManagerOptions(member=member, api=address, store=place, lease_ns=lease_ns)
-    with listener:
-        return run_node(live_up(options, Api(listener, address, None, None), worker_at, as_json))
+    with listener, contextlib.nullcontext() if token_file is None else announced(address, token_file):
+        return run_node(live_up(options, Api(listener, address, tokens, None, granted), worker_at, as_json))
 
 
 def own_secret(folder: "Path") -> str:
@@ -258,7 +263,7 @@ def voter_names(settings: "NodeSettings", name: str) -> tuple[str, ...]:
 def open_api(settings: "NodeSettings", name: str, cluster: str, node_address: str) -> "Api":
     """The API's socket, taken before anything else is: what is wrong with it is said at once."""
     from talka.cli.node_life import Api
-    from talka.web.server import listen
+    from talka.web.server import granted_limits, listen
     from talka.wire.addresses import format_address, parse_address
 
     host, port = parse_address(settings.text("api", f"127.0.0.1:{API_PORT}"), is_port_0_allowed=True)
@@ -274,12 +279,13 @@ def open_api(settings: "NodeSettings", name: str, cluster: str, node_address: st
 
         tls = server_context(find_certs(certs, name))
         tls.verify_mode = ssl.CERT_NONE  # clients show tokens, not certificates
+    granted = granted_limits("a manager")
     listener = listen(host, port, has_tokens=tokens is not None)
     if not advertised:
         # Of every address of this machine, the one at which nodes reach it.
         reached = parse_address(node_address, is_port_0_allowed=True)[0] if node_address else host
         advertised = format_address(reached if host in WILDCARDS else host, listener.getsockname()[1])
-    return Api(listener, advertised, tokens, tls)
+    return Api(listener, advertised, tokens, tls, granted)
 
 
 def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
@@ -381,7 +387,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
 def open_probes(settings: "NodeSettings", cluster: str) -> "Api | None":
     """The socket on which a worker says how it is; None when nobody asked for one."""
     from talka.cli.node_life import Api
-    from talka.web.server import listen
+    from talka.web.server import granted_limits, listen
     from talka.wire.addresses import format_address, parse_address
 
     wanted = settings.text("probes")
@@ -389,8 +395,9 @@ def open_probes(settings: "NodeSettings", cluster: str) -> "Api | None":
         return None
     host, port = parse_address(wanted, is_port_0_allowed=True)
     tokens = tokens_of(settings, cluster)
+    granted = granted_limits("a worker with probes")
     listener = listen(host, port, has_tokens=tokens is not None)
-    return Api(listener, format_address(host, listener.getsockname()[1]), tokens, None)
+    return Api(listener, format_address(host, listener.getsockname()[1]), tokens, None, granted)
 
 
 # What they have in common.

@@ -8,11 +8,16 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
+from starlette.applications import Starlette
+
 from talka.cli.member import Printer, mishap
 from talka.cli.output import tell
+from talka.cli.private import own_user
 from talka.client.requests import Control
 from talka.clock import SECOND, realtime_ns
+from talka.control.places import WANTED_FILES
 from talka.engine.beginnings import new_event_loop
+from talka.net.descriptors import ADVICE
 from talka.nodes.control import ManagerControl
 from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member_events import WORDS, Event, sentence_of
@@ -21,15 +26,22 @@ from talka.web.app import make_app
 from talka.web.audit import Audit
 from talka.web.auth import Tokens
 from talka.web.health import make_health_app
-from talka.web.server import serve
+from talka.web.server import WHOLE, Granted, serve
 
 OWN_WORDS: Final = {
     "api": "the API is at {url}",
     "probes": "probes and metrics are at {url}",
+    "few-files": (
+        "this process may have {files} files open, so at most {connections} connections are served at once, not {usual}:"
+        " raise the limit to {wanted} (" + ADVICE + ")"
+    ),
     "starting": "worker {name} starts, with {cores} cores",
     "up": "ready at {address} with {cores} cores; try: talka submit FILE --to {address}",
+    "open": "other users of this machine can submit to it as well: talka up --private keeps them out",
+    "private": "only {user} can use it: commands of this user find its token by themselves",
     "stopping": "stopping: finishes what runs; a second signal ends it at once",
 }
+ENOUGH: Final = Granted(WHOLE, WANTED_FILES, is_short=False)
 INNER: Final = frozenset(
     {"ready", "api", "leader", "elected", "stepped-down", "keys", "starting", "lease", "worker-registered", "searching"}
 )
@@ -40,8 +52,14 @@ class Api:
     """Where a manager answers clients, and who may ask."""
 
     def __init__(
-        self, listener: socket.socket, advertised: str, auth: Tokens | None, tls: ssl.SSLContext | None
+        self,
+        listener: socket.socket,
+        advertised: str,
+        auth: Tokens | None,
+        tls: ssl.SSLContext | None,
+        granted: Granted = ENOUGH,
     ) -> None:
+        self.granted = granted
         self.listener = listener
         self.advertised = advertised
         self.auth = auth
@@ -86,12 +104,14 @@ class Life:
             control = cast(Control, ReadyWithWorker(node.control, worker))
         audit = Audit(node.folder / "audit.log")
         self._audits.append(audit)
+        node.put_down = audit.note
         app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
 
         def started() -> None:
             self.event("api", url=api.url, address=api.advertised)
+            self._tell_files(api)
 
-        serving = serve(app, api.listener, stop=self._stop_api, tls=api.tls, on_started=started)
+        serving = self._serve(app, api, started)
         self._managers[self._task(node.run())] = node
         self._others.append(self._task(serving))
 
@@ -102,8 +122,18 @@ class Life:
 
             def started() -> None:
                 self.event("probes", url=probes.url, address=probes.advertised)
+                self._tell_files(probes)
 
-            self._others.append(self._task(serve(app, probes.listener, stop=self._stop_api, on_started=started)))
+            self._others.append(self._task(self._serve(app, probes, started)))
+
+    async def _serve(self, app: Starlette, api: Api, started: Callable[[], None]) -> None:
+        limits = api.granted.limits
+        await serve(app, api.listener, stop=self._stop_api, tls=api.tls, on_started=started, limits=limits)
+
+    def _tell_files(self, api: Api) -> None:
+        files, limits = api.granted.files, api.granted.limits
+        if api.granted.is_short:
+            self.event("few-files", files=files, connections=limits.places, usual=WHOLE.places, wanted=WANTED_FILES)
 
     def event(self, word: str, **facts: object) -> None:
         self._tell_event({"at": realtime_ns() / SECOND, "event": word, **facts})
@@ -207,6 +237,10 @@ async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], 
         async def tell_ready() -> None:
             await worker.is_registered.wait()
             life.event("up", address=api.advertised, url=api.url, cores=worker.worker.facts.cores)
+            if api.auth is None:
+                life.event("open")
+            else:
+                life.event("private", user=own_user())
 
         ready = asyncio.create_task(tell_ready())
         try:

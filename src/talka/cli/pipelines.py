@@ -41,6 +41,7 @@ from talka.engine.loader import NoSuchFile, import_file, workflows_of
 from talka.engine.pipeline_file import dags_of, read_pipeline
 from talka.errors import Invalid, TalkaError
 from talka.nodes.local import signals_to
+from talka.report.tame import tame_json
 from talka.wire.task_views import DagFacts, GraphView, TaskView
 from talka.work.dag import NULL, DagSpec
 from talka.work.lifecycle import TaskState
@@ -177,7 +178,7 @@ def put_schedule(client: Client, spec: DagSpec, settings: Settings, file: Result
 
 
 def json_of(value: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+    return tame_json(msgspec.json.format(msgspec.json.encode(value), indent=1))
 
 
 # Following.
@@ -367,7 +368,7 @@ def show_logs(where: dict[str, Any], id: str, task: str, *, follow: bool, as_jso
         while True:
             page = await client.task_logs(id, task, cursor, PAGE_LIMIT)
             for line in page.items:
-                say(msgspec.json.encode(line) if as_json else log_text(line))
+                say(tame_json(msgspec.json.encode(line)) if as_json else log_text(line))
             count += len(page.items)
             if not page.next or not (page.items or follow):
                 return count

@@ -17,6 +17,7 @@ from talka.control.log_lines import news_in
 from talka.errors import TalkaError
 from talka.nodes.local import signals_to
 from talka.report.document import ResultDocument, read
+from talka.report.tame import tame
 from talka.report.text import counted_text
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
@@ -158,7 +159,7 @@ class LineTeller:
             self._say(f"({counted_text(missed, 'line')} of the test were not kept)")
         for line in lines:
             self._number = line.number
-            self._say(f"{line.worker}: {line.text}")
+            self._say(tame(f"{line.worker}: {line.text}"))
 
 
 def waiting_text(facts: JobFacts) -> str:
@@ -183,7 +184,7 @@ def followed(job: RemoteJob, reporting: Reporting, opening: str) -> int:
     except NoResult as error:
         facts = job.facts
         assert facts is not None  # it was told when the job was submitted or found
-        tell(f"{error}: it is {facts.state}{f', {facts.reason}' if facts.reason else ''}")
+        tell(f"{error}: it is {facts.state}{f', {tame(facts.reason)}' if facts.reason else ''}")
         return job.exit_code_of(facts.state, int(ExitCode.JOB_FAILED) if facts.exit_code is None else facts.exit_code)
     except ClusterUnreachable as error:
         tell(f"{error}\nJob {job.id} goes on without us: talka jobs watch {job.id} shows it again.")

@@ -1,13 +1,15 @@
-"""What the commands of a cluster's nodes have in common: its secret and its ids."""
+"""What the commands of a cluster's nodes have in common: its secret and its ids. And `talka secret`, which makes one."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
+from talka.cli.command import Command
+from talka.cli.output import tell
 from talka.errors import Invalid
 
 MOST_BYTES = 64 * 1024
+SECRET_BYTES = 32
 
 
 class NoSecret(Invalid):
@@ -32,17 +34,34 @@ environment_option = click.option(
 )
 
 
+@click.command(
+    "secret",
+    cls=Command,
+    examples=[("talka secret -o secret", "once; every node of the cluster gets it")],
+    help="Make a cluster's secret. Every manager, worker and member of the cluster gets the file, and nobody else.",
+)
+@click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it, for your eyes only. Required.")
+def secret(output: str) -> int:
+    import secrets
+
+    from talka.cli.token import write_secretly
+
+    write_secretly(output, secrets.token_urlsafe(SECRET_BYTES))
+    tell(f"{output}: start the cluster's nodes with --secret-file {output}\nWhoever has it can speak as one of them.")
+    return 0
+
+
 def read_secrets(file: str | None) -> tuple[str, ...]:
     """The secrets of --secret-file, or of the file that TALKA_SECRET_FILE names."""
     from talka.cli.config import own_secret_file
+    from talka.net.private_files import read_private
     from talka.wire.keys import parse_secrets
 
     file = file or own_secret_file()
     if file is None:
         raise NoSecret("a secret is needed: give --secret-file FILE, or set TALKA_SECRET_FILE")
     try:
-        with Path(file).open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+        content = read_private(file, "the secret file", MOST_BYTES)
         if len(content) > MOST_BYTES:
             raise NoSecret(f"{file} is too large for a file of secrets: one line for each, at least 32 characters long")
         return parse_secrets(content.decode(), file)

@@ -1,7 +1,6 @@
 """The command `talka token …`: keys of a cluster's API, and tokens for people and programs that use it."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -139,9 +138,10 @@ def tokens_from(key_file: str, what: str, cluster: str) -> "Tokens":
 
 def read_keys(file: str, what: str) -> list[bytes]:
     """The keys in a file, one a line. The first signs, all are accepted."""
+    from talka.net.private_files import read_private
+
     try:
-        with Path(file).open("rb") as stream:
-            content = stream.read(MOST_KEY_BYTES + 1)
+        content = read_private(file, "the token key", MOST_KEY_BYTES)
     except OSError as error:
         raise BadKey(f"{what}: {file} cannot be read: {error.strerror}") from None
     keys = [line for line in (line.strip() for line in content.splitlines()) if line and not line.startswith(b"#")]

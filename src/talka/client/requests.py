@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol, Self
 import msgspec
 
 from talka.errors import Invalid, Superseded, TalkaError, Unavailable, Untrusted
+from talka.wire.access import Asker
 from talka.wire.jobs import BLOB_LIMIT_BYTES
 from talka.wire.records import ORDER_LIMIT_BYTES, JobOrder
 from talka.wire.views import (
@@ -87,6 +88,9 @@ class CancelRequest(msgspec.Struct, frozen=True):
 
 class Control(Protocol):
     """A cluster, as whoever asks sees it. Every call may raise the errors below; each may be made again."""
+
+    def on_behalf(self, asker: Asker) -> "Control":
+        """The same, for what this person asks: whoever it is passed on to knows who it was."""
 
     async def put_bundle(self, digest: str, content: bytes) -> None:
         """Keep a bundle on a majority of managers. `digest` is its sha256; the caller has checked it."""

@@ -20,7 +20,8 @@ def bucket_of(name: str) -> int:
 
 
 def own_record(me: Alive, state: State | None) -> Record:
-    return Record(me.name, me.boot, me.incarnation, me.address, me.zone, me.meta, 0, state)
+    own = (me.name, me.boot, me.incarnation, me.address, me.zone, me.meta)
+    return Record(*own, 0, state, certificate=me.certificate, signature=me.signature)
 
 
 def record_of(member: Member) -> Record:
@@ -35,6 +36,8 @@ def record_of(member: Member) -> Record:
         member.state,
         member.accuser,
         member.reason,
+        member.certificate,
+        member.signature,
     )
 
 
@@ -120,4 +123,5 @@ def _says_the_same(record: Record, other: Record | None) -> bool:
 def _size_bytes(record: Record) -> int:
     """At least what it takes encoded: a character takes up to four bytes."""
     texts = len(record.name) + len(record.address) + len(record.zone) + len(record.accuser) + len(record.reason)
-    return _RECORD_BYTES + 4 * texts + len(record.meta) + (len(record.state.payload) if record.state else 0)
+    state = len(record.state.payload) + len(record.state.signature) if record.state else 0
+    return _RECORD_BYTES + 4 * texts + len(record.meta) + state + len(record.certificate) + len(record.signature)

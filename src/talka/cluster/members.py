@@ -78,6 +78,7 @@ class Member:
         "blocked",
         "boot",
         "candidate",
+        "certificate",
         "challenged_at",
         "former",
         "incarnation",
@@ -87,6 +88,7 @@ class Member:
         "reason",
         "refutations",
         "refuted_at",
+        "signature",
         "since",
         "state",
         "status",
@@ -123,6 +125,9 @@ class Member:
         self.blocked = False
         self.refutations = 0
         self.refuted_at = -NEVER
+        self.certificate = b""
+        """What its address and its states are signed with; empty where there are no certificates."""
+        self.signature = b""
         self.renew(alive)
 
     def renew(self, alive: Alive) -> None:
@@ -130,6 +135,8 @@ class Member:
         self.address = alive.address
         self.zone = alive.zone
         self.meta = alive.meta
+        if alive.signature:  # a mere sign of life has none
+            self.certificate, self.signature = alive.certificate, alive.signature
 
     def refuted(self, now: int) -> None:
         """It was suspected and has said that it lives."""

@@ -19,6 +19,7 @@ from talka.cluster.presets import SECOND, MembershipConfig
 from talka.cluster.prober import Prober
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.cluster.updates import UPDATES_LIMIT, Updates
+from talka.cluster.vouched import Notary, Vouched
 from talka.errors import Invalid
 from talka.wire.membership import (
     PAYLOAD_LIMIT_BYTES,
@@ -80,7 +81,9 @@ class Membership:
         now: int,
         safeguards: Safeguards = ALL,
         meta: bytes = b"",
+        notary: Notary | None = None,
     ) -> None:
+        """`notary`: where there are certificates; then only what members signed is believed of where they are."""
         if not 0 < len(name) <= NAME_LIMIT:
             raise Invalid(f"a member's name has 1 to {NAME_LIMIT} characters, not {len(name)}")
         if len(meta) > PAYLOAD_LIMIT_BYTES:
@@ -94,14 +97,16 @@ class Membership:
         self._rng = rng
         self._queue = GossipQueue(config)
         self._members = Members(config.members_limit, rng)
+        self._vouched = Vouched(notary, safeguards)
         self._updates = Updates(
-            Alive(name, boot, 0, address, zone, meta),
+            self._vouched.signed(Alive(name, boot, 0, address, zone, meta)),
             config=config,
             safeguards=safeguards,
             members=self._members,
             queue=self._queue,
             health=self.health,
             audit=self.audit,
+            vouched=self._vouched,
         )
         self._prober = Prober(
             config=config,
@@ -136,6 +141,11 @@ class Membership:
     def me(self) -> Alive:
         """How this member presents itself."""
         return self._updates.me
+
+    @property
+    def disbelieved(self) -> int:
+        """Records and states that nobody vouched for."""
+        return self._vouched.disbelieved
 
     @property
     def incarnation(self) -> int:
@@ -188,7 +198,8 @@ class Membership:
         if len(payload) > PAYLOAD_LIMIT_BYTES:
             raise Invalid(f"member {self.me.name}: a state has at most {PAYLOAD_LIMIT_BYTES} bytes, not {len(payload)}")
         updates = self._updates
-        updates.state = self._prober.state = State(updates.state.version + 1 if updates.state else 1, payload)
+        version = updates.state.version + 1 if updates.state else 1
+        updates.state = self._prober.state = self._vouched.state(self.me, version, payload)
         if spread:
             updates.tell_of_my_state()
             self._schedule(now)
@@ -372,7 +383,7 @@ class Membership:
         if watch.target != me.name:
             return
         state = self._updates.state
-        room = self._room_bytes - _bytes_of(me.name) - (len(state.payload) if state else 0) - PACKET_BYTES
+        room = self._room_bytes - _bytes_of(me.name) - _state_bytes(state) - PACKET_BYTES
         peers = []
         for member in self._members.pick(PEERS_LIMIT, highest=SUSPECT):
             room -= _bytes_of(member.name) + _bytes_of(member.address) + 20
@@ -404,7 +415,7 @@ class Membership:
             if member.status == DEAD or (member.status == SUSPECT and self._safeguards.buddy):
                 updates.append(self._updates.accusation_of(member))
                 room -= len(updates[0])
-        if presents_itself and len(me := encode_update(self.me)) <= room:
+        if presents_itself and len(me := self._updates.sign_of_life()) <= room:
             updates.append(me)
             room -= len(me)
         updates += self._queue.take(room, self._members.living + 1)
@@ -483,12 +494,16 @@ def _bytes_of(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
+def _state_bytes(state: State | None) -> int:
+    return len(state.payload) + len(state.signature) if state else 0
+
+
 def _message_bytes(message: MembershipMessage) -> int:
     """At least what a message by datagram takes encoded."""
     if isinstance(message, Ping):
-        return 64 + _bytes_of(message.target) + (len(message.state.payload) if message.state else 0)
+        return 64 + _bytes_of(message.target) + _state_bytes(message.state)
     if isinstance(message, Ack):
-        return 48 + (len(message.state.payload) if message.state else 0)
+        return 48 + _state_bytes(message.state)
     if isinstance(message, PingRequest):
         return 48 + _bytes_of(message.target) + _bytes_of(message.address)
     return 16

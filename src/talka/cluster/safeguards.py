@@ -23,6 +23,14 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A member that handles its datagrams late gives no verdicts."""
     replay_window: bool = True
     """A frame is accepted once."""
+    role_table: bool = True
+    """Where certificates are in use, what a node says counts only if its proven role may say it."""
+    ring_from_managers: bool = True
+    """With certificates keys count only on a stream from a proven manager."""
+    ring_jump: bool = True
+    """Keys too far ahead of one's own are not believed."""
+    signed_records: bool = True
+    """With certificates a member's address and state count only when the member itself signed them."""
     # leadership
     persist_vote: bool = True
     """Term and vote are on disk before the vote is given."""
@@ -61,6 +69,12 @@ class Safeguards(msgspec.Struct, frozen=True):
     """The same submission sent twice is one job."""
     correlated_hold: bool = True
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
+    signed_bundles: bool = True
+    """A worker runs only what a manager of its cluster has signed."""
+    sealed_variables: bool = True
+    """Variables of a job travel sealed to the worker that runs it."""
+    own_attempts: bool = True
+    """What a worker tells counts for attempts that it was given, and for nobody else's."""
     # dag jobs
     attempt_fence: bool = True
     """A result counts if it is of the attempt that was given out last; one that was given up brings none any more."""
@@ -70,6 +84,10 @@ class Safeguards(msgspec.Struct, frozen=True):
     """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
     commit_first: bool = True
     """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""
+    store_life: bool = True
+    """A result counts for the store, the life of it, the job and the task it was made for; workers drop all others."""
+    epoch_floor: bool = True
+    """A manager gives a worker nothing under an epoch that this worker has obeyed for another."""
 
 
 ALL: Final = Safeguards()

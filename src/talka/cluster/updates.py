@@ -7,6 +7,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, assert_type
 
+import msgspec
+
 from talka.cluster.audit import Audit
 from talka.cluster.effects import Lane
 from talka.cluster.gossip import GossipQueue, Priority
@@ -38,6 +40,7 @@ from talka.cluster.members import (
 from talka.cluster.presets import SECOND, MembershipConfig
 from talka.cluster.safeguards import Safeguards
 from talka.cluster.suspicion import Bounds, Suspicion, bounds
+from talka.cluster.vouched import Vouched, plain
 from talka.wire.membership import Alive, Dead, Left, MemberUpdate, Ping, Record, State, Stated, Suspect, encode_update
 
 ACCUSATIONS_PER_S: Final = 32
@@ -65,6 +68,7 @@ class Updates:
         queue: GossipQueue,
         health: LocalHealth,
         audit: Audit,
+        vouched: Vouched,
     ) -> None:
         self.me = me
         self.state: State | None = None
@@ -79,6 +83,7 @@ class Updates:
         self._queue = queue
         self._health = health
         self._audit = audit
+        self._vouched = vouched
         self._expiries: list[tuple[int, int, Member, Suspicion]] = []
         self._order = count()
         self._unknown_accusations = 0
@@ -110,7 +115,8 @@ class Updates:
         status = Status(record.status)
         accuser = record.accuser or sender
         if status <= SUSPECT:
-            alive = Alive(record.name, record.boot, record.incarnation, record.address, record.zone, record.meta)
+            said = (record.name, record.boot, record.incarnation, record.address, record.zone, record.meta)
+            alive = Alive(*said, record.certificate, record.signature)
             self.alive(now, alive, None, False, out, quiet=quiet)
         if status == SUSPECT or status == DEAD:
             # Of somebody dead whom one does not know nothing is kept, else the dead would be told of for ever.
@@ -136,6 +142,8 @@ class Updates:
             self._hear_of_myself_alive(now, alive)
             return
         member = self._members.get(alive.name)
+        if not self._vouched.believes(alive, member):
+            return
         if member is None:
             if self._members.add(alive, now) is None:
                 return
@@ -232,7 +240,7 @@ class Updates:
 
     def learn_state(self, member: Member, state: State, out: list[MembershipEffect]) -> bool:
         """Whether it was later than what is known of this life."""
-        if state.version <= member.version:
+        if state.version <= member.version or not self._vouched.believes_state(member, state):
             return False
         member.state = state
         out.append(StateLearned(member.name, state.version, state.payload))
@@ -301,6 +309,10 @@ class Updates:
     def tell_of_myself(self, priority: Priority) -> None:
         self._queue.push(self.me.name, encode_update(self.me), priority)
 
+    def sign_of_life(self) -> bytes:
+        """For those who know this life and where it is."""
+        return encode_update(plain(self.me))
+
     def tell_of_my_state(self) -> None:
         assert self.state is not None
         stated = Stated(self.me.name, self.me.boot, self.state)
@@ -344,10 +356,10 @@ class Updates:
         if accusation.incarnation < me.incarnation:
             self.is_misjudged = True
             return
-        self.me = me = Alive(me.name, me.boot, accusation.incarnation + 1, me.address, me.zone, me.meta)
+        self.me = me = msgspec.structs.replace(me, incarnation=accusation.incarnation + 1)
         self._health.refuted()
         self._audit_accusation(now, accusation, "refuted", False)
-        self.tell_of_myself(Priority.JOINED_OR_LEFT)
+        self._queue.push(me.name, self.sign_of_life(), Priority.JOINED_OR_LEFT)
         out.append(Refuted(me.incarnation))
 
     def _needs_confirmation(self, suspicion: Suspicion) -> bool:

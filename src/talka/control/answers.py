@@ -18,10 +18,12 @@ from talka.wire.asking import (
     AskMembers,
     AskMetrics,
     Question,
+    RepairKeys,
     RetireKey,
     UseKey,
     encode_content,
 )
+from talka.wire.keys import checked_secrets
 
 PAGE_LIMIT: Final = 150
 """So many fit an answer, however long their names are."""
@@ -104,6 +106,9 @@ def answer(
 
     `asked_with`: the key of the question. `expected`: names of members remembered from earlier. `counts`: what the shell around the member has counted.
     """
+    keys = () if member.porter is None else member.porter.ring.accepted()
+    if asked_with and asked_with not in keys and not isinstance(question, RepairKeys | AskKeys):
+        raise Invalid(f"key {asked_with} is accepted no more: under it, only talka cluster keys --repair can be asked")
     match question:
         case AskMembers(after=after):
             return encode_content(_members(member, after)), []
@@ -121,8 +126,10 @@ def answer(
             return _changed(member, expected, lambda: _keyholder(member).seal_with(key_id))
         case RetireKey(key_id=key_id) if key_id == asked_with and key_id != _keyholder(member).ring.primary_id:
             raise Invalid(f"this question came under key {key_id} itself: ask with the new secret, then retire it")
-        case RetireKey(key_id=key_id, force=force):  # pragma: no branch - the type checker sees that no other is left
+        case RetireKey(key_id=key_id, force=force):
             return _changed(member, expected, lambda: _keyholder(member).retire(key_id, expected=expected, force=force))
+        case RepairKeys(secrets=secrets):  # pragma: no branch - the type checker sees that no other is left
+            return _changed(member, expected, lambda: _keyholder(member).repair(now, checked_secrets(secrets)))
 
 
 def _members(member: ClusterMember, after: str) -> MembersPage:
@@ -262,6 +269,8 @@ def metrics_text(member: ClusterMember, now: int, counts: Mapping[str, Mapping[s
         blocked = sum(1 for other in membership.members() if other.blocked)
         put("datagrams_blocked", "gauge", "Members that are reached over the stream only.", {"": blocked})
         put("refused_updates_total", "counter", "Updates that nobody could read.", {"": membership.refused_updates})
+        unsigned = {"": membership.disbelieved}
+        put("records_disbelieved_total", "counter", "Records of members that the member did not sign.", unsigned)
     if member.voter is not None:
         election = member.voter.election
         put("term", "gauge", "The term of leadership.", {"": election.term})
@@ -269,9 +278,19 @@ def metrics_text(member: ClusterMember, now: int, counts: Mapping[str, Mapping[s
         put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.answering(now))})
     put("frames_admitted_total", "counter", "Frames let in.", {"": member.frames_admitted})
     put("frames_refused_total", "counter", "Frames turned away, by reason.", member.door.refused, "reason")
+    put(
+        "frames_refused_by_role_total",
+        "counter",
+        "What a role may not say, by message.",
+        member.roles.refused,
+        "message",
+    )
     if member.porter is not None:
         put("challenges_total", "counter", "Lives asked to prove that they live.", {"": member.porter.challenged})
         put("keys", "gauge", "Keys in use.", {"": len(member.porter.ring.accepted())})
+        rings = member.porter.rings
+        put("rings_unexpected_total", "counter", "Changes of keys that were not expected.", {"": rings.unexpected})
+        put("rings_refused_total", "counter", "Keys that did not count, by reason.", rings.refused, "reason")
     for name, value in sorted(counts.items()):
         if isinstance(value, Mapping):
             put(name, "counter", _of(name), value, "reason")

@@ -7,6 +7,7 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.control.speech import Speak
+from talka.wire.access import Asker, own
 from talka.wire.jobs import Answer, Call
 
 SECOND: Final = 1_000_000_000
@@ -37,12 +38,15 @@ class Calls:
         self._open: dict[int, _Open] = {}
         self.next_tick_at = NEVER
 
-    def ask(self, now: int, what: str, content: bytes, leader: str) -> tuple[int, list[object]]:
+    def ask(
+        self, now: int, what: str, content: bytes, leader: str, asker: Asker | None = None
+    ) -> tuple[int, list[object]]:
+        """`asker`: for whom; without one this manager asks for itself."""
         self._number += 1
         number = self._number
         if len(self._open) >= OPEN_LIMIT:
             return number, [CallEnded(number, "busy", b"this manager has too many questions open", 1000)]
-        call = Call(number, what, content)
+        call = Call(number, what, content, asker or own(what))
         again_at = now + (AGAIN_NS if leader else ELSEWHERE_NS)
         self._open[number] = _Open(call, now + LIMIT_NS, again_at)
         self.next_tick_at = min(self.next_tick_at, again_at)

@@ -20,13 +20,15 @@ from talka.control.dag_standing import standing
 from talka.control.dag_task import DagTask
 from talka.control.dispatch import Dispatcher, DispatchWorker
 from talka.control.durable_after import After, Keyed
-from talka.control.durable_news import CallAnswered, Commit, DagEnded
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped
 from talka.control.durable_workers import Attempts
-from talka.control.handout import Given, Handout
+from talka.control.epoch_floor import EpochFloor
+from talka.control.handout import Given, Handout, worker_of
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
+from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import TASKS_LIMIT, Done, Holding, TaskMessage, TaskResult, Took, Underway
@@ -76,19 +78,23 @@ class Durable:
         rng: Random,
         wall_offset_ns: int,
         safeguards: Safeguards = ALL,
+        life: StoreLife = NOWHERE,
     ) -> None:
-        self.epoch = epoch
+        """`life`: of the store that has the epoch."""
+        self.floor = EpochFloor(epoch, life)
         self.dispatcher = Dispatcher(rng)
         self.stale_results = 0
         """Results of attempts that were not the last one given out: refused."""
+        self.foreign_messages = 0
+        """What workers told of attempts of another store, or of another life of this one: refused."""
         self.next_tick_at = NEVER
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
         self._safeguards = safeguards
         self._counter = 0
         self._tickets = 0
-        self._attempts = Attempts(epoch)
-        self._handout = Handout(epoch, self._attempts.beat_of)
+        self._attempts = Attempts(self.floor)
+        self._handout = Handout(self.floor, self._attempts.beat_of)
         self._shelf = DagShelf(next_number)
         self._ending: dict[int, int] = {}
         """Of each job how many of its ends the store does not know yet."""
@@ -98,6 +104,10 @@ class Durable:
         self._changes: list[Change] = []
         self._after = After()
         self._waiting: dict[int, After] = {}
+
+    @property
+    def epoch(self) -> int:
+        return self.floor.epoch
 
     # -- restart
 
@@ -280,11 +290,28 @@ class Durable:
     # -- workers
 
     def on_beat(
-        self, now: int, name: str, boot: int, facts: WorkerFacts, free: int, state: str, number: int = 0
+        self,
+        now: int,
+        name: str,
+        boot: int,
+        facts: WorkerFacts,
+        free: int,
+        state: str,
+        number: int = 0,
+        *,
+        epoch: int = 0,
+        of: StoreLife = NOWHERE,
     ) -> list[object]:
         """A worker that may be given work lives. `free` are its cores that load jobs do not have; `number` is that of
-        its beat."""
-        effects = self._attempts.heard(now, name, boot, facts.folder, number)
+        its beat; `epoch` is the highest it has obeyed, of the store and life `of`."""
+        floor = self.floor
+        is_own = of.is_of(floor.life)
+        if floor.is_below(epoch, of) and self._safeguards.epoch_floor:
+            self.dispatcher.remove_worker(now, name)
+            to = floor.wanted(epoch)
+            return [RaiseEpoch(to, name, epoch, is_own)] if to else []
+        is_foreign = epoch > 0 and not is_own and self._safeguards.store_life
+        effects = self._attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
         if self._attempts.knows(name):
             self.dispatcher.set_worker(
                 now,
@@ -314,16 +341,30 @@ class Durable:
         for name in self._attempts.forget_idle():
             self.dispatcher.remove_worker(now, name)
 
+    def on_epoch(self, now: int, epoch: int) -> list[object]:
+        """The store has this one, as `RaiseEpoch` asked for; or still has the one before, and is asked again."""
+        self.floor.raised(epoch)
+        return self._out(now)
+
     def on_message(self, now: int, sender: str, message: TaskMessage) -> list[object]:
+        if not message.of.is_of(self.floor.life) and self._safeguards.store_life:
+            self.foreign_messages += 1
+            return []  # its sender is asked what it holds, and drops it then
         match message:
             case Done(results=results):
                 for result in results:
-                    self._on_result(now, sender, result)
+                    if self._safeguards.own_attempts and self._attempts.is_others(result.fence, sender):
+                        self.stale_results += 1
+                    else:
+                        self._on_result(now, sender, result)
             case Underway():
-                self._changes += self._attempts.underway(now, message)
-            case Holding():
+                whose = sender if self._safeguards.own_attempts else ""
+                self._changes += self._attempts.underway(now, message, whose)
+            case Holding(dropped=dropped):
+                news = [WorkerDropped(sender, one) for one in dropped if self._attempts.is_waited_for(sender)]
                 for task in self._attempts.holding(sender, message):
                     self._lost(now, task, "its worker never got it")
+                return [*news, *self._out(now)]
             case _:
                 return []  # what managers say
         return self._out(now)
@@ -331,7 +372,7 @@ class Durable:
     def _on_result(self, now: int, sender: str, result: TaskResult) -> None:
         fence = result.fence
         task = self._attempts.running.get(fence)
-        if task is None:
+        if task is None or (self._safeguards.store_life and not _is_of(result, task, sender)):
             if not self._attempts.was_taken(fence):
                 self.stale_results += 1
             self._after.took.setdefault(sender, []).append(fence)
@@ -385,7 +426,7 @@ class Durable:
         effects: list[object] = list(after.answers)
         for name, fences in after.took.items():
             for first in range(0, len(fences), TASKS_LIMIT):
-                took = Took(self.epoch, tuple(fences[first : first + TASKS_LIMIT]))
+                took = Took(self.floor.epoch, tuple(fences[first : first + TASKS_LIMIT]), self.floor.life)
                 effects.append(Speak(name, took, Lane.RESULTS))
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
         effects += self._given(now, self._handout.give(hand))
@@ -524,7 +565,7 @@ class Durable:
             return
         for task, name in self.dispatcher.assign(now):
             self._counter += 1
-            fence = self.epoch << EPOCH_SHIFT | self._counter
+            fence = self.floor.epoch << EPOCH_SHIFT | self._counter
             self._changes += task.job.claimed(now, task, self._attempts.key_of(name), fence)
             self._attempts.add(task)
             self.dispatcher.took(task, fence)
@@ -557,3 +598,13 @@ class Durable:
                 effects += self.on_committed(now, self._tickets)
         self.next_tick_at = min(self.dispatcher.next_tick_at, self._due[0][0] if self._due else NEVER)
         return effects
+
+
+def _is_of(result: TaskResult, task: DagTask, sender: str) -> bool:
+    """Whether it is told by the worker that has this attempt, and of this task. One that does not have it names none."""
+    is_last = task.fence == result.fence and task.worker != ""
+    if is_last and worker_of(task.worker)[0] != sender:
+        return False
+    if result.outcome == "cancelled" and not result.job:
+        return True
+    return result.task == task.id and result.job == task.job.row.id

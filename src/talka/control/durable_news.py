@@ -1,8 +1,11 @@
 """What the keeper of dag jobs asks its shell to do, and what it tells."""
 
+from typing import TypeAlias
+
 import msgspec
 
 from talka.errors import TalkaError
+from talka.wire.attempts import Dropped
 from talka.work.lifecycle import JobState
 from talka.work.records import Change, TaskKey
 
@@ -24,6 +27,25 @@ class Fetch(msgspec.Struct, frozen=True):
     outputs: tuple[TaskKey, ...]
 
 
+class RaiseEpoch(msgspec.Struct, frozen=True):
+    """Let the store have this epoch, if its own is below, and answer with `on_epoch`: `worker` remembers the one before.
+    Until then it is given nothing."""
+
+    epoch: int
+    worker: str
+    remembered: int
+    is_own: bool
+    """It remembers it of this very life of the store: what is open here is an older copy, put back together with the
+    folder that would have told."""
+
+
+class WorkerDropped(msgspec.Struct, frozen=True):
+    """News: a worker held attempts of another store, or of another life of this one, and has forgotten them."""
+
+    worker: str
+    dropped: Dropped
+
+
 class CallAnswered(msgspec.Struct, frozen=True):
     """News: what was asked under this number is durable, or cannot be."""
 
@@ -38,3 +60,7 @@ class DagEnded(msgspec.Struct, frozen=True):
     job: str
     state: JobState
     reason: str
+
+
+DurableEffect: TypeAlias = Commit | Fetch | RaiseEpoch | WorkerDropped | CallAnswered | DagEnded
+"""All that a shell with a store carries out; words for workers are apart."""

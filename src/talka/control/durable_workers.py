@@ -6,6 +6,7 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.control.dag_task import DagTask
+from talka.control.epoch_floor import EpochFloor
 from talka.control.handout import worker_key, worker_of
 from talka.control.speech import Speak
 from talka.wire.tasks import TASKS_LIMIT, Holding, Recall, Underway, Which
@@ -28,7 +29,7 @@ class WorkerState(msgspec.Struct):
 
     key: str
     is_known: bool
-    """What it holds of an earlier epoch is known, or there was nothing."""
+    """What it holds of an earlier epoch or of another store is known, or there was nothing."""
     beat: int = 0
     """The number of the last that was heard."""
     asked_at: int = 0
@@ -41,10 +42,10 @@ class WorkerState(msgspec.Struct):
 class Attempts:
     """Tell it what is given out, handed, recalled and gone. Whoever is `lost` is still here until it is `gone`."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, floor: EpochFloor) -> None:
         self.running: dict[int, DagTask] = {}
         """By fence."""
-        self._epoch = epoch
+        self._floor = floor
         self._handed_at: dict[int, int] = {}
         """Not of those whose claim or inputs are waited for."""
         self._on_worker: dict[str, dict[int, DagTask]] = {}
@@ -53,9 +54,9 @@ class Attempts:
         self._recalled: dict[str, dict[int, None]] = {}
         """By worker: told again with each of its beats."""
         self._to_recall: dict[str, dict[int, None]] = {}
-        self._taken: dict[int, tuple[int, int, int]] = {}
-        """Job, index and number of attempts whose results were accepted, by fence."""
-        self._taken_before: dict[int, tuple[int, int, int]] = {}
+        self._taken: dict[int, tuple[int, int, int, str]] = {}
+        """Job, index, number and worker of attempts whose results were accepted, by fence."""
+        self._taken_before: dict[int, tuple[int, int, int, str]] = {}
 
     # Attempts.
 
@@ -89,39 +90,47 @@ class Attempts:
 
     def taken(self, task: DagTask) -> None:
         """A result of its attempt was accepted."""
-        self._taken[task.fence] = (task.job.row.number, task.index, task.attempts)
+        self._taken[task.fence] = (task.job.row.number, task.index, task.attempts, task.worker)
         if len(self._taken) >= TAKEN_LIMIT:
             self._taken_before, self._taken = self._taken, {}
 
     def was_taken(self, fence: int) -> bool:
         return fence in self._taken or fence in self._taken_before
 
-    def underway(self, now: int, message: Underway) -> list[Change]:
-        """What a worker tells of those that run: what is to be kept of it."""
+    def is_others(self, fence: int, sender: str) -> bool:
+        """Whether another worker than this one has the attempt."""
+        task = self.running.get(fence)
+        return task is not None and task.fence == fence and _is_others(task.worker, sender)
+
+    def underway(self, now: int, message: Underway, sender: str = "") -> list[Change]:
+        """What a worker tells of those that run: what is to be kept of it. Without `sender` it is not asked whose they
+        are."""
         for fence in message.began:
             task = self.running.get(fence)
-            if task is not None:
+            if task is not None and not _is_others(task.worker, sender):
                 task.job.began(now, task)
         changes: list[Change] = []
         for progress in message.progress:
             task = self.running.get(progress.fence)
-            if task is not None and task.checkpoint != progress.details:
+            if task is None or _is_others(task.worker, sender):
+                continue
+            if task.checkpoint != progress.details:
                 task.checkpoint = progress.details
                 changes.append(Extend(task.job.row.number, task.index, task.fence, progress.details))
         rows: list[LogRow] = []
         for line in message.lines:
             at = self._attempt(line.fence)
-            if at is not None:
+            if at is not None and not _is_others(at[3], sender):
                 rows.append(LogRow(job=at[0], index=at[1], attempt=at[2], at_ms=line.at_ms, text=line.text))
         if rows:
             changes.append(PutLogs(tuple(rows)))
         return changes
 
-    def _attempt(self, fence: int) -> tuple[int, int, int] | None:
+    def _attempt(self, fence: int) -> tuple[int, int, int, str] | None:
         """Of one that runs, or whose last lines were overtaken by its result."""
         task = self.running.get(fence)
         if task is not None:
-            return task.job.row.number, task.index, task.attempts
+            return task.job.row.number, task.index, task.attempts, task.worker
         return self._taken.get(fence) or self._taken_before.get(fence)
 
     def recalls(self) -> list[object]:
@@ -135,17 +144,22 @@ class Attempts:
 
     # Workers.
 
-    def heard(self, now: int, name: str, boot: int, folder: int, beat: int) -> list[object]:
-        """A worker beats: what is to be said to it."""
+    def heard(
+        self, now: int, name: str, boot: int, folder: int, beat: int, *, is_foreign: bool = False
+    ) -> list[object]:
+        """A worker beats: what is to be said to it. `is_foreign`: it has obeyed another store, or another life of this
+        one, and is given nothing before it has dropped what it holds of that."""
+        floor = self._floor
         key = worker_key(name, boot, folder)
         known = self._workers.get(name)
         if known is None or known.key != key:
-            known = self._workers[name] = WorkerState(key, is_known=key not in self._on_worker)
+            is_known = key not in self._on_worker and not is_foreign
+            known = self._workers[name] = WorkerState(key, is_known=is_known)
         known.beat = max(known.beat, beat)
         effects: list[object] = []
         if not known.is_known or self._wants_check(now, known):
             known.asked_at, known.is_asked = now, True
-            effects.append(Speak(name, Which(self._epoch), Lane.RESULTS))
+            effects.append(Speak(name, Which(floor.epoch, floor.life), Lane.RESULTS))
         if key in self._recalled:
             effects += self._say_recall(key, list(self._recalled[key]))
         return effects
@@ -154,6 +168,11 @@ class Attempts:
         """Whether it may be given more: what it has of an earlier epoch is known."""
         known = self._workers.get(name)
         return known is not None and known.is_known
+
+    def is_waited_for(self, name: str) -> bool:
+        """Whether what it holds is asked for, and was not answered yet."""
+        known = self._workers.get(name)
+        return known is not None and not known.is_known
 
     def key_of(self, name: str) -> str:
         return self._workers[name].key
@@ -182,7 +201,7 @@ class Attempts:
     def holding(self, sender: str, message: Holding) -> list[DagTask]:
         """The answer of a worker that was asked: those that it should have and does not."""
         known = self._workers.get(sender)
-        if known is None or not known.is_asked or message.epoch != self._epoch or message.parts > 1:
+        if known is None or not known.is_asked or message.epoch != self._floor.epoch or message.parts > 1:
             return []  # in several parts: so many that nothing can be said to be missing
         held = dict.fromkeys(message.fences)
         for fence in held:
@@ -216,7 +235,13 @@ class Attempts:
 
     def _say_recall(self, key: str, fences: list[int]) -> list[object]:
         name = worker_of(key)[0]
+        epoch, life = self._floor.epoch, self._floor.life
         return [
-            Speak(name, Recall(self._epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS), Lane.RESULTS)
+            Speak(name, Recall(epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS, life), Lane.RESULTS)
             for first in range(0, len(fences), TASKS_LIMIT)
         ]
+
+
+def _is_others(worker: str, sender: str) -> bool:
+    """Whether a worker is known to have it, and is not this one. Whatever life of it speaks, its results are its own."""
+    return bool(worker and sender) and not worker.startswith(f"{sender}#")

@@ -24,8 +24,10 @@ class Attempt:
         "core",
         "fence",
         "handler",
+        "id",
         "is_plain",
         "is_told",
+        "job",
         "kill_at",
         "limit_ms",
         "run_at",
@@ -37,6 +39,8 @@ class Attempt:
 
     def __init__(self, task: HandedTask, size_bytes: int) -> None:
         self.fence = task.fence
+        self.job = task.job
+        self.id = task.id
         self.handler = task.handler
         self.task: HandedTask | None = task
         """None once a core has it: an attempt is begun once."""
@@ -89,7 +93,7 @@ class HandlerCore:
         self.is_surplus = False
         self.is_spent = False
         """Processes of an attempt that did not return are left in it: it is given nothing more."""
-        self.reason: Literal["", "neighbour", "lease", "load"] = ""
+        self.reason: Literal["", "neighbour", "lease", "load", "dropped"] = ""
         """Why it was killed."""
 
 
@@ -100,18 +104,19 @@ def is_bounded(task: HandedTask | None) -> bool:
 def last_word(now: int, core: HandlerCore, attempt: Attempt, facts: ExitFacts, *, is_only: bool) -> TaskResult:
     """What became of an attempt whose core has ended."""
     took_us = (now - attempt.run_at) // 1000 if attempt.run_at else 0
+    job, id = attempt.job, attempt.id
     if attempt.verdict == "timeout":
         text = f"it ran longer than {attempt.limit_ms} ms, did not stop when asked, and was ended with its process"
-        return TaskResult(attempt.fence, "timeout", error=text, cause="timeout", took_us=took_us)
+        return TaskResult(attempt.fence, "timeout", error=text, cause="timeout", took_us=took_us, job=job, task=id)
     if attempt.verdict == "cancelled":
         text = "it was stopped, and ended with its process"
-        return TaskResult(attempt.fence, "cancelled", error=text, cause="cancelled", took_us=took_us)
+        return TaskResult(attempt.fence, "cancelled", error=text, cause="cancelled", took_us=took_us, job=job, task=id)
     if core.reason == "lease":
         text = "its worker lost its lease and ended it"
-        return TaskResult(attempt.fence, "refused", error=text, cause="lease", took_us=took_us)
+        return TaskResult(attempt.fence, "refused", error=text, cause="lease", took_us=took_us, job=job, task=id)
     if core.reason == "neighbour":
         text = "another task in the same process had to be ended with it"
-        return TaskResult(attempt.fence, "died", error=text, cause="neighbour", took_us=took_us)
+        return TaskResult(attempt.fence, "died", error=text, cause="neighbour", took_us=took_us, job=job, task=id)
     return TaskResult(
         attempt.fence,
         "died",
@@ -122,4 +127,6 @@ def last_word(now: int, core: HandlerCore, attempt: Attempt, facts: ExitFacts, *
         took_us=took_us,
         memory_bytes=facts.memory_bytes,
         alone=is_only,
+        job=job,
+        task=id,
     )

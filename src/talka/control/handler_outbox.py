@@ -6,6 +6,7 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.speech import Speak
+from talka.wire.attempts import NOWHERE
 from talka.wire.tasks import BATCH_LIMIT_BYTES, TASKS_LIMIT, Done, LogLine, Progress, Said, TaskResult, Underway
 
 SECOND: Final = 1_000_000_000
@@ -49,6 +50,7 @@ class HandlerOutbox:
         "_repeats",
         "_results",
         "_told",
+        "life",
         "lines_dropped",
         "manager",
         "progress_dropped",
@@ -56,6 +58,8 @@ class HandlerOutbox:
 
     def __init__(self) -> None:
         self.manager = ""
+        self.life = NOWHERE
+        """Whose attempts all of these are."""
         self.lines_dropped = 0
         self.progress_dropped = 0
         self._results: dict[int, TaskResult] = {}
@@ -178,6 +182,15 @@ class HandlerOutbox:
         self._fresh, self._fresh_bytes = list(self._results.values()), self._bytes
         self._progress = {**self._latest, **self._progress}
 
+    def drop_all(self) -> None:
+        """Nobody wants to hear of any of these."""
+        self._results, self._bytes = {}, 0
+        self._fresh, self._fresh_bytes = [], 0
+        self._told.clear()
+        self._began, self._lines, self._lines_of, self._dropped = [], [], {}, {}
+        self._latest, self._latest_bytes, self._progress = {}, 0, {}
+        self._again, self._again_at, self._repeats = {}, NEVER, {}
+
     # Telling it.
 
     def flush(self, now: int) -> list[object]:
@@ -206,7 +219,7 @@ class HandlerOutbox:
 
     def _done(self, now: int, results: list[TaskResult]) -> Speak:
         self._told.append((now, tuple([result.fence for result in results])))
-        return Speak(self.manager, Done(tuple(results)), Lane.RESULTS)
+        return Speak(self.manager, Done(tuple(results), self.life), Lane.RESULTS)
 
     def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[object]:
         effects: list[object] = []
@@ -254,4 +267,4 @@ class HandlerOutbox:
         began = tuple(word for word in words if isinstance(word, int))
         progress = tuple(word for word in words if isinstance(word, Progress))
         lines = tuple(word for word in words if isinstance(word, LogLine))
-        return Speak(self.manager, Underway(began, progress, lines), Lane.STATISTICS)
+        return Speak(self.manager, Underway(began, progress, lines, self.life), Lane.STATISTICS)

@@ -1,6 +1,7 @@
 """A worker's side of tasks of dag jobs: what managers hand it is run by its handler cores, and told until it is taken.
 
-A manager's life has an epoch: the highest seen is obeyed, and on disk before it is. Of tasks nothing is written.
+A manager's life has an epoch: the highest seen is obeyed, and on disk before it is. Of tasks nothing is written. All that
+is held here is of one store in one of its lives: when another is obeyed, the rest is dropped, and that is told.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,14 +14,17 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.handler_effects import ExitFacts
 from talka.control.handler_outbox import HandlerOutbox
 from talka.control.handler_slots import HandlerSlots
+from talka.control.obeyed_epoch import ObeyedEpoch
 from talka.control.speech import Speak
 from talka.control.worker_bundles import Puts
-from talka.errors import Invalid
+from talka.control.worker_news import AttemptsDropped
+from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.tasks import (
     INPUTS_LIMIT_BYTES,
     Feed,
     FromHandlers,
     Hand,
+    HandedTask,
     Holding,
     Loaded,
     Ran,
@@ -34,7 +38,6 @@ from talka.wire.tasks import (
 MS: Final = 1_000_000
 SECOND: Final = 1_000 * MS
 NEVER: Final = (1 << 63) - 1
-EPOCH_KEY: Final = "epoch"
 WAITING_LIMIT: Final = 16_384
 WAITING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 TASK_BYTES: Final = 512
@@ -48,17 +51,9 @@ CLOSED_LIMIT: Final = 65_536
 """Attempts that are over and remembered at least: one that is handed late must not begin again."""
 HOLDING_LIMIT: Final = 65_536
 """Of one part."""
+REPORTS_LIMIT: Final = 16
 
 TaskCommand: TypeAlias = Hand | Recall | Took | Which | Feed
-
-
-class BrokenEpoch(Invalid):
-    """What was stored is no epoch, so nobody can say which manager is to be obeyed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the stored epoch of this worker is no number; restore it, or start the worker with an empty data folder"
-        )
 
 
 class HandlerPool:
@@ -86,18 +81,20 @@ class HandlerPool:
         """Results, by outcome."""
         self.repeated = 0
         """Tasks that were handed again."""
+        self.dropped = 0
+        """Attempts and results of another store, or of another life of it."""
         self.next_tick_at = NEVER
         self._name = name
         self._boot = boot
         self._persist = persist
         self._is_fenced = safeguards.worker_fence
+        self._is_named = safeguards.store_life
         self._slots = HandlerSlots(name, files, cores)
         self._outbox = HandlerOutbox()
-        content = stored.get(EPOCH_KEY, b"0")
-        if not content.isdigit():
-            raise BrokenEpoch
-        self._epoch = int(content)
-        """The highest seen."""
+        self._obeyed = ObeyedEpoch(stored)
+        self._outbox.life = self._obeyed.life
+        self._reports: list[Dropped] = []
+        """What was dropped, until it is clear that the manager knows."""
         self._ticket = 0
         """Of the write that puts it on disk; 0: it is there."""
         self._held_back: list[tuple[str, TaskCommand]] = []
@@ -126,7 +123,12 @@ class HandlerPool:
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self._obeyed.epoch
+
+    @property
+    def life(self) -> StoreLife:
+        """Whose the epoch is."""
+        return self._obeyed.life
 
     @property
     def limit(self) -> int:
@@ -148,6 +150,7 @@ class HandlerPool:
             "attempts_waiting": slots.waiting,
             "attempts_running": slots.running,
             "attempts_repeated_total": self.repeated,
+            "attempts_dropped_total": self.dropped,
             "results_unknown_total": slots.unknown_results,
             "results_untaken": len(outbox),
             "results_untaken_bytes": outbox.size_bytes,
@@ -168,15 +171,17 @@ class HandlerPool:
         return self._settle(now, effects)
 
     def on_message(self, now: int, sender: str, message: TaskCommand) -> list[object]:
-        if message.epoch < self._epoch and self._is_fenced:
+        obeyed = self._obeyed
+        if message.epoch < obeyed.epoch and self._is_fenced:
             return self._count("epoch")
-        if message.epoch > self._epoch:
+        if message.epoch > obeyed.epoch:
             # What waits is of lower epochs, and would be refused when its turn came.
             self._held_back = [(sender, message)]
-            self._epoch = message.epoch
-            persist = self._persist(((EPOCH_KEY, str(message.epoch).encode()),))
+            persist = self._persist(obeyed.rise(message.epoch, message.of))
             self._ticket = persist.ticket
             return [persist]
+        if message.of != obeyed.life and self._is_named:
+            return self._count("life")  # two have the same epoch: whoever is told of this takes a higher one
         if self._ticket:
             if len(self._held_back) >= HELD_BACK_LIMIT:
                 return self._count("busy")  # as if it had been lost on the way
@@ -189,8 +194,8 @@ class HandlerPool:
             return []
         self._ticket = 0
         held_back, self._held_back = self._held_back, []
+        effects = self._drop_others(now)
         self._outbox.tell_all()
-        effects: list[object] = []
         for sender, message in held_back:
             effects += self._obey(now, sender, message)
         return self._settle(now, effects)
@@ -244,6 +249,8 @@ class HandlerPool:
 
     def _obey(self, now: int, sender: str, message: TaskCommand) -> list[object]:
         self._outbox.manager = sender
+        if self._reports and not isinstance(message, Which):
+            self._reports = []  # it was told: nobody is given anything before
         match message:
             case Hand(boot=boot) | Feed(boot=boot) if boot not in (0, self._boot):
                 return self._count("boot")  # meant for an earlier life
@@ -278,16 +285,16 @@ class HandlerPool:
             if task.fed or fence in feeds:
                 fed = self._take_feed(fence)
                 if len(fed) < task.fed and why is None:
-                    self._refuse(fence, "inputs", "inputs that were to come before the task were lost on the way")
+                    self._refuse(task, "inputs", "inputs that were to come before the task were lost on the way")
                     continue
                 task = msgspec.structs.replace(task, inputs={**task.inputs, **fed})
             size_bytes = TASK_BYTES + len(task.config) + len(task.checkpoint)
             if task.inputs:
                 size_bytes += sum([len(content) for content in task.inputs.values()])
             if why is not None:
-                self._refuse(fence, *why)
+                self._refuse(task, *why)
             elif room <= 0 or slots.waiting_bytes > WAITING_LIMIT_BYTES:
-                self._refuse(fence, "full", f"worker {self._name} has more tasks waiting than it may")
+                self._refuse(task, "full", f"worker {self._name} has more tasks waiting than it may")
             else:
                 room -= 1
                 slots.add(task, size_bytes)
@@ -311,8 +318,9 @@ class HandlerPool:
     def _no_cores(self) -> str:
         return f"load tests have all cores of worker {self._name}"
 
-    def _refuse(self, fence: int, cause: str, text: str) -> None:
-        self._slots.ended.append(TaskResult(fence, "refused", cause=cause, error=text))
+    def _refuse(self, task: HandedTask, cause: str, text: str) -> None:
+        result = TaskResult(task.fence, "refused", cause=cause, error=text, job=task.job, task=task.id)
+        self._slots.ended.append(result)
 
     def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[object]:
         effects, unknown = self._slots.recall(now, fences, grace_ns)
@@ -341,11 +349,35 @@ class HandlerPool:
         return [
             Speak(
                 sender,
-                Holding(epoch, tuple(fences[part * HOLDING_LIMIT : (part + 1) * HOLDING_LIMIT]), part, parts),
+                Holding(
+                    epoch,
+                    tuple(fences[part * HOLDING_LIMIT : (part + 1) * HOLDING_LIMIT]),
+                    part,
+                    parts,
+                    self._outbox.life,
+                    tuple(self._reports),
+                ),
                 Lane.RESULTS,
             )
             for part in range(parts)
         ]
+
+    def _drop_others(self, now: int) -> list[object]:
+        """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""
+        slots, outbox = self._slots, self._outbox
+        former, outbox.life = outbox.life, self._obeyed.life
+        if former.is_of(self._obeyed.life) or not self._is_named:
+            return []
+        report = Dropped(former.store, former.life, len(slots.held), len(outbox))
+        effects = slots.drop_all(now)
+        outbox.drop_all()
+        self._closed, self._closed_before = {}, {}
+        self._feeds, self._feeds_bytes, self._feeds_at = {}, 0, NEVER
+        if report.attempts or report.results:
+            self.dropped += report.attempts + report.results
+            self._reports = [*self._reports, report][-REPORTS_LIMIT:]
+            effects.append(AttemptsDropped(report))
+        return effects + slots.fill(now)
 
     # Inputs that come before their task.
 

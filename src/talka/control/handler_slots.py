@@ -217,7 +217,7 @@ class HandlerSlots:
                 unknown.append(fence)
             elif attempt.core is None:
                 self._forget_waiting(attempt)
-                self.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error="it had not begun"))
+                self.ended.append(_without(attempt, "cancelled", "cancelled", "it had not begun"))
             else:
                 core, kill_at = attempt.core, now + grace_ns
                 attempt.kill_at = min(attempt.kill_at, kill_at) if attempt.verdict else kill_at
@@ -234,7 +234,7 @@ class HandlerSlots:
         """Whatever has not begun may run elsewhere."""
         for attempt in [*self._waiting.values(), *self._alone.values()]:
             self._forget_waiting(attempt)
-            self.ended.append(TaskResult(attempt.fence, "refused", cause=cause, error=text))
+            self.ended.append(_without(attempt, "refused", cause, text))
 
     def kill_all(self, now: int) -> list[object]:
         """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
@@ -245,6 +245,20 @@ class HandlerSlots:
             elif core.tasks:
                 core.reason = "lease"
         return effects + self.fill(now)
+
+    def drop_all(self, now: int) -> list[object]:
+        """Nobody wants to hear of anything that waits or runs here: it ends without a result."""
+        effects: list[object] = []
+        for core in list(self._cores.values()):
+            if core.tasks and core.stage is not Stage.KILLED:
+                effects += self._kill(now, core, "dropped")
+            core.tasks, core.batch = {}, []
+        self._waiting.clear()
+        self._alone.clear()
+        self.held = {}
+        self.began = []
+        self.waiting_bytes = 0
+        return effects
 
     def set_limit(self, now: int, limit: int) -> list[object]:
         """So many cores are left by what else runs on this worker."""
@@ -410,7 +424,9 @@ class HandlerSlots:
         self._review()
         return [EndHandlers(core.number, hard=False)]
 
-    def _kill(self, now: int, core: HandlerCore, reason: Literal["neighbour", "lease", "load"]) -> list[object]:
+    def _kill(
+        self, now: int, core: HandlerCore, reason: Literal["neighbour", "lease", "load", "dropped"]
+    ) -> list[object]:
         core.stage, core.due_at, core.reason = Stage.KILLED, now + DEATH_LIMIT_NS, reason
         self._cores_at = min(self._cores_at, core.due_at)
         self._review()
@@ -423,7 +439,11 @@ class HandlerSlots:
             del self.held[attempt.fence]
             self.waiting_bytes -= attempt.size_bytes
             text = f"its core could not load the handlers within the task's bounds: {problem}"[:ERROR_LIMIT]
-            self.ended.append(TaskResult(attempt.fence, "failed", cause="load", error=text, alone=True))
+            self.ended.append(
+                TaskResult(
+                    attempt.fence, "failed", cause="load", error=text, alone=True, job=attempt.job, task=attempt.id
+                )
+            )
         core.tasks = {}
         if not core.is_bounded:
             effects += self._broken(now, problem)
@@ -541,3 +561,8 @@ class HandlerSlots:
                     until = attempt.kill_at
                 at = min(at, until)
         return ([TellHandlers(core.number, Stop(tuple(late), "timeout"))] if late else []), at
+
+
+def _without(attempt: Attempt, outcome: Literal["cancelled", "refused"], cause: str, text: str) -> TaskResult:
+    """Of one that never began."""
+    return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)

@@ -10,6 +10,7 @@ import msgspec
 from talka.cluster.effects import Lane
 from talka.control.dag_task import DagTask
 from talka.control.durable_news import Fetch
+from talka.control.epoch_floor import EpochFloor
 from talka.control.speech import Speak
 from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, Feed, Hand, HandedTask
 from talka.work.dag import TaskSpec, bytes_of, seconds_of
@@ -53,11 +54,11 @@ class _Fetching(msgspec.Struct, frozen=True):
 class Handout:
     """`give` tasks that have a fence and a worker; `Speak`s carry those that are complete, a `Fetch` asks for the rest."""
 
-    def __init__(self, epoch: int, beat_of: Callable[[str], int]) -> None:
+    def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int]) -> None:
         """`beat_of` says which beat of a worker was heard last."""
         self.specs_bytes = 0
         """Held in memory by tasks that have not ended."""
-        self._epoch = epoch
+        self._floor = floor
         self._beat_of = beat_of
         self._outputs: OrderedDict[TaskKey, bytes] = OrderedDict()
         self._outputs_bytes = 0
@@ -187,21 +188,23 @@ class Handout:
 
     def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[object]:
         effects: list[object] = []
+        floor = self._floor
         name, boot, _ = worker_of(task.worker)
         part: dict[str, bytes] = {}
         size = 0
         for id, content in inputs.items():
             more = len(content) + len(id)
             if part and size + more > BATCH_LIMIT_BYTES:
-                effects.append(Speak(name, Feed(self._epoch, task.fence, part, boot), Lane.RESULTS))
+                effects.append(Speak(name, Feed(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
                 part, size = {}, 0
             part[id] = content
             size += more
-        effects.append(Speak(name, Feed(self._epoch, task.fence, part, boot), Lane.RESULTS))
+        effects.append(Speak(name, Feed(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
         return effects
 
     def _hands(self, ready: dict[str, list[HandedTask]]) -> list[object]:
         effects: list[object] = []
+        floor = self._floor
         for worker, tasks in ready.items():
             name, boot, _ = worker_of(worker)
             beat = self._beat_of(name)
@@ -212,11 +215,11 @@ class Handout:
                 if task.inputs:
                     more += sum([len(id) + len(content) for id, content in task.inputs.items()])
                 if batch and (len(batch) >= TASKS_LIMIT or size + more > BATCH_LIMIT_BYTES):
-                    effects.append(Speak(name, Hand(self._epoch, tuple(batch), boot, beat), Lane.RESULTS))
+                    effects.append(Speak(name, Hand(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
                     batch, size = [], 0
                 batch.append(task)
                 size += more
-            effects.append(Speak(name, Hand(self._epoch, tuple(batch), boot, beat), Lane.RESULTS))
+            effects.append(Speak(name, Hand(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
         return effects
 
 

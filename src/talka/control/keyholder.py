@@ -12,7 +12,7 @@ import msgspec
 from talka.cluster.member_news import StateLearned
 from talka.cluster.members import LEFT, SUSPECT, Member
 from talka.cluster.membership import Membership
-from talka.control.porter import Porter, RingChanged
+from talka.control.porter import Arrival, Porter, RingChanged
 from talka.control.standing import Herald, standing_of
 from talka.errors import Invalid
 from talka.wire.greeting import GreetingMessage, ShareRing
@@ -31,6 +31,8 @@ class Greet(msgspec.Struct, frozen=True):
 
     to: str
     message: GreetingMessage
+    key_id: str = ""
+    """The key to seal it with; empty: the one the node is known to have."""
 
 
 class NotThereYet(Invalid):
@@ -81,7 +83,11 @@ class Keyholder:
         if isinstance(news, RingChanged):
             return [*self._herald.tell(now, spread=True), *self._tell_some(now)]
         speaker = self._membership.get(news.name)
-        return [] if speaker is None else self._tell(now, speaker)
+        if speaker is None:
+            return []
+        if self._confirmed(speaker):
+            self._porter.rings.agree(True)
+        return self._tell(now, speaker)
 
     def key_for(self, now: int, address: str) -> str:
         """The key to seal with for the node at this address, where ours might not open there; else nothing.
@@ -101,6 +107,8 @@ class Keyholder:
         if now < self._again_at:
             return []
         self._again_at = now + AGAIN_NS
+        if not self._membership.alive():
+            self._porter.rings.agree(False)
         return self._tell_some(now)
 
     def _tell_some(self, now: int) -> list[object]:
@@ -112,10 +120,18 @@ class Keyholder:
             out += self._tell(now, lacking[self._turn % len(lacking)])
         return out
 
-    def learn(self, now: int, sender: str, theirs: Keyring, merged: Keyring) -> list[object]:
+    def learn(self, now: int, arrival: Arrival, theirs: Keyring, merged: Keyring) -> list[object]:
         """Keys that a live member told, and what they and ours make together. One that lacks some is told in turn."""
-        out = self._porter.use(merged)
+        rings, before, sender = self._porter.rings, self.ring, arrival.packet.sender
+        if rings.is_too_far(before, theirs):
+            return rings.refuse(now, "jump", sender, arrival.source, theirs)
+        if arrival.key_id not in before.accepted() and theirs.era <= before.era:
+            return rings.refuse(now, "key", sender, arrival.source, theirs)
         member = self._membership.get(sender)
+        in_view = member is not None and member.boot == arrival.packet.boot and member.status <= SUSPECT
+        out = self._porter.use(merged, by=sender)
+        if out and not rings.is_expected(sender, arrival.packet.boot, in_view, before, merged):
+            out += rings.alarm(sender, arrival.source, before, merged)
         if member is not None and theirs != merged:
             out += self._tell(now, member, lacks=True)
         return out
@@ -123,6 +139,16 @@ class Keyholder:
     def add(self, secret: str) -> list[object]:
         """Accept this secret here, and soon everywhere."""
         return self._porter.use(self.ring.with_key(secret))
+
+    def repair(self, now: int, secrets: tuple[str, ...]) -> list[object]:
+        """Have these secrets and no others from now on, whatever the ring was, and bring that to everybody in view.
+
+        They may hold us for lost soon: they seal with keys that we do not have any more. So all are told now.
+        """
+        out = self._porter.use(self.ring.repaired(secrets))
+        for member in self._membership.alive():
+            out += self._tell(now, member, lacks=True)
+        return out
 
     def seal_with(self, key_id: str) -> list[object]:
         ring = self.ring.with_primary(key_id)
@@ -162,4 +188,7 @@ class Keyholder:
         if len(self._told) >= TOLD_LIMIT:
             del self._told[next(iter(self._told))]
         self._told[member.name] = (digest, now)
-        return [Greet(member.address, ShareRing(encode_ring(self.ring)))]
+        share = ShareRing(encode_ring(self.ring))
+        # One that missed a repair may have none of these keys, and still reads those of its operator's file.
+        spare = self._porter.spare_ids if self.ring.era else ()
+        return [Greet(member.address, share, key_id) for key_id in ("", *spare)]

@@ -25,6 +25,7 @@ from talka.control.log_lines import JobLines
 from talka.control.shard_run import ShardRun
 from talka.control.speech import Speak
 from talka.control.take_over import TakeOver
+from talka.control.worker_keys import CannotSeal, WorkerKeys
 from talka.errors import Untrusted
 from talka.stats.tally import merged
 from talka.wire.jobs import (
@@ -84,6 +85,7 @@ class LedJob:
         *,
         life: int,
         clocks: ClockOffsets,
+        keys: WorkerKeys,
         wall_offset_ns: int,
         every_ms: Callable[[], int] = lambda: 0,
         safeguards: Safeguards = ALL,
@@ -107,6 +109,9 @@ class LedJob:
         self._losses: dict[int, _Loss] = {}
         self._clocks = clocks
         self._waiting_for_clock: dict[int, tuple[str, Go]] = {}
+        self._keys = keys
+        self._waiting_for_key: dict[int, None] = {}
+        """Tasks whose workers have not told yet what variables are sealed to."""
         self._unfit: dict[str, str] = {}
         self._untold: dict[int, None] = {}
         """Tasks that the manager before had counts of, and this one not yet."""
@@ -212,6 +217,8 @@ class LedJob:
         return effects
 
     def on_message(self, now: int, sender: str, message: JobMessage) -> list[object]:
+        if self._safeguards.own_attempts and not any(grant.worker == sender for grant in self.record.grants):
+            return []  # it never had anything of this job
         match message:
             case Snapshot():
                 self._take_over.on_snapshot(now, sender, message)
@@ -223,8 +230,7 @@ class LedJob:
             case Report() | NoTask() | Declined():
                 return self._on_word(now, sender, message)
             case LogLines():
-                if any(grant.worker == sender for grant in self.record.grants):
-                    self.lines.add(now, sender, message)
+                self.lines.add(now, sender, message)
                 return []
             case _:
                 return []
@@ -245,16 +251,21 @@ class LedJob:
                 return []  # it speaks of a time before the task reached it
             return self._lose(now, attempt, f"is gone from its worker {sender}")
         if isinstance(message, Declined):
-            self._unfit[sender] = message.reason
-            job.places = self.places()
-            self._accounting.touch()  # the leader is to know, so that it grants another
-            return [*self._lose(now, attempt, f"was declined by {sender}: {message.reason}"), *self._account(now)]
+            return self._turn_away(now, attempt, sender, f"was declined by {sender}: {message.reason}", message.reason)
         effects: list[object] = []
         for content in message.contents:
             if attempt not in job.running() or attempt in self._losses:
                 break  # given up: what it says now is not counted any more
             effects += self._on_report(now, sender, attempt, content)
         return effects
+
+    def _turn_away(self, now: int, attempt: int, worker: str, cause: str, reason: str) -> list[object]:
+        """The worker cannot have this task, nor others of the job."""
+        assert self.job is not None
+        self._unfit[worker] = reason
+        self.job.places = self.places()
+        self._accounting.touch()  # the leader is to know, so that it grants another
+        return [*self._lose(now, attempt, cause), *self._account(now)]
 
     def _on_report(self, now: int, sender: str, core: int, content: bytes) -> list[object]:
         assert self.job is not None
@@ -403,6 +414,7 @@ class LedJob:
             effects += self._settle_losses(now)
             effects += self._ask_silent(now)
             effects += self._sync(now)
+            effects += self._assign_waiting(now)
         effects += [*self._commands.again(now), *self._accounting.say_again(now)]
         if now >= self._account_at or self._accounting.has_untold:
             # Time alone changes little that must survive, and the account of a large job takes long to make.
@@ -536,6 +548,16 @@ class LedJob:
             return []  # stopped or lost before it began
         run, shard, attempt = known
         part, order = shard.shard, self.record.order
+        boot, bundle, variables = self._boot_of(attempt.place), order.bundle, b""
+        if bundle.env and self._safeguards.sealed_variables:
+            try:
+                sealed = self._keys.seal(bundle.env, self.name, core, attempt.place, boot)
+            except CannotSeal as error:
+                return self._turn_away(now, core, attempt.place, f"was not given to its worker: {error}", str(error))
+            if sealed is None:
+                self._waiting_for_key[core] = None
+                return []
+            bundle, variables = msgspec.structs.replace(bundle, env={}), sealed
         message = Assign(
             job=self.name,
             fence=self.fence,
@@ -548,12 +570,18 @@ class LedJob:
             iterations_done=shard.done_by_shard,
             values=self.job.values_for(run),
             settings=order.settings,
-            bundle=order.bundle,
+            bundle=bundle,
             is_test=run.spec.is_test,
-            boot=self._boot_of(attempt.place),
+            boot=boot,
             seats=attempt.seats,
+            variables=variables,
         )
         return [self._commands.give(now, core, attempt.place, message), self._ask_clock(now, attempt.place)]
+
+    def _assign_waiting(self, now: int) -> list[object]:
+        """Workers beat once a second to every manager: some may have told their key by now."""
+        waiting, self._waiting_for_key = self._waiting_for_key, {}
+        return [effect for core in waiting for effect in self._assign(now, core)]
 
     def _tell(self, now: int, core: int, message: ToCore) -> list[object]:
         assert self.job is not None

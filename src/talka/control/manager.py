@@ -14,6 +14,7 @@ from talka.cluster.effects import Lane
 from talka.cluster.election import SteppedDown
 from talka.cluster.reign import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.bundle_rights import BundleRights
 from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.durable import Durable
@@ -23,10 +24,13 @@ from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
 from talka.control.registry import LeadWanted, Registry
 from talka.control.speech import Speak
-from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull
+from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull, piece_of
 from talka.control.voter import Voter
 from talka.control.watching import Audience, Watches
+from talka.control.worker_keys import WorkerKeys
 from talka.errors import Untrusted
+from talka.wire.access import Asker
+from talka.wire.attempts import StoreLife
 from talka.wire.jobs import (
     Account,
     Accounted,
@@ -48,7 +52,9 @@ from talka.wire.jobs import (
     Watch,
     WorkerFacts,
 )
-from talka.wire.records import decode_record
+from talka.wire.permissions import OWN_ROLES
+from talka.wire.records import JobRecord, decode_record
+from talka.wire.roles import Role
 from talka.wire.tasks import Done, Holding, Underway
 from talka.work.lifecycle import JobState
 
@@ -68,6 +74,9 @@ class HeardOf(msgspec.Struct, frozen=True):
     state: str
     number: int
     """Of the beat."""
+    epoch: int
+    """The highest of a store that it has obeyed, and whose it was."""
+    of: StoreLife
 
 
 class Manager:
@@ -81,17 +90,21 @@ class Manager:
         voter: Voter,
         rng: Random,
         wall_offset_ns: int,
+        keys: WorkerKeys,
+        signer: bytes = b"",
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
         safeguards: Safeguards = ALL,
         lease_ns: int = LEASE_NS,
     ) -> None:
-        """`lease_ns`: of workers, the same for all managers of a cluster."""
+        """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it.
+        `lease_ns`: of workers, the same for all managers of a cluster."""
         self.name = name
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
         self.led: dict[str, LedJob] = {}
         self.vault = Vault(name, voter.election.config.names, blobs, rng)
+        self.bundle_rights = BundleRights(self._known_records, voter.election.held)
         self.calls = Calls(rng)
         self.clocks = ClockOffsets()
         self.watches = Watches()
@@ -101,6 +114,8 @@ class Manager:
         self.level = Level.HEALTHY
         self.is_draining = False
         self.next_tick_at = NEVER
+        self._keys = keys
+        self._signer = signer
         self._boot = boot
         self._voter = voter
         self._rng = rng
@@ -119,14 +134,24 @@ class Manager:
     def leader(self) -> str:
         return self.name if self.registry is not None else self._voter.election.leader
 
+    def _known_records(self) -> list[JobRecord]:
+        decided = [] if self.registry is None else list(self.registry.records.values())
+        return [*decided, *(led.record for led in self.led.values())]
+
     # -- inputs
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
+        if isinstance(message, WantBlob) and role in OWN_ROLES:
+            if not self.bundle_rights.may_fetch(now, sender, message.digest):
+                return self._out(now, [Speak(sender, piece_of(message.digest, None, message.offset))])
         return self._out(now, self._hear(now, sender, boot, source, message))
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> list[object]:
         match message:
-            case Beat():
+            case Beat(facts=facts):
+                self._keys.heard(sender, boot, facts.sealing)
                 if self.registry is None:
                     return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
@@ -180,6 +205,7 @@ class Manager:
                 managers=self._managers,
                 safeguards=self._safeguards,
                 lease_ns=self._lease_ns,
+                signer=self._signer,
             )
             return self._out(now, [*self.registry.book.alarms, *self._expect(now)])
         if isinstance(news, SteppedDown):
@@ -250,14 +276,14 @@ class Manager:
 
     # -- what this node's own API asks
 
-    def call(self, now: int, what: str, content: bytes) -> tuple[int, list[object]]:
-        """Ask the leader; `CallEnded` with this number tells what it said."""
-        number, effects = self.calls.ask(now, what, content, self.leader)
+    def call(self, now: int, what: str, content: bytes, asker: Asker | None = None) -> tuple[int, list[object]]:
+        """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
+        number, effects = self.calls.ask(now, what, content, self.leader, asker)
         return number, self._out(now, effects)
 
-    def watch(self, now: int, job: str, *, steps: bool) -> tuple[int, list[object]]:
+    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[object]]:
         """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
-        number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps)
+        number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps, asker=asker)
         return number, self._out(now, [])
 
     def unwatch(self, number: int) -> None:
@@ -300,6 +326,7 @@ class Manager:
             record,
             life=self._boot,
             clocks=self.clocks,
+            keys=self._keys,
             wall_offset_ns=self._wall_offset_ns,
             every_ms=self._report_every_ms,
             safeguards=self._safeguards,
@@ -318,7 +345,7 @@ class Manager:
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number)]
+        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of)]
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
@@ -350,7 +377,15 @@ class Manager:
             elif isinstance(effect, HeardOf):
                 assert self.durable is not None
                 effects += self.durable.on_beat(
-                    now, effect.name, effect.boot, effect.facts, effect.free, effect.state, effect.number
+                    now,
+                    effect.name,
+                    effect.boot,
+                    effect.facts,
+                    effect.free,
+                    effect.state,
+                    effect.number,
+                    epoch=effect.epoch,
+                    of=effect.of,
                 )
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"

@@ -22,6 +22,7 @@ from talka.control.keyholder import Greet, Keyholder
 from talka.control.owner import Owner
 from talka.control.porter import Arrival, Porter, RingChanged
 from talka.control.receiver import FENCE_KEY, Receiver
+from talka.control.role_check import NotForThisRole, RoleCheck, why_not
 from talka.control.speech import Speak
 from talka.control.standing import Herald
 from talka.control.vault import BLOB_PREFIX
@@ -35,6 +36,7 @@ from talka.wire.keys import decode_ring
 from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
 from talka.wire.membership import Watch, WatchReply
 from talka.wire.packets import BadPacket
+from talka.wire.roles import NOBODY, Proven, Role
 
 NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
@@ -51,6 +53,7 @@ class Asked(msgspec.Struct, frozen=True):
     ask: Ask
     key_id: str = ""
     """The key it was asked under: the asker may have no other, so the answer is sealed with it."""
+    proven: Proven = NOBODY
 
 
 class JobsPart(Protocol):
@@ -59,8 +62,11 @@ class JobsPart(Protocol):
     next_tick_at: int
 
     def on_message(
-        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = ""
-    ) -> list[object]: ...
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
+        """`role`: what the sender's certificate proves; None where there are none."""
+        ...
+
     def on_news(self, now: int, news: object) -> list[object]: ...
     def on_persisted(self, now: int, ticket: int) -> list[object]: ...
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]: ...
@@ -89,8 +95,10 @@ class ClusterMember:
         safeguards: Safeguards = ALL,
         door: Door | None = None,
         porter: Porter | None = None,
+        certified: bool = False,
     ) -> None:
-        """On a real network a `porter` stands before its `door`; without one every frame is taken as it is."""
+        """On a real network a `porter` stands before its `door`; without one every frame is taken as it is, and
+        `certified` says whether senders are proven all the same."""
         self.name = name
         self.membership = membership
         self.prober = prober
@@ -100,6 +108,8 @@ class ClusterMember:
         self.jobs = part
         self.door = door or Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
         self.porter = porter
+        is_certified = certified if porter is None else porter.certified
+        self.roles = RoleCheck(is_certified=is_certified, safeguards=safeguards)
         self.herald: Herald | None = None
         self.keyholder: Keyholder | None = None
         if porter is not None and membership is not None:
@@ -169,12 +179,19 @@ class ClusterMember:
         """Where a node is that was greeted there."""
         self._note_address(name, address)
 
-    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: str = "") -> list[object]:
-        """`age_ns`: how long the frame waited in this node before it was handled. `proven`: the name in the certificate
-        of the connection it came on."""
+    def on_frame(
+        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
+    ) -> list[object]:
+        """`age_ns`: how long the frame waited in this node before it was handled. `proven`: whom the certificate of the
+        connection names that it came on."""
         if self.porter is None:
             packet = self.door.admit(frame)
-            return [] if packet is None else self._hear(now, Arrival(packet, source, age_ns))
+            if packet is None:
+                return []
+            if self.roles.is_certified and lane is not Lane.DATAGRAM and proven.name != packet.sender:
+                self.door.turn_away("certificate")
+                return []
+            return self._hear(now, Arrival(packet, source, age_ns, "", proven))
         arrivals, out = self.porter.receive(now, source, frame, lane, age_ns, proven)
         for arrival in arrivals:
             out += self._hear(now, arrival)
@@ -183,6 +200,9 @@ class ClusterMember:
     def _hear(self, now: int, arrival: Arrival) -> list[object]:
         try:
             hear = self._understand(now, arrival)
+        except NotForThisRole as refusal:
+            self.door.turn_away(refusal.reason)
+            return self._refuse(now, arrival, refusal.message)
         except BadPacket as problem:
             self.door.turn_away(problem.reason)
             return []
@@ -191,12 +211,22 @@ class ClusterMember:
             return []
         return self._out(now, list(hear()))
 
+    def _refuse(self, now: int, arrival: Arrival, message: object) -> list[object]:
+        """It is told who said what; whoever asks a question is told why it is not answered."""
+        sender, proven = arrival.packet.sender, arrival.proven
+        effects: list[object] = [*self.roles.note(proven, sender, arrival.source, message)]
+        if isinstance(message, Ask) and proven.role is not None:
+            asked = Asked(arrival.source, sender, message, arrival.key_id, proven)
+            effects += self.answer(now, asked, Answer(message.number, why_not(proven.role, message, sender)))
+        return effects
+
     def _understand(self, now: int, arrival: Arrival) -> Callable[[], Sequence[object]]:
         """What hearing this packet comes to. Only reading it can fail; what is heard is heard to the end."""
         packet, source, age_ns = arrival.packet, arrival.source, arrival.age_ns
         sender, boot = packet.sender, packet.boot
         if packet.channel == membership.CHANNEL:
             word = membership.decode(packet.body)
+            self.roles.check(arrival.proven, word)
             if packet.group != self.group and not isinstance(word, Watch | WatchReply):
                 raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
             if isinstance(word, WatchReply):
@@ -212,25 +242,39 @@ class ClusterMember:
             raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
         if packet.channel == greeting.CHANNEL:
             greeted, keyholder = greeting.decode(packet.body), self.keyholder
+            self.roles.check(arrival.proven, greeted)
             if keyholder is None or not isinstance(greeted, ShareRing):
                 return _nothing
             theirs = decode_ring(greeted.ring)
             merged = keyholder.ring.merge(theirs)
-            return lambda: keyholder.learn(now, sender, theirs, merged)
+            return lambda: keyholder.learn(now, arrival, theirs, merged)
         if packet.channel == asking.CHANNEL:
             asked = asking.decode(packet.body)
-            return (lambda: [Asked(source, sender, asked, arrival.key_id)]) if isinstance(asked, Ask) else _nothing
-        self._note_address(sender, source)
+            self.roles.check(arrival.proven, asked)
+            if not isinstance(asked, Ask):
+                return _nothing
+            return lambda: [Asked(source, sender, asked, arrival.key_id, arrival.proven)]
         if packet.channel == leadership.CHANNEL:
             saying, voter = leadership.decode(packet.body), self.voter
+            self._admit(arrival, saying)
             return _nothing if voter is None else lambda: voter.on_message(now, sender, saying)
         if packet.channel == leases.CHANNEL:
             wanted = leases.decode(packet.body)
+            self._admit(arrival, wanted)
             return lambda: self._on_lease_message(now, sender, wanted)
         if packet.channel == jobs.CHANNEL:
             said, part = jobs.decode(packet.body), self.jobs
-            return _nothing if part is None else lambda: part.on_message(now, sender, said, boot, source)
+            self._admit(arrival, said)
+            if part is None:
+                return _nothing
+            role = arrival.proven.role if self.roles.is_certified else None
+            return lambda: part.on_message(now, sender, said, boot, source, role)
         raise BadPacket("body", f"{sender!r} sent on channel {packet.channel}, which nobody knows")
+
+    def _admit(self, arrival: Arrival, message: object) -> None:
+        """Whoever may say this is answered where it speaks from."""
+        self.roles.check(arrival.proven, message)
+        self._note_address(arrival.packet.sender, arrival.source)
 
     def _note_address(self, name: str, address: str) -> None:
         if address.startswith(HANDLE):
@@ -296,7 +340,7 @@ class ClusterMember:
                 frame = self._wrap(now, leases.CHANNEL, self._encode(effect.message), to=effect.to)
                 out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
             elif isinstance(effect, Greet):
-                key_id = self._key_for(now, effect.to)
+                key_id = effect.key_id or self._key_for(now, effect.to)
                 frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message), key_id=key_id)
                 out.append(Transmit(effect.to, frame, Lane.STREAM))
             elif isinstance(effect, Speak):

@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
+from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.door import REPEATABLE, Door
-from talka.wire import greeting
+from talka.control.ring_guard import RingGuard
+from talka.wire import asking, greeting
 from talka.wire.framing import BadContent, packed, unpacked
 from talka.wire.greeting import (
     NONCE_BYTES,
@@ -29,7 +31,7 @@ from talka.wire.greeting import (
 )
 from talka.wire.keys import Keyring, encode_ring
 from talka.wire.packets import BadPacket, Packet, decode_packet
-from talka.wire.roles import Role, may_connect
+from talka.wire.roles import NOBODY, Proven, Role, a, may_connect
 from talka.wire.sealing import BadSeal, Opened, Seal
 from talka.wire.versions import Offer, ProtocolVersion, disagreement
 
@@ -59,6 +61,8 @@ class Arrival(msgspec.Struct, frozen=True):
     age_ns: int
     key_id: str = ""
     """The key it was sealed with."""
+    proven: Proven = NOBODY
+    """Whom the certificate names of the connection it came on."""
 
 
 class Welcomed(msgspec.Struct, frozen=True):
@@ -82,6 +86,8 @@ class RingChanged(msgspec.Struct, frozen=True):
     """News: other keys hold from now on. They should be kept across restarts."""
 
     ring: Keyring
+    by: str = ""
+    """The node that told of them; empty where they were changed here."""
 
 
 class _Waiting:
@@ -98,8 +104,19 @@ class _Waiting:
 class Porter:
     """Frames in, packets for the member and replies to the network out. Everything it keeps is bounded."""
 
-    def __init__(self, *, door: Door, seal: Seal, name: str, me: Self, rng: Random, certified: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        door: Door,
+        seal: Seal,
+        name: str,
+        me: Self,
+        rng: Random,
+        certified: bool = False,
+        safeguards: Safeguards = ALL,
+    ) -> None:
         self.me = me
+        self.rings = RingGuard(certified=certified, safeguards=safeguards)
         self.opened = 0
         """Frames whose seal was good, whatever became of them."""
         self.challenged = 0
@@ -110,7 +127,8 @@ class Porter:
         self._role = Role(me.role)
         self._offer = Offer(ProtocolVersion.parse(me.version), tuple(me.capabilities), tuple(me.required))
         self._rng = rng
-        self._certified = certified
+        self.certified = certified
+        """Whether connections prove who is at their other end."""
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._hellos: dict[bytes, tuple[str, int]] = {}
         self._shared_at: dict[str, int] = {}
@@ -120,6 +138,11 @@ class Porter:
     @property
     def ring(self) -> Keyring:
         return self._seal.ring
+
+    @property
+    def spare_ids(self) -> tuple[str, ...]:
+        """Keys under which a manager still reads what repairs its ring, though the ring has them no more."""
+        return self._seal.spare_ids if self.certified else ()
 
     def wrap(
         self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""
@@ -144,17 +167,19 @@ class Porter:
         return self._reply(now, address, lane, Hello(self.me, nonce), "")
 
     def receive(
-        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: str = ""
+        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
     ) -> tuple[list[Arrival], list[object]]:
-        """What may be looked at, and what is to be sent or told. `proven` is the name in the sender's certificate."""
+        """What may be looked at, and what is to be sent or told. `proven` is whom the sender's certificate names."""
+        # What repairs a ring may come under a key that the ring has lost, from a manager that shows its certificate.
+        is_manager = self.certified and lane is not Lane.DATAGRAM and proven.role is Role.MANAGER
         try:
-            opened = self._seal.open(frame, me=self._name)
+            opened = self._seal.open(frame, me=self._name, spare=is_manager)
             content = unpacked(opened.content)
             packet = decode_packet(content)
         except (BadSeal, BadContent, BadPacket) as problem:
             return self._turn_away(problem.reason)
         self.opened += 1
-        if self._certified and lane is not Lane.DATAGRAM and proven != packet.sender:
+        if self.certified and lane is not Lane.DATAGRAM and proven.name != packet.sender:
             return self._turn_away("certificate")  # who holds the key could speak in anybody's name
         if (packet.boot, packet.counter) != (opened.boot, opened.counter):
             return self._turn_away("forged")
@@ -165,15 +190,20 @@ class Porter:
                 unreadable = self._difference(packet.group) or ("body", "")
                 return self._turn_away(unreadable[0])
             if not isinstance(message, ShareRing):
-                return self._greet(now, source, lane, opened, packet, message)
+                return self._greet(now, source, lane, opened, packet, message, proven)
+            if barred := self.rings.bars(lane, proven):
+                self._door.turn_away("certificate")
+                return [], self.rings.refuse(now, barred, packet.sender, source, message.ring)
+        elif opened.is_spare and packet.channel != asking.CHANNEL:
+            return self._turn_away("key")
         if difference := self._difference(packet.group):
             return self._turn_away(difference[0])
         if packet.channel not in REPEATABLE:
             if not opened.addressed:  # a vote for one, played to another, would be a vote for both
                 return self._turn_away("unaddressed")
-            if self._certified and lane is Lane.DATAGRAM:  # no certificate comes with it
+            if self.certified and lane is Lane.DATAGRAM:  # no certificate comes with it
                 return self._turn_away("certificate")
-        arrival = Arrival(packet, source, age_ns, opened.key_id)
+        arrival = Arrival(packet, source, age_ns, opened.key_id, proven)
         if not self._door.knows(packet):
             return [], self._challenge(now, lane, opened, arrival, len(content))
         replies: list[object] = []
@@ -181,7 +211,8 @@ class Porter:
             replies = self._share(now, source, packet.sender, opened.key_id)
         if not self._door.passes(packet):
             return [], replies
-        self._note_key(packet.sender, opened.key_id)
+        if not opened.is_spare:
+            self._note_key(packet.sender, opened.key_id)
         return [arrival], replies
 
     def key_of(self, name: str) -> str:
@@ -196,12 +227,12 @@ class Porter:
             del self._key_of[next(iter(self._key_of))]
         self._key_of[name] = key_id
 
-    def use(self, ring: Keyring) -> list[object]:
+    def use(self, ring: Keyring, by: str = "") -> list[object]:
         """Seal and open with these keys from now on."""
         if ring == self.ring:
             return []
         self._seal.ring = ring
-        return [RingChanged(ring)]
+        return [RingChanged(ring, by)]
 
     # -- greeting
 
@@ -213,18 +244,21 @@ class Porter:
         opened: Opened,
         packet: Packet,
         message: Hello | Welcome | Challenge | Proof | Refusal,
+        proven: Proven,
     ) -> tuple[list[Arrival], list[object]]:
         key_id = opened.key_id
         if isinstance(message, Refusal):
             address, _ = self._hellos.pop(message.echo, ("", 0))
             return [], [Declined(address, message.reason, message.text)] if address else []
         if isinstance(message, Hello):
-            reason, text = self._objection(packet, message.me)
+            reason, text = self._objection(packet, message.me, proven)
             if reason:
                 self._door.turn_away(reason)
                 return [], [self._reply(now, source, lane, Refusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id)]
         elif difference := self._difference(packet.group):
             return self._turn_away(difference[0])
+        if isinstance(message, Welcome) and self._pretends(message.me, proven):
+            return self._turn_away("role")
         if packet.sender == self._name:
             return self._turn_away("own")
         match message:
@@ -239,6 +273,7 @@ class Porter:
                     return self._turn_away("replayed")
                 if not self._door.knows(packet):
                     self._door.raise_floor(packet, packet.counter)
+                self.rings.asked(packet.sender, packet.boot)
                 proof = self._reply(now, source, lane, Proof(nonce, self._floor(now)), key_id)
                 return [], [proof, Welcomed(address, packet.sender, who, lane)]
             case Proof(echo=echo, floor=floor):  # pragma: no branch - the type checker sees that no other is left
@@ -253,7 +288,7 @@ class Porter:
                 replies = [] if key_id == self.ring.primary_id else self._share(now, source, packet.sender, key_id)
                 return held, replies
 
-    def _objection(self, packet: Packet, who: Self) -> tuple[str, str]:
+    def _objection(self, packet: Packet, who: Self, proven: Proven) -> tuple[str, str]:
         """The first thing that forbids this node to come in: a word and a sentence, or two empty ones."""
         if difference := self._difference(packet.group):
             return difference
@@ -263,9 +298,15 @@ class Porter:
             role = Role(who.role)
         except ValueError:
             return "role", f"{packet.sender!r} says it has the role {who.role!r}, which {self._name!r} does not know"
+        if self._pretends(who, proven):
+            return "role", f"{packet.sender!r} says it is {a(role)}, and its certificate does not"
         if text := may_connect(role, self._role):
             return "role", text
         return "", ""
+
+    def _pretends(self, who: Self, proven: Proven) -> bool:
+        """Whether it says another role than its certificate. With a datagram comes none: what follows is on a stream."""
+        return self.certified and proven.role is not None and who.role != proven.role
 
     def _difference(self, group: str) -> tuple[str, str] | None:
         cluster, _, environment = group.partition("/")

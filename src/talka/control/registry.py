@@ -17,14 +17,17 @@ from talka.cluster.reign import WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.allocation import demand
 from talka.control.fleet import LEASE_NS, Fleet, FleetNews, WorkerLost
+from talka.control.forwarding import forwarded
 from talka.control.job_view import facts_of
 from talka.control.orders import check_order
 from talka.control.queue import JobQueue, QueueFull, waiting_reason
 from talka.control.record_book import RecordBook
+from talka.control.signers import SignersNamed
 from talka.control.speech import Speak
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
+from talka.wire.access import CALLED_BY, objection
 from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, decode, encode
 from talka.wire.jobs import Account, Accounted, Answer, Beat, Call, Lead, Leaderless, ManagerAt, Renew
 from talka.wire.records import (
@@ -35,6 +38,7 @@ from talka.wire.records import (
     JobRecord,
     encode_order,
     encode_record,
+    shown,
 )
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final
@@ -90,6 +94,7 @@ class Registry:
         managers: Callable[[], tuple[ManagerAt, ...]],
         safeguards: Safeguards = ALL,
         lease_ns: int = LEASE_NS,
+        signer: bytes = b"",
     ) -> None:
         assert voter.token is not None and voter.election.reign is not None
         self.token = voter.token
@@ -105,6 +110,7 @@ class Registry:
         self._managers = managers
         self._safeguards = safeguards
         self._lease_ns = lease_ns
+        self._signers = SignersNamed(signer)
         self._fences = 0
         self._owner_since: dict[str, int] = {}
         self._lead_at: dict[str, int] = {}
@@ -124,6 +130,7 @@ class Registry:
     def _take_over(self, now: int) -> None:
         """Go on where the leader before left off: with its queue, and with the grants it gave."""
         for record in self.book.in_order():
+            self._signers.add(record.order.bundle.word)
             if record.state in WAITING_STATES:
                 self.queue.push(now, record.job, record.order.priority, record.number)
             elif not is_final(record.state):
@@ -142,6 +149,15 @@ class Registry:
     # -- what clients ask
 
     def on_call(self, now: int, sender: str, call: Call) -> list[object]:
+        problem = objection(call.asker, call.what) if call.what in CALLED_BY else ""
+        news: list[object] = [] if sender == self._me else [*forwarded(sender, call, problem)]
+        if problem:
+            self._count("forbidden")
+            kind = "invalid" if call.asker is None else "forbidden"  # an earlier version knows no other word
+            return [*news, _problem(sender, call, kind, problem)]
+        return [*news, *self._answered(now, sender, call)]
+
+    def _answered(self, now: int, sender: str, call: Call) -> list[object]:
         try:
             return self._answer(now, sender, call)
         except QueueFull as problem:
@@ -167,7 +183,7 @@ class Registry:
                 if record is None:
                     return [_no_job(sender, call, name)]
                 if call.what == "order":
-                    return [_answer(sender, call, encode(record.order))]
+                    return [_answer(sender, call, encode(shown(record.order)))]
                 return [_answer(sender, call, encode(self.facts(record)))]
             case "result":
                 name = decode(call.content, NameCall).name
@@ -195,6 +211,8 @@ class Registry:
     def _submit(self, now: int, sender: str, call: Call) -> list[object]:
         asked = decode(call.content, SubmitCall)
         order, key = asked.order, asked.key
+        if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
+            order = msgspec.structs.replace(order, submitted_by=call.asker.name)
         known = self.book.by_key(key) if key and self._safeguards.idempotency_key else None
         if known is not None:
             if _unsigned(known.order) != _unsigned(order):
@@ -215,6 +233,7 @@ class Registry:
         record = JobRecord(
             job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
         )
+        self._signers.add(order.bundle.word)
         answer = _answer(sender, call, encode(self.facts(record)))
         effects = self.book.add(now, record, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
@@ -410,6 +429,7 @@ class Registry:
             tuple(cancelled),
             tuple(orphans),
             self.fleet.is_drained(sender),
+            self._signers.keys,
         )
         return [*effects, Speak(sender, renew, Lane.CONTROL)]
 
@@ -553,4 +573,5 @@ def _no_job(sender: str, call: Call, job: str) -> Speak:
 
 def _unsigned(order: JobOrder) -> bytes:
     """For comparing: the same bundle may be signed by another key by now."""
-    return encode_order(msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, signature=b"")))
+    bundle = msgspec.structs.replace(order.bundle, signature=b"", word=b"")
+    return encode_order(msgspec.structs.replace(order, bundle=bundle))

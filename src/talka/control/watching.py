@@ -13,6 +13,7 @@ from talka.control.load_job import LoadJob
 from talka.control.speech import Speak
 from talka.control.step_merge import StepMerge
 from talka.stats.tally import Tally
+from talka.wire.access import Asker
 from talka.wire.calls import NameCall, encode
 from talka.wire.jobs import View, Watch
 from talka.wire.views import JobFacts, JobUpdate, without_windows_up_to
@@ -58,6 +59,8 @@ class _Watch(msgspec.Struct):
     owner: str = ""
     """Who told the latest update, and its number."""
     sequence: int = 0
+    asker: Asker | None = None
+    """Who watches."""
     led_by: str = ""
     """Who leads the job, as the cluster's leader says."""
 
@@ -74,8 +77,8 @@ class Watches:
         self._asked: dict[int, int] = {}
         self.next_tick_at = NEVER
 
-    def add(self, now: int, job: str, number: int, *, steps: bool) -> int:
-        self._watches[number] = _Watch(job, steps, now)
+    def add(self, now: int, job: str, number: int, *, steps: bool, asker: Asker | None = None) -> int:
+        self._watches[number] = _Watch(job, steps, now, asker=asker)
         self.next_tick_at = now
         return number
 
@@ -96,7 +99,7 @@ class Watches:
                 continue
             watch.look_at = now + LOOK_EVERY_NS
             if watch.asked not in self._asked:
-                asked, said = calls.ask(now, "job", encode(NameCall(watch.job)), leader)
+                asked, said = calls.ask(now, "job", encode(NameCall(watch.job)), leader, watch.asker)
                 watch.asked = asked
                 self._asked[asked] = number
                 effects += said
@@ -108,7 +111,7 @@ class Watches:
         watch = self._watches.get(number)
         if watch is None:
             return []
-        if ended.problem == "missing":
+        if ended.problem in ("missing", "forbidden"):
             del self._watches[number]
             return [WatchFailed(number, ended.problem, ended.content.decode(errors="replace"))]
         if ended.problem:

@@ -6,7 +6,7 @@ job; it keeps each result on disk until a manager has it for good.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeAlias
 
@@ -19,12 +19,14 @@ from talka.control.core_end import CoresUntil
 from talka.control.handler_effects import ExitFacts
 from talka.control.handler_pool import HandlerPool
 from talka.control.job_fences import JobFences
+from talka.control.signers import Signers
 from talka.control.speech import Speak
 from talka.control.worker_bundles import Puts, WorkerBundles
 from talka.control.worker_lease import WorkerLease
 from talka.control.worker_news import Drained, LeaseEnded, LeaseGranted, ManagersLearned
 from talka.control.worker_task import WorkerTask
 from talka.control.worker_tasks import WorkerTasks
+from talka.control.worker_variables import WorkerVariables
 from talka.wire.jobs import (
     Accepted,
     Acknowledge,
@@ -46,6 +48,7 @@ from talka.wire.jobs import (
     WantBlob,
     WorkerFacts,
 )
+from talka.wire.roles import Role
 from talka.wire.shards import FromCore
 from talka.wire.tasks import Feed, FromHandlers, Hand, Recall, Took, Which
 
@@ -71,12 +74,12 @@ class Worker:
         now: int,
         safeguards: Safeguards = ALL,
         *,
-        verify: Callable[[str, bytes], bool],
+        signers: Signers,
+        variables: WorkerVariables,
         bundles: Iterable[str] = (),
         handlers: tuple[str, ...] = (),
     ) -> None:
-        """`verify` says whether a signature holds for a digest; `bundles` are the digests on disk; `handlers` are files
-        with handlers for tasks of dag jobs."""
+        """`bundles` are the digests on disk; `handlers` are files with handlers for tasks of dag jobs."""
         self.name = name
         self.boot = boot
         self.facts = facts
@@ -84,6 +87,7 @@ class Worker:
         self.refused: dict[str, int] = {}
         """Messages that were not obeyed, by reason."""
         self.next_tick_at = now
+        self._signers = signers
         self._lease = WorkerLease(safeguards)
         self._cores_until = 0
         """What cores were told last. 0: nothing."""
@@ -94,7 +98,8 @@ class Worker:
             name,
             facts.cores,
             WorkerBundles(bundles, managers, rng, self._persist),
-            verify=verify,
+            signers=signers,
+            variables=variables,
             persist=self._persist,
             manager=self._fences.manager,
         )
@@ -144,7 +149,9 @@ class Worker:
         """A worker neither votes nor leads."""
         return []
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "") -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
         effects = self._check_lease(now)
         match message:
             case Hand() | Took() | Recall() | Feed() | Which():
@@ -229,7 +236,8 @@ class Worker:
 
     def _beat(self, now: int) -> list[object]:
         self._beat_at = self._lease.next_beat_at(now)
-        beat = Beat(self._lease.beat(now), self._facts(), tuple(held.running() for held in self.tasks))
+        running = tuple(held.running() for held in self.tasks)
+        beat = Beat(self._lease.beat(now), self._facts(), running, self.handlers.epoch, self.handlers.life)
         return [Speak(manager, beat, Lane.CONTROL) for manager in self.managers]
 
     def _facts(self) -> WorkerFacts:
@@ -262,6 +270,7 @@ class Worker:
         if not had_lease:
             effects.append(LeaseGranted(sender))
             self.handlers.lease_granted(renew.number)
+        self._signers.name(renew.signers)
         names = tuple(manager.name for manager in renew.managers)
         if names and names != self.managers:
             self.managers = self.tasks.bundles.sources = names

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from talka.wire.attempts import Dropped
 from talka.wire.jobs import ManagerAt
 
 
@@ -68,6 +69,12 @@ class HandlersBroken(msgspec.Struct, frozen=True):
     """The handlers' files cannot be used; it is tried again."""
 
     text: str
+
+
+class AttemptsDropped(msgspec.Struct, frozen=True):
+    """What was held of another store, or of another life of it, was forgotten."""
+
+    dropped: Dropped
 
 
 class Drained(msgspec.Struct, frozen=True):

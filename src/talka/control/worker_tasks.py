@@ -7,11 +7,14 @@ from talka.cluster.effects import Lane, Persist
 from talka.control.core_effects import Effect, KillCore
 from talka.control.core_pool import CorePool, TaskKey
 from talka.control.shard_group import NEVER
+from talka.control.signers import Signers
 from talka.control.speech import Speak
 from talka.control.task import Task, encoded_within
 from talka.control.worker_bundles import Puts, WorkerBundles
 from talka.control.worker_news import NeedBundle, TaskArmed, TaskEnded, TaskKilled, TaskStarted
 from talka.control.worker_task import SECOND, WorkerTask, seats_of
+from talka.control.worker_variables import WorkerVariables
+from talka.wire.envelopes import BadEnvelope
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
     PIECE_LIMIT_BYTES,
@@ -47,7 +50,8 @@ class WorkerTasks:
         cores: int,
         bundles: WorkerBundles,
         *,
-        verify: Callable[[str, bytes], bool],
+        signers: Signers,
+        variables: WorkerVariables,
         persist: Callable[[Puts], Persist],
         manager: Callable[[str], str],
     ) -> None:
@@ -56,7 +60,8 @@ class WorkerTasks:
         self.bundles = bundles
         self.declined = 0
         self._name = name
-        self._verify = verify
+        self._signers = signers
+        self._variables = variables
         self._persist = persist
         self._manager = manager
         self._held: dict[TaskKey, WorkerTask] = {}
@@ -164,12 +169,20 @@ class WorkerTasks:
         problem = unable or self._no_room(assign)
         if problem:
             return [self._decline(assign, problem)]
-        held = self._held[assign.job, assign.attempt] = WorkerTask(assign.job, assign.attempt, assign)
-        refused = self._unfit(assign)
-        if refused is not None:
-            return self._refuse(now, held, refused)
-        effects: list[object] = []
         bundle = assign.bundle
+        verdict = self._signers.judge(now, bundle.digest, bundle.word)
+        if verdict == "unknown":
+            return []  # it is said again, and the leader may have named the signer by then
+        refused = self._unfit(assign, is_signed=verdict == "holds")
+        if refused is not None:
+            held = self._held[assign.job, assign.attempt] = WorkerTask(assign.job, assign.attempt, assign)
+            return self._refuse(now, held, refused)
+        try:
+            assign = self._variables.opened(assign)
+        except BadEnvelope as error:
+            return [self._decline(assign, f"worker {self._name} cannot take it: {error}")]
+        self._held[assign.job, assign.attempt] = WorkerTask(assign.job, assign.attempt, assign)
+        effects: list[object] = []
         if not bundle.url and not self.bundles.has(bundle.digest) and not self.bundles.is_fetching(bundle.digest):
             effects.append(NeedBundle(bundle.digest, bundle.size_bytes))
             effects += self.bundles.need(now, bundle.digest, bundle.size_bytes)
@@ -235,7 +248,7 @@ class WorkerTasks:
             return f"worker {self._name} holds too many results that nobody fetched"
         return ""
 
-    def _unfit(self, assign: Assign) -> Refused | None:
+    def _unfit(self, assign: Assign, *, is_signed: bool) -> Refused | None:
         """Why no worker should run it."""
         bundle = assign.bundle
         if assign.first + assign.count > assign.of or len(assign.iterations_done) != assign.count:
@@ -244,8 +257,8 @@ class WorkerTasks:
             return Refused("setup", f"{len(set(assign.seats))} cores are named for {assign.count} shards")
         if bundle.url and digest_of_url(bundle.url, bundle.request) != bundle.digest:
             return Refused("setup", "the digest of the job is not that of its URL: one of them was changed")
-        if not self._verify(bundle.digest, bundle.signature):
-            return Refused("setup", f"worker {self._name} runs nothing unsigned: no manager has signed this bundle")
+        if not is_signed:
+            return Refused("setup", f"worker {self._name} runs nothing unsigned: {self._signers.problem}")
         return None
 
     def _decline(self, assign: Assign, reason: str) -> Speak:

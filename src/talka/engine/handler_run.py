@@ -154,6 +154,8 @@ class Attempt:
             peak_bytes() if self._handed.alone else 0,
             False,
             classes,
+            self._handed.job,
+            self._handed.id,
         )
 
     def completed(self, output: bytes) -> TaskResult:
@@ -165,7 +167,15 @@ class Attempt:
             return self.result("failed", text, "output")
         handed = self._handed
         memory_bytes = peak_bytes() if handed.alone else 0
-        return TaskResult(handed.fence, "completed", output, took_us=self.took_us(), memory_bytes=memory_bytes)
+        return TaskResult(
+            handed.fence,
+            "completed",
+            output,
+            took_us=self.took_us(),
+            memory_bytes=memory_bytes,
+            job=handed.job,
+            task=handed.id,
+        )
 
     def stopped(self, text: str = "") -> TaskResult:
         """It ended because it was told to."""

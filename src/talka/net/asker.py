@@ -16,7 +16,7 @@ from talka.wire import asking
 from talka.wire.asking import Answer, Ask, Question
 from talka.wire.greeting import Self
 from talka.wire.keys import Keyring
-from talka.wire.roles import Role
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
@@ -58,16 +58,18 @@ class Asker:
         name = name or f"client-{rng.getrandbits(48):012x}"
         boot = rng.getrandbits(61)
         security: Security | None = None
+        role = Role.CLIENT
         if certs is not None:
-            from talka.net.identity import Certified
+            from talka.net.identity import Certified, role_in
 
-            security = Certified(certs, name=name, role=Role.CLIENT, cluster=cluster, environment=environment)
+            role = role_in(certs, name)
+            security = Certified(certs, name=name, role=role, cluster=cluster, environment=environment)
         self._ring = Keyring.of(secrets)
         self._porter = Porter(
             door=Door(group=f"{cluster}/{environment}", name=name, boot=boot),
             seal=Seal(self._ring, boot),
             name=name,
-            me=Self(cluster, environment, Role.CLIENT, str(PROTOCOL_VERSION)),
+            me=Self(cluster, environment, role, str(PROTOCOL_VERSION)),
             rng=rng,
         )
         self._streams = Streams(
@@ -114,7 +116,7 @@ class Asker:
             raise AnswerRefused(answer.problem)
         return answer.content
 
-    def _on_frame(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_frame(self, source: str, frame: bytes, proven: Proven) -> bool:
         opened = self._porter.opened
         arrivals, effects = self._porter.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
         self._carry(effects)

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from talka.errors import Invalid
+from talka.net.private_files import openness
 from talka.net.tls import AUTHORITY, CertFiles, PeerIdentity, cert_files, identity_of
 from talka.wire.roles import Role, id_problem
 
@@ -31,7 +32,7 @@ FILE_LIMIT_BYTES: Final = 1024 * 1024
 _HOST: Final = re.compile(
     r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
 )
-_NO_CERTIFICATE: Final = (
+NO_CERTIFICATE: Final = (
     ValueError,
     UnsupportedAlgorithm,
     x509.DuplicateExtension,
@@ -109,7 +110,7 @@ def issue(
     Cluster and environment are the authority's unless others are named. It never holds longer than the authority itself.
     """
     authority, authority_key = _authority(Path(folder))
-    own = _identity(authority)
+    own = identity_in(authority)
     claims = PeerIdentity(name, role, cluster or own.cluster, environment or own.environment, datacenter)
     _check_ids(name=name, cluster=claims.cluster, environment=claims.environment)
     if datacenter:
@@ -218,9 +219,11 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
         if not file.is_file():
             hint = f"talka certs init {folder} makes an authority; only where its key is can it issue"
             raise BadCertificate(f"{file.name} is not in {folder}: {hint}")
-    authority = _load(files.certificate)[0]
+    authority = load(files.certificate)[0]
+    if problem := openness(files.key.stat(), files.key, "the private key"):
+        raise BadCertificate(problem)
     try:
-        key = serialization.load_pem_private_key(_read(files.key), None)
+        key = serialization.load_pem_private_key(read(files.key), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
         raise BadCertificate(f"{files.key} is no private key in PEM form without a password") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
@@ -277,8 +280,8 @@ def describe(
     if ca is None and not isinstance(source, bytes):
         beside = Path(source).parent / f"{AUTHORITY}.crt"
         ca = beside if beside.is_file() else None
-    certificate = _load(source)[0]
-    claims = _identity(certificate)
+    certificate = load(source)[0]
+    claims = identity_in(certificate)
     return Certificate(
         name=claims.name,
         role=claims.role,
@@ -291,7 +294,7 @@ def describe(
         not_after=certificate.not_valid_after_utc,
         issuer=certificate.issuer.rfc4514_string(),
         fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
-        problem=_problem(certificate, [] if ca is None else _load(ca), now),
+        problem=_problem(certificate, [] if ca is None else load(ca), now),
     )
 
 
@@ -300,12 +303,12 @@ def _problem(certificate: x509.Certificate, authorities: Sequence[x509.Certifica
         return f"it expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
     if now < certificate.not_valid_before_utc:
         return f"it is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
-    if authorities and not any(_is_issued_by(certificate, authority) for authority in authorities):
+    if authorities and not any(is_issued_by(certificate, authority) for authority in authorities):
         return "another authority issued it than the one whose ca.crt is used here"
     return ""  # nothing is issued for longer than its authority holds
 
 
-def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -313,7 +316,7 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
     return True
 
 
-def _identity(certificate: x509.Certificate) -> PeerIdentity:
+def identity_in(certificate: x509.Certificate) -> PeerIdentity:
     names = _alternative_names(certificate)
     return identity_of(names.get_values_for_type(x509.UniformResourceIdentifier) if names else ())
 
@@ -340,10 +343,10 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _load(source: str | os.PathLike[str] | bytes) -> list[x509.Certificate]:
+def load(source: str | os.PathLike[str] | bytes) -> list[x509.Certificate]:
     """At least one, all of whose parts can be looked at."""
     where = "what was given" if isinstance(source, bytes) else os.fspath(source)
-    content = source if isinstance(source, bytes) else _read(Path(source))
+    content = source if isinstance(source, bytes) else read(Path(source))
     if b"PRIVATE KEY-----" in content and b"BEGIN CERTIFICATE-----" not in content:
         raise BadCertificate(f"{where} holds a private key and no certificate: name the .crt beside it")
     try:
@@ -351,12 +354,12 @@ def _load(source: str | os.PathLike[str] | bytes) -> list[x509.Certificate]:
         for certificate in certificates:
             # They are read when they are first asked for, and only then complain.
             _ = certificate.extensions, certificate.issuer, certificate.subject
-    except _NO_CERTIFICATE:
+    except NO_CERTIFICATE:
         raise BadCertificate(f"{where} holds no certificate in PEM form, or none that can be understood") from None
     return certificates
 
 
-def _read(path: Path) -> bytes:
+def read(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read(FILE_LIMIT_BYTES)

@@ -9,6 +9,12 @@ from talka.net.tls import Channel, check_identity, client_context, find_certs, s
 from talka.wire.roles import Role
 
 
+def role_in(folder: Path, name: str) -> Role:
+    """What whoever asks with this certificate is: a client, or a manager whose operator asks."""
+    mine = describe(find_certs(folder, name).certificate, now=utc_now())
+    return Role.MANAGER if mine.role == Role.MANAGER else Role.CLIENT
+
+
 class Certified:
     """The certificate of one node, and the rules for those of its peers."""
 

@@ -18,6 +18,7 @@ from talka.control.breaker import Breaker
 from talka.control.lanes import Class, SendQueue
 from talka.wire.addresses import format_address, ip_target
 from talka.wire.framing import FRAME_LIMIT_BYTES, HEADER_BYTES, Deframer, FrameTooLong, framed
+from talka.wire.roles import NOBODY, Proven
 from talka.work.retry import RetryPolicy, delay
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ LINKS_LIMIT: Final = 4096
 STRANGERS_LIMIT: Final = 256
 STRANGER_FRAME_BYTES: Final = 16 * 1024
 
-OnFrame: TypeAlias = Callable[[str, bytes, str], bool]
-"""(source, frame, name in the certificate or empty) → whether its seal was good"""
+OnFrame: TypeAlias = Callable[[str, bytes, Proven], bool]
+"""(source, frame, whom its certificate names) → whether its seal was good"""
 OnRefused: TypeAlias = Callable[[str, str, str], None]
 """(address, a word for counters, a sentence)"""
 OnGone: TypeAlias = Callable[[str, bool], None]
@@ -84,7 +85,7 @@ class Link(asyncio.Protocol):
         self.is_judged = self._channel is None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_closed_here = False
-        self._proven = ""
+        self._proven = NOBODY
         self._is_writable = True
         self._transport: asyncio.Transport | None = None
 
@@ -159,7 +160,7 @@ class Link(asyncio.Protocol):
             self.is_judged = True
             self._let_deadline_go()
             self._streams.judged(self)
-            self._proven = channel.identity.name
+            self._proven = Proven.of(channel.identity.name, channel.identity.role)
             self.flush()
         if content and not self.is_judged:  # a server can speak before it has seen our certificate; none of ours does
             self._refuse("tls", "the peer spoke before the TLS handshake was over")

@@ -7,7 +7,6 @@ knows no clock: what is valid now is decided by the TLS library.
 import contextlib
 import os
 import ssl
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -15,6 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from talka.errors import Invalid, Unavailable, Untrusted
+from talka.net.private_files import openness
 from talka.wire.roles import Role, id_problem, may_connect
 
 SCHEME: Final = "talka://"
@@ -69,11 +69,11 @@ def find_certs(folder: str | os.PathLike[str], name: str) -> CertFiles:
             remedy = "copy it from the folder in which talka certs init made it"
         raise BadCerts(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in {folder}: {remedy}")
     try:
-        mode = files.key.stat().st_mode
+        problem = openness(files.key.stat(), files.key, "the private key")
     except OSError as error:
         raise BadCerts(f"{files.key} cannot be looked at: {error.strerror}") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise BadCerts(f"others than its owner may use the private key {files.key}: chmod 600 {files.key}")
+    if problem:
+        raise BadCerts(problem)
     client_context(files)
     return files
 

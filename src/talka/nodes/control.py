@@ -1,6 +1,7 @@
 """What clients can ask of a manager, asked of the cluster: the port that the HTTP API calls."""
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -10,6 +11,7 @@ from talka.client.requests import (
     BundleMissing,
     ClusterUnreachable,
     Conflict,
+    Forbidden,
     NoResult,
     NoSuchJob,
     NoSuchWorker,
@@ -24,6 +26,7 @@ from talka.control.rate_limits import RateLimits
 from talka.control.vault import BlobFailed, BlobKept, BlobReady, VaultFull
 from talka.control.watching import Updated, WatchFailed
 from talka.errors import Invalid, TalkaError, Unavailable
+from talka.wire.access import Asker
 from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
 from talka.wire.records import JobOrder
 from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView, instant_text
@@ -57,8 +60,10 @@ class ManagerControl:
     """Implements `client.requests.Control` for one manager."""
 
     def __init__(self, node: "ManagerNode") -> None:
-        self.calls = 0
+        self.counts: dict[str, int] = {"calls": 0}
         self.refused: dict[str, int] = {}
+        self._asker: Asker | None = None
+        """Who asks; None: this process itself."""
         self._node = node
         self._open: dict[int, asyncio.Future[CallEnded]] = {}
         self._kept: dict[str, list[asyncio.Future[None]]] = {}
@@ -104,9 +109,14 @@ class ManagerControl:
 
     # -- asking
 
+    def on_behalf(self, asker: Asker) -> "ManagerControl":
+        other = copy.copy(self)  # everything else is of all of them
+        other._asker = asker
+        return other
+
     async def _call(self, what: str, content: bytes) -> bytes:
-        self.calls += 1
-        number, effects = self._node.manager.call(boottime_ns(), what, content)
+        self.counts["calls"] += 1
+        number, effects = self._node.manager.call(boottime_ns(), what, content, self._asker)
         waiting: asyncio.Future[CallEnded] = asyncio.get_running_loop().create_future()
         self._open[number] = waiting
         try:
@@ -130,6 +140,8 @@ class ManagerControl:
                 raise TooBusy(text, ended.retry_after_ms / 1000)
             case "invalid":
                 raise Invalid(text)
+            case "forbidden":
+                raise Forbidden(text)
             case _:
                 raise Unavailable(text)
 
@@ -190,7 +202,7 @@ class ManagerControl:
         manager = self._node.manager
         if manager.watches.is_full:
             raise TooBusy("too many watch through this manager: try another", 2.0)
-        number, effects = manager.watch(boottime_ns(), id, steps=steps)
+        number, effects = manager.watch(boottime_ns(), id, steps=steps, asker=self._asker)
         queue: asyncio.Queue[JobUpdate | TalkaError] = asyncio.Queue(UPDATES_LIMIT)
         self._watchers[number] = queue
         try:

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -18,15 +19,18 @@ from talka.clock import boottime_ns, realtime_ns
 from talka.control.dag_job import DagJob, Step
 from talka.control.dag_shelf import Full, KeyTaken
 from talka.control.durable import Durable, Edit
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, DurableEffect, Fetch, RaiseEpoch, WorkerDropped
 from talka.errors import Invalid, TalkaError, Unavailable
+from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event
 from talka.nodes.dag_reading import DagReading
 from talka.nodes.dag_views import live_facts, schedule_view, spec_of
 from talka.nodes.member_events import Event
 from talka.nodes.store_thread import StoreThread
 from talka.nodes.store_upkeep import StoreLease, StoreTaken, sweep
 from talka.store.blobs import Blobs
+from talka.store.sqlite_life import StoreMemory, open_life
 from talka.store.sqlite_records import SqliteRecords
+from talka.wire.attempts import DRAWN_BITS, StoreLife
 from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
 from talka.work.cron import Cron
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked, encode_task
@@ -75,19 +79,25 @@ class DurableJobs(DagReading):
         node: "ManagerNode",
         records: SqliteRecords,
         blobs: Blobs,
-        owner: str,
+        folder: Path,
         tell: Callable[[Event], None],
         on_broken: Callable[[TalkaError], None],
     ) -> None:
         self._node = node
         self._tell = tell
         self._on_broken = on_broken
-        self._lease = StoreLease(records, owner)
+        draw = random.SystemRandom().getrandbits
+        self._memory = StoreMemory(folder)
+        self._lease = StoreLease(records, str(folder))
+        self._opened = open_life(records, self._lease.epoch, self._memory, lambda: draw(DRAWN_BITS))
+        # Before anything is given out: should the file be put back, this folder knows how far it had come.
+        self._memory.remember(self._opened.store, self._opened.life, self._lease.epoch)
         durable = Durable(
             epoch=self._lease.epoch,
             next_number=records.next_number(),
-            rng=random.Random(random.SystemRandom().getrandbits(128)),
+            rng=random.Random(draw(128)),
             wall_offset_ns=realtime_ns() - boottime_ns(),
+            life=StoreLife(self._opened.store, self._opened.life, draw(DRAWN_BITS)),
         )
         super().__init__(durable, records, blobs)
         self._is_closed = False
@@ -98,6 +108,8 @@ class DurableJobs(DagReading):
         self._chores: list[asyncio.Task[None]] = []
         self.counts: dict[str, int] = {}
         """Of jobs that ended, by state."""
+        self.dropped = 0
+        """Attempts and results of another store or life that workers told to have dropped."""
 
     # -- life
 
@@ -113,6 +125,8 @@ class DurableJobs(DagReading):
                 self.durable.restore_tasks(now, row.number, page)
                 after = page[-1].index
         self.is_loaded = True
+        if self._opened.reason:
+            self._tell(new_life_event(self._records.place, self.durable.floor.life, self._opened.reason))
         self._do(self.durable.restored(boottime_ns()))
         self._chores = [
             asyncio.create_task(self._every(LEASE_EVERY_S, self.keep_lease)),
@@ -139,7 +153,7 @@ class DurableJobs(DagReading):
         if self._is_closed:
             return
         rest: list[object] = []
-        told: list[CallAnswered | DagEnded] = []
+        told: list[CallAnswered | DagEnded | RaiseEpoch | WorkerDropped] = []
         held: list[int] = []
         for effect in effects:
             match effect:
@@ -148,7 +162,7 @@ class DurableJobs(DagReading):
                         held.append(ticket)
                 case Fetch():
                     self._fetch(effect)
-                case CallAnswered() | DagEnded():
+                case CallAnswered() | DagEnded() | RaiseEpoch() | WorkerDropped():
                     told.append(effect)
                 case _:
                     rest.append(effect)
@@ -160,7 +174,7 @@ class DurableJobs(DagReading):
         if held:
             self._committed(held)
 
-    def carry_out(self, effect: Commit | Fetch | CallAnswered | DagEnded) -> None:
+    def carry_out(self, effect: DurableEffect) -> None:
         match effect:
             case Commit(ticket=ticket, changes=changes):
                 if self._store.commit(ticket, changes):
@@ -174,7 +188,32 @@ class DurableJobs(DagReading):
                 self.counts[state] = self.counts.get(state, 0) + 1
                 self._wake_watchers(job)
                 if state is not JobState.COMPLETED:  # there may be thousands a second of those
-                    self._tell({"event": "dag-ended", "job": job, "state": state, "reason": reason})
+                    self._tell(dag_ended_event(job, state, reason))
+            case RaiseEpoch():
+                self._raise_epoch(effect)
+            case WorkerDropped(worker=worker, dropped=dropped):
+                self.dropped += dropped.attempts + dropped.results
+                self._tell(dropped_event(worker, dropped))
+
+    def _raise_epoch(self, wanted: RaiseEpoch) -> None:
+        self._tell(raised_event(self._records.place, wanted))
+        self._store.read(self._raised_to, wanted.epoch).add_done_callback(self._epoch_raised)
+
+    def _raised_to(self, epoch: int) -> int:
+        raised = self._lease.raise_to(epoch)
+        self._memory.remember(self._opened.store, self._opened.life, raised)
+        return raised
+
+    def _epoch_raised(self, raising: "asyncio.Future[int]") -> None:
+        if raising.cancelled():
+            return
+        error = raising.exception()
+        if isinstance(error, StoreTaken) or (error is not None and not isinstance(error, Unavailable)):
+            self._broken(error)
+            return
+        # Where the store could not be written now, it is asked again with the worker's next beat.
+        epoch = self.durable.floor.epoch if error is not None else raising.result()
+        self._do(self.durable.on_epoch(boottime_ns(), epoch))
 
     def metrics(self) -> dict[str, dict[str, int] | float]:
         durable = self.durable
@@ -183,6 +222,9 @@ class DurableJobs(DagReading):
             "dag_jobs_ended_total": dict(self.counts),
             "dag_tasks_under_way": durable.under_way,
             "dag_results_stale_total": durable.stale_results,
+            "dag_messages_foreign_total": durable.foreign_messages,
+            "dag_attempts_dropped_total": self.dropped,
+            "dag_epochs_raised_total": durable.floor.raised_total,
             "dag_workers_quarantined": len(durable.dispatcher.quarantined(boottime_ns())),
             "dag_store_has_problem": int(self._thread is not None and bool(self._thread.problem)),
         }

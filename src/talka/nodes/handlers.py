@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.control.worker_news import HandlersBroken, HandlersLoaded
+from talka.control.worker_news import AttemptsDropped, HandlersBroken, HandlersLoaded
 from talka.engine.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
 from talka.nodes.confinement import Confinement
+from talka.nodes.dag_events import dropped_text
 from talka.nodes.member_events import WORDS, Event
 from talka.wire.tasks import FromHandlers
 
@@ -102,5 +103,7 @@ def handler_event_of(news: object) -> Event | None:
             return {"event": "handlers", "handlers": ", ".join(handlers)}
         case HandlersBroken(text=text):
             return {"event": "alarm", "kind": "handlers", "text": f"the handlers cannot be used: {text}"}
+        case AttemptsDropped(dropped=dropped):
+            return {"event": "attempts-dropped", "text": f"held {dropped_text(dropped)}"}
         case _:
             return None

@@ -13,7 +13,7 @@ import msgspec
 from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.control.answers import STATES
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
 from talka.control.fleet import LEASE_NS
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
@@ -30,11 +30,12 @@ from talka.nodes.durable import DurableJobs
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
+from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
 from talka.store.blobs import Blobs
 from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION
-from talka.wire.bundles import sign
+from talka.wire.bundles import sign_for_earlier
 from talka.wire.jobs import ManagerAt
 from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
 from talka.work.lifecycle import JobState
@@ -80,7 +81,7 @@ class ManagerNode(MemberNode):
             records = store_of(url)
             try:
                 blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
-                return DurableJobs(self, records, blobs, str(self._folder.path), self._tell, self._on_store_broken)
+                return DurableJobs(self, records, blobs, self._folder.path, self._tell, self._on_store_broken)
             except BaseException:
                 records.close()
                 raise
@@ -101,12 +102,22 @@ class ManagerNode(MemberNode):
             name = self._options.name
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self._folder.path / "blobs")
+        options = self._options
+        self._trust = ManagerTrust(
+            self._folder.path,
+            options.certs,
+            name=options.name,
+            cluster=options.cluster,
+            environment=options.environment,
+        )
         self.manager = Manager(
             name=self._options.name,
             boot=self.boot,
             voter=voter,
             rng=rng,
             wall_offset_ns=realtime_ns() - boottime_ns(),
+            keys=self._trust.keys,
+            signer=self._trust.named,
             managers=self._managers,
             blobs=self._blobs.digests(),
             lease_ns=self._lease_ns,
@@ -233,7 +244,9 @@ class ManagerNode(MemberNode):
                 self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
             case DocumentWanted(job=job):
                 self._make_document(job)
-            case Commit() | Fetch() | CallAnswered() | DagEnded() if self.dags is not None:
+            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
+                self.dags is not None
+            ):
                 self.dags.carry_out(news)
             case _:
                 self.control.on_news(news)
@@ -270,8 +283,10 @@ class ManagerNode(MemberNode):
 
     def signed(self, order: JobOrder) -> JobOrder:
         """The order with this manager's word for its bundle."""
-        signature = sign(self._porter.ring.primary_secret.encode(), order.bundle.digest)
-        return msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, signature=signature))
+        bundle = order.bundle
+        earlier = sign_for_earlier(self._porter.ring.primary_secret.encode(), bundle.digest)
+        bundle = msgspec.structs.replace(bundle, signature=earlier, word=self._trust.signer.sign(bundle.digest))
+        return msgspec.structs.replace(order, bundle=bundle)
 
     def why_not_ready(self) -> str:
         voter = self.member.voter
@@ -321,7 +336,7 @@ class ManagerNode(MemberNode):
             "jobs_led": len(manager.led),
             "overload_level": int(manager.level),
             "worker_evictions_total": self.evictions,
-            "calls_total": self.control.calls,
+            "calls_total": self.control.counts["calls"],
             "calls_refused_total": dict(self.control.refused),
         }
         if self.dags is not None:

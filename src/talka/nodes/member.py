@@ -18,6 +18,7 @@ from talka.cluster.member_news import MemberJoined, MemberLeft, MemberReturned
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS, MembershipConfig
 from talka.cluster.timings import TIMINGS
+from talka.cluster.vouched import Notary
 from talka.control.answers import answer
 from talka.control.door import Door
 from talka.control.lanes import Class
@@ -28,7 +29,9 @@ from talka.errors import Invalid, TalkaError
 from talka.net.datagrams import Datagrams
 from talka.net.listening import listening_sockets
 from talka.net.streams import Security, Streams
+from talka.nodes.auditing import PutDown, nowhere, put_down_keys, put_down_news
 from talka.nodes.member_events import Event, event_of
+from talka.nodes.member_keys import change_event, first_ring, unknown_secrets
 from talka.nodes.member_search import Search
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.folder import DataFolder
@@ -39,8 +42,8 @@ from talka.version import VERSION
 from talka.wire.addresses import format_address, ip_target
 from talka.wire.asking import Answer
 from talka.wire.greeting import Self
-from talka.wire.keys import Keyring, decode_ring, encode_ring
-from talka.wire.roles import Role
+from talka.wire.keys import Keyring, encode_ring
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
@@ -82,6 +85,8 @@ class MemberNode:
 
     def __init__(self, options: MemberOptions, on_event: Callable[[Event], None]) -> None:
         self.failure: TalkaError | None = None
+        self.put_down: PutDown = nowhere
+        """Where it is put down who changed something; whoever keeps an audit log sets it."""
         self._options = options
         self._on_event = on_event
         self._system = random.SystemRandom()
@@ -151,7 +156,7 @@ class MemberNode:
         )
         self._porter = Porter(
             door=door,
-            seal=Seal(self._ring(), self.boot),
+            seal=Seal(first_ring(options.secrets, self._keys), self.boot, options.secrets),
             name=options.name,
             me=me,
             rng=self._system,
@@ -166,6 +171,7 @@ class MemberNode:
             config=config,
             rng=rng,
             now=now,
+            notary=_notary(options),
         )
         voter = None
         if self._votes is not None:
@@ -210,12 +216,6 @@ class MemberNode:
         if was_there:
             self._search.closed(address, self._porter.ring.primary_id)
 
-    def _ring(self) -> Keyring:
-        """What the file of secrets says, and what members agreed on since."""
-        ring = Keyring.of(self._options.secrets)
-        kept = self._keys.load()
-        return ring if kept is None else ring.merge(decode_ring(kept))
-
     # -- life
 
     async def run(self) -> None:
@@ -223,7 +223,8 @@ class MemberNode:
         await self._streams.listen(self._stream)
         self._datagrams.start(loop)
         self._tell({"event": "ready", "name": self._options.name, "address": self.address, "boot": str(self.boot)})
-        for problem in (self._peers.problem, self._keys.problem, self._votes.problem if self._votes else ""):
+        unknown = unknown_secrets(self._options.secrets, self._porter.ring)
+        for problem in (self._peers.problem, self._keys.problem, self._votes.problem if self._votes else "", unknown):
             if problem:
                 self._tell_of_files(problem)
         try:
@@ -279,7 +280,7 @@ class MemberNode:
         """A datagram nobody waits for any more: that this member is so late is all it says."""
         self._membership.health.handled(boottime_ns(), age_ns)
 
-    def _on_stream(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
         opened = self._porter.opened
         self._do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
         return self._porter.opened > opened
@@ -309,8 +310,8 @@ class MemberNode:
                     self._search.greeted(address, "")
                 case Declined(address=address, text=text):
                     self._search.greeted(address, text)
-                case RingChanged(ring=ring):
-                    self._on_keys(ring)
+                case RingChanged(ring=ring, by=by):
+                    self._on_keys(ring, by)
                 case _:
                     self._on_news(effect)
         if self._membership.has_left:
@@ -357,6 +358,9 @@ class MemberNode:
             reply = Answer(ask.number, "", content)
         except Invalid as error:
             reply, effects = Answer(ask.number, str(error)), []
+        if change := change_event(asked, self._porter.ring, reply.problem):
+            self._tell(change)
+        put_down_keys(self.put_down, asked, reply.problem)
         self._do(self.member.answer(now, asked, reply))
         self._do(self.member.act(now, effects))
 
@@ -382,6 +386,7 @@ class MemberNode:
     # -- news
 
     def _on_news(self, news: object) -> None:
+        put_down_news(self.put_down, news)
         event = event_of(news)
         if event is not None:
             self._tell(event)
@@ -395,10 +400,10 @@ class MemberNode:
             self._seen.pop(news.name, None)
             self._remember_soon()
 
-    def _on_keys(self, ring: Keyring) -> None:
-        if ring.version:  # what only the file of secrets says is read from there again
+    def _on_keys(self, ring: Keyring, by: str) -> None:
+        if ring.version or ring.era:  # what only the file of secrets says is read from there again
             self._on_disk(self._keys.save, encode_ring(ring))
-        self._tell({"event": "keys", "keys": ", ".join(ring.accepted()), "primary": ring.primary_id})
+        self._tell({"event": "keys", "keys": ", ".join(ring.accepted()), "primary": ring.primary_id, "by": by})
 
     def _on_refused(self, address: str, reason: str, text: str) -> None:
         """Each kind of refusal of each host is told once; the counters have them all."""
@@ -464,6 +469,16 @@ def _security(options: MemberOptions) -> Security | None:
         cluster=options.cluster,
         environment=options.environment,
     )
+
+
+def _notary(options: MemberOptions) -> Notary | None:
+    if options.certs is None:
+        return None
+    from talka.net.notary import CertificateNotary
+    from talka.net.tls import cert_files
+
+    files = cert_files(options.certs, options.name)
+    return CertificateNotary(files, cluster=options.cluster, environment=options.environment)
 
 
 def _membership_config(options: MemberOptions) -> MembershipConfig:

@@ -14,6 +14,7 @@ from talka.cluster.member_news import (
     Refuted,
 )
 from talka.cluster.reign import Elected
+from talka.control.role_check import RoleRefused
 
 Event: TypeAlias = dict[str, Any]
 
@@ -34,6 +35,7 @@ WORDS: Final = {
     "refused": "{text}",
     "alarm": "{text}",
     "keys": "keys in use: {keys}, sealing with {primary}",
+    "key-change": "{who} ({source}) asked to {what} keys; in use: {keys}, sealing with {primary}",
     "searching": "{text}",
     "stopped": "stopped",
 }
@@ -71,6 +73,16 @@ def event_of(news: object) -> Event | None:
             return {"event": "elected", "term": token.term, "token": [token.parent, token.term, token.sequence]}
         case SteppedDown(term=term, reason=reason):
             return {"event": "stepped-down", "term": term, "reason": reason}
+        case RoleRefused(name=name, role=role, message=message, source=source):
+            return {
+                "event": "refused",
+                "address": source,
+                "reason": "role",
+                "name": name,
+                "role": role,
+                "message": message,
+                "text": news.text,
+            }
         case Alarm(kind=kind, text=text):
             return {"event": "alarm", "kind": kind, "text": text}
         case _:
@@ -84,4 +96,9 @@ def sentence_of(event: Event) -> str:
         word = "no-leader"
     if word == "suspected" and not event["accuser"]:
         return f"{event['name']} is suspected: {event['reason']}"
-    return WORDS[word].format(**event)
+    sentence = WORDS[word].format(**event)
+    if word == "keys" and event["by"]:
+        return f"{sentence}, says {event['by']}"
+    if word == "key-change" and event["problem"]:
+        return f"{sentence}; refused: {event['problem']}"
+    return sentence

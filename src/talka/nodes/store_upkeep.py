@@ -49,6 +49,14 @@ class StoreLease:
             raise StoreTaken("another manager has taken the store: this one stops")
         self._held = again[0].epoch
 
+    def raise_to(self, epoch: int) -> int:
+        """The epoch that is held then, this one or a higher one. Raises `StoreTaken` when somebody else has it."""
+        raised = self._records.raise_epoch(self._owner, (MANAGER_LEASE, self._held), epoch)
+        if not raised:
+            raise StoreTaken("another manager has taken the store: this one stops")
+        self._held = raised
+        return raised
+
     def release(self) -> None:
         self._records.release(self._owner, [(MANAGER_LEASE, self._held)])
 

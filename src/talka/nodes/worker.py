@@ -36,18 +36,19 @@ from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short
 from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
-from talka.nodes.member_events import Event
+from talka.nodes.member_events import Event, event_of
+from talka.nodes.member_keys import first_ring
+from talka.nodes.trust import WorkerTrust
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.blobs import Blobs
 from talka.store.folder import DataFolder
 from talka.store.keyring import KeyringFile
 from talka.store.shelf import Shelf
 from talka.version import VERSION
-from talka.wire.bundles import holds
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts
-from talka.wire.keys import Keyring, decode_ring, encode_ring
-from talka.wire.roles import Role
+from talka.wire.keys import encode_ring
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.shards import Arm, BundleSource, FromCore, Go, Totals
 from talka.wire.tasks import FromHandlers
@@ -155,7 +156,7 @@ class WorkerNode:
         )
         self._porter = Porter(
             door=door,
-            seal=Seal(self._ring(), self.boot),
+            seal=Seal(first_ring(options.secrets, self._keys), self.boot),
             name=options.name,
             me=me,
             rng=self._system,
@@ -166,6 +167,13 @@ class WorkerNode:
         if cores < 1:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
         self._memory_bytes = psutil.virtual_memory().total
+        trust = WorkerTrust(
+            options.certs,
+            name=options.name,
+            boot=self.boot,
+            cluster=options.cluster,
+            environment=options.environment,
+        )
         facts = WorkerFacts(
             cores=cores,
             memory_bytes=self._memory_bytes,
@@ -175,6 +183,7 @@ class WorkerNode:
             folder=number,
             datacenter=options.datacenter,
             life=starts,
+            sealing=trust.sealing,
         )
         self.worker = Worker(
             options.name,
@@ -184,7 +193,8 @@ class WorkerNode:
             (),
             rng,
             boottime_ns(),
-            verify=self._verify,
+            signers=trust.signers,
+            variables=trust.variables,
             bundles=self._blobs.digests(),
             handlers=files_of(options.handlers),
         )
@@ -230,14 +240,6 @@ class WorkerNode:
             cluster=options.cluster,
             environment=options.environment,
         )
-
-    def _ring(self) -> Keyring:
-        ring = Keyring.of(self._options.secrets)
-        kept = self._keys.load()
-        return ring if kept is None else ring.merge(decode_ring(kept))
-
-    def _verify(self, digest: str, signature: bytes) -> bool:
-        return any(holds(secret.encode(), digest, signature) for secret in self._porter.ring.secrets().values())
 
     # -- life
 
@@ -377,7 +379,7 @@ class WorkerNode:
             self._refusals[key] = None
             self._tell({"event": "refused", "address": address, "reason": reason, "text": f"{address}: {text}"})
 
-    def _on_stream(self, source: str, frame: bytes, proven: str) -> bool:
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
         opened = self._porter.opened
         self._do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
         return self._porter.opened > opened
@@ -422,7 +424,7 @@ class WorkerNode:
             self._on_managers(news)
         elif isinstance(news, Drained):
             self._drained.set()
-        event = handler_event_of(news) or job_event_of(news)
+        event = handler_event_of(news) or job_event_of(news) or event_of(news)
         if event is not None:
             self._happened[event["event"]] = self._happened.get(event["event"], 0) + 1
             if event["event"] == "lease":

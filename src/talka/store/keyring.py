@@ -35,12 +35,17 @@ class KeyringFile:
         content = data[HEADER.size :]
         if data[: HEADER.size] == _header(content):
             return content
+        self.spoilt()
+        return None
+
+    def spoilt(self) -> None:
+        """What was saved is no keyring: keep it aside, and say so."""
         kept = set_aside(self.path)
         self.problem = (
             f"{self.path} is damaged or no keyring; it was kept as {kept.name}, and only the keys of the "
-            "secret file are known until another member tells of newer ones"
+            "secret file are known until another member tells of newer ones; if none does, repair it with "
+            "talka cluster keys --repair FILE"
         )
-        return None
 
     def save(self, content: bytes) -> None:
         """Keep this in place of what was saved before."""

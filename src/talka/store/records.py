@@ -109,6 +109,9 @@ class Leases(Protocol):
         """Those that are still the owner's under the epoch given."""
 
     def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int: ...
+    def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
+        """The epoch of a lease that is held, raised to this one if it is below; 0: it is not the owner's any more."""
+
     def leases(self, prefix: str) -> Iterator[Lease]: ...
 
 

@@ -175,6 +175,7 @@ class SqliteFile:
             try:
                 source.backup(copy)  # in one step: it is one snapshot, and writers go on
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, with nothing beside it
+                self._mark(copy)
             except sqlite3.Error as error:
                 os.unlink(path)
                 raise RecordsUnavailable(
@@ -182,6 +183,12 @@ class SqliteFile:
                 ) from error
             finally:
                 copy.close()
+
+    def _mark(self, copy: sqlite3.Connection) -> None:
+        """So that it begins a life of its own when a manager opens it: it gives numbers out again that the original
+        gives out after this instant. One of a version that knew of no lives draws its first."""
+        if ("talka_life",) in copy.execute(self._queries["tables"]).fetchall():
+            copy.execute(self._queries["mark_copy"])
 
     def _open(self, as_it_is: bool) -> None:
         if not self._in_memory:

@@ -228,6 +228,12 @@ class SqliteRecords:
         values = {"owner": owner, "held": packed_held(held)}
         return self.file.write(lambda connection: connection.execute(self._queries["release_leases"], values).rowcount)
 
+    def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
+        key, now_held = held
+        values = {"owner": owner, "key": key, "held": now_held, "epoch": max(epoch, now_held + 1)}
+        rows = self.file.write(lambda connection: connection.execute(self._queries["raise_epoch"], values).fetchall())
+        return rows[0][0] if rows else 0
+
     def leases(self, prefix: str) -> Iterator[Lease]:
         """Those that are held now, in order of their keys."""
         return (Lease(*row) for row in self.file.read("leases", {"prefix": prefix, "now_ms": self.clock_ms()}))

@@ -32,6 +32,7 @@ from talka.wire.jobs import (
     Stale,
     Start,
 )
+from talka.wire.roles import Role
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     Ack,
@@ -80,7 +81,9 @@ class WorkerPart:
         self._is_started = True
         return self.worker.start(now)
 
-    def on_message(self, now: int, sender: str, message: JobMessage, boot: int, source: str) -> list[object]:
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int, source: str, role: Role | None = None
+    ) -> list[object]:
         effects = self.worker.on_message(now, sender, message, boot, source)
         if isinstance(message, Assign | Start | Halt | Acknowledge | Accepted | Reconcile):
             if not any(isinstance(getattr(effect, "message", None), Stale) for effect in effects):

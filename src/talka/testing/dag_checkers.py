@@ -11,7 +11,7 @@ import msgspec
 from talka.control.durable_news import Commit
 from talka.testing.handler_cores import HandlerLedger, HandlerRun, RunListener
 from talka.testing.host import Host
-from talka.testing.records import RowStore, StoreShell, durable_on
+from talka.testing.records import RowStore, StoreListener, StoreShell, durable_on
 from talka.testing.world import Observer, World
 from talka.work.dag import TaskSpec, decode_task
 from talka.work.lifecycle import TaskState, is_final
@@ -50,20 +50,36 @@ class Specs(Observer):
         return rows.task(key)
 
 
-class DagHistory(Observer):
-    """D1: what clients were told. Whoever plays the clients calls `acknowledged`."""
+class DagHistory(Observer, StoreListener):
+    """D1: what clients were told. Whoever plays the clients calls `acknowledged`. Of a store that was replaced by an
+    earlier copy, what came after that copy is lost, and nothing else."""
 
     def __init__(self, shell: StoreShell) -> None:
         self.jobs: dict[str, int] = {}
         """Acknowledged jobs, and when."""
+        self.lost = 0
+        """Jobs that went with a store that was replaced."""
         self._rows = shell.rows
         self._by_key: dict[str, str] = {}
+        self._kept: dict[str, None] = {}
+        """Jobs that the copy has."""
+        shell.listeners.append(self)
 
     def acknowledged(self, world: World, key: str, job: str) -> None:
         self.jobs.setdefault(job, world.now)
         known = self._by_key.setdefault(key, job)
         if known != job:
             world.violate("D1", f"the key {key!r} is that of job {known}, and of job {job} too")
+
+    def backed_up(self) -> None:
+        self._kept = dict.fromkeys(row.id for row in self._rows.jobs.values())
+
+    def put_back(self) -> None:
+        is_new = not self._rows.jobs
+        kept = {job: at for job, at in self.jobs.items() if job in self._kept and not is_new}
+        self.lost += len(self.jobs) - len(kept)
+        self.jobs = kept
+        self._by_key = {key: job for key, job in self._by_key.items() if job in kept}
 
     def on_crash(self, world: World, host: Host) -> None:
         self._look(world)
@@ -82,20 +98,35 @@ class DagHistory(Observer):
                 world.violate("D1", f"job {job} was acknowledged, and the store does not have it")
 
 
-class ResultsCountOnce(Observer):
-    """D2, D4 and D8: of an attempt one result counts, it is that of the attempt the store has, and it was made from the
-    outputs the store has. Whoever has the store calls `applied`."""
+class ResultsCountOnce(Observer, StoreListener):
+    """D2, D4, D8 and D9: of an attempt one result counts, it is that of the attempt the store has, it was made from the
+    outputs the store has, by a core that ran this task of this job of this life of the store. Whoever has the store
+    calls `applied`."""
 
     def __init__(self, world: World, shell: StoreShell, ledger: HandlerLedger, specs: Specs) -> None:
         self.completed = 0
         self.failed = 0
         self.inputs = 0
         self._world = world
+        self._shell = shell
         self._rows = shell.rows
         self._ledger = ledger
         self._specs = specs
         self._accepted: dict[int, str] = {}
+        self._accepted_then: dict[int, str] = {}
+        """When the store was copied."""
+        self._counted: dict[int, None] = {}
+        """Runs whose outputs have counted, also in a store that was replaced since."""
         shell.applied.append(self.applied)
+        shell.listeners.append(self)
+
+    def backed_up(self) -> None:
+        self._accepted_then = dict(self._accepted)
+
+    def put_back(self) -> None:
+        """Only attempts that the store has given out count: of a new life there are none yet."""
+        claims = self._rows.claims
+        self._accepted = {fence: what for fence, what in self._accepted_then.items() if fence in claims}
 
     def applied(self, changes: Sequence[Change], changed: list[int]) -> None:
         for change, count in zip(changes, changed, strict=True):
@@ -120,11 +151,20 @@ class ResultsCountOnce(Observer):
     def _on_completed(self, change: Complete) -> None:
         self.completed += 1
         self._accept(change.fence, f"completed at {change.at_ms}")
-        run = self._ledger.by_fence.get(change.fence)
-        if run is None or run.outcome != "completed" or run.output != change.output:
-            told = _output.decode(change.output).get("fence", 0)
-            text = f"a result of attempt {told:x} was accepted as that of attempt {change.fence:x}"
+        run = self._ledger.by_number.get(_run_of(change.output))
+        if run is None or run.outcome != "completed" or run.output != change.output or run.fence != change.fence:
+            text = f"{change.output[:80]!r} was accepted as the output of attempt {change.fence:x}"
             self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
+            return
+        self._counted[run.number] = None
+        job, row = self._rows.jobs[change.job].id, self._rows.task((change.job, change.index))
+        if (run.job, run.id) != (job, "" if row is None else row.id):
+            text = f"it completed with the output of task {run.id} of job {run.job}"
+            self._world.violate("D9", f"task {'' if row is None else row.id} of job {job}: {text}")
+            return
+        if self._shell.is_lost(run, (change.job, change.index)):
+            text = f"it completed with the output of an attempt that another life of the store gave to {run.host.name}"
+            self._world.violate("D9", f"task {run.id} of job {job}: {text}")
             return
         for name in self._specs.tasks[run.job, run.id].depends_on:
             row = self._specs.row(self._rows, run.job, name)
@@ -138,16 +178,17 @@ class ResultsCountOnce(Observer):
 
     def _on_known(self, change: Complete) -> None:
         """Nobody ran it: another task with its key was completed."""
-        told = _output.decode(change.output).get("fence", 0)
-        if not self._accepted.get(int(told), "").startswith("completed"):
-            text = f"a result of attempt {told:x} was accepted, which is that of no attempt that counts"
+        told = _output.decode(change.output)
+        if int(told.get("run", 0)) not in self._counted:
+            text = f"a result of attempt {told.get('fence', 0):x} was accepted, which is that of no attempt that counts"
             self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
 
     def _on_failed(self, change: PutAttempt) -> None:
         row = change.row
         self.failed += 1
         self._accept(row.fence, f"{row.cause} at {row.ended_ms}")
-        run = self._ledger.by_fence.get(row.fence)
+        job, task = self._rows.jobs.get(row.job), self._rows.task((row.job, row.index))
+        run = None if job is None or task is None else self._ledger.find(job.id, task.id, row.fence)
         if run is not None and run.is_alive and run.has_lease and row.cause not in ("lost", "cancelled"):
             text = f"is told to have failed ({row.cause}), and runs on {run.host.name}"
             self._world.violate("D4", f"task {run.id} of job {run.job}: attempt {row.fence:x} {text}")
@@ -161,13 +202,22 @@ class RunsAreInOrder(RunListener):
         self.limited = 0
         self.again = 0
         """Attempts at tasks that had run before."""
+        self.lost = 0
+        """Attempts of a store that was replaced."""
         self._world = world
+        self._shell = shell
         self._rows = shell.rows
         self._ledger = ledger
         self._specs = specs
 
+    def _is_lost(self, run: HandlerRun) -> bool:
+        return self._shell.is_lost(run, self._specs.keys[run.job, run.id])
+
     def began(self, run: HandlerRun) -> None:
         self.begun += 1
+        if self._is_lost(run):
+            self.lost += 1  # it was on its way, and nobody waits for it
+            return
         spec = self._specs.tasks[run.job, run.id]
         if spec.depends_on:
             self._check_order(run, spec)
@@ -177,6 +227,8 @@ class RunsAreInOrder(RunListener):
         others = self._ledger.runs[run.job, run.id]
         self.again += len(others) > 1
         for other in others[:-1]:
+            if self._is_lost(other):
+                continue
             if other.fence == run.fence:
                 text = f"attempt {run.fence:x} began on {run.host.name} and on {other.host.name}"
                 self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
@@ -201,6 +253,7 @@ class RunsAreInOrder(RunListener):
                 other
                 for other in self._ledger.alive.values()
                 if any(one.key == limit.key for one in self._specs.tasks[other.job, other.id].limits)
+                and (other is run or not self._is_lost(other))
             ]
             if len(holders) > limit.concurrency:
                 names = ", ".join(f"{one.id} of {one.job} ({one.fence:x}) on {one.host.name}" for one in holders)
@@ -257,6 +310,14 @@ class CountsFit(Observer):
         holds = len(durable.dispatcher._limits)
         if holds:
             world.violate("D5", f"all jobs have ended, and {holds} attempts still hold limits")
+
+
+def _run_of(output: bytes) -> int:
+    """The run that made it; 0 for what no core has made."""
+    try:
+        return int(_output.decode(output).get("run", 0))
+    except (msgspec.MsgspecError, ValueError):
+        return 0
 
 
 def _name(change: Complete | Release) -> str:

@@ -77,12 +77,15 @@ class HandlerRun:
         "inputs",
         "is_alive",
         "job",
+        "number",
         "outcome",
         "output",
         "script",
     )
 
     def __init__(self, host: Host, core: int, task: HandedTask, began_at: int) -> None:
+        self.number = 0
+        """Of all there are, given by the ledger: what no store and no manager gives."""
         self.host = host
         self.boot = host.boot
         self.core = core
@@ -113,19 +116,23 @@ class HandlerLedger:
 
     def __init__(self) -> None:
         self.runs: dict[tuple[str, str], list[HandlerRun]] = {}
-        """By job and task, in the order they began."""
-        self.by_fence: dict[int, HandlerRun] = {}
+        """By job and task, in the order they began. All others by the ledger's own numbers."""
+        self.by_number: dict[int, HandlerRun] = {}
         self.alive: dict[int, HandlerRun] = {}
 
     def add(self, run: HandlerRun) -> None:
+        run.number = len(self.by_number) + 1
         self.runs.setdefault((run.job, run.id), []).append(run)
-        self.by_fence.setdefault(run.fence, run)
-        self.alive[run.fence] = run
+        self.by_number[run.number] = run
+        self.alive[run.number] = run
+
+    def find(self, job: str, task: str, fence: int) -> HandlerRun | None:
+        """The latest of this attempt: a store that was put back may give its number out again."""
+        return next((run for run in reversed(self.runs.get((job, task), ())) if run.fence == fence), None)
 
     def end(self, run: HandlerRun, at: int, outcome: str) -> None:
         run.is_alive, run.ended_at, run.outcome = False, at, outcome
-        if self.alive.get(run.fence) is run:
-            del self.alive[run.fence]
+        self.alive.pop(run.number, None)
 
 
 class _Core:
@@ -276,7 +283,8 @@ class HandlerCores(Observer):
         waiting = [task for task in core.queue if task.fence == fence and fence not in core.tasks]
         if waiting:
             core.queue.remove(waiting[0])
-            self._say(core, Ran((TaskResult(fence, reason, cause=reason),)))
+            named = TaskResult(fence, reason, cause=reason, job=waiting[0].job, task=waiting[0].id)
+            self._say(core, Ran((named,)))
             return
         run = core.tasks.get(fence)
         if run is not None:
@@ -288,7 +296,7 @@ class HandlerCores(Observer):
         took_us = (self._world.now - run.began_at) // 1000
         result = TaskResult(run.fence, outcome, took_us=took_us)
         if outcome == "completed":
-            run.output = msgspec.json.encode({"task": run.id, "fence": run.fence})
+            run.output = msgspec.json.encode({"task": run.id, "fence": run.fence, "run": run.number})
             result = TaskResult(run.fence, outcome, run.output, took_us=took_us)
         elif outcome == "failed":
             name = "Never" if run.script.never else "Boom"
@@ -299,7 +307,7 @@ class HandlerCores(Observer):
             result = TaskResult(run.fence, outcome, cause="timeout", took_us=took_us)
         del core.tasks[run.fence]
         self._end_run(run, outcome)
-        self._say(core, Ran((result,)))
+        self._say(core, Ran((msgspec.structs.replace(result, job=run.job, task=run.id),)))
         if outcome in ("failed", "timeout", "cancelled") and run.fence % LEAVES_EVERY == 0:
             self._later(core, LOOK_AFTER_NS, partial(self._say, core, Spent()))
         if core.queue and core.queue[0].fence == run.fence:

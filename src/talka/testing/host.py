@@ -17,6 +17,7 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
 from talka.testing.network import OVERHEAD_BYTES
+from talka.wire.roles import NOBODY
 
 if TYPE_CHECKING:
     from talka.testing.world import Node, Starter, World
@@ -325,7 +326,11 @@ class Host:
         self._free = False
         self._trace.append((world.now, "frame", self.name, source, lane, frame))
         admitted = node.frames_admitted
-        effects = node.on_frame(self.local(world.now), source, frame, lane, age_ns)
+        if world.identities:
+            proven = NOBODY if lane is Lane.DATAGRAM else world.identities[source]
+            effects = node.on_frame(self.local(world.now), source, frame, lane, age_ns, proven)
+        else:
+            effects = node.on_frame(self.local(world.now), source, frame, lane, age_ns)
         if node.frames_admitted != admitted:
             for observer in world.door_watchers:
                 observer.on_admitted(world, self, frame)

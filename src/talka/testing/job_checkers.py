@@ -20,6 +20,7 @@ from talka.stats.tally import Tally
 from talka.testing.cores import CoreRun, Ledger, Obeyed, WorkerPart
 from talka.testing.disk import Puts
 from talka.testing.host import Host
+from talka.testing.hostile import HostileNode
 from talka.testing.journeys import LOOK, rows_in
 from talka.testing.world import SECOND, Observer, World
 from talka.wire.jobs import AttemptResult, decode_result
@@ -377,7 +378,8 @@ class NoEvictionStorm(Observer):
 
     def on_boot(self, world: World, host: Host) -> None:
         node = host.node
-        if isinstance(node, ClusterMember) and isinstance(node.jobs, WorkerPart):
+        is_worker = isinstance(node, ClusterMember) and isinstance(node.jobs, WorkerPart)
+        if is_worker or isinstance(node, HostileNode):  # whose beats are those of a worker
             self._workers[host.name] = None
 
     def on_second(self, world: World) -> None:

@@ -7,20 +7,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dag_task import packed
 from talka.control.durable import Durable
-from talka.control.durable_news import Commit, Fetch
+from talka.control.durable_news import Commit, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.handout import worker_of
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.testing.disk import Disk, Puts
+from talka.testing.handler_cores import HandlerRun
 from talka.testing.host import Host
 from talka.testing.line import Line
 from talka.testing.world import Observer, World
+from talka.wire.attempts import StoreLife
 from talka.work.dag import TaskSpec, decode_task
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import (
@@ -71,6 +74,9 @@ class RowStore:
         self.keys: dict[str, TaskKey] = {}
         """Idempotency keys of tasks that completed."""
         self.epoch = 0
+        self.life = StoreLife(1, 1)
+        self.claims: dict[int, Claim] = {}
+        """All that were made, by fence."""
         self._by_id: dict[str, int] = {}
         self._highest = 0
 
@@ -80,6 +86,19 @@ class RowStore:
         """The epoch of a new life of the manager."""
         self.epoch += 1
         return self.epoch
+
+    def copied(self) -> "RowStore":
+        """As it is now."""
+        copy = RowStore()
+        copy.put_back(self)
+        return copy
+
+    def put_back(self, copy: "RowStore") -> None:
+        """Have what this copy has, and nothing that came later."""
+        self.jobs, self.tasks = dict(copy.jobs), {job: list(rows) for job, rows in copy.tasks.items()}
+        self.attempts, self.keys, self.claims = list(copy.attempts), dict(copy.keys), dict(copy.claims)
+        self.epoch, self.life = copy.epoch, copy.life
+        self._by_id, self._highest = dict(copy._by_id), copy._highest
 
     def apply(self, changes: Iterable[Change]) -> list[int]:
         return [self._change(change) for change in changes]
@@ -187,6 +206,8 @@ class RowStore:
         if row is None:
             return 0
         changed = _changed(row, change)
+        if changed is not None and isinstance(change, Claim):
+            self.claims[change.fence] = change
         if changed is not None:
             row = self.tasks[change.job][change.index] = changed
         if isinstance(change, Complete) and change.key and row.state is TaskState.COMPLETED:
@@ -291,6 +312,13 @@ class StoreDisk(Disk):
         self.store.crash()
 
 
+class StoreListener:
+    """Told when the store is copied, and when what is there is replaced: by the copy, or by nothing at all."""
+
+    def backed_up(self) -> None: ...
+    def put_back(self) -> None: ...
+
+
 class StoreShell(Observer):
     """What a manager's shell does for its dag jobs: reads them when it starts, commits in groups, fetches.
 
@@ -302,6 +330,10 @@ class StoreShell(Observer):
         assert isinstance(host.disk, StoreDisk)
         self.rows = RowStore()
         self.applied: list[Applied] = []
+        self.listeners: list[StoreListener] = []
+        self.epochs_raised = 0
+        self.dropped = 0
+        """Attempts and results of another store or life that workers told to have dropped."""
         self.commits = 0
         self.writes = 0
         self.lost = 0
@@ -318,10 +350,50 @@ class StoreShell(Observer):
         self._tickets = 0
         self._commits: Line | None = None
         self._reads: Line | None = None
+        self._copy: RowStore | None = None
+        self._drawn = 1
+        """Stores, lives and openings so far: each has a number of its own."""
+        self._life_at = 0
+        """Since when the store is in its present life."""
+        self._was_replaced = False
 
     @property
     def is_writing(self) -> bool:
         return bool(self._writing)
+
+    # -- copies
+
+    def back_up(self) -> None:
+        """Copy it as it is, while it is in use."""
+        self._copy = self.rows.copied()
+        for listener in self.listeners:
+            listener.backed_up()
+
+    def replace(self, how: Literal["backup", "rollback", "new"]) -> None:
+        """While the manager is down: by the copy, which begins a life of its own; by the copy together with everything
+        that would have told that it is one; or by a new store."""
+        assert self._host.state == "down"
+        copy = RowStore() if how == "new" or self._copy is None else self._copy
+        self.rows.put_back(copy)
+        self._was_replaced = True
+        if how != "rollback" or self._copy is None:
+            self._drawn += 1
+            store = self._drawn if copy is not self._copy else self.rows.life.store
+            self.rows.life = StoreLife(store, self._drawn)
+            self.rows.claims = {}
+            self._life_at = self._world.now
+        for listener in self.listeners:
+            listener.put_back()
+
+    def is_lost(self, run: HandlerRun, key: TaskKey) -> bool:
+        """Whether nobody who has this store has given out what runs there: it came from one that was replaced. `key` is
+        that of its task."""
+        if not self._was_replaced:
+            return False
+        claim = self.rows.claims.get(run.fence)
+        if claim is None or run.began_at < self._life_at or self.rows.job(run.job) is None:
+            return True
+        return (claim.job, claim.index) != key or worker_of(claim.worker)[0] != run.host.name
 
     # -- the life of the manager
 
@@ -331,6 +403,7 @@ class StoreShell(Observer):
         self._tickets = 0
         self._commits, self._reads = Line(world, host), Line(world, host)
         epoch = self.rows.acquire()
+        self._drawn += 1
         span = SLOW_LOAD_NS if self._rng.randrange(6) == 0 else LOAD_NS
         world.after(self._rng.randrange(*span), partial(self._load, self._reads, epoch))
 
@@ -353,6 +426,7 @@ class StoreShell(Observer):
             rng=self._world.rng("durable", f"{self._host.name}:{epoch}"),
             wall_offset_ns=self._wall_ns + self._world.now - now,
             safeguards=self._safeguards,
+            life=_replace(rows.life, opening=self._drawn),
         )
         for row in rows.live_jobs():
             durable.restore_job(now, row)
@@ -374,6 +448,11 @@ class StoreShell(Observer):
             assert self._reads is not None
             # A reader has its turn when it has it: what is committed meanwhile is seen.
             world.after(self._rng.randrange(*READ_NS), partial(self._fetch, self._reads, effect))
+        elif type(effect) is RaiseEpoch:
+            assert self._reads is not None
+            world.after(self._rng.randrange(*READ_NS), partial(self._raise, self._reads, effect.epoch))
+        elif type(effect) is WorkerDropped:
+            self.dropped += effect.dropped.attempts + effect.dropped.results
 
     def _write(self) -> None:
         self._writing = list(self._waiting)
@@ -401,6 +480,16 @@ class StoreShell(Observer):
         durable = durable_on(self._host)
         assert durable is not None
         return act_on(self._host, now, durable.on_committed(now, ticket))
+
+    def _raise(self, line: Line, epoch: int) -> None:
+        line.put(partial(self._raised, epoch))
+
+    def _raised(self, epoch: int, now: int) -> list[object]:
+        durable = durable_on(self._host)
+        assert durable is not None
+        self.epochs_raised += 1
+        self.rows.epoch = max(self.rows.epoch + 1, epoch)
+        return act_on(self._host, now, durable.on_epoch(now, self.rows.epoch))
 
     # -- reading
 

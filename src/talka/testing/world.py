@@ -19,6 +19,7 @@ from talka.testing.disk import Disk, Puts
 from talka.testing.host import Clock, Cpu, Host
 from talka.testing.network import Network
 from talka.testing.trace import Event, Trace, line_of
+from talka.wire.roles import NOBODY, Proven
 
 SECOND: Final = 1_000_000_000
 VIOLATIONS_LIMIT: Final = 1000
@@ -34,7 +35,12 @@ class Node(Protocol):
     """Grows by one for every frame that was let in."""
 
     def start(self, now: int) -> list[object]: ...
-    def on_frame(self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int) -> list[object]: ...
+    def on_frame(
+        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
+    ) -> list[object]:
+        """`proven` is told in worlds with certificates only."""
+        ...
+
     def tick(self, now: int) -> list[object]: ...
     def on_persisted(self, now: int, ticket: int) -> list[object]: ...
 
@@ -100,6 +106,8 @@ class World:
         self.stop_at_first = True
         """A violation ends the run, once the event that showed it is over."""
         self.stopped = False
+        self.identities: dict[str, Proven] = {}
+        """Whom the certificate of each host names. Empty: there are no certificates."""
         self.struck: dict[str, int] = {}
         """How often each class of fault struck."""
         self.events_handled = 0

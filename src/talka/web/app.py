@@ -18,10 +18,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from talka.client.dags import DagControl
 from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
+from talka.report.tame import tame
 from talka.web import cluster, dags, jobs
 from talka.web.answers import Asked, Handler, Limiter, answer_to_error, no_limit, problem_answer
 from talka.web.audit import Audit
-from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin
+from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
 from talka.web.bodies import NDJSON, type_of
 from talka.web.events import Watches, choice
 from talka.web.operations import OPERATIONS, PUBLIC, Operation
@@ -31,6 +32,7 @@ IDENTITY: Final = "talka.identity"
 CALL_TIMEOUT_S: Final = 30
 UPLOAD_TIMEOUT_S: Final = 180
 STREAM_TIMEOUT_S: Final = 4 * 3600
+LOOKED_AT: Final = (b"host", b"origin", b"sec-fetch-site", b"authorization")
 REFUSALS: Final = (401, 403, 429)
 HEADERS: Final = (
     (b"cache-control", b"no-store"),
@@ -63,7 +65,7 @@ def make_app(
         hosts.update(LOOPBACK_NAMES)
     audit = audit or Audit()
     door = Door(control, dags, limiter, audit)
-    watches, sockets = Watches(control, dags), SubmitSockets(dags)
+    watches, sockets = Watches(dags), SubmitSockets(dags)
     by_path: dict[str, dict[str, Operation]] = {}
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
@@ -160,13 +162,14 @@ class Gate:
             return Identity("", "viewer")
         headers: dict[bytes, str] = {}
         for name, value in scope["headers"]:
-            if name in (b"host", b"origin", b"authorization"):
+            if name in LOOKED_AT:
                 if name in headers:
                     raise Malformed(f"there is more than one {name.decode()} header")
                 headers[name] = value.decode("latin-1")
         host = headers.get(b"host", "")
         if self._hosts:
             check_host(host, self._hosts)
+        check_site(headers.get(b"sec-fetch-site", ""))
         if origin := headers.get(b"origin"):
             scheme = "https" if scope["scheme"] in ("https", "wss") else "http"
             check_origin(origin, host, scheme)
@@ -206,8 +209,15 @@ class Door:
                 raise TooBusy(f"too many requests to {operation.does}: try again later", wait_s)
         return identity
 
-    def asked(self, request: Request, identity: Identity) -> Asked:
-        return Asked(self.control, request, identity, self.dags, self._audit, self.limiter)
+    def control_for(self, scope: Scope, identity: Identity, operation: Operation) -> Control:
+        """What is asked of others is asked in the name of whoever asks here."""
+        if operation.role is None:
+            return self.control
+        return self.control.on_behalf(identity.asks(operation.name, source_of(scope)))
+
+    def asked(self, request: Request, identity: Identity, operation: Operation) -> Asked:
+        control = self.control_for(request.scope, identity, operation)
+        return Asked(control, request, identity, self.dags, self._audit, self.limiter)
 
     def put_down(self, scope: Scope, operation: Operation, status: int, *, job: str = "", text: str = "") -> None:
         """Every change that was asked for, and every refusal."""
@@ -241,7 +251,7 @@ def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Ha
         try:
             identity = door.check(request.scope, operation)
             async with asyncio.timeout(timeout_s):
-                return await handlers[operation.name](door.asked(request, identity)), ""
+                return await handlers[operation.name](door.asked(request, identity, operation)), ""
         except TalkaError as error:
             return answer_to_error(error, request.url.path), str(error)
         except TimeoutError:
@@ -250,7 +260,7 @@ def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Ha
         except ClientDisconnect:
             return Response(status_code=400), "it went away"  # nobody is there to read it
         except Exception:
-            logger.exception("%s %s failed", request.method, request.url.path)
+            logger.exception("%s %s failed", request.method, tame(request.url.path))
             return internal_error(request.url.path), "internal error"
 
     return answer
@@ -267,13 +277,13 @@ def timeout_of(request: Request, operation: Operation) -> float:
 def watch_endpoint(watches: Watches, operation: Operation, door: Door) -> Callable[[WebSocket], object]:
     async def watch(websocket: WebSocket) -> None:
         try:
-            door.check(websocket.scope, operation)
-            await watches.watch(websocket)
+            identity = door.check(websocket.scope, operation)
+            await watches.watch(websocket, door.control_for(websocket.scope, identity, operation))
         except TalkaError as error:
             # Only before the first update; afterwards the close frame has told it.
             await deny(websocket, operation, door, error)
         except Exception:
-            logger.exception("watching %s failed", websocket.url.path)
+            logger.exception("watching %s failed", tame(websocket.url.path))
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it was accepted, and closed then
                 await websocket.send_denial_response(internal_error(websocket.url.path))
 

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from talka.clock import SECOND, monotonic_ns, realtime_ns
+from talka.report.tame import tame, tame_json
 from talka.wire.views import instant_text
 
 FILE_LIMIT_BYTES: Final = 16 * 1024 * 1024
@@ -51,6 +52,16 @@ class AuditPage(msgspec.Struct, frozen=True):
     """The last lines, newest last."""
 
     items: list[AuditLine]
+
+
+def append_line(
+    path: Path, at_ns: int, what: str, status: int, *, who: str = "", source: str = "", text: str = ""
+) -> None:
+    """One line, written at once: for what happens rarely, and beside the API."""
+    line = AuditLine(instant_text(at_ns // 1_000_000), who, what, status, source, text=text[:TEXT_LIMIT])
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "ab", buffering=0) as file:
+        file.write(msgspec.json.encode(line) + b"\n")
 
 
 class Audit:
@@ -96,7 +107,7 @@ class Audit:
         if len(self._waiting) >= WAITING_LIMIT:
             self.left_out += 1
             return
-        self._waiting.append(msgspec.json.encode(line) + b"\n")
+        self._waiting.append(tame_json(msgspec.json.encode(line)) + b"\n")
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all())
 
@@ -159,7 +170,7 @@ class Refusals:
         if now < self._next_ns:
             self._untold += 1
             return
-        logger.warning("%s%s", text[:TEXT_LIMIT], f" (and {self._untold} more before)" if self._untold else "")
+        logger.warning("%s%s", tame(text[:TEXT_LIMIT]), f" (and {self._untold} more before)" if self._untold else "")
         self._next_ns, self._untold = now + SECOND, 0
 
 

@@ -5,17 +5,17 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import jwt
 
 from talka.client.requests import Forbidden, NotAuthorised
-from talka.errors import Invalid
+from talka.errors import Invalid, Unavailable
+from talka.wire.access import USER_ROLES, Asker, UserRole, has_role
 
-Role = Literal["viewer", "submitter", "operator", "admin"]
-"""Each may do what those before it may. Whoever may submit runs code of their own on the workers."""
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
+Role = UserRole
+ROLES: Final = USER_ROLES
 ROLE_WORDS: Final[dict[str, Role]] = {
     **{role: role for role in ROLES},
     "view": "viewer",
@@ -28,12 +28,15 @@ KEY_LEAST_BYTES: Final = 32
 TOKEN_MOST: Final = 4096
 NAME_MOST: Final = 200
 ID_MOST: Final = 64
+SOURCE_MOST: Final = 64
 LEEWAY_S: Final = 30
 """Clocks of two machines differ."""
 ALGORITHM: Final = "HS256"
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 TOKEN_ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_MOST}}}")
 REVOKED_MOST: Final = 10_000
+OWN_SITES: Final = ("same-origin", "none")
+"""Of `Sec-Fetch-Site`. `same-site` is not among them: it is said of any other port of this machine."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 logger = logging.getLogger("talka.web")
@@ -47,8 +50,12 @@ class Identity(NamedTuple):
     """The id of the token that was shown."""
 
     def check(self, least: Role, what: str) -> None:
-        if ROLES.index(self.role) < ROLES.index(least):
+        if not has_role(self.role, least):
             raise Forbidden(f"a {self.role} may not {what}: that takes the role {least}")
+
+    def asks(self, operation: str, source: str) -> Asker:
+        """For managers that pass it on: the leader asks the same table."""
+        return Asker(operation, self.role, self.name, self.token, source[:SOURCE_MOST])
 
 
 LOCAL: Final = Identity("", "admin")
@@ -117,34 +124,44 @@ class Tokens:
 class Revoked:
     """The ids of tokens that hold no longer: a file with one a line, read anew whenever it has changed.
 
-    A file that cannot be read revokes what it revoked when it was read last.
+    While the file is there and cannot be read, nobody knows which tokens hold: none is let in by its id.
     """
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._path = Path(file)
         self._stamp: tuple[int, int, int] | None = None
         self._ids: frozenset[str] = frozenset()
+        self._problem = ""
 
     def __contains__(self, id: str) -> bool:
         self._refresh()
-        return id in self._ids
+        if id in self._ids:  # known from when it could be read
+            return True
+        if self._problem:
+            raise Unavailable(
+                f"nobody can tell whether the token was revoked, so it is not let in: {self._problem}. "
+                f"Let the manager read the file, or remove it if no token is revoked"
+            )
+        return False
 
     def _refresh(self) -> None:
         try:
             found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if stamp != self._stamp:
+                self._ids = frozenset(read_revoked(self._path))
+                self._stamp = stamp
+            problem = ""
         except FileNotFoundError:
             self._stamp, self._ids = None, frozenset()
-            return
-        except OSError:
-            return
-        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-        if stamp == self._stamp:
-            return
-        try:
-            self._ids = frozenset(read_revoked(self._path))
-        except (OSError, Invalid) as error:
-            logger.error("revoked tokens could not be read: %s", error)
-        self._stamp = stamp
+            problem = ""
+        except OSError as error:
+            problem = f"{self._path} cannot be read ({error.strerror})"
+        except Invalid as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            logger.error("revoked tokens could not be read: %s", problem)
+        self._problem = problem
 
     def add(self, id: str) -> bool:
         """Whether it was not there before. Safe beside managers that read: the file is replaced, never half written."""
@@ -200,6 +217,12 @@ def check_origin(origin: str, host: str, scheme: str) -> None:
         raise Forbidden("the Origin header cannot be read") from None
     if (parts.scheme, parts.hostname, origin_port) != (scheme, own.hostname, own_port):
         raise Forbidden(f"pages of {origin[:NAME_MOST]} may not use this API")
+
+
+def check_site(site: str) -> None:
+    """What an image or a link of another page gets names no Origin, but browsers say whose page it is."""
+    if site and site.lower() not in OWN_SITES:
+        raise Forbidden("pages of other sites may not use this API")
 
 
 def host_name(host: str) -> str:

@@ -32,12 +32,11 @@ TRY_LATER: Final = 1013
 
 
 class Watches:
-    def __init__(self, control: Control, dags: DagControl | None = None) -> None:
-        self._control = control
+    def __init__(self, dags: DagControl | None = None) -> None:
         self._dags = dags
         self._open = 0
 
-    async def watch(self, websocket: WebSocket) -> None:
+    async def watch(self, websocket: WebSocket, control: Control) -> None:
         """Until the final update, or until the watcher goes. Errors before the first update are the caller's to tell."""
         job_id = checked_job_id(websocket.path_params["id"])
         steps = choice(websocket, "steps", ("0", "1"))
@@ -50,7 +49,7 @@ class Watches:
                 with contextlib.suppress(NoSuchJob):
                     await self._serve(websocket, self._dags.watch_dag(job_id), is_text=kind == "json")
                     return
-            await self._serve(websocket, self._control.watch(job_id, steps == "1"), is_text=kind == "json")
+            await self._serve(websocket, control.watch(job_id, steps == "1"), is_text=kind == "json")
         finally:
             self._open -= 1
 

@@ -36,8 +36,7 @@ from talka.web.bodies import (
     type_of,
 )
 from talka.web.task_stream import submit_stream
-from talka.wire.records import ORDER_LIMIT_BYTES, encode_order
-from talka.wire.shards import PLAIN_GET
+from talka.wire.records import ORDER_LIMIT_BYTES, encode_order, shown
 from talka.work.lifecycle import JobState
 
 ORDER_JSON_LIMIT_BYTES: Final = 4 * ORDER_LIMIT_BYTES
@@ -174,10 +173,7 @@ async def order(asked: Asked) -> Response:
     await check_load(asked, job_id := job_id_of(asked))
     found = await asked.control.order(job_id)
     # Variables, headers and bodies may be secrets, and whoever looks on is not always who submitted.
-    bundle = msgspec.structs.replace(
-        found.bundle, signature=b"", env=dict.fromkeys(found.bundle.env, ""), request=PLAIN_GET
-    )
-    return json_answer(msgspec.structs.replace(found, bundle=bundle))
+    return json_answer(shown(found))
 
 
 async def cancel(asked: Asked) -> Response:

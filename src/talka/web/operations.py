@@ -16,7 +16,7 @@ from talka.client.requests import (
 )
 from talka.report.document import ResultDocument
 from talka.web.audit import AuditPage
-from talka.web.auth import Role
+from talka.wire.access import LEAST, UserRole
 from talka.wire.task_views import (
     DagFacts,
     DeadLettersPage,
@@ -55,8 +55,6 @@ class Operation(NamedTuple):
     """Also what rates are limited by."""
     method: Literal["GET", "HEAD", "PUT", "POST", "DELETE", "WEBSOCKET"]
     path: str
-    role: Role | None
-    """The least role that may do it; None: everybody, without a token and under any host name."""
     does: str
     """To follow "may not" and to head a paragraph."""
     answer: Any = None
@@ -70,6 +68,11 @@ class Operation(NamedTuple):
     needs_body: bool = False
     about: str = ""
     """More than its heading says."""
+
+    @property
+    def role(self) -> UserRole | None:
+        """The least role that may do it; None: everybody, without a token and under any host name."""
+        return LEAST[self.name]
 
     @property
     def changes(self) -> bool:
@@ -100,19 +103,17 @@ OPERATIONS: Final = (
         "put_bundle",
         "PUT",
         "/v1/bundles/{digest}",
-        "submitter",
         "upload a bundle",
         status=204,
         body=bytes,
         problems=(408, 413, 422),
         needs_body=True,
     ),
-    Operation("has_bundle", "HEAD", "/v1/bundles/{digest}", "submitter", "ask for a bundle", problems=(404, 422)),
+    Operation("has_bundle", "HEAD", "/v1/bundles/{digest}", "ask for a bundle", problems=(404, 422)),
     Operation(
         "submit",
         "POST",
         "/v1/jobs",
-        "submitter",
         "submit a job",
         Either((JobFacts, DagFacts)),
         201,
@@ -129,7 +130,6 @@ OPERATIONS: Final = (
         "execute",
         "POST",
         "/v1/execute",
-        "submitter",
         "submit a dag job in other words",
         DagFacts,
         201,
@@ -143,7 +143,6 @@ OPERATIONS: Final = (
         "bulk",
         "POST",
         "/v1/jobs/bulk",
-        "submitter",
         "submit many dag jobs",
         Either((DagFacts, Problem), is_list=True),
         200,
@@ -157,7 +156,6 @@ OPERATIONS: Final = (
         "submit_frames",
         "WEBSOCKET",
         "/v1/jobs/submit",
-        "submitter",
         "submit dag jobs one a frame",
         parameters=(
             Parameter(
@@ -178,7 +176,6 @@ OPERATIONS: Final = (
         "jobs",
         "GET",
         "/v1/jobs",
-        "viewer",
         "list jobs",
         AnyJobsPage,
         parameters=(
@@ -193,12 +190,11 @@ OPERATIONS: Final = (
         ),
         problems=(422,),
     ),
-    Operation("job", "GET", "/v1/jobs/{id}", "viewer", "look at a job", Either((JobFacts, DagFacts)), problems=(404,)),
+    Operation("job", "GET", "/v1/jobs/{id}", "look at a job", Either((JobFacts, DagFacts)), problems=(404,)),
     Operation(
         "tasks",
         "GET",
         "/v1/jobs/{id}/tasks",
-        "viewer",
         "list the tasks of a job",
         TasksPage,
         parameters=(
@@ -217,7 +213,6 @@ OPERATIONS: Final = (
         "why",
         "GET",
         "/v1/jobs/{id}/tasks/{task}/why",
-        "viewer",
         "ask what a task waits for",
         WhyView,
         problems=(404, NO_DAGS),
@@ -226,7 +221,6 @@ OPERATIONS: Final = (
         "logs",
         "GET",
         "/v1/jobs/{id}/tasks/{task}/logs",
-        "viewer",
         "read what a task logged",
         LogPage,
         parameters=(CURSOR, LIMIT),
@@ -236,7 +230,6 @@ OPERATIONS: Final = (
         "task",
         "GET",
         "/v1/jobs/{id}/tasks/{task}",
-        "viewer",
         "look at a task",
         TaskView,
         problems=(404, NO_DAGS),
@@ -245,7 +238,6 @@ OPERATIONS: Final = (
         "events",
         "GET",
         "/v1/jobs/{id}/events",
-        "viewer",
         "read what happened to a job",
         EventsPage,
         parameters=(CURSOR, LIMIT),
@@ -255,7 +247,6 @@ OPERATIONS: Final = (
         "graph",
         "GET",
         "/v1/jobs/{id}/graph",
-        "viewer",
         "look at the graph of a job",
         GraphView,
         problems=(404, NO_DAGS),
@@ -264,7 +255,6 @@ OPERATIONS: Final = (
         "pause",
         "POST",
         "/v1/jobs/{id}/pause",
-        "submitter",
         "pause a job",
         DagFacts,
         problems=(404, 408, 409, 413, 422, NO_DAGS),
@@ -273,7 +263,6 @@ OPERATIONS: Final = (
         "resume",
         "POST",
         "/v1/jobs/{id}/resume",
-        "submitter",
         "resume a job",
         DagFacts,
         problems=(404, 408, 409, 413, 422, NO_DAGS),
@@ -282,7 +271,6 @@ OPERATIONS: Final = (
         "retry",
         "POST",
         "/v1/jobs/{id}/retry",
-        "submitter",
         "run tasks again",
         DagFacts,
         body=RetryRequest,
@@ -292,19 +280,17 @@ OPERATIONS: Final = (
         "skip",
         "POST",
         "/v1/jobs/{id}/skip",
-        "submitter",
         "skip tasks",
         DagFacts,
         body=SkipRequest,
         problems=(*BODY, 404, 409, NO_DAGS),
         needs_body=True,
     ),
-    Operation("queues", "GET", "/v1/queues", "viewer", "look at the queues", QueuesView, problems=(NO_DAGS,)),
+    Operation("queues", "GET", "/v1/queues", "look at the queues", QueuesView, problems=(NO_DAGS,)),
     Operation(
         "dead_letters",
         "GET",
         "/v1/dead-letters",
-        "viewer",
         "list dead letters",
         DeadLettersPage,
         parameters=(CURSOR, LIMIT),
@@ -314,18 +300,16 @@ OPERATIONS: Final = (
         "replay",
         "POST",
         "/v1/dead-letters/{id}/{task}/replay",
-        "operator",
         "replay a dead letter",
         DagFacts,
         body=ReplayRequest,
         problems=(*BODY, 404, 409, NO_DAGS),
     ),
-    Operation("schedules", "GET", "/v1/schedules", "viewer", "list schedules", list[ScheduleView], problems=(NO_DAGS,)),
+    Operation("schedules", "GET", "/v1/schedules", "list schedules", list[ScheduleView], problems=(NO_DAGS,)),
     Operation(
         "put_schedule",
         "PUT",
         "/v1/schedules",
-        "operator",
         "put a schedule",
         ScheduleView,
         body=DagSpec,
@@ -337,17 +321,15 @@ OPERATIONS: Final = (
         "drop_schedule",
         "DELETE",
         "/v1/schedules/{name}",
-        "operator",
         "drop a schedule",
         status=204,
         problems=(404, 408, 413, NO_DAGS),
     ),
-    Operation("order", "GET", "/v1/jobs/{id}/order", "viewer", "read what was submitted", JobOrder, problems=(404,)),
+    Operation("order", "GET", "/v1/jobs/{id}/order", "read what was submitted", JobOrder, problems=(404,)),
     Operation(
         "cancel",
         "POST",
         "/v1/jobs/{id}/cancel",
-        "submitter",
         "cancel a job",
         Either((JobFacts, DagFacts)),
         body=CancelRequest,
@@ -357,7 +339,6 @@ OPERATIONS: Final = (
         "result",
         "GET",
         "/v1/jobs/{id}/result",
-        "viewer",
         "read the result of a job",
         ResultDocument,
         problems=(404, 409),
@@ -366,7 +347,6 @@ OPERATIONS: Final = (
         "watch",
         "WEBSOCKET",
         "/v1/jobs/{id}/watch",
-        "viewer",
         "watch a job",
         Either((JobUpdate, DagFacts)),
         parameters=(
@@ -386,23 +366,22 @@ OPERATIONS: Final = (
             " the watch is to be opened anew, at this or another manager."
         ),
     ),
-    Operation("workers", "GET", "/v1/workers", "viewer", "list workers", list[WorkerView]),
-    Operation("drain", "POST", "/v1/workers/{name}/drain", "operator", "drain a worker", WorkerView, problems=(404,)),
-    Operation("cluster", "GET", "/v1/cluster", "viewer", "look at the cluster", ClusterView),
+    Operation("workers", "GET", "/v1/workers", "list workers", list[WorkerView]),
+    Operation("drain", "POST", "/v1/workers/{name}/drain", "drain a worker", WorkerView, problems=(404,)),
+    Operation("cluster", "GET", "/v1/cluster", "look at the cluster", ClusterView),
     Operation(
         "audit",
         "GET",
         "/v1/audit",
-        "admin",
         "read the audit log",
         AuditPage,
         parameters=(LIMIT,),
         problems=(422,),
         about="Its last lines.",
     ),
-    Operation("openapi", "GET", "/v1/openapi.json", "viewer", "read this document", dict),
-    Operation("livez", "GET", "/livez", None, "ask whether the process lives", str),
-    Operation("readyz", "GET", "/readyz", None, "ask whether the node takes requests", str),
-    Operation("metrics", "GET", "/metrics", "viewer", "read the node's metrics", str),
+    Operation("openapi", "GET", "/v1/openapi.json", "read this document", dict),
+    Operation("livez", "GET", "/livez", "ask whether the process lives", str),
+    Operation("readyz", "GET", "/readyz", "ask whether the node takes requests", str),
+    Operation("metrics", "GET", "/metrics", "read the node's metrics", str),
 )
 PUBLIC: Final = frozenset(operation.path for operation in OPERATIONS if operation.role is None)

@@ -3,22 +3,31 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES
 from talka.client.requests import API_PORT
-from talka.errors import Invalid
+from talka.control.places import LEAST_FILES, WANTED_FILES, Limits, limits_for
+from talka.errors import Invalid, Unavailable
+from talka.net.descriptors import ask_for
+from talka.web.answers import answer_to_error
+from talka.web.crowd import Crowd, Guest, is_probe
+from talka.web.tls_listener import TlsListener
 
-CONNECTIONS_LIMIT: Final = 1024
+BACKLOG: Final = 1024
+CROWDED_S: Final = 1
+"""After that, a connection may be free."""
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 HEAD_TIMEOUT_S: Final = 10
 LINGER_S: Final = 5
@@ -33,6 +42,7 @@ WATCHER_FRAME_LIMIT_BYTES: Final = 4096
 """Of what a watcher says, which means nothing."""
 SUBMIT_PATH: Final = "/v1/jobs/submit"
 PING_S: Final = 10
+WHOLE: Final = Limits()
 
 
 class Exposed(Invalid):
@@ -62,13 +72,27 @@ def listen(host: str = "127.0.0.1", port: int = API_PORT, *, has_tokens: bool) -
             # Inherited by connections: a peer that takes nothing of an answer is not waited for.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
         listener.bind(address)
-        listener.listen(CONNECTIONS_LIMIT)
+        listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
         advice = "; end what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
         raise CannotListen(f"the API cannot listen on {host}:{port}: {error.strerror}{advice}") from None
     return listener
+
+
+class Granted(NamedTuple):
+    """How many connections a server may have, as this process may have so many files open."""
+
+    limits: Limits
+    files: int
+    is_short: bool
+
+
+def granted_limits(who: str) -> Granted:
+    """Asks the system for as many files as the limits take. Smaller ones where it grants fewer."""
+    files = ask_for(who, least=LEAST_FILES, wanted=WANTED_FILES)
+    return Granted(limits_for(files.files), files.files, files.is_short)
 
 
 async def serve(
@@ -79,17 +103,19 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     on_started: Callable[[], None] = lambda: None,
     grace_s: int = GRACE_S,
+    limits: Limits = WHOLE,
 ) -> None:
     """Serve until `stop` is set, then finish what is under way for up to `grace_s`. Closes the socket.
 
     Cancelled, it drops everything at once.
     """
+    crowd = Crowd(limits)
     # Inherited by connections. asyncio does it only for sockets that say that they are TCP; without, the second part of
     # an answer waits 40 ms for the first to be acknowledged.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     config = uvicorn.Config(
         app,
-        http=BoundedHttp,
+        http=cast(type[asyncio.Protocol], functools.partial(BoundedHttp, crowd)),
         ws=QuietWebSocket,
         ws_max_size=WATCHER_FRAME_LIMIT_BYTES,
         ws_ping_interval=PING_S,
@@ -103,13 +129,11 @@ async def serve(
         # Whoever is in front of us could say anything there.
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS_LIMIT,
-        backlog=CONNECTIONS_LIMIT,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
-        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
-    server = QuietServer(config, stop, on_started)
+    server = QuietServer(config, stop, on_started, crowd, tls)
     try:
         await server.serve(sockets=[listener])
     finally:
@@ -120,14 +144,37 @@ async def serve(
 class QuietServer(uvicorn.Server):
     """Signals are the node's business."""
 
-    def __init__(self, config: uvicorn.Config, stop: asyncio.Event, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        stop: asyncio.Event,
+        on_started: Callable[[], None],
+        crowd: Crowd,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         super().__init__(config)
         self._stop = stop
         self._on_started = on_started
+        self._crowd = crowd
+        self._tls = tls
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+
+        def protocol(guest: Guest) -> asyncio.Protocol:
+            return BoundedHttp(self._crowd, guest, config=self.config, server_state=self.server_state, app_state={})
+
+        listeners = [
+            TlsListener(listener, self._tls, self._crowd, protocol, handshake_s=HEAD_TIMEOUT_S) for listener in sockets
+        ]
+        self.servers = cast(list[asyncio.base_events.Server], listeners)
+        self.started = True
 
     async def main_loop(self) -> None:
         self._on_started()
@@ -155,8 +202,12 @@ class BoundedHttp(HttpToolsProtocol):
     rest is passed over for a moment, and if it is long no longer read before the connection is closed.
     """
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, crowd: Crowd, guest: Guest | None = None, **named: Any) -> None:
+        """`guest`: where it was counted before this was made."""
+        super().__init__(**named)
+        self._crowd = crowd
+        self._guest = guest
+        self._is_refused = False
         self._is_in_head = True
         self._is_whole = True
         self._head_bytes = 0
@@ -171,9 +222,16 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_made(transport)
         self._gentle = GentleTransport(transport, self._close)
         self._set_timer(HEAD_TIMEOUT_S)
+        if self._guest is None:
+            peer = transport.get_extra_info("peername")
+            self._guest = Guest(self._crowd, str(peer[0]) if peer else "")
+            self._crowd.arrived(self._guest)
+        self._guest.drop = transport.abort
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_timer()
+        assert self._guest is not None
+        self._guest.left()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -201,9 +259,24 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         self._unset_timer()
+        assert self._guest is not None
+        verdict = self._guest.asks(is_probe=is_probe(self.parser.get_method(), self.url))
+        if not verdict.is_served:
+            self._is_refused, self.app = True, crowded
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = self._gentle  # type: ignore[assignment]
+            if verdict.is_last:
+                self.cycle.keep_alive = False
+
+    def _should_upgrade(self) -> bool:
+        return not self._is_refused and super()._should_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        protocol = self.transport.get_protocol()
+        assert isinstance(protocol, QuietWebSocket) and self._guest is not None
+        protocol.guest = self._guest
 
     def on_message_complete(self) -> None:
         self._is_whole = True
@@ -216,7 +289,11 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        has_more = bool(self.pipeline)
         super().on_response_complete()
+        if not has_more:
+            assert self._guest is not None
+            self._guest.rests()
         if not self._is_whole and not self.pipeline:
             self._linger()
 
@@ -258,6 +335,12 @@ class BoundedHttp(HttpToolsProtocol):
             self._timer = None
 
 
+async def crowded(scope: Scope, receive: Receive, send: Send) -> None:
+    answer = answer_to_error(Unavailable("this node serves as many connections as it can: try again"), scope["path"])
+    answer.headers["retry-after"] = str(CROWDED_S)
+    await answer(scope, receive, send)
+
+
 class GentleTransport:
     """What an answer is written to: closing it waits for the rest of the request, within limits."""
 
@@ -277,6 +360,13 @@ class QuietWebSocket(WebSocketsSansIOProtocol):
 
     A watcher that does not read would keep what is meant for it in memory: it is cut off.
     """
+
+    guest: Guest | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.guest is not None:
+            self.guest.left()
+        super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
         await super().run_asgi()

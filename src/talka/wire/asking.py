@@ -12,6 +12,7 @@ from talka.errors import Untrusted
 
 CHANNEL: Final = 5
 SECRET_LIMIT: Final = 1024
+SECRETS_LIMIT: Final = 8
 ANSWER_LIMIT_BYTES: Final = 960 * 1024
 """What fits a frame beside the packet around it."""
 
@@ -65,7 +66,17 @@ class RetireKey(Message, frozen=True, tag=8):
     """Also when members are away that have not confirmed the keys in use: they will not come back by themselves."""
 
 
-Question: TypeAlias = AskMembers | AskLeader | AskAudit | AskKeys | AskMetrics | AddKey | UseKey | RetireKey
+class RepairKeys(Message, frozen=True, tag=9):
+    """Have these secrets and no others from now on, everywhere, whatever the keys are now. The first one seals."""
+
+    secrets: Annotated[
+        tuple[Annotated[str, Meta(max_length=SECRET_LIMIT)], ...], Meta(min_length=1, max_length=SECRETS_LIMIT)
+    ]
+
+
+Question: TypeAlias = (
+    AskMembers | AskLeader | AskAudit | AskKeys | AskMetrics | AddKey | UseKey | RetireKey | RepairKeys
+)
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=20):

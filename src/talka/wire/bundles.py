@@ -1,23 +1,78 @@
-"""The signature of a bundle: the manager that accepted it vouches for it, and workers run nothing without.
+"""The word of a manager for a bundle: whoever accepted it signs for it, and workers run nothing else.
 
-It covers the digest alone, which covers every byte of the bundle.
+It is an Ed25519 signature over purpose, cluster, environment and digest, which covers every byte of the bundle, or URL
+and request where there is none. The key is the manager's own: workers can check what it made and make nothing with it.
+Where certificates are in use, a voucher of the manager's certificate for that key travels along.
 """
 
 import hmac
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+KEY_BYTES: Final = 32
+VOUCHER_LIMIT_BYTES: Final = 10 * 1024
+"""A certificate and a signature: see `net/vouching.py`."""
+WORD_LIMIT_BYTES: Final = VOUCHER_LIMIT_BYTES + 256
+SIGNER_PURPOSE: Final = "signs bundles"
+"""Of a voucher for the key of a manager."""
+
+_PURPOSE: Final = b"talka bundle 2\x00"
 _SALT: Final = b"talka cluster secret 1"
 """As for every key that is derived from a cluster's secret."""
 _LABEL: Final = b"talka bundle"
 
 
-def sign(key: bytes, digest: str) -> bytes:
-    """HMAC-SHA256 of the digest, under a key derived from `key` for this purpose alone: 32 bytes."""
-    extracted = hmac.digest(_SALT, key, "sha256")  # HKDF-SHA256 (RFC 5869) of one block
+class BundleWord(msgspec.Struct, frozen=True, array_like=True):
+    signer: Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    """The public key."""
+    signature: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+    voucher: Annotated[bytes, msgspec.Meta(max_length=VOUCHER_LIMIT_BYTES)] = b""
+    """By the manager's certificate, for the public key; empty where there are no certificates."""
+
+    def holds(self, group: str, digest: str) -> bool:
+        """Whether the owner of the key signed this digest in this cluster and environment."""
+        try:
+            Ed25519PublicKey.from_public_bytes(self.signer).verify(self.signature, _said(group, digest))
+        except (InvalidSignature, ValueError):  # ValueError: no point of the curve, where the library looks at that
+            return False
+        return True
+
+
+class BundleSigner:
+    """Signs what one manager accepts. `seed` is its private key, `group` its cluster and environment."""
+
+    def __init__(self, seed: bytes, group: str) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self._group = group
+        self.public = self._key.public_key().public_bytes_raw()
+        self.voucher = b""
+
+    def sign(self, digest: str) -> bytes:
+        """An encoded `BundleWord`."""
+        return _encoder.encode(BundleWord(self.public, self._key.sign(_said(self._group, digest)), self.voucher))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[BundleWord] = msgspec.msgpack.Decoder(BundleWord)
+
+
+def read_word(content: bytes) -> BundleWord | None:
+    """None when nobody gave one."""
+    try:
+        return _decoder.decode(content)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _said(group: str, digest: str) -> bytes:
+    return _PURPOSE + group.encode() + b"\x00" + digest.encode()
+
+
+def sign_for_earlier(secret: bytes, digest: str) -> bytes:
+    """What workers of protocol 1.0 look for: an HMAC under a key derived from the secret. Later ones do not look at it."""
+    extracted = hmac.digest(_SALT, secret, "sha256")  # HKDF-SHA256 (RFC 5869) of one block
     derived = hmac.digest(extracted, _LABEL + b"\x01", "sha256")
     return hmac.digest(derived, digest.encode(), "sha256")
-
-
-def holds(key: bytes, digest: str, signature: bytes) -> bool:
-    """Whether whoever signed the digest had this key."""
-    return hmac.compare_digest(sign(key, digest), signature)

@@ -14,6 +14,10 @@ import msgspec
 from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.wire.access import Asker
+from talka.wire.attempts import NOWHERE, StoreLife
+from talka.wire.bundles import KEY_BYTES, WORD_LIMIT_BYTES
+from talka.wire.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
 from talka.wire.leadership import Count, Name
 from talka.wire.shards import PLAIN_GET, Gap, Settings, UrlRequest
 from talka.wire.tasks import TaskMessage
@@ -29,6 +33,7 @@ REPORT_LIMIT_BYTES: Final = 512 * 1024
 """Of all parts of a report that travel together, unless one alone is larger."""
 CALL_LIMIT_BYTES: Final = 512 * 1024
 MANAGERS_LIMIT: Final = 16
+SIGNERS_LIMIT: Final = 64
 VIEW_LIMIT_BYTES: Final = 900_000
 LINES_LIMIT: Final = 100
 LINE_CHARACTERS_LIMIT: Final = 400
@@ -70,6 +75,8 @@ class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
     """Names of the handlers its cores have loaded: tasks of dag jobs run where theirs is."""
     plain: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=1024)] = ()
     """Those of them that are plain functions: a core runs one at a time, while of others many wait side by side."""
+    sealing: Annotated[bytes, msgspec.Meta(max_length=SEALING_LIMIT_BYTES)] = b""
+    """A `SealingKey`: what variables of jobs are sealed to. Of this life, and empty in protocol 1.0."""
 
 
 class Running(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +96,10 @@ class Beat(Message, frozen=True, tag=1):
     number: Count
     facts: WorkerFacts
     running: Annotated[tuple[Running, ...], msgspec.Meta(max_length=RUNNING_LIMIT)] = ()
+    epoch: Count = 0
+    """The highest epoch of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks under a lower one."""
+    of: StoreLife = NOWHERE
+    """Whose that was."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
@@ -113,6 +124,11 @@ class Renew(Message, frozen=True, tag=2):
     """Jobs among those running that nobody waits for: they are ended at once and forgotten."""
     drain: bool = False
     """Take no new task, finish those under way."""
+    signers: Annotated[
+        tuple[Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)], ...],
+        msgspec.Meta(max_length=SIGNERS_LIMIT),
+    ] = ()
+    """Keys with which managers sign bundles. Workers with certificates believe vouchers instead."""
 
 
 class Elsewhere(Message, frozen=True, tag=3):
@@ -133,15 +149,17 @@ class BundleFacts(msgspec.Struct, frozen=True, array_like=True):
     digest: Digest
     size_bytes: Count
     signature: Annotated[bytes, msgspec.Meta(max_length=128)]
-    """By the manager that accepted it; workers run nothing whose signature does not hold."""
+    """For workers of protocol 1.0, under the secret of the cluster. Later ones look at `word` alone."""
     file: Annotated[str, msgspec.Meta(max_length=1024)]
     """The test file inside the bundle."""
     env: dict[str, str] = {}
-    """Variables that travel with the job."""
+    """Variables that travel with the job. Never in an Assign: there they are sealed."""
     url: Annotated[str, msgspec.Meta(max_length=4096)] = ""
     """Instead of a bundle: one request of this. Then there is no digest to fetch, and `digest` is of URL and request."""
     request: UrlRequest = PLAIN_GET
     """What is asked of `url`."""
+    word: Annotated[bytes, msgspec.Meta(max_length=WORD_LIMIT_BYTES)] = b""
+    """A `BundleWord` of the manager that accepted it; workers run nothing whose word does not hold."""
 
 
 class Assign(Message, frozen=True, tag=10):
@@ -168,6 +186,8 @@ class Assign(Message, frozen=True, tag=10):
     seats: Annotated[tuple[Count, ...], msgspec.Meta(max_length=4096)] = ()
     """Which of the job's cores at this worker runs it, per shard. Tasks of one job with a seat in common share its core
     process. Empty: every shard has a core of its own."""
+    variables: Annotated[bytes, msgspec.Meta(max_length=ENVELOPE_LIMIT_BYTES)] = b""
+    """Those of the job, sealed to this life of this worker for this attempt; empty when there are none."""
 
 
 class Start(Message, frozen=True, tag=11):
@@ -397,11 +417,13 @@ class Call(Message, frozen=True, tag=50):
     number: Count
     what: Annotated[str, msgspec.Meta(max_length=32)]
     content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
+    asker: Asker | None = None
+    """Whoever asked the manager that passes this on. Without one it is refused."""
 
 
 class Answer(Message, frozen=True, tag=51):
     number: Count
-    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable"]
+    problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable", "forbidden"]
     content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
     """What was asked for; a sentence when there is a problem."""
     retry_after_ms: Count = 0

@@ -1,7 +1,7 @@
 """The secrets of a cluster: what a good one is, what is derived from it, and the ring of them that members share.
 
 A ring is a value that merges: members that meet take over what the other knows, in any order and any number of times,
-and one that was away during a rotation learns of it.
+and one that was away during a rotation learns of it. A ring that was repaired begins another era.
 """
 
 import hmac
@@ -25,9 +25,12 @@ RETIRED_LIMIT: Final = 256
 MERGED_KEYS_LIMIT: Final = 32
 """Keys in use that a ring may have after merging: merging drops none, or its order would matter."""
 MERGED_RETIRED_LIMIT: Final = 512
+JUMP_LIMIT: Final = 2**20
+"""How far ahead a ring may be that is believed, in versions and in eras: as far as terms may be. No ring made by changes
+gets that far in its era, so none that is honest is refused; and however often somebody tries, there is room above."""
 RING_LIMIT_BYTES: Final = 64 * 1024
 """More than the largest ring there can be."""
-HINT: Final = "Make a good one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+HINT: Final = "Make a good one with: talka secret -o FILE"
 
 _DIFFERENT_LEAST: Final = 10
 _BITS_LEAST: Final = 80
@@ -128,6 +131,14 @@ def parse_secrets(text: str, where: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def checked_secrets(secrets: tuple[str, ...]) -> tuple[str, ...]:
+    """The same, if all of them may be used."""
+    for number, secret in enumerate(secrets, 1):
+        if problem := weakness(secret):
+            raise Invalid(f"secret {number} cannot be used: {problem}. {HINT}")
+    return secrets
+
+
 class BadRing(Untrusted):
     """Bytes that are no ring, or a ring that nobody could have made."""
 
@@ -160,6 +171,8 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
     """By id."""
     primary: tuple[Number, str]
     """(version, key id): the highest wins."""
+    era: Number = 0
+    """How often the ring was replaced as a whole, to repair it. A later era outranks all that was before."""
 
     @classmethod
     def of(cls, secrets: tuple[str, ...]) -> "Keyring":
@@ -179,8 +192,10 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
     @property
     def digest(self) -> str:
         """16 hexadecimal characters, equal for equal rings. The secrets take part by their ids only."""
-        facts = [[key.id, key.added, key.retired] for key in self.keys]
-        return blake2b(_encoder.encode([facts, self.primary]), digest_size=8).hexdigest()
+        facts: list[object] = [[[key.id, key.added, key.retired] for key in self.keys], self.primary]
+        if self.era:  # earlier releases know the first era only, and must agree on its digests
+            facts.append(self.era)
+        return blake2b(_encoder.encode(facts), digest_size=8).hexdigest()
 
     @property
     def primary_id(self) -> str:
@@ -202,13 +217,25 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
         """What both know together. The order of merging never matters."""
         if self == other:
             return self
+        if self.era != other.era:
+            return max(self, other, key=lambda ring: ring.era)
         keys = {key.id: key for key in self.keys}
         for key in other.keys:
             mine = keys.get(key.id, key)
             keys[key.id] = Key(
                 key.id, max(mine.added, key.added), max(mine.retired, key.retired), max(mine.secret, key.secret)
             )
-        return _bounded(_ring(keys, max(self.primary, other.primary)))
+        return _bounded(_ring(keys, max(self.primary, other.primary), self.era))
+
+    def is_reached_by(self, other: "Keyring") -> bool:
+        """Whether a member that has this ring may believe the other one: it is not further ahead than changes can bring it."""
+        if other.era == self.era:
+            return other.version - self.version <= JUMP_LIMIT
+        return other.era - self.era <= JUMP_LIMIT and (other.era < self.era or other.version <= JUMP_LIMIT)
+
+    def repaired(self, secrets: tuple[str, ...]) -> "Keyring":
+        """The ring of these secrets alone, in place of this one and of all that it was ever merged with."""
+        return msgspec.structs.replace(Keyring.of(secrets), era=self.era + 1)
 
     def with_key(self, secret: str) -> "Keyring":
         """The ring with one more key in use. It is not the primary yet: first everybody must know it."""
@@ -221,13 +248,13 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
             raise Invalid(f"key {new} is {state}. {HINT}")
         if len(self.accepted()) >= KEYS_LIMIT:
             raise Invalid(f"{KEYS_LIMIT} keys are in use, which is the limit. Retire one first")
-        keys[new] = Key(new, self.version + 1, 0, secret)
-        return _ring(keys, self.primary)
+        keys[new] = Key(new, self._next(), 0, secret)
+        return _ring(keys, self.primary, self.era)
 
     def with_primary(self, id: str) -> "Keyring":
         """The ring with another key to seal with."""
         self._must_be_in_use(id)
-        return _ring({key.id: key for key in self.keys}, (self.version + 1, id))
+        return _ring({key.id: key for key in self.keys}, (self._next(), id), self.era)
 
     def without(self, id: str) -> "Keyring":
         """The ring with one key retired, for ever."""
@@ -237,8 +264,17 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
         if sum(1 for key in self.keys if not key.secret) >= RETIRED_LIMIT:
             raise Invalid(f"{RETIRED_LIMIT} keys were retired, which is the limit. Start the cluster with a new secret")
         keys = {key.id: key for key in self.keys}
-        keys[id] = msgspec.structs.replace(keys[id], retired=self.version + 1)
-        return _ring(keys, self.primary)
+        keys[id] = msgspec.structs.replace(keys[id], retired=self._next())
+        return _ring(keys, self.primary, self.era)
+
+    def _next(self) -> int:
+        """The version of a change."""
+        if self.version >= JUMP_LIMIT:
+            raise Invalid(
+                f"the ring is at version {self.version}, and a member that is new believes none above {JUMP_LIMIT}: "
+                "begin anew with talka cluster keys --repair FILE"
+            )
+        return self.version + 1
 
     def _must_be_in_use(self, id: str) -> None:
         accepted = self.accepted()
@@ -250,12 +286,12 @@ def _sorted(keys: dict[str, Key]) -> tuple[Key, ...]:
     return tuple(keys[id] for id in sorted(keys))
 
 
-def _ring(keys: dict[str, Key], primary: tuple[int, str]) -> Keyring:
+def _ring(keys: dict[str, Key], primary: tuple[int, str], era: int) -> Keyring:
     # A ring always has the secret of its own primary, so whichever primary wins a merge, its secret is there.
     for key in list(keys.values()):
         if key.retired and key.secret and key.id != primary[1]:
             keys[key.id] = Key(key.id, key.added, key.retired, "")
-    return Keyring(_sorted(keys), primary)
+    return Keyring(_sorted(keys), primary, era)
 
 
 def _bounded(ring: Keyring) -> Keyring:

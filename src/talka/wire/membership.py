@@ -19,6 +19,8 @@ ZONE_LIMIT: Final = 64
 REASON_LIMIT: Final = 64
 PAYLOAD_LIMIT_BYTES: Final = 512
 """Of a member's state and of its metadata: both must fit a datagram."""
+CERTIFICATE_LIMIT_BYTES: Final = 8 * 1024
+SIGNATURE_LIMIT_BYTES: Final = 1024
 PAGE_LIMIT_BYTES: Final = 256 * 1024
 """A frame of anti-entropy stays below it."""
 RECORDS_LIMIT: Final = 4096
@@ -35,6 +37,8 @@ Accuser: TypeAlias = Annotated[str, Meta(max_length=NAME_LIMIT)]
 Reason: TypeAlias = Annotated[str, Meta(max_length=REASON_LIMIT)]
 Payload: TypeAlias = Annotated[bytes, Meta(max_length=PAYLOAD_LIMIT_BYTES)]
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Certificate: TypeAlias = Annotated[bytes, Meta(max_length=CERTIFICATE_LIMIT_BYTES)]
+Signature: TypeAlias = Annotated[bytes, Meta(max_length=SIGNATURE_LIMIT_BYTES)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,6 +54,8 @@ class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     version: Number
     payload: Payload
+    signature: Signature = b""
+    """The member's own, where there are certificates."""
 
 
 class Alive(Update, frozen=True, tag=21):
@@ -61,6 +67,10 @@ class Alive(Update, frozen=True, tag=21):
     address: Address
     zone: Zone = ""
     meta: Payload = b""
+    certificate: Certificate = b""
+    """The member's, where there are certificates. Who knows this life with this address needs neither of the two."""
+    signature: Signature = b""
+    """Over all but the incarnation, with the key of the certificate."""
 
 
 class Suspect(Update, frozen=True, tag=22):
@@ -112,6 +122,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     state: State | None = None
     accuser: Accuser = ""
     reason: Reason = ""
+    certificate: Certificate = b""
+    signature: Signature = b""
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,7 +6,7 @@ import msgspec
 
 from talka.errors import Invalid, Untrusted
 from talka.wire.jobs import BundleFacts, Fence
-from talka.wire.shards import Gap, Refused, Settings
+from talka.wire.shards import PLAIN_GET, Gap, Refused, Settings
 from talka.work.dsl import Priority
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Plan
@@ -53,6 +53,14 @@ class JobOrder(msgspec.Struct, frozen=True):
     submitted_by: str = ""
     priority: int = 5
     """In the queue: 10 is the highest."""
+
+
+def shown(order: JobOrder) -> JobOrder:
+    """The order as it is answered to whoever asks: without values of variables, headers, bodies and signatures."""
+    bundle = msgspec.structs.replace(
+        order.bundle, signature=b"", env=dict.fromkeys(order.bundle.env, ""), request=PLAIN_GET, word=b""
+    )
+    return msgspec.structs.replace(order, bundle=bundle)
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):

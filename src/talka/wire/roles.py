@@ -4,6 +4,8 @@ import re
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
@@ -15,6 +17,23 @@ class Role(StrEnum):
     MANAGER = "manager"
     GATE = "gate"
 
+
+ROLES: Final = frozenset(str(role) for role in Role)
+
+
+class Proven(msgspec.Struct, frozen=True):
+    """Whom the certificate of a connection names. What comes without one is of `NOBODY`, whatever it says."""
+
+    name: str = ""
+    role: Role | None = None
+
+    @staticmethod
+    def of(name: str, role: str) -> "Proven":
+        """As a certificate says it. A role that is not known here is none."""
+        return Proven(name, Role(role) if role in ROLES else None)
+
+
+NOBODY: Final = Proven()
 
 MATRIX: Final[dict[Role, tuple[Role, ...]]] = {
     Role.CLIENT: (Role.GATE, Role.MANAGER),  # submits; to a manager only where there are no gates
@@ -37,7 +56,7 @@ def may_connect(initiator: Role, target: Role, *, has_gates: bool = False) -> st
     return ""
 
 
-def a(role: Role) -> str:
+def a(role: str) -> str:
     """The role with its article."""
     return f"an {role}" if role[0] in "aeiou" else f"a {role}"
 

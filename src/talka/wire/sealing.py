@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from talka.errors import Invalid, Untrusted
-from talka.wire.keys import Keyring, boot_key
+from talka.wire.keys import Keyring, boot_key, key_id
 
 SEAL_VERSION: Final = 1
 ADDRESSED: Final = 1
@@ -49,6 +49,8 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
     key_id: str
     addressed: bool
     """Whether it could be opened by this member only."""
+    is_spare: bool = False
+    """Whether its key is no longer in the ring, and only the operator's own file still has it."""
 
 
 class _Own:
@@ -65,14 +67,18 @@ class Seal:
 
     `boot` is drawn at random at every start, and a boot has one `Seal`: the same counter sealed twice under one key would
     give both contents away.
+
+    `spare` secrets open what is asked to be opened with them, and seal the answers: a ring that was taken over or spoilt can
+    be repaired under them.
     """
 
-    __slots__ = ("_boot", "_ciphers", "_floor", "_ids", "_own", "_primary", "_ring", "_secrets")
+    __slots__ = ("_boot", "_ciphers", "_floor", "_ids", "_own", "_primary", "_ring", "_secrets", "_spare")
 
-    def __init__(self, ring: Keyring, boot: int) -> None:
+    def __init__(self, ring: Keyring, boot: int, spare: tuple[str, ...] = ()) -> None:
         if not 0 <= boot < NUMBER_LIMIT:
             raise Invalid(f"boot {boot} does not fit 8 bytes")
         self._boot = boot
+        self._spare = {key_id(secret): secret for secret in spare}
         self._own: dict[str, _Own] = {}
         self._floor = -1
         """The highest counter used with a key that has left the ring: no key starts below it."""
@@ -85,22 +91,29 @@ class Seal:
 
     @ring.setter
     def ring(self, ring: Keyring) -> None:
-        secrets = ring.secrets()
-        for key_id in [each for each in self._own if each not in secrets]:
-            self._floor = max(self._floor, self._own.pop(key_id).last)
-        for key_id, secret in secrets.items():
-            if key_id not in self._own:
+        in_use = ring.secrets()
+        secrets = self._spare | in_use
+        for id in [each for each in self._own if each not in secrets]:
+            self._floor = max(self._floor, self._own.pop(id).last)
+        for id, secret in secrets.items():
+            if id not in self._own:
                 cipher = AESGCM(boot_key(secret, self._boot))
-                self._own[key_id] = _Own(bytes.fromhex(key_id), cipher, self._floor)
+                self._own[id] = _Own(bytes.fromhex(id), cipher, self._floor)
         self._ring = ring
         self._primary = self._own[ring.primary_id]
-        self._secrets = {bytes.fromhex(key_id): secret for key_id, secret in secrets.items()}
-        self._ids = {bytes.fromhex(key_id): key_id for key_id in secrets}
+        self._secrets = {bytes.fromhex(id): secret for id, secret in secrets.items()}
+        self._ids = {bytes.fromhex(id): id for id in in_use}
         for known in [each for each in self._ciphers if each[0] not in self._secrets]:
             del self._ciphers[known]
 
+    @property
+    def spare_ids(self) -> tuple[str, ...]:
+        """The spare keys that are not in the ring."""
+        in_use = self._ring.accepted()
+        return tuple(id for id in self._spare if id not in in_use)
+
     def seal(self, counter: int, content: bytes, *, key_id: str = "", to: str = "") -> bytes:
-        """`content` sealed, under `key_id` when it is in use and else under the primary key.
+        """`content` sealed, under `key_id` when it is in use or spare and else under the primary key.
 
         The counter must be above every one used before under the same key. With `to`, only the member of that name can
         open it; the name itself is not sent.
@@ -113,8 +126,11 @@ class Seal:
         bound = header + to.encode() if to else header
         return header + own.cipher.encrypt(_NONCE_START + header[_COUNTER_AT:], content, bound)
 
-    def open(self, sealed: bytes, *, me: str = "") -> Opened:
-        """What is in the frame. What costs nothing is checked first; a key is derived only for a known key id."""
+    def open(self, sealed: bytes, *, me: str = "", spare: bool = False) -> Opened:
+        """What is in the frame. What costs nothing is checked first; a key is derived only for a known key id.
+
+        With `spare` also under the spare secrets; without, a key counts only as long as it is in the ring.
+        """
         if len(sealed) < SEAL_BYTES:
             raise BadSeal("short", f"a frame of {len(sealed)} bytes is shorter than its seal of {SEAL_BYTES}")
         version, flags, key, boot, counter = _HEADER.unpack_from(sealed)
@@ -122,8 +138,11 @@ class Seal:
             raise BadSeal(
                 "version", f"a frame has a seal of version {version} with flags {flags}, this member cannot open it"
             )
-        key_id = self._ids.get(key)
-        if key_id is None:
+        id = self._ids.get(key)
+        is_spare = id is None
+        if id is None and spare and key.hex() in self._spare:
+            id = key.hex()
+        if id is None:
             raise BadSeal("key", f"a frame is sealed with key {key.hex()}, which this member does not accept")
         header = sealed[:_HEADER_BYTES]
         life = (key, boot)
@@ -135,13 +154,13 @@ class Seal:
             )
         except InvalidTag:
             raise BadSeal(
-                "forged", f"a frame under key {key_id} was changed, forged, or is bound to another member"
+                "forged", f"a frame under key {id} was changed, forged, or is bound to another member"
             ) from None
         if known is not None:
             self._ciphers.move_to_end(life)
-            return Opened(content, boot, counter, key_id, flags == ADDRESSED)
+            return Opened(content, boot, counter, id, flags == ADDRESSED, is_spare)
         # Only now: frames that are forged must not push the keys of members out.
         if len(self._ciphers) >= CIPHERS_LIMIT:
             self._ciphers.popitem(last=False)
         self._ciphers[life] = cipher
-        return Opened(content, boot, counter, key_id, flags == ADDRESSED)
+        return Opened(content, boot, counter, id, flags == ADDRESSED, is_spare)

@@ -1,8 +1,8 @@
 """The conversation about tasks of dag jobs: a manager with its workers, and a worker with the cores that run handlers.
 
-An attempt is named by its fence alone (`work.records`): whatever is said of it carries that number, and what is said of
-another than the one given out last counts for nothing. Everything goes in batches. Every message may be lost, doubled
-or overtaken: a result is told again until it was taken.
+An attempt is named by its store, that store's life, its job, its task and its fence (`wire.attempts`, `work.records`):
+what is said of another than the one given out last counts for nothing. Everything goes in batches. Every message may
+be lost, doubled or overtaken: a result is told again until it was taken.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from talka.errors import Invalid, Untrusted
+from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 
 TASKS_LIMIT: Final = 1024
 """Of one message."""
@@ -73,6 +74,9 @@ class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     """Nothing else was in its process: if that died, this task was it."""
     classes: tuple[Word, ...] = ()
     """Names of the exception's class and its bases, for `retry.never`."""
+    job: Word = ""
+    """Whose attempt it was, as whoever ran it was told: empty, with `task`, where it is not known here."""
+    task: Word = ""
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -107,6 +111,8 @@ class Hand(Message, frozen=True, tag=60):
     beat: Number = 0
     """The last beat of the worker that the manager had heard. One of before the worker's present lease: it may have been
     given up since, and is refused. 0: not known."""
+    of: StoreLife = NOWHERE
+    """Whose attempts these are: a worker forgets all others when it first obeys a higher epoch of another."""
 
 
 class Recall(Message, frozen=True, tag=61):
@@ -116,6 +122,7 @@ class Recall(Message, frozen=True, tag=61):
     epoch: Number
     fences: Annotated[tuple[Number, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
     grace_ms: Number = 30_000
+    of: StoreLife = NOWHERE
 
 
 class Took(Message, frozen=True, tag=62):
@@ -123,12 +130,14 @@ class Took(Message, frozen=True, tag=62):
 
     epoch: Number
     fences: Annotated[tuple[Number, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+    of: StoreLife = NOWHERE
 
 
 class Which(Message, frozen=True, tag=63):
     """A manager that begins its life asks what the worker has. It is asked again until it is answered."""
 
     epoch: Number
+    of: StoreLife = NOWHERE
 
 
 class Feed(Message, frozen=True, tag=67):
@@ -139,6 +148,7 @@ class Feed(Message, frozen=True, tag=67):
     inputs: dict[str, bytes]
     boot: Number = 0
     """As in Hand."""
+    of: StoreLife = NOWHERE
 
 
 # Worker to manager.
@@ -146,6 +156,8 @@ class Feed(Message, frozen=True, tag=67):
 
 class Done(Message, frozen=True, tag=64):
     results: Annotated[tuple[TaskResult, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
+    of: StoreLife = NOWHERE
+    """Whose attempts these were."""
 
 
 class Underway(Message, frozen=True, tag=65):
@@ -155,6 +167,7 @@ class Underway(Message, frozen=True, tag=65):
     began: tuple[Number, ...] = ()
     progress: tuple[Progress, ...] = ()
     lines: tuple[LogLine, ...] = ()
+    of: StoreLife = NOWHERE
 
 
 class Holding(Message, frozen=True, tag=66):
@@ -165,6 +178,9 @@ class Holding(Message, frozen=True, tag=66):
     fences: Annotated[tuple[Number, ...], msgspec.Meta(max_length=65_536)]
     part: Number = 0
     parts: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    of: StoreLife = NOWHERE
+    dropped: Annotated[tuple[Dropped, ...], msgspec.Meta(max_length=16)] = ()
+    """What was forgotten when this worker began to obey the one who asks. Told until it is commanded otherwise."""
 
 
 TaskMessage: TypeAlias = Hand | Recall | Took | Which | Feed | Done | Underway | Holding

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from talka.errors import Untrusted
+from talka.work.charsets import codec_of
 
 Value = TypeVar("Value")
 
@@ -125,10 +126,10 @@ class HTTPResponse(Response):
             name, _, value = part.strip().partition("=")
             if name.lower() == "charset":
                 charset = value.strip("\"'")
-        try:
-            return self.content.decode(charset, errors="replace")
-        except (LookupError, UnicodeError):  # some codecs have no errors="replace"
-            raise BrokenBody(f"{self.url}: the answer names a charset that cannot be read: {charset!r}") from None
+        codec = codec_of(charset)
+        if codec is None:
+            raise BrokenBody(f"{self.url}: the answer names a charset that cannot be read: {charset[:100]!r}")
+        return self.content.decode(codec, errors="replace")
 
     def json(self) -> Any:
         try:

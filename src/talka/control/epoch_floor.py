@@ -1,0 +1,45 @@
+"""The epoch under which a manager gives out tasks: never below what a worker remembers.
+
+The epoch lives in the store, and a store may be put back: then its next epochs were given out before, and workers obey
+whoever had them. A manager that hears of such an epoch takes one above it, through the store, before it gives that
+worker anything.
+"""
+
+from typing import Final
+
+from talka.wire.attempts import StoreLife
+
+STEP_LIMIT: Final = 1024
+"""So much an epoch grows at once: a worker that names a huge one cannot use them up. The rest follows with its next beats."""
+EPOCH_LIMIT: Final = (1 << 31) - 1
+"""A fence has 63 bits, 32 of which count within an epoch."""
+
+
+class EpochFloor:
+    """Ask `wanted` with each beat; tell `raised` when the store has taken what was wanted, or has not."""
+
+    __slots__ = ("_is_raising", "epoch", "life", "raised_total")
+
+    def __init__(self, epoch: int, life: StoreLife) -> None:
+        self.epoch = epoch
+        self.life = life
+        self.raised_total = 0
+        self._is_raising = False
+
+    def is_below(self, epoch: int, life: StoreLife) -> bool:
+        """Whether a worker that remembers this would obey another than this manager."""
+        return epoch > self.epoch or (epoch == self.epoch and life != self.life)
+
+    def wanted(self, epoch: int) -> int:
+        """The epoch to be taken, because somebody remembers this one; 0: none, or one is being taken already."""
+        to = min(epoch + 1, self.epoch + STEP_LIMIT)
+        if self._is_raising or to > EPOCH_LIMIT:
+            return 0
+        self._is_raising = True
+        return to
+
+    def raised(self, epoch: int) -> None:
+        """The store has this one now."""
+        self._is_raising = False
+        self.raised_total += epoch > self.epoch
+        self.epoch = max(self.epoch, epoch)

@@ -1,0 +1,83 @@
+"""Lines for the audit log that no request to this manager's own API leaves: of other managers, and of nodes."""
+
+from typing import Final, Protocol
+
+from talka.control.forwarding import Forwarded
+from talka.control.member import Asked
+from talka.control.role_check import RoleRefused
+from talka.nodes.member_keys import CHANGES
+from talka.wire.asking import AddKey, RepairKeys, RetireKey, UseKey
+from talka.wire.keys import key_id
+
+TAKEN: Final = 200
+INVALID: Final = 422
+REFUSED: Final = 403
+
+
+class PutDown(Protocol):
+    """As `web.audit.Audit.note`."""
+
+    def __call__(
+        self,
+        what: str,
+        status: int,
+        *,
+        who: str = "",
+        role: str = "",
+        token: str = "",
+        source: str = "",
+        job: str = "",
+        text: str = "",
+    ) -> None: ...
+
+
+def nowhere(
+    what: str,
+    status: int,
+    *,
+    who: str = "",
+    role: str = "",
+    token: str = "",
+    source: str = "",
+    job: str = "",
+    text: str = "",
+) -> None:
+    """Of a member that keeps no audit log: its events tell the same."""
+
+
+def put_down_news(put_down: PutDown, news: object) -> None:
+    """A change that another manager passed on, or what nobody of that role may say."""
+    match news:
+        case Forwarded(asker=None, through=through, what=what, status=status, subject=subject, text=text):
+            put_down(what, status, source=f"manager {through}", job=subject, text=text)
+        case Forwarded(asker=asker, through=through, what=what, status=status, subject=subject, text=text) if asker:
+            source = f"{asker.source} by manager {through}".lstrip()
+            put_down(
+                what, status, who=asker.name, role=asker.role, token=asker.token, source=source, job=subject, text=text
+            )
+        case RoleRefused(name=name, role=role, message=message, source=source):
+            put_down(f"node: {message}", REFUSED, who=name, role=role or "unproven", source=source, text=news.text)
+        case _:
+            pass
+
+
+def put_down_keys(put_down: PutDown, asked: Asked, problem: str) -> None:
+    """Who changed the keys that nodes seal with. Their ids are told, never a secret."""
+    match asked.ask.question:
+        case UseKey(key_id=key) | RetireKey(key_id=key):
+            pass
+        case AddKey(secret=secret):
+            key = key_id(secret)
+        case RepairKeys(secrets=secrets):
+            key = ", ".join(map(key_id, secrets))
+        case _:
+            return
+    put_down(
+        f"keys: {CHANGES[type(asked.ask.question)]}",
+        INVALID if problem else TAKEN,
+        who=asked.sender,
+        role=asked.proven.role or "",
+        source=asked.source,
+        job=key,
+        text=problem,
+    )

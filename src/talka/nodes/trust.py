@@ -1,0 +1,68 @@
+"""The keys of a node besides those of its cluster: what a manager signs bundles with, what a worker opens variables with.
+
+Where certificates are in use they vouch for these keys, and nothing else is believed.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from talka.control.signers import Signers
+from talka.control.worker_keys import WorkerKeys
+from talka.control.worker_variables import WorkerVariables
+from talka.store.signing_key import signing_key
+from talka.wire.bundles import SIGNER_PURPOSE, BundleSigner
+from talka.wire.envelopes import KEY_BYTES, SEALING_PURPOSE, Opener, SealingKey, vouched_for
+from talka.wire.roles import Role
+
+if TYPE_CHECKING:
+    from talka.net.endorsing import Endorser
+
+MANAGERS: Final = (Role.MANAGER,)
+WORKERS: Final = (Role.WORKER, Role.OUTSIDE_WORKER)
+
+
+class ManagerTrust:
+    """`signer` signs what this manager accepts, `keys` are those of workers."""
+
+    def __init__(self, folder: Path, certs: Path | None, *, name: str, cluster: str, environment: str) -> None:
+        group = f"{cluster}/{environment}"
+        self._endorser = _endorser(certs, name, cluster, environment)
+        self.signer = BundleSigner(signing_key(folder), group)
+        self.named = self.signer.public
+        """What the leader names to workers; empty where the certificate vouches for it."""
+        if self._endorser is not None:
+            self.signer.voucher = self._endorser.vouch(SIGNER_PURPOSE, self.signer.public)
+            self.named = b""
+        self.keys = WorkerKeys(group, lambda: os.urandom(KEY_BYTES), None if self._endorser is None else self._doubt)
+
+    def _doubt(self, worker: str, statement: bytes, voucher: bytes) -> str:
+        assert self._endorser is not None
+        return self._endorser.doubt(SEALING_PURPOSE, statement, voucher, roles=WORKERS, name=worker)
+
+
+class WorkerTrust:
+    """The key pair that `variables` opens with is of this life alone, and nowhere on disk."""
+
+    def __init__(self, certs: Path | None, *, name: str, boot: int, cluster: str, environment: str) -> None:
+        group = f"{cluster}/{environment}"
+        self._endorser = _endorser(certs, name, cluster, environment)
+        opener = Opener(os.urandom(KEY_BYTES))
+        voucher = b""
+        if self._endorser is not None:
+            voucher = self._endorser.vouch(SEALING_PURPOSE, vouched_for(opener.public, boot))
+        self.sealing = SealingKey(opener.public, voucher).encode()
+        self.variables = WorkerVariables(opener, group, name, boot)
+        self.signers = Signers(group, None if self._endorser is None else self._doubt)
+
+    def _doubt(self, signer: bytes, voucher: bytes) -> str:
+        assert self._endorser is not None
+        return self._endorser.doubt(SIGNER_PURPOSE, signer, voucher, roles=MANAGERS)
+
+
+def _endorser(certs: Path | None, name: str, cluster: str, environment: str) -> "Endorser | None":
+    if certs is None:
+        return None
+    from talka.net.endorsing import Endorser
+
+    return Endorser(certs, name=name, cluster=cluster, environment=environment)

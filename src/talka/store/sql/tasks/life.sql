@@ -1,0 +1,1 @@
+SELECT store, life, inode, is_copy FROM talka_life;

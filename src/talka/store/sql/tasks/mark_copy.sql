@@ -1,0 +1,1 @@
+UPDATE talka_life SET is_copy = 1;

@@ -1,0 +1,102 @@
+"""What users may do: their roles, the least one for each operation of the API, and who asked for what is passed on.
+
+The API asks this table before it does anything. A manager that passes a question on says who asked, and the leader asks
+the same table again.
+"""
+
+from typing import Annotated, Final, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+UserRole = Literal["viewer", "submitter", "operator", "admin"]
+"""Each may do what those before it may. Whoever may submit runs code of their own on the workers."""
+USER_ROLES: Final[tuple[UserRole, ...]] = get_args(UserRole)
+
+LEAST: Final[dict[str, UserRole | None]] = {
+    "put_bundle": "submitter",
+    "has_bundle": "submitter",
+    "submit": "submitter",
+    "execute": "submitter",
+    "bulk": "submitter",
+    "submit_frames": "submitter",
+    "jobs": "viewer",
+    "job": "viewer",
+    "tasks": "viewer",
+    "why": "viewer",
+    "logs": "viewer",
+    "task": "viewer",
+    "events": "viewer",
+    "graph": "viewer",
+    "pause": "submitter",
+    "resume": "submitter",
+    "retry": "submitter",
+    "skip": "submitter",
+    "queues": "viewer",
+    "dead_letters": "viewer",
+    "replay": "operator",
+    "schedules": "viewer",
+    "put_schedule": "operator",
+    "drop_schedule": "operator",
+    "order": "viewer",
+    "cancel": "submitter",
+    "result": "viewer",
+    "watch": "viewer",
+    "workers": "viewer",
+    "drain": "operator",
+    "cluster": "viewer",
+    "audit": "admin",
+    "openapi": "viewer",
+    "livez": None,
+    "readyz": None,
+    "metrics": "viewer",
+}
+"""The least role that may do it; None: everybody, without a token."""
+CALLED_BY: Final[dict[str, tuple[str, ...]]] = {
+    "submit": ("submit",),
+    "jobs": ("jobs",),
+    "job": ("job", "watch"),
+    "order": ("order",),
+    "result": ("result",),
+    "cancel": ("cancel",),
+    "workers": ("workers",),
+    "drain": ("drain",),
+    "cluster": ("cluster",),
+}
+"""What a manager asks the leader for, and the operations it may be asked for by."""
+CHANGES: Final = ("submit", "cancel", "drain")
+"""Those of them that change something: it is put down who did."""
+
+
+class Asker(msgspec.Struct, frozen=True, array_like=True):
+    """Who asked a manager, and for what."""
+
+    operation: Annotated[str, Meta(max_length=32)]
+    role: Annotated[str, Meta(max_length=16)]
+    name: Annotated[str, Meta(max_length=200)] = ""
+    """Of the token; empty where none are used."""
+    token: Annotated[str, Meta(max_length=64)] = ""
+    """Its id."""
+    source: Annotated[str, Meta(max_length=64)] = ""
+    """The address that asked."""
+
+
+def own(what: str) -> Asker:
+    """A manager that asks for itself: nobody else did."""
+    return Asker(CALLED_BY.get(what, (what,))[0], "admin")
+
+
+def has_role(role: str, least: UserRole) -> bool:
+    return role in USER_ROLES and USER_ROLES.index(role) >= USER_ROLES.index(least)
+
+
+def objection(asker: Asker | None, what: str) -> str:
+    """Nothing, or why this may not be done for whoever asked."""
+    if asker is None:
+        return f"{what!r} was passed on without who asked for it: the manager that did is of an earlier version"
+    least = LEAST.get(asker.operation)
+    if least is None or asker.operation not in CALLED_BY.get(what, ()):
+        return f"nobody may ask for {what!r} by {asker.operation!r}"
+    if not has_role(asker.role, least):
+        return f"a {asker.role} may not ask for {what!r}: that takes the role {least}"
+    return ""

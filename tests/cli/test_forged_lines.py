@@ -1,0 +1,103 @@
+"""What users write, in the log of a node: a reason cannot end its line, nor steer the terminal that shows it."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from talka.cli.cluster import table
+from talka.cli.cluster_jobs import facts_text
+from talka.cli.remote import LineTeller
+from talka.client.requests import JobFacts, JobUpdate
+from talka.wire.views import LogLine
+from talka.work.lifecycle import JobState
+
+LIMIT_S = 60
+FORGED = "enough\n12:00:00.000  leads no more: forged\r\n\x1b[2J\x1b]0;owned\x07\x9b2K\u2028\u202edetrever"
+
+
+def started(folder: Path, *flags: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "talka", "up", "--port", "0", "--cores", "1", "--data-dir", "up", *flags],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if not name.startswith("TALKA_")},
+    )
+
+
+def lines_of(stream: IO[bytes] | None) -> Iterator[str]:
+    assert stream is not None
+    for line in stream:
+        yield line.removesuffix(b"\n").decode()
+
+
+def post(address: str, path: str, value: object) -> dict[str, str]:
+    connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
+    try:
+        connection.request("POST", path, json.dumps(value), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status in (200, 201)
+        found: dict[str, str] = json.loads(answer.read())
+        return found
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_the_reason_of_a_cancel_is_one_line_of_a_nodes_log(tmp_path: Path, as_json: bool) -> None:
+    node = started(tmp_path, "--store", "sqlite:///jobs.sqlite", *(["--json"] if as_json else []))
+    try:
+        lines = lines_of(node.stdout)
+        ready = next(line for line in lines if ("try: talka submit" in line or '"event":"up"' in line))
+        address = json.loads(ready)["address"] if as_json else ready.rpartition("--to ")[2]
+        dag = {"kind": "dag", "name": "nightly", "tasks": [{"id": "a", "handler": "nobody-has-it"}]}
+        job = post(address, "/v1/jobs", dag)["id"]
+        post(address, f"/v1/jobs/{job}/cancel", {"reason": FORGED})
+        node.send_signal(signal.SIGTERM)
+        rest = list(lines)
+    finally:
+        node.kill()
+        node.communicate(timeout=LIMIT_S)
+
+    told = [line for line in rest if "enough" in line]
+    assert len(told) == 1 and all(line.isprintable() for line in rest)
+    assert not any(line.startswith("12:00:00.000") for line in rest)
+    if as_json:
+        assert json.loads(told[0])["reason"] == FORGED
+    else:
+        assert (
+            "enough\\n12:00:00.000  leads no more: forged\\r\\n\\x1b[2J\\x1b]0;owned\\x07\\x9b2K\\u2028\\u202e"
+            in told[0]
+        )
+
+
+# What commands show.
+
+
+def test_a_reason_or_name_is_one_line_of_what_a_command_shows() -> None:
+    facts = JobFacts(id="job1", name=FORGED, state=JobState.CANCELLED, reason=FORGED, submitted_by=FORGED)
+
+    shown = facts_text(facts)
+    listed = table(("JOB", "NAME"), [("job1", FORGED), ("job2", "shop")])
+
+    for text, count in ((shown, 3), (listed, 1)):
+        assert text.count("enough\\n12:00:00.000") == count
+        assert all(line.isprintable() for line in text.split("\n"))
+        assert not any(line.startswith("12:00") for line in text.splitlines())
+
+
+def test_what_a_test_prints_is_one_line_each() -> None:
+    said: list[str] = []
+    facts = JobFacts(id="job1", name="shop", state=JobState.RUNNING, owner="m1")
+
+    LineTeller(said.append)(JobUpdate(facts, 1, logs=[LogLine(1, "w1", FORGED)]))
+
+    assert len(said) == 1 and said[0].startswith("w1: enough\\n12") and said[0].isprintable()

@@ -1,0 +1,263 @@
+"""Sealed members with certificates, somebody who has the secret and no certificate, and a manager that lies.
+
+The one without a certificate sends datagrams of its own: other keys, and where members are said to be. The manager has a
+certificate and sends keys of a version that nobody could outrank. Hosts crash and come back with the keys they kept.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from hashlib import blake2b
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import Lane, Transmit
+from talka.cluster.membership import Membership
+from talka.cluster.presets import PRESETS
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.door import Door
+from talka.control.member import ClusterMember
+from talka.control.porter import Porter, RingChanged
+from talka.control.standing import Standing
+from talka.control.voter import Voter
+from talka.testing.faults import Faults, Limits, missing
+from talka.testing.host import Clock, Host
+from talka.testing.leadership_checkers import OneLeaderPerTerm
+from talka.testing.membership_checkers import FULL_WITHIN_NS, FullViews, membership_of
+from talka.testing.network import LinkProfile
+from talka.testing.world import SECOND, Boot, Observer, World
+from talka.wire import greeting, membership
+from talka.wire.greeting import Self, ShareRing
+from talka.wire.keys import JUMP_LIMIT, Keyring, encode_ring, key_id
+from talka.wire.membership import Alive, Gossip, State, Stated, encode_update
+from talka.wire.roles import NOBODY, Proven, Role
+from talka.wire.sealing import Seal
+
+MILLISECOND: Final = 1_000_000
+GROUP: Final = "shop/staging"
+ME: Final = Self("shop", "staging", "manager", "1.0")
+SECRET: Final = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
+THEIRS: Final = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
+VOTERS: Final = tuple(f"v{index}" for index in range(3))
+MEMBERS: Final = tuple(f"m{index}" for index in range(4))
+ATTACKED_FROM: Final = 4 * SECOND
+CALM_FROM: Final = 40 * SECOND
+ATTACKED_EVERY_NS: Final = 400 * MILLISECOND
+CLASSES: Final = ("crash", "duplicates", "loss")
+INTRUDER: Final = "intruder"
+LIAR: Final = "liar"
+
+
+class SimulatedNotary:
+    """Its signatures are digests with a key of the name; who has no certificate has no such key."""
+
+    def __init__(self, name: str) -> None:
+        self.certificate = name.encode()
+        self._name = name
+
+    def sign(self, purpose: str, statement: bytes) -> bytes:
+        return _signature(self._name, purpose, statement)
+
+    def has_signed(self, name: str, purpose: str, statement: bytes, signature: bytes, certificate: bytes) -> bool:
+        return certificate == name.encode() and signature == _signature(name, purpose, statement)
+
+
+def _signature(name: str, purpose: str, statement: bytes) -> bytes:
+    return blake2b(purpose.encode() + statement, key=f"key of {name}".encode(), digest_size=16).digest()
+
+
+class Stranger:
+    """Speaks from an address of its own, proves that it lives when it is asked, and is no host."""
+
+    def __init__(self, world: World, address: str, name: str, lane: Lane, rng: Random) -> None:
+        self._world = world
+        self._address = address
+        self._lane = lane
+        boot = rng.getrandbits(60)
+        self._porter = Porter(
+            door=Door(group=GROUP, name=name, boot=boot),
+            seal=Seal(Keyring.of((SECRET,)), boot),
+            name=name,
+            me=ME,
+            rng=rng,
+        )
+        world.network.tap(self._hear)
+
+    def say(self, to: str, channel: int, body: bytes, updates: list[bytes] | None = None) -> None:
+        self._send(to, self._porter.wrap(self._world.now, channel, body, updates))
+
+    def _hear(self, source: str, to: str, sealed: bytes, lane: Lane) -> None:
+        frame = self._world.network.unseal(sealed) if to == self._address else None
+        if frame is not None:
+            for effect in self._porter.receive(self._world.now, source, frame, lane, 0)[1]:
+                if isinstance(effect, Transmit) and effect.lane is self._lane:
+                    self._send(effect.to, effect.frame)
+
+    def _send(self, to: str, frame: bytes) -> None:
+        network = self._world.network
+        network.inject(to, self._address, network.seal(frame), self._lane)
+
+
+class Attack:
+    def __init__(self, world: World) -> None:
+        self.said = 0
+        self._world = world
+        self._rng = world.rng("attack")
+        # One that calls itself as a member is called, and one that calls itself as nobody is.
+        self._intruders = [
+            Stranger(world, f"{INTRUDER}-{name}", name, Lane.DATAGRAM, self._rng) for name in (INTRUDER, VOTERS[0])
+        ]
+        self._liar = Stranger(world, LIAR, LIAR, Lane.STREAM, self._rng)
+
+    def begin(self) -> None:
+        world, rng = self._world, self._rng
+        if world.now >= CALM_FROM:
+            return
+        world.after(ATTACKED_EVERY_NS, self.begin)
+        up = [host for host in world.hosts.values() if host.state == "up"]
+        if not up:
+            return
+        self.said += 1
+        victim, subject = rng.choice(up), rng.choice(up)
+        intruder = rng.choice(self._intruders)
+        mine = Keyring.of((SECRET,))
+        match rng.randrange(3):
+            case 0:
+                taken = mine.with_key(THEIRS).with_primary(key_id(THEIRS)).without(key_id(SECRET))
+                intruder.say(victim.name, greeting.CHANNEL, _share(taken))
+            case 1:
+                elsewhere = Alive(subject.name, subject.boot, rng.randrange(50, 90), f"{INTRUDER}-elsewhere")
+                state = State(rng.randrange(1000, 2000), msgspec.msgpack.encode(Standing("", api="http://evil")))
+                news = [elsewhere, Stated(subject.name, subject.boot, state), Alive("ghost", 1, 0, INTRUDER)]
+                updates = [encode_update(each) for each in news]
+                intruder.say(victim.name, membership.CHANNEL, membership.encode(Gossip()), updates)
+            case _:
+                ahead = msgspec.structs.replace(mine, primary=(2**61, mine.primary_id))
+                self._liar.say(victim.name, greeting.CHANNEL, _share(ahead))
+
+
+def _share(ring: Keyring) -> bytes:
+    return greeting.encode(ShareRing(encode_ring(ring)))
+
+
+class KeysAndAddresses(Observer):
+    """Nobody takes over keys that no manager brought, nor a version that cannot be outranked, nor an address or a state
+    that its member did not say."""
+
+    def __init__(self) -> None:
+        self.rings: dict[str, Keyring] = {}
+        """What each host kept, as its file would."""
+
+    def on_effect(self, world: World, host: Host, effect: object) -> None:
+        if not isinstance(effect, RingChanged):
+            return
+        self.rings[host.name] = effect.ring
+        if key_id(THEIRS) in effect.ring.accepted():
+            world.violate("keys", f"{host.name} has keys that no manager brought, told by {effect.by}")
+        elif effect.ring.version > JUMP_LIMIT:
+            world.violate("keys", f"{host.name} has keys of version {effect.ring.version}, told by {effect.by}")
+
+    def on_second(self, world: World) -> None:
+        for host in world.hosts.values():
+            view = membership_of(host)
+            for member in [] if view is None else view.members():
+                if member.address != member.name:
+                    world.violate("address", f"{host.name} holds {member.name} to be at {member.address}")
+                elif member.state is not None and b"evil" in member.state.payload:
+                    world.violate("address", f"{host.name} believes a state that {member.name} did not say")
+
+
+class Story:
+    def __init__(
+        self, seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None
+    ) -> None:
+        self.world = world = World(seed, verbose=verbose)
+        self._safeguards = safeguards
+        rng = world.rng("plan")
+        world.network.default = LinkProfile(
+            latency_ns=rng.randrange(100, 2000) * 1000,
+            jitter_ns=rng.randrange(50, 2000) * 1000,
+            loss=0.01 + 0.02 * rng.random(),
+            duplicate=0.02 + 0.1 * rng.random(),
+        )
+        for name in (*VOTERS, *MEMBERS):
+            world.add_host(name, self._start, clock=Clock(rng.randrange(1000) * SECOND))
+            world.identities[name] = Proven(name, Role.MANAGER)
+        world.identities[LIAR] = Proven(LIAR, Role.MANAGER)
+        for name in (INTRUDER, VOTERS[0]):
+            world.identities[f"{INTRUDER}-{name}"] = NOBODY
+        self.attack = Attack(world)
+        self.views = FullViews()
+        self.keys = KeysAndAddresses()
+        world.observers += [OneLeaderPerTerm(), self.views, self.keys]
+        limits = Limits(gap_ns=rng.randrange(1500, 4000) * MILLISECOND, down_ns=(50 * MILLISECOND, 8 * SECOND))
+        self.faults = Faults(world, list(world.hosts), CLASSES, limits=limits)
+
+    def _start(self, boot: Boot) -> ClusterMember:
+        door = Door(group=GROUP, name=boot.name, boot=boot.boot, safeguards=self._safeguards)
+        ring = Keyring.of((SECRET,))
+        kept = self.keys.rings.get(boot.name)
+        porter = Porter(
+            door=door,
+            seal=Seal(ring if kept is None else ring.merge(kept), boot.boot, (SECRET,)),
+            name=boot.name,
+            me=ME,
+            rng=self.world.rng("nonce", f"{boot.name}:{boot.boot}"),
+            certified=True,
+            safeguards=self._safeguards,
+        )
+        members = Membership(
+            name=boot.name,
+            boot=boot.boot,
+            address=boot.name,
+            group=GROUP,
+            config=PRESETS["default"],
+            rng=boot.rng,
+            now=boot.now,
+            safeguards=self._safeguards,
+            notary=SimulatedNotary(boot.name),
+        )
+        voter = None
+        if boot.name in VOTERS:
+            voter = Voter(name=boot.name, voters=VOTERS, stored=boot.stored, rng=boot.rng, now=boot.now)
+        return ClusterMember(
+            group=GROUP,
+            name=boot.name,
+            boot=boot.boot,
+            membership=members,
+            voter=voter,
+            seeds=VOTERS,
+            safeguards=self._safeguards,
+            door=door,
+            porter=porter,
+        )
+
+    def run(self) -> World:
+        world = self.world
+        rng = world.rng("join")
+        for host in world.hosts.values():
+            world.at(rng.randrange(SECOND), partial(_start, host))
+        world.at(ATTACKED_FROM, partial(self.faults.begin, CALM_FROM))
+        world.at(ATTACKED_FROM, self.attack.begin)
+        world.at(CALM_FROM, self._calm)
+        world.run_until(CALM_FROM + 5 * SECOND)
+        while not world.stopped and self.views.full_after_ns is None and world.now < CALM_FROM + FULL_WITHIN_NS:
+            world.run_until(world.now + SECOND)
+        if not world.stopped:
+            world.finish()
+            for name in missing(world, CLASSES):
+                world.violate("plan", f"the fault {name!r} of the plan never struck")
+        return world
+
+    def _calm(self) -> None:
+        self.faults.stop()
+        self.views.begin(self.world)
+
+
+def run(seed: int, *, safeguards: Safeguards = ALL) -> World:
+    return Story(seed, safeguards=safeguards).run()
+
+
+def _start(host: Host) -> None:
+    host.start()

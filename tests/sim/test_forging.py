@@ -1,0 +1,22 @@
+"""A hostile member among jobs: it has the secret, and neither reads variables nor has anything run."""
+
+import pytest
+
+from tests.sim import jobs
+
+SEEDS = 40
+PER_TEST = 20
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_no_history_with_a_forger_breaks_an_invariant(first: int) -> None:
+    broken, forged, opened = [], 0, 0
+    for seed in range(first, first + PER_TEST):
+        story = jobs.Story(jobs.plan_of(seed), jobs.ALL, None, has_forger=True)
+        world = story.run()
+        broken += [f"seed {seed} with a forger: {violation}" for violation in world.violations]
+        forged += len(story.forger.jobs)
+        opened += story.variables.opened
+
+    assert not broken, "\n".join(broken)
+    assert forged > PER_TEST and opened > PER_TEST, "otherwise this proves nothing"
