@@ -101,6 +101,12 @@ def test_manager_tells_a_worker_that_it_does_not_have_what_is_not_for_it(role: R
     assert said == [Speak("w1", Piece(RESULT, 3, 0, b""))]
 
 
+def test_manager_that_knows_of_the_grant_serves_the_bundle(record: JobRecord) -> None:
+    manager = manager_with(BUNDLE)
+    manager.bundle_rights = rights_of(record)
+    assert manager.on_message(0, "w1", WantBlob(BUNDLE, 0), role=Role.WORKER) == [ServeBlob("w1", BUNDLE, 0)]
+
+
 @pytest.mark.parametrize("role", [Role.MANAGER, None])
 def test_managers_get_every_blob_and_so_does_everybody_without_certificates(role: Role | None) -> None:
     manager = manager_with(RESULT)

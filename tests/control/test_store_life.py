@@ -294,7 +294,7 @@ def test_without_names_a_result_counts_whoever_gave_it_out(play_of: PlayOf) -> N
     play.beat("w", remembers=(5, ONE))
     play.submit({"a": ""})
 
-    play.hear("v", Done((a_result(play, job="lost"),), ONE))
+    play.hear("w", Done((a_result(play, job="lost"),), ONE))
 
     assert play.row(0).output == b"7"
 

@@ -50,7 +50,10 @@ KINDS = (
     *(("cancel", fault) for fault in ("plain", "push lost", "deaf")),
     ("hostile", "member"),
     *(("store", fault) for fault in ("backup", "new")),
+    *(("manager", fault) for fault in ("clock forward", "clock back")),
 )
+CLOCKS_S = {"clock forward": 3600, "clock back": -3600}
+"""By how much a manager's clock of the day is wrong for a while."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,10 @@ class Round:
                 cluster.listen(FREEZE_S if self.draw.fault == "freeze" else HOLD_S)
                 with suppress(psutil.NoSuchProcess):
                     process.resume()
+            case "clock forward" | "clock back":
+                cluster.clocks[name].set(CLOCKS_S[self.draw.fault])
+                cluster.listen(HOLD_S / 2)
+                cluster.clocks[name].set(0)
             case _:
                 cluster.cut_off(CLIENT if self.draw.role == "client" else name)
                 cluster.listen(HOLD_S)
@@ -283,6 +290,8 @@ class Round:
                 name = cluster.wait_for_owner(job)
             case "leader":
                 name = cluster.wait_for_leader()
+            case "manager":
+                name = dice.choice((cluster.wait_for_owner(job), cluster.wait_for_leader()))
             case _:
                 name = dice.choice(sorted(cluster.running_tasks(job)) or cluster.workers)
                 self._victim_cores = [core.pid for core in cluster.core_processes(name)]
@@ -354,6 +363,8 @@ class Round:
         self._document = document
         if outcome.status not in ENDS:
             self._break(f"it ended {outcome.status}")
+        if self.draw.fault in CLOCKS_S and outcome.status != "completed":
+            self._break(f"a clock of the day decided something: it is {outcome.status}")
         if outcome.status in ("partial", "failed") and not outcome.reason:
             self._break(f"{outcome.status} without a reason")
         if not watcher.join(30):

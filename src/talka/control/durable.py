@@ -87,6 +87,8 @@ class Durable:
         """Results of attempts that were not the last one given out: refused."""
         self.foreign_messages = 0
         """What workers told of attempts of another store, or of another life of this one: refused."""
+        self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
+        """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
@@ -284,7 +286,8 @@ class Durable:
             return WhyView(task_id, state, f"its job has ended, and it is {state}")
         task = job.tasks[index]
         if task.state is not TaskState.READY:
-            return WhyView(task.id, task.state, standing(task, now))
+            silence = self.silence_of(now, *worker_of(task.worker)[:2]) if task.worker else ""
+            return WhyView(task.id, task.state, standing(task, now) + silence)
         return WhyView(task.id, task.state, "it is ready to run", self.dispatcher.why(task, now))
 
     # -- workers
@@ -372,7 +375,7 @@ class Durable:
     def _on_result(self, now: int, sender: str, result: TaskResult) -> None:
         fence = result.fence
         task = self._attempts.running.get(fence)
-        if task is None or (self._safeguards.store_life and not _is_of(result, task, sender)):
+        if task is None or (self._safeguards.store_life and not _is_of(result, task)):
             if not self._attempts.was_taken(fence):
                 self.stale_results += 1
             self._after.took.setdefault(sender, []).append(fence)
@@ -459,6 +462,10 @@ class Durable:
             if task.worker and self._safeguards.leased_limits:
                 self.dispatcher.restore(now, task)
             self._look_after(now, task.job)
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        """The clock of the day was set: what is put down from now on tells the new one."""
+        self._wall_offset_ns = wall_offset_ns
 
     # -- how it is done
 
@@ -600,11 +607,8 @@ class Durable:
         return effects
 
 
-def _is_of(result: TaskResult, task: DagTask, sender: str) -> bool:
-    """Whether it is told by the worker that has this attempt, and of this task. One that does not have it names none."""
-    is_last = task.fence == result.fence and task.worker != ""
-    if is_last and worker_of(task.worker)[0] != sender:
-        return False
+def _is_of(result: TaskResult, task: DagTask) -> bool:
+    """Whether it is told of this task. A worker that does not have the attempt names none."""
     if result.outcome == "cancelled" and not result.job:
         return True
     return result.task == task.id and result.job == task.job.row.id

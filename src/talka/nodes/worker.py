@@ -525,6 +525,7 @@ class WorkerNode:
                 message,
                 started_at_ns=message.started_at_ns - shift if message.started_at_ns else 0,
                 ended_at_ns=message.ended_at_ns - shift if message.ended_at_ns else 0,
+                made_at_ns=message.made_at_ns - shift if message.made_at_ns else 0,
             )
         now = boottime_ns()
         self._do(self.member.act(now, self.worker.on_core_message(now, core, message)))
