@@ -95,8 +95,11 @@ def made(kind: inspect.Type, rng: Random) -> Any:
             return rng.choice(values)
         case inspect.TupleType(item_types=types):
             return [made(each, rng) for each in types]
-        case inspect.ListType(item_type=each, max_length=most) | inspect.VarTupleType(item_type=each, max_length=most):
-            return [made(each, rng) for _ in range(size(0, 3 if most is None else min(most, 3), rng))]
+        case (
+            inspect.ListType(item_type=each, min_length=least, max_length=most)
+            | inspect.VarTupleType(item_type=each, min_length=least, max_length=most)
+        ):
+            return [made(each, rng) for _ in range(size(least, 3 if most is None else min(most, 3), rng))]
         case _:
             raise AssertionError(f"no value is made of {kind}: teach it here")
 
