@@ -95,7 +95,7 @@ def _without_values(order: JobOrder) -> JobOrder:
 
 
 def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
-    """The same with attempts at tasks: those under way are named by their fences alone."""
+    """The same with attempts at tasks, by their whole names: store, life, job, task and fence."""
     known = dict(known_of(world, hosts))
     found = manager_on(manager)
     if found is None or found.durable is None:

@@ -15,7 +15,7 @@ from talka.cluster.election import Phase
 from talka.cluster.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.answers import STATES
 from talka.control.clock_watch import ClockWatch
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
@@ -318,7 +318,7 @@ class ManagerNode(MemberNode):
             case LeaseDiffers(text=text):
                 self.failure = self.failure or OtherLease(text)
                 self.stop()
-            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
+            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded() if (
                 self.dags is not None
             ):
                 self.dags.carry_out(news)
