@@ -28,6 +28,7 @@ def chaos_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosClu
         pytest.param(11, [("worker", "kill"), ("core", "kill")], id="worker, then core killed"),
         pytest.param(12, [("owner", "kill"), ("cancel", "plain"), ("cancel", "deaf")], id="owner killed, then cancels"),
         pytest.param(14, [("hostile", "member")], id="a hostile member"),
+        pytest.param(16, [("worker", "freeze")], id="worker frozen"),
         pytest.param(13, [("leader", "kill"), ("cancel", "push lost")], id="leader killed, then a cancel that is lost"),
     ],
 )
@@ -54,7 +55,7 @@ def test_no_task_completes_with_what_was_done_for_a_store_that_was_replaced(tmp_
 @pytest.mark.serial
 def test_a_manager_whose_clock_is_moved_while_a_job_runs_counts_as_if_it_were_not(chaos_cluster: ChaosCluster) -> None:
     for number, fault in enumerate(CLOCKS_S):
-        outcome = Round(chaos_cluster, Draw(1400 + number, 14, "manager", fault)).run()
+        outcome = Round(chaos_cluster, Draw(1500 + number, 15, "manager", fault)).run()
         assert not outcome.broken, outcome.line()
 
 

@@ -161,6 +161,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Confined]:
     cluster.python, cluster.path = python
     cluster.worker_user = user if request.param == "nobody" else None
     cluster.handlers_file.chmod(0o644)
+    for words in (("init", "pki"), ("issue", "pki", "--name", "w1", "--role", "worker")):
+        made = cluster.talka("certs", *words)
+        assert made.code == 0, made.text
     try:
         cluster.start_nodes()
         yield cluster
@@ -174,6 +177,7 @@ def places(cluster: Confined) -> dict[str, str]:
     data = cluster.data("w1")
     return {
         "secret": str(cluster.secret_file),
+        "certificate's key": str(cluster.folder / "pki" / "w1.key"),
         "worker.db": str(data / "worker.db"),
         "keys": str(data / "keys"),
         "lock": str(data / "lock"),
