@@ -395,3 +395,36 @@ def test_whoever_has_everything_on_one_machine_is_spared_what_parts_say_to_each_
     assert brief_sentence({"at": 1, "event": "stopped"}) == "stopped"
     told = brief_sentence({"at": 1, "event": "up", "address": "127.0.0.1:8470", "cores": 2})
     assert "talka submit FILE --to 127.0.0.1:8470" in told
+
+
+# Files that may be open.
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["up", "--port", "0"], id="up"),
+        pytest.param(["manager", "--name", "m", "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0"], id="manager"),
+        pytest.param(["manager", "--name", "m", "--store", "sqlite:///jobs.sqlite"], id="manager with a store"),
+        pytest.param(["worker", "--name", "w", "--seed", "127.0.0.1:1"], id="worker"),
+        pytest.param(["member", "--name", "m", "--bind", "127.0.0.1:0"], id="member"),
+        pytest.param(["run", "http://127.0.0.1:1/", "--duration", "1s"], id="run"),
+    ],
+)
+def test_a_limit_of_20_open_files_is_named_as_the_cause(words: list[str], tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    write_secretly(secret, SECRET)
+    more = [] if words[0] == "run" else ["--data-dir", str(tmp_path / "data")]
+    more += ["--secret-file", str(secret)] if words[0] in ("manager", "worker", "member") else []
+    told = subprocess.run(
+        ["sh", "-c", 'ulimit -n 20; exec "$0" "$@"', sys.executable, "-m", "talka", *words, *more],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={name: value for name, value in os.environ.items() if not name.startswith("TALKA_")},
+    )
+    assert told.returncode == 2, told
+    assert "this process may" in told.stderr and "20 files" in told.stderr, told.stderr
+    assert "ulimit -n" in told.stderr and "Traceback" not in told.stderr
+    assert not (tmp_path / "data").exists() and not (tmp_path / "jobs.sqlite").exists()

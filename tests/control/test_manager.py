@@ -707,7 +707,7 @@ class Keeper:
 
     def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, **facts: Any) -> list[Any]:
         self.play.numbers += 1
-        beat = Beat(self.play.numbers, WorkerFacts(1, folder=folder, handlers=("h",), **facts))
+        beat = Beat(self.play.numbers, WorkerFacts(1, folder=folder, handlers=("h",), **facts), names=True)
         return self.hear(worker, beat, boot)
 
     def hear(self, worker: str, message: Any, boot: int = 1) -> list[Any]:
@@ -740,6 +740,32 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1", job=task.job, task=task.id),)))
     assert [(one.to, one.message.fences) for one in said(effects, Took)] == [("w1", (fence,))]
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
+
+
+def test_a_manager_whose_store_is_lost_takes_no_result_and_gives_nothing_out(keeper: Keeper) -> None:
+    keeper.set()
+    keeper.submit()
+    (hand,) = said(keeper.beat(), Hand)
+    keeper.submit()
+    keeper.play.manager().drop_durable()
+    assert keeper.hear("w1", Done((TaskResult(hand.message.tasks[0].fence, "completed", b"1"),))) == []
+    assert said(keeper.beat(), Hand) == []
+
+
+def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keeper) -> None:
+    play = keeper.play
+    keeper.set()
+    keeper.submit()
+    play.manager().set_wall_offset(500 * SECOND)
+    keeper.submit()
+    rows = [job.row for job in keeper.dags.durable.jobs.values()]
+    assert rows[1].submitted_ms == (play.now + 500 * SECOND) // 1_000_000
+    assert rows[0].submitted_ms != rows[1].submitted_ms
+    registry = play.manager().registry
+    assert registry is not None and registry._wall_ms(0) == 500_000
+    play.manager().registry = None
+    play.manager().drop_durable()
+    play.manager().set_wall_offset(SECOND)  # with nobody to be told
 
 
 def test_tasks_of_a_worker_whose_lease_is_over_go_to_another(keeper: Keeper, sole: Play) -> None:
@@ -816,8 +842,8 @@ def test_a_life_that_was_over_before_its_tasks_were_read_is_lost(keeper: Keeper,
     sole.group.start("m1")
     sole.group.leader()
     keeper.go_on()
-    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=1)), 1)
-    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=2)), 2)
+    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=1), names=True), 1)
+    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=2), names=True), 2)
     effects = keeper.set()
     assert [(one.name, one.boot) for one in of(effects, WorkerLost)] == [("w1", 1)]
     assert keeper.hands(keeper.beat("w1", boot=2, life=2)) == [("w1", 2)]

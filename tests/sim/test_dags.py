@@ -96,6 +96,10 @@ def test_histories_have_what_is_hard_in_them() -> None:
     assert ends >= {"completed", "failed", "died", "crash", "timeout", "cancelled"}
     granted = {what for story in stories for what in story.clients.granted}
     assert granted >= {"pause", "resume", "cancel", "skip", "rerun"}
+    assert sum(story.rival.struck for story in stories) >= 10
+    assert sum(story.shell.refused for story in stories) >= 10
+    assert sum(story.chores.jumps for story in stories) >= 20
+    assert sum(len(fired) for story in stories for fired in story.chores.fired.values()) >= 20
     states = {row.state for story in stories for row in story.shell.rows.jobs.values()}
     assert states >= {"completed", "partial", "failed", "cancelled", "timeout"}
 

@@ -90,6 +90,12 @@ class Safeguards(msgspec.Struct, frozen=True):
     """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
     commit_first: bool = True
     """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""
+    store_fence: bool = True
+    """A manager whose store another has taken changes nothing in it: its epoch is looked up within every transaction."""
+    schedule_mending: bool = True
+    """A schedule whose next instant was reckoned by a clock that was ahead gets another when that is right again."""
+    aged_retention: bool = True
+    """Ended jobs are dropped by how long the store was seen to grow older, not by a clock that can be set."""
     store_life: bool = True
     """A result counts for the store, the life of it, the job and the task it was made for; workers drop all others."""
     epoch_floor: bool = True

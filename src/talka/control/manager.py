@@ -78,6 +78,8 @@ class HeardOf(msgspec.Struct, frozen=True):
     epoch: int
     """The highest of a store that it has obeyed, and whose it was."""
     of: StoreLife
+    names: bool
+    """It tells whose attempts are that it tells of."""
 
 
 class Manager:
@@ -221,6 +223,19 @@ class Manager:
         durable.silence_of = self._silence_of
         return self._out(now, self._expect(now))
 
+    def drop_durable(self) -> None:
+        """The store is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
+        self.durable = None
+        self._set_timer()
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        """The clock of the day was set: what is put down from now on tells the new one."""
+        self._wall_offset_ns = wall_offset_ns
+        if self.registry is not None:
+            self.registry.set_wall_offset(wall_offset_ns)
+        if self.durable is not None:
+            self.durable.set_wall_offset(wall_offset_ns)
+
     def act(self, now: int, effects: list[object]) -> list[object]:
         """Carry out what `durable` answered to the shell."""
         return self._out(now, effects)
@@ -351,7 +366,9 @@ class Manager:
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of)]
+        return effects + [
+            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names)
+        ]
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
@@ -392,6 +409,7 @@ class Manager:
                     effect.number,
                     epoch=effect.epoch,
                     of=effect.of,
+                    names=effect.names,
                 )
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"

@@ -149,6 +149,9 @@ class Registry:
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         return effects + self.book.on_write_ended(now, ended)
 
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        self._wall_offset_ns = wall_offset_ns
+
     def _wall_ms(self, now: int) -> int:
         return (now + self._wall_offset_ns) // MILLISECOND
 

@@ -10,17 +10,19 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
+from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
 from talka.cluster.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.answers import STATES
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.clock_watch import ClockWatch
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
 from talka.control.member import Asked, JobsPart
 from talka.control.overload import Overload, Request
 from talka.control.record_book import PREFIX
+from talka.control.schedules import jump_text
 from talka.control.standing import standing_of
 from talka.control.vault import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
 from talka.control.voter import Voter
@@ -34,22 +36,28 @@ from talka.nodes.member_events import Event
 from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
 from talka.store.blobs import Blobs
+from talka.store.records import StoreLost, StoreTaken
 from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION
 from talka.wire.asking import Answer, AskLease, ChangeLease, encode_content
 from talka.wire.bundles import sign_for_earlier
 from talka.wire.jobs import ManagerAt
 from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
+from talka.wire.roles import Proven
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1
 SWEEP_S: Final = 600.0
 KEPT_S: Final = 7 * 86_400.0
 """How long blobs that no job of the register names are kept."""
+STEADY_NS: Final = 3600 * SECOND
+"""A clock that was set a shorter time ago may be set again: nothing is dropped for being old by it."""
 HAND_OVER_S: Final = 5.0
 CHORES_LIMIT: Final = 64
 WITHIN_SHARE: Final = 0.8
 """Of the time that an asker waits: so that it is told why there is no answer."""
+LINGER_S: Final = 10.0
+"""For so long a manager whose store was taken still answers, that it was."""
 
 
 class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +76,7 @@ class ManagerNode(MemberNode):
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
         self.evictions = 0
+        self.clock = ClockWatch(*both_clocks())
         self._api = options.api
         self._own_lease = options.own_lease
         if options.store and len(options.member.voters) > 1:
@@ -87,7 +96,10 @@ class ManagerNode(MemberNode):
             records = store_of(url)
             try:
                 blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
-                return DurableJobs(self, records, blobs, self._folder.path, self._tell, self._on_store_broken)
+                folder = self._folder
+                return DurableJobs(
+                    self, records, blobs, folder.path, folder.identity, self._tell, self._on_store_broken
+                )
             except BaseException:
                 records.close()
                 raise
@@ -96,9 +108,27 @@ class ManagerNode(MemberNode):
             raise
 
     def _on_store_broken(self, error: TalkaError) -> None:
-        """What is in memory may be ahead of what can ever be kept: start again from the store."""
+        """What is in memory may be ahead of what can ever be kept: start again from the store.
+
+        One that was lost is another's, or not where it was. Clients are told so: for a while, and until somebody has put it
+        back, since a new start would begin with an empty one."""
+        if not isinstance(error, StoreLost):
+            self._fail(error)
+            return
+        self.manager.drop_durable()
+        if isinstance(error, StoreTaken):
+            asyncio.get_running_loop().call_later(LINGER_S, self._fail, error)
+
+    def _fail(self, error: TalkaError) -> None:
         self.failure = self.failure or error
         self.stop()
+
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
+        """Nobody is heard while another manager may have the store: workers that get no answer let go of their tasks in
+        time."""
+        if self.dags is not None and self.dags.is_doubtful(boottime_ns()):
+            return True
+        return super()._on_stream(source, frame, proven)
 
     def sheds(self, request: Request) -> bool:
         return self._overload.sheds(request)
@@ -121,7 +151,7 @@ class ManagerNode(MemberNode):
             boot=self.boot,
             voter=voter,
             rng=rng,
-            wall_offset_ns=realtime_ns() - boottime_ns(),
+            wall_offset_ns=self.clock.offset_ns,
             keys=self._trust.keys,
             signer=self._trust.named,
             managers=self._managers,
@@ -190,11 +220,24 @@ class ManagerNode(MemberNode):
             used_ns, at_ns = now_used_ns, now
             lag_ns = max(0, round((loop.time() - due) * SECOND))
             self.manager.level = self._overload.sample(now, lag_ns=lag_ns, queue_age_ns=0, cpu_percent=cpu_percent)
+            self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        jump_ns = self.clock.look(*both_clocks())
+        if not jump_ns:
+            return
+        self.manager.set_wall_offset(self.clock.offset_ns)
+        if self.dags is not None and self.dags.lost is None:
+            self.dags.on_clock_jump(jump_ns)
+        else:
+            self._tell({"event": "alarm", "kind": "clock", "text": jump_text(jump_ns)})
 
     async def _sweep(self) -> None:
         """Drop blobs that nothing names any more."""
         while True:
             await asyncio.sleep(SWEEP_S)
+            if not self.clock.is_steady(boottime_ns(), STEADY_NS):
+                continue  # files are as old as a clock says that was set
             named: set[str] = set()
             for record in self.records():
                 named |= {record.order.bundle.digest, record.result}
@@ -275,7 +318,7 @@ class ManagerNode(MemberNode):
             case LeaseDiffers(text=text):
                 self.failure = self.failure or OtherLease(text)
                 self.stop()
-            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
+            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded() if (
                 self.dags is not None
             ):
                 self.dags.carry_out(news)
@@ -326,8 +369,8 @@ class ManagerNode(MemberNode):
             return "this manager is still learning what others know"
         if not self.manager.leader:
             return "no manager leads: a majority of managers must be there"
-        if self.dags is not None and not self.dags.is_loaded:
-            return "this manager is still reading its dag jobs from the store"
+        if self.dags is not None and (problem := self.dags.why_not_ready()):
+            return problem
         return "this manager leaves" if self.manager.is_draining else ""
 
     @property
