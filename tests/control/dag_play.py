@@ -11,7 +11,7 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dag_job import DagJob
 from talka.control.dag_task import DagTask
 from talka.control.durable import Durable, Edit
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.speech import Speak
 from talka.store.sqlite_records import SqliteRecords
 from talka.wire.attempts import NOWHERE, StoreLife
@@ -50,7 +50,7 @@ class DagPlay:
         self.took: list[int] = []
         self.answers: list[CallAnswered] = []
         self.ended: list[DagEnded] = []
-        self.news: list[RaiseEpoch | WorkerDropped] = []
+        self.news: list[RaiseEpoch | WorkerDropped | WorkerTooOld] = []
         self.commits: list[Commit] = []
         self.fetches: list[Fetch] = []
         self._open_commits: deque[Commit] = deque()
@@ -90,7 +90,7 @@ class DagPlay:
                     self.answers.append(effect)
                 case DagEnded():
                     self.ended.append(effect)
-                case RaiseEpoch() | WorkerDropped():
+                case RaiseEpoch() | WorkerDropped() | WorkerTooOld():
                     self.news.append(effect)
                 case _:
                     raise AssertionError(effect)
@@ -202,9 +202,10 @@ class DagPlay:
     def beat(self, name: str, *, boot: int = 1, folder: int = 7, cores: int = 4, number: int = 0, **more: Any) -> None:
         """`remembers`: the highest epoch it has obeyed, and whose."""
         remembers = more.pop("remembers", (0, NOWHERE))
+        names = more.pop("names", True)
         facts = WorkerFacts(cores, folder=folder, handlers=more.pop("handlers", ("h",)), **more)
         effects = self.durable.on_beat(
-            self.now, name, boot, facts, cores, facts.state, number, epoch=remembers[0], of=remembers[1]
+            self.now, name, boot, facts, cores, facts.state, number, epoch=remembers[0], of=remembers[1], names=names
         )
         self.take(effects)
 

@@ -12,6 +12,7 @@ from talka.control.manager import Manager
 from talka.control.speech import Speak
 from talka.control.vault import ServeBlob
 from talka.control.voter import Voter
+from talka.testing.trust import keys_of_workers
 from talka.wire.jobs import Piece, WantBlob
 from talka.wire.records import Grant, JobOrder, JobRecord, encode_record
 from talka.wire.roles import Role
@@ -90,7 +91,8 @@ def test_so_many_answers_are_remembered_at_once() -> None:
 
 def manager_with(*blobs: str) -> Manager:
     voter = Voter(name="m", voters=("m",), stored={}, rng=Random(1), now=0)
-    return Manager(name="m", boot=1, voter=voter, rng=Random(1), wall_offset_ns=0, blobs=blobs)
+    keys = keys_of_workers(1)
+    return Manager(name="m", boot=1, voter=voter, rng=Random(1), wall_offset_ns=0, blobs=blobs, keys=keys)
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.OUTSIDE_WORKER])

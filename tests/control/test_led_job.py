@@ -220,6 +220,7 @@ def test_tasks_are_assigned_once_one_account_that_names_all_of_them_is_on_record
                 bundle=order.bundle,
                 boot=7,
                 seats=(0, 1),
+                life=LIFE,
             ),
         )
         for attempt, worker, first in [(1, "w1", 0), (2, "w2", 2)]

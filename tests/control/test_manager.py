@@ -707,7 +707,7 @@ class Keeper:
 
     def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, **facts: Any) -> list[Any]:
         self.play.numbers += 1
-        beat = Beat(self.play.numbers, WorkerFacts(1, folder=folder, handlers=("h",), **facts))
+        beat = Beat(self.play.numbers, WorkerFacts(1, folder=folder, handlers=("h",), **facts), names=True)
         return self.hear(worker, beat, boot)
 
     def hear(self, worker: str, message: Any, boot: int = 1) -> list[Any]:
@@ -842,8 +842,8 @@ def test_a_life_that_was_over_before_its_tasks_were_read_is_lost(keeper: Keeper,
     sole.group.start("m1")
     sole.group.leader()
     keeper.go_on()
-    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=1)), 1)
-    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=2)), 2)
+    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=1), names=True), 1)
+    sole.hear("m1", "w1", Beat(1, WorkerFacts(1, folder=2, handlers=("h",), life=2), names=True), 2)
     effects = keeper.set()
     assert [(one.name, one.boot) for one in of(effects, WorkerLost)] == [("w1", 1)]
     assert keeper.hands(keeper.beat("w1", boot=2, life=2)) == [("w1", 2)]

@@ -7,8 +7,8 @@ import pytest
 
 from talka.cluster.safeguards import Safeguards
 from talka.control import epoch_floor
-from talka.control.durable_news import RaiseEpoch, WorkerDropped
-from talka.control.epoch_floor import EPOCH_LIMIT, STEP_LIMIT, EpochFloor
+from talka.control.durable_news import RaiseEpoch, WorkerDropped, WorkerTooOld
+from talka.control.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, EpochFloor
 from talka.control.handler_effects import EndHandlers
 from talka.control.handler_pool import REPORTS_LIMIT
 from talka.control.obeyed_epoch import BrokenEpoch, ObeyedEpoch
@@ -351,6 +351,21 @@ def test_a_worker_that_obeys_another_meanwhile_is_given_no_more(play: DagPlay) -
     assert play.hands == []
 
 
+def test_a_worker_that_cannot_name_attempts_is_given_none_and_that_is_told_once(play: DagPlay) -> None:
+    play.beat("w")
+    for _ in range(2):
+        play.beat("w", names=False)
+    play.submit({"a": ""})
+    assert (play.news, play.hands) == ([WorkerTooOld("w")], [])
+
+    play.beat("w")
+    assert [worker for worker, _ in play.hands] == ["w"]
+    play.beat("w", names=False)
+    play.lose("w")
+    play.beat("w", boot=2, names=False)
+    assert play.news == [WorkerTooOld("w")] * 3
+
+
 def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> None:
     play.beat("w")
     play.submit({"a": ""})
@@ -368,6 +383,9 @@ def test_an_epoch_that_the_store_did_not_take_is_asked_for_again(play: DagPlay) 
     play.beat("w", remembers=(9, OTHER))
     play.take(play.durable.on_epoch(play.now, 6))
     play.beat("w", remembers=(9, OTHER))
+    assert len(play.news) == 1, "not at once"
+    play.pass_time(1)
+    play.beat("w", remembers=(9, OTHER))
 
     assert play.news == [RaiseEpoch(10, "w", 9, False)] * 2
     assert play.durable.floor.raised_total == 0
@@ -377,18 +395,20 @@ def test_an_epoch_grows_by_no_more_than_a_step_at_once() -> None:
     floor = EpochFloor(6, ONE)
     assert floor.is_below(1 << 60, OTHER)
 
-    assert floor.wanted(1 << 60) == 6 + STEP_LIMIT
+    assert floor.wanted(0, 1 << 60) == 6 + STEP_LIMIT
+    assert floor.wanted(PAUSE_NS, 1 << 60) == 0, "one is being taken"
     floor.raised(6 + STEP_LIMIT)
-    assert floor.wanted(1 << 60) == 6 + 2 * STEP_LIMIT
+    assert floor.wanted(PAUSE_NS - 1, 1 << 60) == 0
+    assert floor.wanted(PAUSE_NS, 1 << 60) == 6 + 2 * STEP_LIMIT
 
 
 def test_the_last_epoch_is_never_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     floor = EpochFloor(EPOCH_LIMIT - 1, ONE)
-    assert floor.wanted(EPOCH_LIMIT) == 0
-    assert floor.wanted(EPOCH_LIMIT - 1) == EPOCH_LIMIT
+    assert floor.wanted(0, EPOCH_LIMIT) == 0
+    assert floor.wanted(0, EPOCH_LIMIT - 1) == EPOCH_LIMIT
     assert EPOCH_LIMIT << 32 < 1 << 63
     monkeypatch.setattr(epoch_floor, "EPOCH_LIMIT", 3)
-    assert EpochFloor(3, ONE).wanted(9) == 0
+    assert EpochFloor(3, ONE).wanted(0, 9) == 0
 
 
 def test_without_a_floor_nobody_asks_what_a_worker_remembers(play_of: PlayOf) -> None:

@@ -55,7 +55,10 @@ class JobCluster(Cluster):
         self.apis: dict[str, str] = {}
         self.mark = secrets.token_hex(8)
         self._manager_options, self._worker_options = list(manager_options), list(worker_options)
-        self._environment = {**os.environ, MARK: self.mark, "TARGET": target, **(environment or {})}
+        own = {MARK: self.mark, **(environment or {})}
+        # What a test's files are is closed to others: its cores are of the same user.
+        known = {"TALKA_CORE_USER": str(os.geteuid()), "TALKA_CORE_ENV": ",".join(own)}
+        self._environment = {**os.environ, "TARGET": target, **known, **own}
         self.own_environment: dict[str, dict[str, str]] = {}
         """What is added for single nodes."""
         self._results = 0

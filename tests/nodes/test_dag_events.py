@@ -9,7 +9,7 @@ import talka
 from talka.cli.node_life import OWN_WORDS, sentence
 from talka.control.durable_news import RaiseEpoch
 from talka.control.worker_news import AttemptsDropped
-from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event
+from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
 from talka.nodes.handlers import handler_event_of
 from talka.nodes.member_events import WORDS, sentence_of
 from talka.wire.attempts import Dropped, StoreLife
@@ -50,6 +50,11 @@ from talka.work.lifecycle import JobState
         (
             handler_event_of(AttemptsDropped(Dropped(1, 2, 1, 0))),
             "held 1 attempt and 0 results of store 1, life 2: dropped",
+        ),
+        (
+            too_old_event("w2"),
+            "worker w2 is of a version that does not tell whose attempts it tells of, and is given no tasks of dag jobs:"
+            " update it",
         ),
         ({"event": "store-back"}, "the store can be written again: dag jobs go on"),
     ],

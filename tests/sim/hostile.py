@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from talka.testing.host import Host
 from talka.testing.hostile import HostileNode, Known, identities
 from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
+from talka.wire.records import JobOrder
 from talka.wire.roles import Role
 from talka.wire.tasks import Progress, TaskResult
 
@@ -78,15 +81,21 @@ def known_of(world: World, hosts: tuple[str, ...]) -> Known:
         "attempt": [1, 2, 3, 4],
         "revision": [record.revision + 1 for record in records],
         "digest": [digest for record in records for digest in (record.order.bundle.digest, record.result) if digest],
-        "order": [record.order for record in records],
+        "order": [_without_values(record.order) for record in records],
         "key": [""],
         "life": [host.boot for host in world.hosts.values()],
     }
     return {name: values for name, values in known.items() if values}
 
 
+def _without_values(order: JobOrder) -> JobOrder:
+    """As it can be read on workers' machines, where values of variables are sealed for others."""
+    bundle = order.bundle
+    return msgspec.structs.replace(order, bundle=msgspec.structs.replace(bundle, env=dict.fromkeys(bundle.env, "")))
+
+
 def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
-    """The same with attempts at tasks: those under way are named by their fences alone."""
+    """The same with attempts at tasks, by their whole names: store, life, job, task and fence."""
     known = dict(known_of(world, hosts))
     found = manager_on(manager)
     if found is None or found.durable is None:

@@ -101,6 +101,8 @@ OLDER_FIELDS: dict[tuple[type, str], Any] = {
     (Assign, "variables"): b"",
     (Beat, "epoch"): 0,
     (Beat, "of"): NOWHERE,
+    (Beat, "names"): False,
+    (Assign, "life"): 0,
 }
 """Fields that came later, and what they are in messages that do not have them."""
 
@@ -111,6 +113,7 @@ ALL: dict[str, JobMessage] = {
         (Running("b4k7", 3, 2, "running", 700), Running("b4k8", 1, 1, "ended")),
         7,
         StoreLife(0x5706E, 0x11FE, 0x09E4),
+        True,
     ),
     "beat-of-few-words": Beat(0, WorkerFacts(1)),
     "renew": Renew(
@@ -164,10 +167,13 @@ ALL: dict[str, JobMessage] = {
     "accepted": Accepted("b4k7", FENCE, 3),
     "reconcile": Reconcile("b4k7", FENCE, 2),
     "snapshot": Snapshot(
-        "b4k7", FENCE, 2, (TaskFacts(3, "ended", 9 * SECOND, 10 * SECOND, DIGEST, 5_000), TaskFacts(4, "arming"))
+        "b4k7",
+        FENCE,
+        2,
+        (TaskFacts(3, "ended", 9 * SECOND, 10 * SECOND, DIGEST, 5_000, 0xB007), TaskFacts(4, "arming")),
     ),
-    "report": Report("b4k7", 3, b"\x91\x0c"),
-    "finished": Finished("b4k7", 3, DIGEST, 5_000),
+    "report": Report("b4k7", 3, b"\x91\x0c", life=0xB007),
+    "finished": Finished("b4k7", 3, DIGEST, 5_000, 0xB007),
     "stale": Stale("b4k7", 3, (0, 8, 1)),
     "no-task": NoTask("b4k7", 3, FENCE),
     "sync": Sync(12),

@@ -4,6 +4,7 @@ What they need is imported when they are called, for a quick help.
 """
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -114,6 +115,7 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
     place, files, own_lease = checked_store(store), checked_handlers(handlers), settings.own_lease()
+    from talka.cli.config import own_environment
     from talka.cli.node_life import Api, live_up, run_node
     from talka.cli.private import announced, drawn_tokens
     from talka.nodes.manager import ManagerOptions
@@ -139,6 +141,8 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
             data_dir=folder / "worker",
             cores=cores,
             handlers=files,
+            core_env=own_environment(),
+            core_user=str(os.geteuid()),  # all is one here
         )
 
     options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease)
@@ -324,6 +328,20 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
         help="Something it has that others may lack. Repeatable.",
     ),
     given(WORK, "--grace", metavar="D", help="Time for what runs once it was told to stop (30s)."),
+    given(
+        TRUST,
+        "--core-user",
+        metavar="NAME",
+        help="As whom tests and handlers run (as the worker; nobody where that is root).",
+    ),
+    given(
+        TRUST,
+        "--core-env",
+        "core_env",
+        multiple=True,
+        metavar="NAME",
+        help="A variable of the worker that tests and handlers may read. Repeatable.",
+    ),
     HANDLERS,
 )
 @json_option
@@ -340,6 +358,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     for word in settings.texts("capabilities"):
         checked_id(settings.label("capabilities"), word)
     files = checked_handlers(handlers)
+    from talka.cli.config import core_environment
     from talka.cli.node_life import live_worker, run_node
     from talka.cli.secret import read_secrets
     from talka.net.discovery import Candidates
@@ -359,6 +378,8 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
         capabilities=settings.texts("capabilities"),
         drain_s=settings.seconds("grace", "30s"),
         handlers=files,
+        core_env=core_environment(settings.texts("core_env")),
+        core_user=settings.text("core_user"),
     )
     api = open_probes(settings, options.cluster)
     with contextlib.nullcontext() if api is None else api.listener:

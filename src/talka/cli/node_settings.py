@@ -18,7 +18,8 @@ KNOWN: Final = {
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
         *("preset", "token_key_file", "lease"),
     ),
-    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace"),
+    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace")
+    + ("core_user", "core_env"),
 }
 """What can be set for each kind of node."""
 PATHS: Final = ("secret_file", "certs", "data_dir", "token_key_file")

@@ -20,7 +20,7 @@ from talka.control.dag_standing import standing
 from talka.control.dag_task import DagTask
 from talka.control.dispatch import Dispatcher, DispatchWorker
 from talka.control.durable_after import After, Keyed
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.durable_workers import Attempts
 from talka.control.epoch_floor import EpochFloor
 from talka.control.handout import Given, Handout, worker_of
@@ -103,6 +103,8 @@ class Durable:
         self._due: list[tuple[int, int]] = []
         """When jobs want to be ticked, those that changed their mind included."""
         self._specs = SpecReading(self._handout)
+        self._too_old: dict[str, None] = {}
+        """Workers that do not name attempts: no more than there are in the fleet."""
         self._changes: list[Change] = []
         self._after = After()
         self._waiting: dict[int, After] = {}
@@ -304,14 +306,22 @@ class Durable:
         *,
         epoch: int = 0,
         of: StoreLife = NOWHERE,
+        names: bool = True,
     ) -> list[object]:
         """A worker that may be given work lives. `free` are its cores that load jobs do not have; `number` is that of
-        its beat; `epoch` is the highest it has obeyed, of the store and life `of`."""
+        its beat; `epoch` is the highest it has obeyed, of the store and life `of`; `names` says
+        whether it tells whose its attempts are."""
+        if not names:
+            self.dispatcher.remove_worker(now, name)
+            is_new = name not in self._too_old
+            self._too_old[name] = None
+            return [WorkerTooOld(name)] if is_new else []
+        self._too_old.pop(name, None)
         floor = self.floor
         is_own = of.is_of(floor.life)
         if floor.is_below(epoch, of) and self._safeguards.epoch_floor:
             self.dispatcher.remove_worker(now, name)
-            to = floor.wanted(epoch)
+            to = floor.wanted(now, epoch)
             return [RaiseEpoch(to, name, epoch, is_own)] if to else []
         is_foreign = epoch > 0 and not is_own and self._safeguards.store_life
         effects = self._attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
@@ -332,6 +342,7 @@ class Durable:
 
     def on_worker_lost(self, now: int, name: str, boot: int, cause: str) -> list[object]:
         """This life of a worker runs nothing any more."""
+        self._too_old.pop(name, None)
         was_present, tasks = self._attempts.lost(name, boot)
         if was_present:
             self.dispatcher.remove_worker(now, name)

@@ -46,6 +46,12 @@ class WorkerDropped(msgspec.Struct, frozen=True):
     dropped: Dropped
 
 
+class WorkerTooOld(msgspec.Struct, frozen=True):
+    """News, once for each: a worker does not tell whose attempts are that it tells of, and is given none."""
+
+    worker: str
+
+
 class CallAnswered(msgspec.Struct, frozen=True):
     """News: what was asked under this number is durable, or cannot be."""
 
@@ -62,5 +68,5 @@ class DagEnded(msgspec.Struct, frozen=True):
     reason: str
 
 
-DurableEffect: TypeAlias = Commit | Fetch | RaiseEpoch | WorkerDropped | CallAnswered | DagEnded
+DurableEffect: TypeAlias = Commit | Fetch | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded
 """All that a shell with a store carries out; words for workers are apart."""

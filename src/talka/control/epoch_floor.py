@@ -11,6 +11,8 @@ from talka.wire.attempts import StoreLife
 
 STEP_LIMIT: Final = 1024
 """So much an epoch grows at once: a worker that names a huge one cannot use them up. The rest follows with its next beats."""
+PAUSE_NS: Final = 1_000_000_000
+"""Between two: who tells of ever higher ones, all the time, has used them up after weeks of alarms."""
 EPOCH_LIMIT: Final = (1 << 31) - 1
 """A fence has 63 bits, 32 of which count within an epoch."""
 
@@ -18,24 +20,25 @@ EPOCH_LIMIT: Final = (1 << 31) - 1
 class EpochFloor:
     """Ask `wanted` with each beat; tell `raised` when the store has taken what was wanted, or has not."""
 
-    __slots__ = ("_is_raising", "epoch", "life", "raised_total")
+    __slots__ = ("_is_raising", "_not_before", "epoch", "life", "raised_total")
 
     def __init__(self, epoch: int, life: StoreLife) -> None:
         self.epoch = epoch
         self.life = life
         self.raised_total = 0
         self._is_raising = False
+        self._not_before = 0
 
     def is_below(self, epoch: int, life: StoreLife) -> bool:
         """Whether a worker that remembers this would obey another than this manager."""
         return epoch > self.epoch or (epoch == self.epoch and life != self.life)
 
-    def wanted(self, epoch: int) -> int:
-        """The epoch to be taken, because somebody remembers this one; 0: none, or one is being taken already."""
+    def wanted(self, now: int, epoch: int) -> int:
+        """The epoch to be taken, because somebody remembers this one; 0: not now, or one is being taken already."""
         to = min(epoch + 1, self.epoch + STEP_LIMIT)
-        if self._is_raising or to > EPOCH_LIMIT:
+        if self._is_raising or now < self._not_before or to > EPOCH_LIMIT:
             return 0
-        self._is_raising = True
+        self._is_raising, self._not_before = True, now + PAUSE_NS
         return to
 
     def raised(self, epoch: int) -> None:

@@ -98,7 +98,9 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
         part.count,
         part.of,
         tuple(
-            AttemptEntry(attempt.core, attempt.place, bytes.fromhex(closed.get(attempt.core, "")), attempt.seats)
+            AttemptEntry(
+                attempt.core, attempt.place, bytes.fromhex(closed.get(attempt.core, "")), attempt.seats, attempt.life
+            )
             for attempt in shard.attempts
         ),
         shard.done_before,
@@ -117,6 +119,16 @@ def closed_of(account: JobAccount) -> dict[int, str]:
         for shard in workflow.shards
         for attempt in shard.attempts
         if attempt.digest
+    }
+
+
+def lives_of(account: JobAccount) -> dict[int, int]:
+    """Who drew the number of each attempt."""
+    return {
+        attempt.number: attempt.life
+        for workflow in account.workflows
+        for shard in workflow.shards
+        for attempt in shard.attempts
     }
 
 
@@ -174,6 +186,7 @@ def _restored(
     )
     for known in entry.attempts:
         attempt = Attempt(known.number, now, known.place, known.seats or tuple(range(entry.count)))
+        attempt.life = known.life
         shard.attempts.append(attempt)
         result = results.get(known.number)
         if result is None or (known is entry.attempts[-1] and not entry.is_done):

@@ -17,12 +17,12 @@ from talka.control.accounting import Accounting
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.commands import Commands
 from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
-from talka.control.job_account import account_of, closed_of, resume, spec_of
+from talka.control.job_account import account_of, closed_of, lives_of, resume, spec_of
 from talka.control.job_view import facts_of
 from talka.control.led_news import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.load_job import JobSpec, LoadJob
 from talka.control.log_lines import JobLines
-from talka.control.shard_run import ShardRun
+from talka.control.shard_run import Attempt, ShardRun
 from talka.control.speech import Speak
 from talka.control.take_over import TakeOver
 from talka.control.worker_keys import CannotSeal, WorkerKeys
@@ -96,6 +96,7 @@ class LedJob:
         """None until what the workers have is known."""
         self.phase: Literal["reconciling", "leading", "documenting", "closing", "over"] = "reconciling"
         self.next_tick_at = 0
+        self._life = life
         self._wall_offset_ns = wall_offset_ns
         self._every_ms = every_ms
         self._safeguards = safeguards
@@ -225,8 +226,8 @@ class LedJob:
                 return self._take_up_if_known(now)
             case Stale(highest=highest):
                 return [] if highest <= self.fence else self._give_up()
-            case Finished(attempt=attempt, digest=digest, size_bytes=size_bytes):
-                return self._on_finished(now, sender, attempt, digest, size_bytes)
+            case Finished():
+                return self._on_finished(now, sender, message)
             case Report() | NoTask() | Declined():
                 return self._on_word(now, sender, message)
             case LogLines():
@@ -240,7 +241,7 @@ class LedJob:
         if job is None:
             return []
         known = job.running().get(attempt)
-        if known is None or known[2].place != sender:
+        if known is None or known[2].place != sender or (isinstance(message, Report) and _is_other(known[2], message)):
             if known is None:
                 self._commands.drop(attempt)
             # Nobody waits for it: what it had is on record, or it was given up.
@@ -302,7 +303,8 @@ class LedJob:
             ]
         return self._carry_out(now, effects)
 
-    def _on_finished(self, now: int, sender: str, attempt: int, digest: str, size_bytes: int) -> list[object]:
+    def _on_finished(self, now: int, sender: str, message: Finished) -> list[object]:
+        attempt, digest, size_bytes = message.attempt, message.digest, message.size_bytes
         if self.job is None:
             return []
         if not self._safeguards.result_key and attempt not in self._fetching.values():
@@ -310,7 +312,7 @@ class LedJob:
         if attempt in self._losses:
             return []  # its last totals are put on record instead
         known = self.job.running().get(attempt)
-        if known is None or known[2].place != sender:
+        if known is None or known[2].place != sender or _is_other(known[2], message):
             if known is None:
                 self._commands.drop(attempt)
             return [Speak(sender, Accepted(self.name, self.fence, attempt), Lane.RESULTS)]
@@ -344,6 +346,9 @@ class LedJob:
             return self._take_up_if_known(now)
         if result is None or content is None or (result.job, result.attempt) != (self.name, attempt):
             return []  # asked again when the worker offers it again
+        known = self.job.running().get(attempt)
+        if known is not None and _is_other(known[2], result):
+            return []
         self._closing[digest] = (attempt, result)
         return [KeepWanted(self.name, digest, content)]
 
@@ -443,6 +448,7 @@ class LedJob:
         if not all(self._take_over.has(worker) for worker in self._granted()):
             return []
         account = decode_account(self.record.account)
+        self._take_over.forget_others(lives_of(account))
         origin_ns, origins = self._take_over.origins(account.origin_ms, self._wall_offset_ns)
         results = self._take_over.results
         job = resume(self._spec(), account, results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
@@ -450,6 +456,7 @@ class LedJob:
 
     def _lead(self, now: int, job: LoadJob, origins: dict[int, int]) -> list[object]:
         self.job = job
+        job.life = self._life
         self.phase = "leading"
         job.places, job.pool = self.places(), self.record.pool or job.pool
         effects: list[object] = []
@@ -580,6 +587,7 @@ class LedJob:
             boot=boot,
             seats=attempt.seats,
             variables=variables,
+            life=attempt.life,
         )
         return [self._commands.give(now, core, attempt.place, message), self._ask_clock(now, attempt.place)]
 
@@ -675,6 +683,7 @@ class LedJob:
             gaps=attempt.gaps,
             is_lost=True,
             worker=attempt.place,
+            life=attempt.life,
         )
         content = encode_result(result)
         digest = sha256(content).hexdigest()
@@ -752,3 +761,9 @@ class LedJob:
         self.phase = "over"
         self._accounting.drop()
         return [JobOver(self.name, superseded=True)]
+
+
+def _is_other(known: Attempt, told: Report | Finished | AttemptResult) -> bool:
+    """Whether this is told of another attempt with the same number: a register that was put back drew it again. A worker of
+    a version before this one does not say."""
+    return told.life not in (0, known.life)

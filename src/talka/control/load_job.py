@@ -92,6 +92,8 @@ class LoadJob:
         self.attempts: dict[int, tuple[ShardGroup, ShardRun, Attempt]] = {}
         self._place_of: dict[int, str] = {}
         self.cores_started = 0
+        self.life = 0
+        """Of the manager that leads it: who draws numbers of attempts."""
         self.taken_up_ns = 0
         self.arriving: dict[int, None] = {}
         self._start_delay_ns = start_delay_ns
@@ -390,6 +392,7 @@ class LoadJob:
         return _by_place(self._open_seats(shard)[: shard.shard.count])
 
     def on_started(self, attempt: Attempt) -> None:
+        attempt.life = self.life
         self._note_sharing(attempt)
 
     def _note_sharing(self, attempt: Attempt) -> None:

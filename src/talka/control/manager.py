@@ -78,6 +78,8 @@ class HeardOf(msgspec.Struct, frozen=True):
     epoch: int
     """The highest of a store that it has obeyed, and whose it was."""
     of: StoreLife
+    names: bool
+    """It tells whose attempts are that it tells of."""
 
 
 class Manager:
@@ -364,7 +366,9 @@ class Manager:
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of)]
+        return effects + [
+            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names)
+        ]
 
     def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
         if self.registry is None:
@@ -405,6 +409,7 @@ class Manager:
                     effect.number,
                     epoch=effect.epoch,
                     of=effect.of,
+                    names=effect.names,
                 )
             elif isinstance(effect, LeadWanted):
                 assert self.registry is not None, "nobody else says so"

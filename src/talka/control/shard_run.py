@@ -58,6 +58,8 @@ class Attempt:
         """The worker that runs it; empty on this machine."""
         self.seats = seats
         """The number of its core, per shard: see `Seats`."""
+        self.life = 0
+        """Of the manager that drew its number: the two together name it."""
         self.process = process
         """The process that runs it on this machine; 0 on a worker, which numbers its own."""
         self.spawned_ns = now

@@ -1,6 +1,6 @@
 """What a manager finds out before it leads a job that another one led: what workers have of it, and what was accepted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from talka.cluster.effects import Lane
@@ -62,6 +62,13 @@ class TakeOver:
             self._unfenced.pop(worker, None)
             self._snapshots[worker] = {facts.attempt: facts for facts in snapshot.tasks}
             self._heard_at[worker] = now
+
+    def forget_others(self, lives: Mapping[int, int]) -> None:
+        """Only what is on account under its whole name is there: of another life, the number is that of something else."""
+        for worker, tasks in self._snapshots.items():
+            self._snapshots[worker] = {
+                number: facts for number, facts in tasks.items() if facts.life in (0, lives.get(number, facts.life))
+            }
 
     def has(self, worker: str) -> bool:
         return worker in self._snapshots

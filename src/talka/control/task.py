@@ -215,6 +215,7 @@ class Task:
             engine=self._group.engine,
             worker=self._worker,
             is_cancelled=self._is_cancelled,
+            life=self.assign.life,
         )
 
     def _starts(self) -> list[int]:

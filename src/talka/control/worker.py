@@ -237,7 +237,7 @@ class Worker:
     def _beat(self, now: int) -> list[object]:
         self._beat_at = self._lease.next_beat_at(now)
         running = tuple(held.running() for held in self.tasks)
-        beat = Beat(self._lease.beat(now), self._facts(), running, self.handlers.epoch, self.handlers.life)
+        beat = Beat(self._lease.beat(now), self._facts(), running, self.handlers.epoch, self.handlers.life, True)
         return [Speak(manager, beat, Lane.CONTROL) for manager in self.managers]
 
     def _facts(self) -> WorkerFacts:

@@ -31,10 +31,12 @@ class WorkerTask:
     """Milestones (armed, refused, finished) are told at once and again until they are answered; counts are told one
     report at a time, as often as the manager bears it."""
 
-    def __init__(self, job: str, attempt: int, assign: Assign | None = None) -> None:
+    def __init__(self, job: str, attempt: int, assign: Assign | None = None, life: int = 0) -> None:
         """Without an order it is one of an earlier life, of which the result is left."""
         self.job = job
         self.attempt = attempt
+        self.life = life if assign is None else assign.life
+        """Of the manager that drew the number: with it, the name of the attempt."""
         self.assign = assign
         self.task: Task | None = None
         self.stage: TaskStage = "arming"
@@ -88,13 +90,13 @@ class WorkerTask:
 
     def facts(self, now: int) -> TaskFacts:
         ages = (0, 0) if self._origins is None else (now - self._origins[0], now - self._origins[1])
-        return TaskFacts(self.attempt, self.stage, *ages, self.digest, len(self.content))
+        return TaskFacts(self.attempt, self.stage, *ages, self.digest, len(self.content), self.life)
 
     # What happens to it.
 
     def armed(self, now: int) -> None:
         self.stage = "armed"
-        self._reach(now, Report(self.job, self.attempt, encode(Armed())))
+        self._reach(now, Report(self.job, self.attempt, encode(Armed()), life=self.life))
 
     def started(self, task: Task) -> None:
         self.stage = "running"
@@ -103,7 +105,7 @@ class WorkerTask:
     def refuse(self, now: int, refused: Refused) -> None:
         self.stage, self.task, self.is_refused = "ended", None, True
         self.expires_at = now + REFUSAL_KEPT_NS
-        self._reach(now, Report(self.job, self.attempt, encode(refused)))
+        self._reach(now, Report(self.job, self.attempt, encode(refused), life=self.life))
 
     def keep(self, content: bytes) -> None:
         """Its result, which is to be put on disk; nothing else is needed of it."""
@@ -115,7 +117,7 @@ class WorkerTask:
 
     def kept(self, now: int) -> None:
         """The result is on disk."""
-        self._reach(now, Finished(self.job, self.attempt, self.digest, len(self.content)))
+        self._reach(now, Finished(self.job, self.attempt, self.digest, len(self.content), self.life))
 
     def answered(self) -> None:
         """A command for it came. What has finished is told until it is accepted."""
@@ -175,7 +177,7 @@ class WorkerTask:
             for parts in together(
                 [encode(message) for message in self.task.report(now, blurred=self._interval_ns >= BLUR_NS)]
             ):
-                said.append((Report(self.job, self.attempt, parts[0], tuple(parts[1:])), Lane.STATISTICS))
+                said.append((Report(self.job, self.attempt, parts[0], tuple(parts[1:]), self.life), Lane.STATISTICS))
         return said
 
     def _reach(self, now: int, milestone: Report | Finished) -> None:

@@ -100,11 +100,12 @@ class WorkerTasks:
         for key in sorted(stored):
             if not key.startswith(RESULT_PREFIX):
                 continue
-            job, _, attempt = key.removeprefix(RESULT_PREFIX).rpartition("/")
-            if len(self._held) >= STORED_LIMIT or not job or not attempt.isdecimal() or not stored[key]:
+            job, _, name = key.removeprefix(RESULT_PREFIX).rpartition("/")
+            attempt, _, life = name.partition("-")
+            if len(self._held) >= STORED_LIMIT or not job or not stored[key] or not f"{attempt}{life}".isdecimal():
                 forgotten.append(key)
                 continue
-            held = self._held[job, int(attempt)] = WorkerTask(job, int(attempt))
+            held = self._held[job, int(attempt)] = WorkerTask(job, int(attempt), life=int(life or "0"))
             held.keep(stored[key])
             held.kept(now)
             held.expires_at = now + STORED_OFFERED_NS
@@ -163,6 +164,12 @@ class WorkerTasks:
     def assign(self, now: int, assign: Assign, *, unable: str) -> list[object]:
         """Get a task ready. `unable` says why the worker as a whole can take none; empty when it can."""
         held = self.get(assign.job, assign.attempt)
+        if held is not None and held.life != assign.life:
+            killed = self.kill(now, held, "a register that was put back gave its number to another task")
+            return [
+                *killed,
+                self._decline(assign, f"attempt {assign.attempt} of another life was on worker {self._name}"),
+            ]
         if held is not None:
             held.tell_again(now)
             return []
@@ -338,4 +345,5 @@ class WorkerTasks:
 
 
 def _result_key(held: WorkerTask) -> str:
-    return f"{RESULT_PREFIX}{held.job}/{held.attempt}"
+    """With the whole name of the attempt: it is told with the result also when this worker was started anew."""
+    return f"{RESULT_PREFIX}{held.job}/{held.attempt}" + (f"-{held.life}" if held.life else "")

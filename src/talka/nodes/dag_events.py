@@ -42,6 +42,14 @@ def raised_event(place: str, wanted: RaiseEpoch) -> Event:
     return {"event": kind, "kind": "store", "worker": wanted.worker, "text": text}
 
 
+def too_old_event(worker: str) -> Event:
+    text = (
+        f"worker {worker} is of a version that does not tell whose attempts it tells of, and is given no tasks of dag"
+        " jobs: update it"
+    )
+    return {"event": "alarm", "kind": "workers", "worker": worker, "text": text}
+
+
 def dropped_event(worker: str, dropped: Dropped) -> Event:
     return {
         "event": "attempts-dropped",

@@ -19,9 +19,18 @@ from talka.clock import boottime_ns, realtime_ns
 from talka.control.dag_job import DagJob, Step
 from talka.control.dag_shelf import Full, KeyTaken
 from talka.control.durable import Durable, Edit
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, DurableEffect, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.durable_news import (
+    CallAnswered,
+    Commit,
+    DagEnded,
+    DurableEffect,
+    Fetch,
+    RaiseEpoch,
+    WorkerDropped,
+    WorkerTooOld,
+)
 from talka.errors import Invalid, TalkaError, Unavailable
-from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event
+from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
 from talka.nodes.dag_reading import DagReading
 from talka.nodes.dag_views import live_facts, schedule_view, spec_of
 from talka.nodes.member_events import Event
@@ -162,7 +171,7 @@ class DurableJobs(DagReading):
         if self._is_closed or self.lost is not None:
             return
         rest: list[object] = []
-        told: list[CallAnswered | DagEnded | RaiseEpoch | WorkerDropped] = []
+        told: list[DurableEffect] = []
         held: list[int] = []
         for effect in effects:
             match effect:
@@ -171,7 +180,7 @@ class DurableJobs(DagReading):
                         held.append(ticket)
                 case Fetch():
                     self._fetch(effect)
-                case CallAnswered() | DagEnded() | RaiseEpoch() | WorkerDropped():
+                case CallAnswered() | DagEnded() | RaiseEpoch() | WorkerDropped() | WorkerTooOld():
                     told.append(effect)
                 case _:
                     rest.append(effect)
@@ -205,6 +214,8 @@ class DurableJobs(DagReading):
             case WorkerDropped(worker=worker, dropped=dropped):
                 self.dropped += dropped.attempts + dropped.results
                 self._tell(dropped_event(worker, dropped))
+            case WorkerTooOld(worker=worker):
+                self._tell(too_old_event(worker))
 
     def _raise_epoch(self, wanted: RaiseEpoch) -> None:
         self._tell(raised_event(self._records.place, wanted))

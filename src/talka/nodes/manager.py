@@ -15,7 +15,7 @@ from talka.cluster.election import Phase
 from talka.cluster.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.answers import STATES
 from talka.control.clock_watch import ClockWatch
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
@@ -53,11 +53,11 @@ KEPT_S: Final = 7 * 86_400.0
 STEADY_NS: Final = 3600 * SECOND
 """A clock that was set a shorter time ago may be set again: nothing is dropped for being old by it."""
 HAND_OVER_S: Final = 5.0
-LINGER_S: Final = 10.0
-"""For so long a manager whose store was taken still answers, that it was."""
 CHORES_LIMIT: Final = 64
 WITHIN_SHARE: Final = 0.8
 """Of the time that an asker waits: so that it is told why there is no answer."""
+LINGER_S: Final = 10.0
+"""For so long a manager whose store was taken still answers, that it was."""
 
 
 class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,7 +318,7 @@ class ManagerNode(MemberNode):
             case LeaseDiffers(text=text):
                 self.failure = self.failure or OtherLease(text)
                 self.stop()
-            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | CallAnswered() | DagEnded() if (
+            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded() if (
                 self.dags is not None
             ):
                 self.dags.carry_out(news)

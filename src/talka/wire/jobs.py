@@ -100,6 +100,8 @@ class Beat(Message, frozen=True, tag=1):
     """The highest epoch of a store of dag jobs that it has obeyed; 0: none. No manager gives it tasks under a lower one."""
     of: StoreLife = NOWHERE
     """Whose that was."""
+    names: bool = False
+    """It tells whose attempts are that it tells of. Those of earlier versions do not, and are given no tasks of dag jobs."""
 
 
 class ManagerAt(msgspec.Struct, frozen=True, array_like=True):
@@ -188,6 +190,9 @@ class Assign(Message, frozen=True, tag=10):
     process. Empty: every shard has a core of its own."""
     variables: Annotated[bytes, msgspec.Meta(max_length=ENVELOPE_LIMIT_BYTES)] = b""
     """Those of the job, sealed to this life of this worker for this attempt; empty when there are none."""
+    life: Count = 0
+    """The boot of the manager that drew the attempt's number, as it is on account: part of the attempt's name, and told
+    with all that is said of it. A register that was put back draws the same numbers again, in another life."""
 
 
 class Start(Message, frozen=True, tag=11):
@@ -248,6 +253,8 @@ class TaskFacts(msgspec.Struct, frozen=True, array_like=True):
     digest: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Of its result, when it has ended."""
     size_bytes: Count = 0
+    life: Count = 0
+    """As in Assign."""
 
 
 class Snapshot(Message, frozen=True, tag=16):
@@ -265,6 +272,8 @@ class Report(Message, frozen=True, tag=17):
     content: Annotated[bytes, msgspec.Meta(max_length=900_000)]
     more: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=REPORT_PARTS_LIMIT)] = ()
     """Said after it, in the same breath: a frame costs more than what is in it."""
+    life: Count = 0
+    """As in Assign."""
 
     @property
     def contents(self) -> tuple[bytes, ...]:
@@ -278,6 +287,8 @@ class Finished(Message, frozen=True, tag=18):
     attempt: Count
     digest: Digest
     size_bytes: Count
+    life: Count = 0
+    """As in Assign."""
 
 
 class Stale(Message, frozen=True, tag=19):
@@ -527,6 +538,8 @@ class AttemptResult(msgspec.Struct, frozen=True):
     worker: str = ""
     is_cancelled: bool = False
     """Its worker heard that the job is cancelled, maybe before the manager that leads it."""
+    life: int = 0
+    """As in Assign."""
 
 
 _result_decoder: msgspec.msgpack.Decoder[AttemptResult] = msgspec.msgpack.Decoder(AttemptResult)

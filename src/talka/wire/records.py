@@ -114,6 +114,8 @@ class AttemptEntry(msgspec.Struct, frozen=True, array_like=True):
     """Of its result, once it was accepted."""
     seats: tuple[int, ...] = ()
     """Per shard: which of the job's cores at this worker runs it, from 0. Several workflows may share one."""
+    life: int = 0
+    """The boot of the manager that drew the number."""
 
 
 class ShardEntry(msgspec.Struct, frozen=True, array_like=True):
