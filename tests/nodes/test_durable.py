@@ -908,8 +908,9 @@ async def test_a_manager_whose_store_was_taken_writes_and_answers_nothing_more(i
 
 @pytest.mark.parametrize("how", ["commit", "renewal"])
 async def test_a_store_that_was_deleted_is_noticed_and_nothing_is_acknowledged(
-    idle_node: Node, tmp_path: Path, how: str
+    idle_node: Node, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sqlite_file, "LOOK_NS", -1)  # it was not looked for long
     node = idle_node
     (tmp_path / "store.db").unlink()
     if how == "commit":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from talka.store import sqlite_file
 from talka.store.folder import StoreFailed
 from talka.store.history import Queries
 from talka.store.records import RecordsUnavailable
@@ -254,6 +255,7 @@ def test_an_epoch_that_could_not_be_raised_is_the_one_that_is_held(
             raise RecordsUnavailable("the disk is full")
 
         with monkeypatch.context() as patched:
+            patched.setattr(sqlite_file, "LOOK_NS", -1)
             patched.setattr(records.file, "_check_place", full)
             with pytest.raises(RecordsUnavailable):
                 records.raise_epoch("m1", (LEASE, lease.epoch), 10)

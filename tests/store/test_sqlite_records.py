@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from talka.control.store_hold import LEASE_NS
 from talka.errors import TalkaError
 from talka.store import sqlite_file
 from talka.store.history import Queries
@@ -546,7 +547,10 @@ def test_blobs_that_are_kept_are_listed_once_each(store: SqliteRecords) -> None:
 
 @pytest.mark.parametrize("name", ["jobs.sqlite", "jobs.sqlite-wal"], ids=["the file", "its log"])
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
-def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_is_open(path: Path, name: str, how: str) -> None:
+def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_is_open(
+    path: Path, name: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "LOOK_NS", -1)  # it was not looked for long
     with SqliteRecords(str(path)) as store:
         store.apply(batch(1))
         place = path.with_name(name)
@@ -562,6 +566,21 @@ def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_is_open(path:
             with pytest.raises(StoreGone, match=says):
                 ask()
         assert [row.number for row in store.jobs((), 9, 9)] == [1], "what was kept can still be read"
+
+
+def test_the_place_of_a_file_is_looked_at_now_and_then_and_with_every_commit_once_it_is_gone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [10**15]
+    monkeypatch.setattr(sqlite_file, "monotonic_ns", lambda: now[0])
+    with SqliteRecords(str(path)) as store:
+        path.rename(path.with_name("away"))
+        store.apply(batch(1))
+        now[0] += sqlite_file.LOOK_NS + 1
+        for number in (2, 3):
+            with pytest.raises(StoreGone):
+                store.apply(batch(number))
+        assert sqlite_file.LOOK_NS < LEASE_NS
 
 
 def test_a_file_that_is_in_its_place_is_left_alone(path: Path) -> None:
@@ -584,6 +603,7 @@ def test_a_place_that_cannot_be_looked_at_is_tried_again(path: Path, monkeypatch
             raise OSError(errno.EIO, "Input/output error")
         return look(place, **more)
 
+    monkeypatch.setattr(sqlite_file, "LOOK_NS", -1)
     with SqliteRecords(str(path)) as store:
         monkeypatch.setattr(os, "stat", fail)
         with pytest.raises(RecordsUnavailable, match="cannot be looked at"):

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from talka.clock import monotonic_ns
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.store.folder import FILE_MODE, FOLDER_MODE, sync_folder
 from talka.store.history import Queries
@@ -40,6 +41,8 @@ CHECKPOINT_PAGES: Final = 4000
 LOG_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """To this the log is cut when it was longer for a while, because somebody read."""
 LOG_SUFFIX: Final = "-wal"
+LOOK_NS: Final = 200_000_000
+"""Before a commit it is looked whether the file is still in its place, if that was not done for so long."""
 INDEX_BITS: Final = 32
 LAST_INDEX: Final = (1 << INDEX_BITS) - 1
 VERSION_TABLE: Final = "talka_tasks_version"
@@ -84,6 +87,7 @@ class SqliteFile:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._is_open = False
+        self._looked_ns = 0
         self._files: dict[str, tuple[int, int]] = {}
         """Device and inode of what is open here, by path: the file and its log."""
         try:
@@ -125,7 +129,8 @@ class SqliteFile:
             with self._sentences(), transaction(self._open_one(self._writer)):
                 assert self._writer is not None
                 answer = act(self._writer)
-                self._check_place()
+                if monotonic_ns() - self._looked_ns > LOOK_NS:
+                    self._check_place()
                 return answer
 
     def check_place(self) -> None:
@@ -136,6 +141,7 @@ class SqliteFile:
 
     def _check_place(self) -> None:
         """What is written to a file without a name, or to one that is no longer there, nobody will ever find."""
+        self._looked_ns = monotonic_ns()
         if self._in_memory:
             return
         for path in (self.place, self.place + LOG_SUFFIX):
@@ -154,6 +160,7 @@ class SqliteFile:
                 raise self._is_gone(f"another file is in the place of {path}")
 
     def _is_gone(self, what: str) -> StoreGone:
+        self._looked_ns = 0  # the next one is looked at as well
         return StoreGone(
             f"{what} while this manager had it: nothing more is kept or acknowledged; stop this manager, put the store "
             "or a copy made by talka store backup in its place, and start it again"

@@ -50,6 +50,7 @@ class SqliteRecords:
         self.file = SqliteFile(path, synchronous)
         self.is_quick = synchronous == "NORMAL"
         self._queries = Queries("tasks")
+        self._is_held = self._queries["is_held"]
         self._fence: tuple[str, str, int] | None = None
         """Key, owner and epoch of the lease under which everything is changed."""
         self._hints = Hints()
@@ -81,8 +82,7 @@ class SqliteRecords:
 
         def fenced(connection: sqlite3.Connection) -> Answer:
             if self._fence is not None:
-                ((held,),) = connection.execute(self._queries["is_held"], self._fence).fetchall()
-                if not held:
+                if connection.execute(self._is_held, self._fence).fetchone() is None:
                     raise StoreTaken(
                         f"another manager has taken the store {self.place}, and this one writes nothing more to it: "
                         "have one manager for a store, and start this one again when it shall have it"

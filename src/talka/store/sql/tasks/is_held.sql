@@ -1,1 +1,1 @@
-SELECT count(*) FROM talka_leases WHERE key = ? AND owner = ? AND epoch = ?;
+SELECT 1 FROM talka_leases WHERE key = ? AND owner = ? AND epoch = ?;
