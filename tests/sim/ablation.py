@@ -122,7 +122,7 @@ ROWS: Final = (
         has_forger=True,
     ),
     _jobs("variables travel open (`sealed_variables`)", "sealed_variables", ("variables",), 2),
-    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 7),
+    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 97),
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
