@@ -22,6 +22,17 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(_BOOTTIME)
 
 
+def both_clocks() -> tuple[int, int]:
+    """Boot time and the clock of the day, read at one instant: a process that is stopped in between reads again."""
+    while True:
+        before = boottime_ns()
+        wall_ns = realtime_ns()
+        if boottime_ns() - before < READ_NS:
+            return before, wall_ns
+
+
+READ_NS = 50 * MILLISECOND
+
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: its monotonic clock is what there is
 
 

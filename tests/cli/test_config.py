@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 import talka
-from talka.cli.config import CHECKS, BadSetting, pass_variables, read_settings
+from talka.cli.config import (
+    CHECKS,
+    BadSetting,
+    core_environment,
+    own_environment,
+    pass_variables,
+    read_settings,
+)
 from talka.cli.main import run_command
 
 
@@ -278,3 +285,40 @@ def test_nobody_else_reads_the_environment_or_configuration() -> None:
             assert not (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")), path
             names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
             assert not {alias.name for alias in names} & {"environ", "getenv", "tomllib"}, path
+
+
+# What cores find in their environment.
+
+
+def test_cores_find_what_programs_need_and_what_is_named_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        **{"PATH": "/bin", "LC_ALL": "C", "https_proxy": "http://proxy", "PYTHONHASHSEED": "1", "DB_URL": "db://"},
+        **{"DB_PASSWORD": "hidden", "TALKA_TOKEN": "hidden", "AWS_SECRET_ACCESS_KEY": "hidden"},
+    }
+    monkeypatch.setattr(os, "environ", given)
+
+    assert core_environment(["DB_URL"]) == {
+        **{"PATH": "/bin", "LC_ALL": "C", "https_proxy": "http://proxy", "PYTHONHASHSEED": "1", "DB_URL": "db://"}
+    }
+    assert own_environment() == {name: text for name, text in given.items() if name != "TALKA_TOKEN"}
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "TALKA_TOKEN",
+            "--core-env TALKA_TOKEN is not possible: settings of Talka are not for tests and handlers to read",
+        ),
+        ("NOT_SET", "--core-env NOT_SET is not possible: there is no such variable here; set it, or leave it out"),
+    ],
+)
+def test_variables_that_cores_cannot_have_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
+) -> None:
+    monkeypatch.setattr(os, "environ", {"TALKA_TOKEN": "hidden"})
+
+    with pytest.raises(BadSetting) as caught:
+        core_environment([name])
+
+    assert str(caught.value) == sentence

@@ -14,6 +14,8 @@ import pytest
 
 from talka.cli.cluster import table
 from talka.cli.cluster_jobs import facts_text
+from talka.cli.member import Printer
+from talka.cli.node_life import sentence
 from talka.cli.remote import LineTeller
 from talka.client.requests import JobFacts, JobUpdate
 from talka.wire.views import LogLine
@@ -73,10 +75,27 @@ def test_the_reason_of_a_cancel_is_one_line_of_a_nodes_log(tmp_path: Path, as_js
     if as_json:
         assert json.loads(told[0])["reason"] == FORGED
     else:
-        assert (
-            "enough\\n12:00:00.000  leads no more: forged\\r\\n\\x1b[2J\\x1b]0;owned\\x07\\x9b2K\\u2028\\u202e"
-            in told[0]
-        )
+        assert "leads no more: forged" in told[0] and "\\x1b[2J\\x1b]0;owned\\x07\\x9b2K" in told[0]
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_whatever_an_event_says_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_json: bool) -> None:
+    """Also of one that has no words of its own."""
+    with open(tmp_path / "log", "wb") as log:
+        monkeypatch.setattr(sys, "stdout", log)
+        printer = Printer(None, as_json, sentence)
+        printer.event({"at": 1.0, "event": "alarm", "kind": "jobs", "text": FORGED})
+        printer.event({"at": 1.0, "event": "something-new", "reason": FORGED})
+        printer.finish()
+
+    written = written_in(tmp_path / "log")
+
+    assert len(written.splitlines()) == 2
+    assert all(line.isprintable() and "enough\\n12:00:00.000" in line for line in written.split("\n")[:2])
+
+
+def written_in(path: Path) -> str:
+    return path.read_bytes().decode()
 
 
 # What commands show.

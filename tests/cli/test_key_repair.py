@@ -125,6 +125,30 @@ def test_a_node_that_runs_is_repaired_over_the_network_and_the_change_is_in_its_
     assert second["what"] == "keys: repair" and ring_in(folder / "a").era >= 1
 
 
+def test_with_certificates_a_manager_repairs_keys_that_were_taken_over_and_a_client_does_not(
+    folder: Path, command: Any
+) -> None:
+    (folder / "good").write_text(GOOD + "\n")
+    command("certs", "init", "pki", "--cluster", "default", "--environment", "default")
+    for name, role in (("a", "manager"), ("operator", "manager"), ("client", "client")):
+        command("certs", "issue", "pki", "--name", name, "--role", role)
+    (folder / "a").mkdir()
+    taken = Keyring.of((SECRET,)).with_key(THEIRS).with_primary(key_id(THEIRS)).without(key_id(SECRET))
+    KeyringFile(folder / "a").save(encode_ring(taken))
+    process = start(folder, "a", "--certs", "pki")
+    try:
+        address = until(process, "ready")["address"]
+        where = ("--to", address, "--secret-file", "secret", "--certs", "pki")
+        code, out, err = command("cluster", "keys", "--repair", "good", *where)
+        assert (code, out) == (7, "") and "does not know this secret" in err
+        code, out, err = command("cluster", "keys", "--repair", "good", *where, "--name", "operator")
+        assert code == 0, err
+        assert out.split() == ["KEY", "USE", key_id(GOOD), "seals", "and", "opens"]
+    finally:
+        end([process])
+    assert [(line["who"], line["status"]) for line in audit_of(folder / "a")] == [("operator", 200)]
+
+
 def test_a_refused_change_is_audited_and_a_log_that_takes_no_line_is_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

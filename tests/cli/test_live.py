@@ -648,7 +648,7 @@ def test_a_lost_core_is_told_until_and_after_it_was_replaced() -> None:
     drive.carry_out(drive.job.on_exit(drive.now, drive.running["Shop", 1], "was killed by SIGKILL"))
     assert drive.row("! a core") == "! a core of Shop was killed by SIGKILL after 0:03, not replaced yet"
     drive.at(7).say(("Shop", 1), Armed())
-    assert drive.row("! a core").endswith("after 0:03, missing until 0:07, 20 arrivals missing")
+    assert drive.row("! a core").endswith("after 0:03, missing until 0:07, 34 arrivals missing")
 
 
 # What fits.

@@ -119,6 +119,43 @@ def test_manager_and_worker_find_each_other_and_let_in_who_has_a_token(
     assert worker.stop() == 0 and manager.stop() == 0
 
 
+def test_a_manager_that_is_told_another_lease_is_refused_until_the_lease_is_changed(
+    started: Started, command: Any, folder: Path
+) -> None:
+    (folder / "secret").write_text(SECRET + "\n")
+    (folder / "secret").chmod(0o600)
+
+    def manager(name: str, *more: str) -> Process:
+        return started(
+            *("manager", "--name", name, "--voters", "a,b,c", "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0"),
+            *("--secret-file", "secret", "--data-dir", name, "--preset", "fast", *more),
+        )
+
+    first = manager("a", "--lease", "1s")
+    seed = first.until("ready")["address"]
+    second = manager("b", "--seed", seed, "--lease", "1s")
+    asked = second.until("ready")["address"]
+    second.until("leader")
+    where = ("--to", asked, "--secret-file", "secret")
+    before = json.loads(command("cluster", "lease", *where, "--json").out)
+    assert (before["lease_ms"], before["next_ms"]) == (1000, 0) and before["by"] in ("--lease of a", "--lease of b")
+
+    # Who was told another one says so and is gone, with the code of a wrong setting.
+    refused = manager("c", "--seed", seed, "--lease", "3s")
+    assert refused.process.wait(LIMIT_S) == 2
+    assert refused.process.stderr is not None
+    said = refused.process.stderr.read()
+    assert f"--lease is 3s, and the lease of this cluster is 1s (set by {before['by']}): leave" in said
+    assert "talka cluster lease 3s --to HOST:PORT" in said and "Traceback" not in said
+
+    code, out, err = command("cluster", "lease", "3s", *where)
+    assert code == 0 and out.splitlines()[0].split() == ["lease", "3s"], err
+    assert "the longer of the two is waited for" in err
+    manager("c", "--seed", seed, "--lease", "3s").until("leader")
+    code, _, err = command("cluster", "lease", "3ms", *where)
+    assert code == 2 and "the lease = '3ms' is not possible: write 500ms to 1m" in err
+
+
 def test_data_folder_of_another_process_is_left_alone(started: Started, talka: Any) -> None:
     node = started("up", "--port", "0", "--cores", "1", "--data-dir", "up")
     node.until("ready")
@@ -358,3 +395,36 @@ def test_whoever_has_everything_on_one_machine_is_spared_what_parts_say_to_each_
     assert brief_sentence({"at": 1, "event": "stopped"}) == "stopped"
     told = brief_sentence({"at": 1, "event": "up", "address": "127.0.0.1:8470", "cores": 2})
     assert "talka submit FILE --to 127.0.0.1:8470" in told
+
+
+# Files that may be open.
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["up", "--port", "0"], id="up"),
+        pytest.param(["manager", "--name", "m", "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0"], id="manager"),
+        pytest.param(["manager", "--name", "m", "--store", "sqlite:///jobs.sqlite"], id="manager with a store"),
+        pytest.param(["worker", "--name", "w", "--seed", "127.0.0.1:1"], id="worker"),
+        pytest.param(["member", "--name", "m", "--bind", "127.0.0.1:0"], id="member"),
+        pytest.param(["run", "http://127.0.0.1:1/", "--duration", "1s"], id="run"),
+    ],
+)
+def test_a_limit_of_20_open_files_is_named_as_the_cause(words: list[str], tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    write_secretly(secret, SECRET)
+    more = [] if words[0] == "run" else ["--data-dir", str(tmp_path / "data")]
+    more += ["--secret-file", str(secret)] if words[0] in ("manager", "worker", "member") else []
+    told = subprocess.run(
+        ["sh", "-c", 'ulimit -n 20; exec "$0" "$@"', sys.executable, "-m", "talka", *words, *more],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={name: value for name, value in os.environ.items() if not name.startswith("TALKA_")},
+    )
+    assert told.returncode == 2, told
+    assert "this process may" in told.stderr and "20 files" in told.stderr, told.stderr
+    assert "ulimit -n" in told.stderr and "Traceback" not in told.stderr
+    assert not (tmp_path / "data").exists() and not (tmp_path / "jobs.sqlite").exists()

@@ -9,6 +9,7 @@ import pytest
 from talka.cli.config import read_settings
 from talka.cli.main import run_command
 from talka.cli.node_settings import KNOWN, NodeSettings
+from talka.cluster.lease_terms import OwnLease
 from talka.errors import Invalid
 
 
@@ -64,18 +65,19 @@ def test_durations_become_seconds(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["up", "manager"])
 def test_the_lease_of_workers_has_bounds(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert NodeSettings(kind, {}).lease_ns() == 5_000_000_000
+    assert NodeSettings(kind, {}).own_lease() == OwnLease(5_000_000_000), "the cluster's, whatever it is"
     (folder / "talka.toml").write_text(f"[{kind}]\nlease = 60")
-    assert NodeSettings(kind, {}).lease_ns() == 60_000_000_000
+    own = NodeSettings(kind, {}).own_lease()
+    assert own.ns == 60_000_000_000 and "talka.toml" in own.label
     monkeypatch.setenv("TALKA_LEASE", "750ms")
-    assert NodeSettings(kind, {}).lease_ns() == 750_000_000
-    assert NodeSettings(kind, {"lease": "0.5s"}).lease_ns() == 500_000_000
+    assert NodeSettings(kind, {}).own_lease() == OwnLease(750_000_000, "TALKA_LEASE")
+    assert NodeSettings(kind, {"lease": "0.5s"}).own_lease() == OwnLease(500_000_000, "--lease")
     for wrong in ("499ms", "60.001s", "0", "2m"):
         with pytest.raises(Invalid, match=rf"--lease = '?\"?{wrong}.* is not possible: write 500ms to 1m"):
-            NodeSettings(kind, {"lease": wrong}).lease_ns()
+            NodeSettings(kind, {"lease": wrong}).own_lease()
     with pytest.raises(Invalid, match="TALKA_LEASE = .*soon.* is not a duration"):
         monkeypatch.setenv("TALKA_LEASE", "soon")
-        NodeSettings(kind, {}).lease_ns()
+        NodeSettings(kind, {}).own_lease()
 
 
 def test_paths_in_a_file_are_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

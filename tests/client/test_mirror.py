@@ -94,6 +94,19 @@ def test_later_update_replaces_counts_and_does_not_add_to_them(mirror: Mirror) -
     assert mirror.job.tally().exchanges.requests == 70 and mirror.job.active_vus() == 4
 
 
+def test_rates_are_over_the_time_in_which_was_counted_not_until_the_update_came(mirror: Mirror) -> None:
+    for travelled_ns in (SECOND, 0, 3 * SECOND):
+        update = running(elapsed_ns=2 * SECOND)
+        (browse, buy) = update.workflows
+        counted = msgspec.structs.replace(browse, counted_ns=SECOND + SECOND // 2)
+        mirror.apply(NOW + travelled_ns, msgspec.structs.replace(update, workflows=[counted, buy]))
+
+    run = mirror.job.workflows["Browse"]
+    assert run.counted_at_ns - run.origin_ns == SECOND + SECOND // 2
+    mirror.apply(NOW + 4 * SECOND, running(elapsed_ns=6 * SECOND))
+    assert run.counted_at_ns == NOW + 4 * SECOND, "an earlier version does not tell"
+
+
 def test_update_that_travelled_long_does_not_move_the_start(mirror: Mirror) -> None:
     mirror.apply(NOW, running(elapsed_ns=2 * SECOND))
     mirror.apply(NOW + 3 * SECOND, running(elapsed_ns=3 * SECOND))  # two seconds late

@@ -63,7 +63,7 @@ def test_a_new_disk_is_given_its_number_with_the_first_write() -> None:
 
     write(disk, acceptor)
 
-    assert msgspec.structs.astuple(Acceptor(disk, 99).record) == (STORAGE, 1, 0, "", False, 0)
+    assert msgspec.structs.astuple(Acceptor(disk, 99).record) == (STORAGE, 1, 0, "", False, 0, 0)
 
 
 def test_term_and_vote_are_one_write_and_survive() -> None:
@@ -137,7 +137,7 @@ def test_a_disk_that_starts_over_keeps_nothing_but_counts_on() -> None:
 
     again = Acceptor(disk, 99)
     assert again.entries == {}
-    assert msgspec.structs.astuple(again.record) == (77, revision + 1, 0, "", False, 0)
+    assert msgspec.structs.astuple(again.record) == (77, revision + 1, 0, "", False, 0, 0)
     assert sorted(disk) == [RECORD_KEY]
 
 
@@ -149,7 +149,7 @@ def test_without_its_safeguard_term_and_vote_are_forgotten() -> None:
     acceptor.promise(5, "b")
     write(disk, acceptor)
 
-    assert msgspec.structs.astuple(Acceptor(disk, 99).record) == (STORAGE, 1, 0, "", True, 7)
+    assert msgspec.structs.astuple(Acceptor(disk, 99).record) == (STORAGE, 1, 0, "", True, 7, 0)
     assert (acceptor.record.term, acceptor.record.voted_for) == (5, "b")
 
 

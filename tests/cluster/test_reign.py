@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from talka.cluster.fencing import Token
+from talka.cluster.lease_terms import LeaseFit, OwnLease
 from talka.cluster.register import KEYS_LIMIT, Acceptor, Tell
 from talka.cluster.reign import (
     BATCHES_LIMIT,
@@ -56,6 +57,7 @@ class Driven:
         founding: VoterConfig | None = None,
         safeguards: Safeguards = ALL,
         timings: LeadershipConfig = LAN,
+        own_lease: OwnLease | None = None,
     ) -> None:
         self.now = START
         self.out: list[object] = []
@@ -74,6 +76,7 @@ class Driven:
             electorate=self.electorate,
             acceptor=self.acceptor,
             founding=founding,
+            fit=LeaseFit(timings.lease_ns, own_lease, safeguards),
             safeguards=safeguards,
         )
 
@@ -434,7 +437,7 @@ def test_the_first_leader_founds_the_group_unless_it_finds_it_founded() -> None:
 
 def test_the_number_of_the_group_is_confirmed_by_a_majority_and_not_before() -> None:
     driven = Driven(founding=config_of("a", "b", "c"))
-    assert [word.message for word in said(driven.begin(), Heartbeat)] == [Heartbeat(TERM, 1, 0)] * 2
+    assert [word.message for word in said(driven.begin(), Heartbeat)] == [Heartbeat(TERM, 1, 0, LAN.lease_ns)] * 2
     driven.collected("b")
     driven.accept(1, "a")
     assert driven.acceptor.record.founded == 0
@@ -442,7 +445,9 @@ def test_the_number_of_the_group_is_confirmed_by_a_majority_and_not_before() -> 
     driven.accept(1, "b")
 
     assert driven.acceptor.record.founded == 7
-    assert [word.message for word in said(driven.tick(LAN.heartbeat_ns), Heartbeat)] == [Heartbeat(TERM, 2, 7)] * 2
+    assert [word.message for word in said(driven.tick(LAN.heartbeat_ns), Heartbeat)] == [
+        Heartbeat(TERM, 2, 7, LAN.lease_ns)
+    ] * 2
 
 
 def test_a_configuration_that_stays_the_same_is_no_news() -> None:

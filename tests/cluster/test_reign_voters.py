@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from talka.cluster.lease_terms import LeaseFit
 from talka.cluster.quorum import VOTERS_LIMIT
 from talka.cluster.register import Acceptor, Tell
 from talka.cluster.reign import ConfigChanged, LeaseExtended, Reign, WriteEnded
@@ -57,6 +58,7 @@ class Leader:
             electorate=self.electorate,
             acceptor=self.acceptor,
             founding=None,
+            fit=LeaseFit(LAN.lease_ns, None),
             safeguards=ALL,
         )
         self.begun = self.hear("begin")

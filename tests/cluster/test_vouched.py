@@ -8,7 +8,7 @@ import pytest
 
 from talka.cluster import vouched as module
 from talka.cluster.effects import Lane
-from talka.cluster.member_news import MemberJoined, MembershipEffect, Say
+from talka.cluster.member_news import MemberJoined, MembershipEffect, Namesake, Say
 from talka.cluster.members import ALIVE, SUSPECT
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS
@@ -253,3 +253,13 @@ def test_a_good_judgement_is_kept() -> None:
     assert notary.asked == other + 2, "each member judges for itself"
     vouched = a._vouched
     assert vouched.believes(B, None) and vouched.believes(B, None) and notary.asked == other + 2
+
+
+def test_another_life_of_its_own_name_is_no_alarm_when_nobody_signed_it() -> None:
+    a, _ = certified()
+    forged = Alive("a", 2, 0, "at-thief")
+
+    told = [a.on_message(at * SECOND, "at-x", "x", 1, Gossip(), [encode_update(forged)], 0) for at in (0, 60)]
+
+    assert not [effect for out in told for effect in out if isinstance(effect, Namesake)]
+    assert a.disbelieved == 2

@@ -9,6 +9,7 @@ import pytest
 
 from talka.cluster.effects import Persist
 from talka.cluster.election import SteppedDown
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.register import Tell
 from talka.cluster.reign import Elected, WriteEnded
 from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
@@ -197,8 +198,16 @@ class Cabinet:
     What is said to one of them whose part hears messages arrives there; everything else is kept in `out`.
     """
 
-    def __init__(self, *names: str, part_of: Callable[["Cabinet", str], Part] | None = None, seed: int = 1) -> None:
+    def __init__(
+        self,
+        *names: str,
+        part_of: Callable[["Cabinet", str], Part] | None = None,
+        seed: int = 1,
+        leases: Mapping[str, OwnLease] = {},
+    ) -> None:
         self.now = START_NS
+        self.leases = dict(leases)
+        """Of workers, as each was told it; who is not here was not."""
         self.names = names
         self.disks: dict[str, dict[str, bytes]] = {name: {} for name in names}
         self.voters: dict[str, Voter] = {}
@@ -217,7 +226,9 @@ class Cabinet:
     def start(self, name: str) -> None:
         self.boot += 1
         rng = Random(f"{self._seed}:{self.boot}")
-        voter = Voter(name=name, voters=self.names, stored=dict(self.disks[name]), rng=rng, now=self.now)
+        own = self.leases.get(name, OwnLease())
+        stored = dict(self.disks[name])
+        voter = Voter(name=name, voters=self.names, stored=stored, rng=rng, now=self.now, own_lease=own)
         self.voters[name] = voter
         if self._part_of is not None:
             self.parts[name] = self._part_of(self, name)

@@ -31,8 +31,10 @@ from talka.wire.asking import (
     AskAudit,
     AskKeys,
     AskLeader,
+    AskLease,
     AskMembers,
     AskMetrics,
+    ChangeLease,
     Question,
     RepairKeys,
     RetireKey,
@@ -426,6 +428,8 @@ def test_a_change_of_keys_that_cannot_be_is_refused_with_a_sentence(question: Qu
         (AddKey(NEW), "^b seals nothing and has no keys$"),
         (UseKey(K1), "^b seals nothing and has no keys$"),
         (RetireKey(K1), "^b seals nothing and has no keys$"),
+        (AskLease(), "^b is no manager: ask one for the lease of workers$"),
+        (ChangeLease(1), "^b is no manager: ask one for the lease of workers$"),
     ],
 )
 def test_one_without_the_part_that_is_asked_about_says_so(question: Question, sentence: str) -> None:

@@ -12,6 +12,7 @@ from talka.control.manager import Manager
 from talka.control.speech import Speak
 from talka.control.vault import ServeBlob
 from talka.control.voter import Voter
+from talka.testing.trust import keys_of_workers
 from talka.wire.jobs import Piece, WantBlob
 from talka.wire.records import Grant, JobOrder, JobRecord, encode_record
 from talka.wire.roles import Role
@@ -90,7 +91,8 @@ def test_so_many_answers_are_remembered_at_once() -> None:
 
 def manager_with(*blobs: str) -> Manager:
     voter = Voter(name="m", voters=("m",), stored={}, rng=Random(1), now=0)
-    return Manager(name="m", boot=1, voter=voter, rng=Random(1), wall_offset_ns=0, blobs=blobs)
+    keys = keys_of_workers(1)
+    return Manager(name="m", boot=1, voter=voter, rng=Random(1), wall_offset_ns=0, blobs=blobs, keys=keys)
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.OUTSIDE_WORKER])
@@ -99,6 +101,12 @@ def test_manager_tells_a_worker_that_it_does_not_have_what_is_not_for_it(role: R
     manager = manager_with(RESULT)
     said: list[Any] = manager.on_message(0, "w1", WantBlob(RESULT, 3), role=role)
     assert said == [Speak("w1", Piece(RESULT, 3, 0, b""))]
+
+
+def test_manager_that_knows_of_the_grant_serves_the_bundle(record: JobRecord) -> None:
+    manager = manager_with(BUNDLE)
+    manager.bundle_rights = rights_of(record)
+    assert manager.on_message(0, "w1", WantBlob(BUNDLE, 0), role=Role.WORKER) == [ServeBlob("w1", BUNDLE, 0)]
 
 
 @pytest.mark.parametrize("role", [Role.MANAGER, None])

@@ -461,6 +461,36 @@ def test_the_time_of_a_job_goes_on_where_it_was() -> None:
     assert dag.next_tick_at == START + 20 * SECOND
 
 
+@pytest.mark.parametrize(
+    ("spec", "wait_s", "longest_s"),
+    [
+        pytest.param(TaskSpec(id="t0", handler="h"), 30 * 86_400, 60, id="no task waits a month to be tried again"),
+        pytest.param(TaskSpec(id="t0", handler="h", delay="2h"), 7000, 7000, id="this one was told to wait so long"),
+        pytest.param(TaskSpec(id="t0", handler="h", retry=Retry(max=1, cap=600.0)), 900, 600, id="a cap of its own"),
+        pytest.param(TaskSpec(id="t0", handler="h", retry=Retry(max=1, backoff=0.0)), 900, 60, id="no backoff"),
+    ],
+)
+def test_a_wait_that_a_wrong_clock_put_down_is_no_longer_than_the_task_may_wait(
+    spec: TaskSpec, wait_s: int, longest_s: int
+) -> None:
+    row = JobRow(number=1, id="j", name="n", state=JobState.RUNNING, submitted_ms=wall_ms(START), settings=b"")
+    dag = DagJob(row, DagSettings(), Random(1), wall_ms)
+    ready_ms = wall_ms(START) + wait_s * 1000
+    dag.restore(START, [LiveTask(0, 0, "t0", b"", 1, 9, "", ready_ms, 0, "h", 5)])
+    step = dag.restored(START)
+    assert step.load == [dag.tasks[0]], "its spec tells"
+    assert dag.loaded(START, dag.tasks[0], spec, b"").ready == []
+    assert dag.next_tick_at == START + longest_s * 1_000_000_000
+    assert dag.tick(dag.next_tick_at).ready == [dag.tasks[0]]
+
+
+def test_a_short_wait_is_believed() -> None:
+    row = JobRow(number=1, id="j", name="n", state=JobState.RUNNING, submitted_ms=wall_ms(START), settings=b"")
+    dag = DagJob(row, DagSettings(), Random(1), wall_ms)
+    dag.restore(START, [LiveTask(0, 0, "t0", b"", 1, 9, "", wall_ms(START) + 60_000, 0, "h", 5)])
+    assert dag.restored(START).load == []
+
+
 def test_a_page_that_is_missing_is_told() -> None:
     dag = DagJob(
         JobRow(number=1, id="j", name="n", state=JobState.RUNNING, submitted_ms=0, settings=b""),

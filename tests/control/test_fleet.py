@@ -20,6 +20,7 @@ from talka.control.fleet import (
     WorkerReturned,
 )
 from talka.control.health import Decision
+from talka.control.heard_lives import HeardLives
 from talka.errors import Invalid
 from talka.wire.jobs import Beat, Running, WorkerFacts
 
@@ -261,6 +262,52 @@ def test_the_worker_of_a_sole_manager_is_waited_for_as_long_as_it_may_go_on() ->
     fleet.expect(0, "a", 1, sole=True)
 
     assert fleet.lease_over_at("a", 1) == LEASE + 306 * SECOND
+
+
+def test_the_grace_is_for_workers_that_this_process_has_not_heard() -> None:
+    heard = HeardLives()
+    before = Fleet(heard=heard)
+    beat(before, "a")
+    fleet = Fleet(heard=heard)
+
+    for name, boot in (("a", 1), ("a", 2), ("b", 1)):
+        fleet.expect(0, name, boot, sole=True)
+
+    assert fleet.lease_over_at("a", 1) == LEASE
+    assert fleet.lease_over_at("a", 2) == LEASE + 306 * SECOND, "another life of it"
+    assert fleet.lease_over_at("b", 1) == LEASE + 306 * SECOND
+
+
+def test_of_lives_that_were_heard_only_so_many_are_remembered() -> None:
+    heard = HeardLives(limit=2)
+    for name in ("a", "b", "a", "c"):
+        heard.add(name, 1)
+
+    assert [heard.has(name, 1) for name in "abc"] == [True, False, True], "the one heard longest ago is forgotten"
+
+
+def test_what_is_waited_for_is_said_of_silent_workers_only() -> None:
+    fleet = fleet_of(a=1, b=1, c=1)
+    alive(fleet, 4 * SECOND, "b", "c")
+    fleet.tick(4 * SECOND)
+
+    assert fleet.silence(4 * SECOND, "b", 1) == ""
+    assert fleet.silence(4 * SECOND, "a", 1) == (
+        ", which is silent for 4.0 s: it is given to others in 1.1 s, unless a is heard before"
+    )
+    assert fleet.silence(4 * SECOND, "x", 1) == ""
+    fleet.tick(LEASE)
+    assert fleet.silence(LEASE, "a", 1) == "", "it is lost already"
+
+
+def test_what_is_waited_for_is_said_when_evictions_are_held() -> None:
+    names = [f"w{number}" for number in range(10)]
+    fleet = fleet_of(**dict.fromkeys(names, 1))
+    assert [type(one) for one in fleet.tick(LEASE)] == [EvictionHeld]
+
+    assert fleet.silence(LEASE, "w1", 1) == (
+        ", which is silent for 5.1 s: so many workers are silent at once that nobody is given up yet"
+    )
 
 
 def test_an_expected_worker_that_beats_keeps_what_was_reserved() -> None:

@@ -100,6 +100,18 @@ def test_before_its_load_began_a_job_has_nothing_to_tell(job_of: JobOf) -> None:
     assert (workflow.stopped, workflow.ended, workflow.vus, workflow.cores) == (False, False, 0, 2)
 
 
+def test_it_is_told_for_which_instant_counts_hold(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, places={"w1": 2, "w2": 1})
+    driven.run()
+    origin_ns = driven.now
+    driven.later(5).report(1, Tally(started=4), made_at_ns=origin_ns + SECOND)
+    driven.report(2, Tally(started=4), made_at_ns=origin_ns + 3 * SECOND)
+
+    (workflow,) = told(driven).workflows
+
+    assert (workflow.elapsed_ns, workflow.counted_ns) == (5 * SECOND, 2 * SECOND)
+
+
 def test_counts_and_users_of_running_workflows_are_told_with_steps_only_for_those_who_asked(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 2, "w2": 1})
     driven.run()

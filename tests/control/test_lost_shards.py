@@ -12,7 +12,7 @@ from talka.control.load_job import START_DELAY_NS
 from talka.control.shard_group import ARM_LIMIT_NS
 from talka.control.shard_run import ATTEMPTS_LIMIT, LostShard
 from talka.stats.tally import Tally
-from talka.wire.shards import Ack, Armed, Go, Refused, Stop
+from talka.wire.shards import Ack, Armed, Gap, Go, Refused, Stop
 from talka.work.load import Shard
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, SharedIterations
 
@@ -29,6 +29,10 @@ ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=10)}
 def gaps(driven: Driven) -> list[tuple[float, float, int]]:
     """From, to, and arrivals missing."""
     return [(lost.from_ns / SECOND, lost.to_ns / SECOND, lost.arrivals_missing) for lost in driven.job.lost]
+
+
+def did(count: int, **more: int) -> Tally:
+    return Tally(started=count, iterations=count, **more)
 
 
 def replacement(effects: Sequence[Effect]) -> StartCore:
@@ -49,6 +53,60 @@ def test_a_gap_begins_when_the_last_counts_were_made_not_when_they_arrived(job_o
     driven.arm(started.core)
 
     assert gaps(driven) == [(1.8, 3.0, 120)]
+
+
+def test_a_gap_begins_when_the_last_counts_were_made_however_late_the_owner_reads_them(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, cores=1)
+    driven.run()
+    made_at_ns = driven.now + 2 * SECOND
+    # The owner stood still for five seconds: it reads what was said before, and that the core is gone.
+    driven.later(7).report(1, did(200), made_at_ns=made_at_ns)
+
+    started = replacement(driven.exit(1, "was killed by SIGKILL"))
+    driven.later(1).arm(started.core)
+
+    assert gaps(driven) == [(2.0, 8.0, 600)]
+
+
+def test_counts_that_seem_to_be_of_later_than_now_are_of_now(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, cores=1)
+    driven.run()
+    driven.later(2).report(1, did(200), made_at_ns=driven.now + SECOND)
+
+    driven.arm(replacement(driven.later(1).exit(1)).core)
+
+    assert gaps(driven) == [(2.0, 3.0, 100)]
+
+
+def test_what_is_counted_and_what_is_missing_is_the_plan(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, cores=1)
+    driven.run()
+    # Of 200 arrivals three are late, five were dropped, four under way and one was cut.
+    tally = Tally(started=192, iterations=187, interrupted_iterations=1, dropped=5)
+    driven.later(2).report(1, tally)
+    second = replacement(driven.later(0.5).exit(1)).core
+    driven.later(0.5).arm(second)
+    driven.later(1).report(second, Tally(started=100, iterations=98, dropped=0))
+    third = replacement(driven.later(0.5).exit(second)).core
+    driven.later(0.5).arm(third)
+    driven.now = driven.job.origin_ns + 10 * SECOND
+    driven.finish(third, did(500))
+
+    (one, two) = driven.job.lost
+    whole = driven.job.workflows["Shop"].tally()
+    counted = whole.iterations + whole.interrupted_iterations + whole.dropped
+    assert (one.arrivals_missing, two.arrivals_missing) == (100 + 7, 100 + 2)
+    assert counted + one.arrivals_missing + two.arrivals_missing == 1000
+
+
+def test_what_a_worker_has_told_as_missing_is_not_missing_again(job_of: JobOf) -> None:
+    driven = job_of({"Shop": ARRIVALS}, cores=1)
+    driven.run()
+    gap = Gap(0, "was killed by SIGKILL", SECOND, 2 * SECOND, 0, 60)
+    driven.later(3).report(1, did(240), gaps=(gap,))
+    driven.arm(replacement(driven.later(1).exit(1)).core)
+
+    assert gaps(driven) == [(3.0, 4.0, 100), (1.0, 2.0, 60)]
 
 
 def test_a_lost_core_is_replaced_for_the_remaining_plan(job_of: JobOf) -> None:
@@ -109,7 +167,7 @@ def test_a_gap_begins_at_the_start_when_nothing_was_reported(job_of: JobOf) -> N
 def test_arrivals_of_the_gap_are_counted_as_missing_and_not_made_up_for(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, cores=1)
     driven.run()
-    driven.later(2).report(1, Tally(started=200))
+    driven.later(2).report(1, did(200))
 
     driven.later(1).exit(1)
     driven.later(1).arm(2)
@@ -128,7 +186,7 @@ def test_a_gap_of_a_later_workflow_is_told_in_the_time_of_the_job_and_counted_in
     driven.later(20).finish(1)
     driven.arm(2)
     driven.now = driven.job.workflows["Shop"].origin_ns
-    driven.later(9).report(2)
+    driven.later(9).report(2, did(900))
 
     driven.later(0.5).exit(2)
     driven.arm(3)
@@ -153,7 +211,7 @@ def test_two_losses_leave_two_gaps(job_of: JobOf) -> None:
     driven.run()
     driven.later(1).exit(1)
     driven.later(1).arm(2)
-    driven.later(1).report(2)
+    driven.later(1).report(2, did(100))
     driven.later(1).exit(2)
     driven.later(1).arm(3)
 
@@ -343,7 +401,7 @@ def test_replacements_that_are_never_ready_are_given_up_in_the_end(job_of: JobOf
 def test_a_core_that_dies_after_the_end_of_the_plan_is_not_replaced(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, cores=1)
     driven.run()
-    driven.later(9.9).report(1)
+    driven.later(9.9).report(1, did(990))
 
     assert driven.later(1).exit(1) == [JobEnded()]
     assert gaps(driven) == [(9.9, 10.9, 10)], "arrivals end with the plan"
@@ -352,7 +410,7 @@ def test_a_core_that_dies_after_the_end_of_the_plan_is_not_replaced(job_of: JobO
 def test_a_core_that_dies_at_the_very_end_of_the_plan_is_not_replaced(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, cores=1)
     driven.run()
-    driven.later(9).report(1)
+    driven.later(9).report(1, did(900))
 
     assert driven.later(1).exit(1) == [JobEnded()]
     assert gaps(driven) == [(9.0, 10.0, 100)]
@@ -370,7 +428,7 @@ def test_a_replacement_that_dies_after_the_end_of_the_plan_is_not_replaced(job_o
 def test_a_core_that_dies_after_it_was_told_to_stop_is_not_replaced(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, cores=1)
     driven.run()
-    driven.later(2.9).report(1)
+    driven.later(2.9).report(1, did(290))
     driven.later(0.1).interrupt()
 
     assert driven.later(1).exit(1) == [JobEnded()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.election import LeaderChanged, SteppedDown
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.reign import Elected, WriteEnded
 from talka.control import manager as managers
 from talka.control import vault
@@ -78,8 +79,8 @@ OrderOf = Callable[..., JobOrder]
 class Play:
     """Managers that hear each other; the test is their workers and their shells."""
 
-    def __init__(self, cabinet_of: CabinetOf, *names: str) -> None:
-        self.group = cabinet_of(*names, part_of=self.manager_of)
+    def __init__(self, cabinet_of: CabinetOf, *names: str, leases: Mapping[str, OwnLease] = {}) -> None:
+        self.group = cabinet_of(*names, part_of=self.manager_of, leases=leases)
         self.leader = self.group.leader()
         self.numbers = 0
 
@@ -290,21 +291,8 @@ def test_who_leads_renews_leases_and_hears_goodbyes(trio: Play) -> None:
     assert of(trio.hear(trio.leader, "w1", Goodbye()), WorkerLost) == [WorkerLost("w1", 1, "it left")]
 
 
-def test_workers_have_the_lease_their_manager_was_told(cabinet_of: CabinetOf) -> None:
-    def manager_of(group: Any, name: str) -> Manager:
-        return Manager(
-            name=name,
-            boot=1,
-            voter=group.voters[name],
-            rng=Random("manager"),
-            wall_offset_ns=SECOND,
-            keys=keys_of_workers(1),
-            lease_ns=SECOND // 2,
-        )
-
-    play = Play.__new__(Play)
-    play.group, play.numbers = cabinet_of("m1", part_of=manager_of), 0
-    play.leader = play.group.leader()
+def test_workers_have_the_lease_that_the_first_manager_was_told(cabinet_of: CabinetOf) -> None:
+    play = Play(cabinet_of, "m1", leases={"m1": OwnLease(SECOND // 2, "--lease")})
     (renew,) = said(play.beat(), Renew)
 
     assert renew.message.lease_ns == SECOND // 2
@@ -754,6 +742,32 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
 
 
+def test_a_manager_whose_store_is_lost_takes_no_result_and_gives_nothing_out(keeper: Keeper) -> None:
+    keeper.set()
+    keeper.submit()
+    (hand,) = said(keeper.beat(), Hand)
+    keeper.submit()
+    keeper.play.manager().drop_durable()
+    assert keeper.hear("w1", Done((TaskResult(hand.message.tasks[0].fence, "completed", b"1"),))) == []
+    assert said(keeper.beat(), Hand) == []
+
+
+def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keeper) -> None:
+    play = keeper.play
+    keeper.set()
+    keeper.submit()
+    play.manager().set_wall_offset(500 * SECOND)
+    keeper.submit()
+    rows = [job.row for job in keeper.dags.durable.jobs.values()]
+    assert rows[1].submitted_ms == (play.now + 500 * SECOND) // 1_000_000
+    assert rows[0].submitted_ms != rows[1].submitted_ms
+    registry = play.manager().registry
+    assert registry is not None and registry._wall_ms(0) == 500_000
+    play.manager().registry = None
+    play.manager().drop_durable()
+    play.manager().set_wall_offset(SECOND)  # with nobody to be told
+
+
 def test_tasks_of_a_worker_whose_lease_is_over_go_to_another(keeper: Keeper, sole: Play) -> None:
     keeper.set()
     keeper.submit()
@@ -844,3 +858,110 @@ def test_a_manager_that_steps_down_gives_out_nothing_until_workers_beat_again(ke
     assert said(keeper.beat("w1"), Elsewhere)
     sole.act("m1", sole.manager().on_news(sole.now, of(sole.everything(), Elected)[-1]))
     assert keeper.hands(keeper.beat("w1")) == [("w1", 1)]
+
+
+# -- a manager that stood still
+
+
+def stalled(play: Play, seconds: float) -> None:
+    """Its process does nothing for so long, and then goes on."""
+    play.group.now += round(seconds * SECOND)
+
+
+@pytest.mark.parametrize("stall_s", [1.0, 2.5, 20.0])
+def test_tasks_of_a_worker_that_was_heard_and_lost_do_not_wait_for_the_grace_of_a_restart(
+    keeper: Keeper, sole: Play, stall_s: float
+) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    sole.run(0.5)
+    stalled(sole, stall_s)
+    woken_at = sole.now
+    effects: list[Any] = []
+    while not of(effects, WorkerLost) and sole.now < woken_at + 400 * SECOND:
+        effects += keeper.take(sole.run(0.5))
+        effects += keeper.beat("w2")
+
+    assert [one.name for one in of(effects, WorkerLost)] == ["w1"]
+    assert keeper.hands(effects) == [("w2", 2)]
+    assert sole.now - woken_at <= 10 * SECOND, "an election and a lease, not the grace"
+
+
+def test_a_load_job_does_not_wait_for_the_grace_when_its_manager_stood_still(sole: Play, order_of: OrderOf) -> None:
+    job, _ = sole.running(order_of())
+    stalled(sole, 2.5)
+    woken_at = sole.now
+    sole.run(0.1)
+    sole.group.leader()
+    effects = sole.run(8)
+
+    assert [one.name for one in of(effects, WorkerLost)] == ["w1"]
+    assert sole.now - woken_at < 300 * SECOND
+    assert [bool(grant.lost) for grant in sole.record(job).grants] == [True]
+
+
+@pytest.mark.parametrize("is_clock_known", [True, False])
+def test_a_gap_begins_where_the_last_counts_were_made_although_the_manager_stood_still(
+    sole: Play, order_of: OrderOf, is_clock_known: bool
+) -> None:
+    job, _ = sole.running(order_of())
+    led = sole.manager().led[job]
+    assert led.job is not None
+    origin_ns = led.job.origin_ns
+    sole.group.now = origin_ns
+    for second in (1, 2, 3):
+        # By the worker's clock, which is ahead; the last two are read long after they were said.
+        made_at_ns = origin_ns + second * SECOND + CLOCK_NS
+        sole.group.now += SECOND if second == 1 else 4 * SECOND
+        if not is_clock_known:
+            sole.manager().clocks._peers.clear()
+        words = Totals(second, Tally(started=second * 9), [], 64, 0, made_at_ns=made_at_ns, age_ns=SECOND // 4)
+        sole.hear("m1", "w1", Report(job, 1, encode_word(words)))
+    sole.group.leader()
+    sole.hear("m1", "w1", Goodbye())
+    sole.run(1)
+
+    (lost,) = led.job.lost
+    assert lost.from_ns == (3 * SECOND if is_clock_known else 9 * SECOND - SECOND // 4)
+
+
+def test_why_says_for_which_worker_a_task_waits_and_how_long(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    assert why(keeper) == "it is assigned on w1"
+    sole.run(4)
+    assert why(keeper) == (
+        "it is assigned on w1, which is silent for 4.0 s: it is given to others in 1.1 s, unless w1 is heard before"
+    )
+    sole.group.stop("m1")
+    sole.group.start("m1")
+    keeper.go_on()
+    keeper.set()
+    assert why(keeper) == "it is assigned on w1; this manager does not lead, and gives nothing out until it does"
+    sole.group.leader()
+    assert why(keeper) == (
+        "it is assigned on w1, which was not heard since this manager started: w1 may go on without it, so it is given "
+        "to others in 311.1 s, unless w1 is heard before"
+    )
+    keeper.beat("w1")
+    assert why(keeper) == "it is assigned on w1"
+
+
+def test_why_says_that_a_worker_was_not_heard_since_the_manager_stood_still(keeper: Keeper, sole: Play) -> None:
+    keeper.set()
+    keeper.submit()
+    keeper.beat("w1")
+    stalled(sole, 2.5)
+    sole.run(0.1)
+    sole.group.leader()
+
+    assert why(keeper).startswith("it is assigned on w1, which was not heard since this manager leads again: ")
+
+
+def why(keeper: Keeper) -> str:
+    durable = keeper.dags.durable
+    (job,) = durable.jobs.values()
+    task = job.tasks[0]
+    return str(durable.why(keeper.play.now, job.row.id, task.id, 0, task.state).text)

@@ -246,7 +246,7 @@ def test_of_a_report_that_does_not_tell_shares_all_counts_as_the_first_shards(jo
 def test_a_lost_task_goes_to_a_worker_with_room_for_all_of_it(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 2, "w2": 2})
     driven.run()
-    driven.later(2).report(1, Tally(started=100), shares=(60, 40))
+    driven.later(2).report(1, Tally(started=100, iterations=100), shares=(60, 40))
     driven.job.places = {"w2": 2, "w3": 1, "w4": 3}
     assert driven.job.room_besides(1) == 4
 

@@ -19,6 +19,7 @@ from talka.control.porter import (
     HELD_LIMIT,
     HELD_LIMIT_BYTES,
     HELLOS_LIMIT,
+    NAMESAKES_LIMIT,
     PROOF_NS,
     SECOND,
     SHARE_NS,
@@ -764,7 +765,7 @@ def test_a_frame_of_its_own_name_is_refused_whatever_it_says() -> None:
     frames = [
         twin.frame(),
         b.frame(),
-        hello_frame(twin),
+        hello_frame(b),
         twin.greet(Challenge(bytes(NONCE_BYTES))),
         twin.greet(Proof(bytes(NONCE_BYTES), 0)),
         twin.greet(Welcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES))),
@@ -773,6 +774,23 @@ def test_a_frame_of_its_own_name_is_refused_whatever_it_says() -> None:
 
     assert [b.get(frame) for frame in frames] == [[]] * len(frames)
     assert (b.door.refused, b.porter.challenged) == ({"own": len(frames)}, 0)
+
+
+def test_another_node_of_its_own_name_that_asks_to_be_let_in_gets_a_sentence_and_each_address_is_told_once() -> None:
+    b, twin = Node("b", boot=2), Node("b", boot=3)
+
+    answers = [b.get(hello_frame(twin), source=source) for source in ("at-twin", "at-twin", "elsewhere")]
+
+    for (answer,) in answers:
+        refusal = twin.read(answer.frame)[1]
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "name" and refusal.text.startswith("another node is called 'b' here: start yours with")
+    assert b.door.refused == {"name": 3}
+    told = "another node calls itself 'b' as this one does, at {}: start it with another --name"
+    assert b.news == [Alarm("name", told.format(where)) for where in ("at-twin", "elsewhere")]
+    for n in range(NAMESAKES_LIMIT):
+        b.get(hello_frame(twin), source=f"at-{n}")
+    assert len(b.news) == NAMESAKES_LIMIT
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from talka.control.worker import Worker
 from talka.testing.messages import Sampler
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
-from talka.wire.asking import AddKey, Answer, Ask, AskLeader, AskMembers
+from talka.wire.asking import AddKey, Answer, Ask, AskLeader, AskMembers, ChangeLease
 from talka.wire.jobs import Beat, Call, Lead, WorkerFacts
 from talka.wire.packets import decode_packet
 from talka.wire.permissions import CALLS, CHANNELS, COLUMNS, TABLE, may_say, name_of, rows
@@ -179,6 +179,12 @@ def answer_to(member: ClusterMember, role: Role, question: Any) -> Answer:
 def test_client_that_would_change_keys_is_told_what_it_takes() -> None:
     answer = answer_to(a_manager(), Role.CLIENT, AddKey("secret"))
     assert "a client may not change keys" in answer.problem
+    assert "--role manager" in answer.problem
+
+
+def test_client_that_would_change_the_lease_is_told_what_it_takes() -> None:
+    answer = answer_to(a_manager(), Role.CLIENT, ChangeLease(1))
+    assert "a client may not change the lease where certificates are in use" in answer.problem
     assert "--role manager" in answer.problem
 
 

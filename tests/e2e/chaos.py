@@ -19,8 +19,9 @@ from pathlib import Path
 
 from tests.e2e.chaos_cluster import ChaosCluster
 from tests.e2e.chaos_hostile import table_of
-from tests.e2e.chaos_rounds import KINDS, MEDIAN_LIMITS_S, Outcome, Round, drawn
+from tests.e2e.chaos_rounds import CLOCKS_S, KINDS, MEDIAN_LIMITS_S, Outcome, Round, drawn
 from tests.e2e.chaos_store import StoreRound
+from tests.e2e.moved_clock import MovedClock
 from tests.e2e.networks import Namespaces
 
 ROUND_S = 40.0
@@ -93,6 +94,9 @@ def main(words: list[str]) -> int:
     if problem:
         kinds = [kind for kind in kinds if kind[1] != "cut"]
         say(f"nothing is cut off here: {problem}")
+    if reason := MovedClock.why_not():
+        kinds = [kind for kind in kinds if kind[1] not in CLOCKS_S]
+        say(f"no clock is moved here: {reason}")
     until = time.monotonic() + asked.minutes * 60
     folder = Path(tempfile.mkdtemp(prefix="talka-chaos-"))
     say(f"seed {asked.seed}, {asked.minutes:g} minutes, files in {folder}")

@@ -22,6 +22,7 @@ from talka.clock import utc_now
 from talka.errors import TalkaError
 from talka.net.certificates import issue, make_authority
 from tests.e2e.job_cluster import CORE, JobCluster, until
+from tests.e2e.moved_clock import MovedClock
 from tests.e2e.networks import Loopback, Namespaces, Network, part
 
 LEDGER = Path(__file__).parent / "workflows" / "ledger.py"
@@ -51,6 +52,13 @@ class ChaosCluster(JobCluster):
         super().__init__(folder, MANAGERS, WORKERS, 1, network=network or Loopback(), preset="default")
         self.certs = self._make_certs()
         self.token = self._make_token() if self.can_cut else None
+        self.clocks: dict[str, MovedClock] = {}
+        """Of managers, where clocks can be moved."""
+        if not MovedClock.why_not():
+            for name in self.managers:
+                (folder / f"clock-{name}").mkdir()
+                self.clocks[name] = MovedClock(folder / f"clock-{name}")
+                self.own_environment[name] = self.clocks[name].environment
         self._server: subprocess.Popen[str] | None = None
 
     def open(self) -> "ChaosCluster":
@@ -175,6 +183,8 @@ class ChaosCluster(JobCluster):
         """Whoever is down is started again, and all have found each other."""
         if self.can_cut:
             self.network.mend()
+        for clock in self.clocks.values():
+            clock.set(0)
         for name in [*self.managers, *self.workers]:
             if name not in self.up or self.up[name].is_over:
                 self.up.pop(name, None)

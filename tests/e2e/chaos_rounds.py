@@ -23,6 +23,8 @@ RATE_PER_S, PLAN_S = 60, 9
 ARRIVALS = RATE_PER_S * PLAN_S
 GRACE_S = 2
 HOLD_S = 5.0
+FREEZE_S = 8.0
+"""Longer than the lease: whoever has the shards by then must be alone with them."""
 LEFT_S = 30.0
 """After the end of a job, none of its processes is there any more."""
 END_S = 90.0
@@ -40,7 +42,7 @@ LIMITS_S = {
 """The most that a recovery may take. Of a plain cancel the median counts."""
 MEDIAN_LIMITS_S = {("cancel", "plain"): 1.0}
 KINDS = (
-    *(("worker", fault) for fault in ("kill", "stop", "cut")),
+    *(("worker", fault) for fault in ("kill", "stop", "freeze", "cut")),
     *(("core", fault) for fault in ("kill", "stop")),
     *(("owner", fault) for fault in ("kill", "stop", "cut")),
     *(("leader", fault) for fault in ("kill", "stop", "cut")),
@@ -48,7 +50,10 @@ KINDS = (
     *(("cancel", fault) for fault in ("plain", "push lost", "deaf")),
     ("hostile", "member"),
     *(("store", fault) for fault in ("backup", "new")),
+    *(("manager", fault) for fault in ("clock forward", "clock back")),
 )
+CLOCKS_S = {"clock forward": 3600, "clock back": -3600}
+"""By how much a manager's clock of the day is wrong for a while."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +222,15 @@ class Round:
                 cluster.kill(name)
             case "kill":
                 process.kill()
-            case "stop":
-                process.suspend()
-                cluster.listen(HOLD_S)
+            case "stop" | "freeze":
+                process.suspend()  # of a worker its process alone: its cores go on
+                cluster.listen(FREEZE_S if self.draw.fault == "freeze" else HOLD_S)
                 with suppress(psutil.NoSuchProcess):
                     process.resume()
+            case "clock forward" | "clock back":
+                cluster.clocks[name].set(CLOCKS_S[self.draw.fault])
+                cluster.listen(HOLD_S / 2)
+                cluster.clocks[name].set(0)
             case _:
                 cluster.cut_off(CLIENT if self.draw.role == "client" else name)
                 cluster.listen(HOLD_S)
@@ -281,6 +290,8 @@ class Round:
                 name = cluster.wait_for_owner(job)
             case "leader":
                 name = cluster.wait_for_leader()
+            case "manager":
+                name = dice.choice((cluster.wait_for_owner(job), cluster.wait_for_leader()))
             case _:
                 name = dice.choice(sorted(cluster.running_tasks(job)) or cluster.workers)
                 self._victim_cores = [core.pid for core in cluster.core_processes(name)]
@@ -352,6 +363,8 @@ class Round:
         self._document = document
         if outcome.status not in ENDS:
             self._break(f"it ended {outcome.status}")
+        if self.draw.fault in CLOCKS_S and outcome.status != "completed":
+            self._break(f"a clock of the day decided something: it is {outcome.status}")
         if outcome.status in ("partial", "failed") and not outcome.reason:
             self._break(f"{outcome.status} without a reason")
         if not watcher.join(30):
@@ -415,8 +428,8 @@ class Round:
             if recovered_ns is not None and last_ns > recovered_ns:
                 both_s = (last_ns - recovered_ns) / SECOND
                 outcome.notes.append(f"the victim's core went on for {both_s:.2f} s beside its replacement")
-                if self.draw.fault == "cut":
-                    self._break("a worker that was cut off did not stop before it was replaced")
+                if role == "worker":
+                    self._break("a worker that was cut off or stood still had not stopped when it was replaced")
         elif role in ("owner", "leader"):
             recovered_ns = watcher.flows_again_ns(self._struck_ns, outcome.counted)
         if recovered_ns is not None and self.draw.phase != "early":

@@ -55,7 +55,12 @@ class JobCluster(Cluster):
         self.apis: dict[str, str] = {}
         self.mark = secrets.token_hex(8)
         self._manager_options, self._worker_options = list(manager_options), list(worker_options)
-        self._environment = {**os.environ, MARK: self.mark, "TARGET": target, **(environment or {})}
+        own = {MARK: self.mark, **(environment or {})}
+        # What a test's files are is closed to others: its cores are of the same user.
+        known = {"TALKA_CORE_USER": str(os.geteuid()), "TALKA_CORE_ENV": ",".join(own)}
+        self._environment = {**os.environ, "TARGET": target, **known, **own}
+        self.own_environment: dict[str, dict[str, str]] = {}
+        """What is added for single nodes."""
         self._results = 0
         self._commands: list[subprocess.Popen[str]] = []
         self._clients: list[Client] = []
@@ -86,7 +91,7 @@ class JobCluster(Cluster):
             *("--secret-file", str(secret_file or self.secret_file), "--data-dir", str(self.data(data or name))),
             *("--preset", self.preset, "--json", *self._manager_options, *options),
         ]
-        return self._spawn(name, words, self._environment)
+        return self._spawn(name, words, self._environment | self.own_environment.get(name, {}))
 
     def start_worker(
         self,

@@ -7,8 +7,9 @@ import pytest
 
 from tests.e2e.chaos import table
 from tests.e2e.chaos_cluster import SECOND, ChaosCluster, flows_again_ns
-from tests.e2e.chaos_rounds import KINDS, Draw, Outcome, Round, drawn
+from tests.e2e.chaos_rounds import CLOCKS_S, KINDS, Draw, Outcome, Round, drawn
 from tests.e2e.chaos_store import StoreRound
+from tests.e2e.moved_clock import MovedClock
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,14 @@ def test_no_task_completes_with_what_was_done_for_a_store_that_was_replaced(tmp_
 
     assert not outcome.broken, outcome.line()
     assert outcome.counted >= 24
+
+
+@pytest.mark.skipif(bool(MovedClock.why_not()), reason=MovedClock.why_not())
+@pytest.mark.serial
+def test_a_manager_whose_clock_is_moved_while_a_job_runs_counts_as_if_it_were_not(chaos_cluster: ChaosCluster) -> None:
+    for number, fault in enumerate(CLOCKS_S):
+        outcome = Round(chaos_cluster, Draw(1400 + number, 14, "manager", fault)).run()
+        assert not outcome.broken, outcome.line()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -119,6 +120,37 @@ def test_killed_worker_is_replaced_by_a_spare_one_for_the_rest_of_the_plan(make_
     assert 0 <= truth.count() - requests <= lost["arrivals_missing"] + UNDER_WAY
     assert requests >= 840 - lost["arrivals_missing"] - UNDER_WAY
     assert victim in ended.out and "lost" in ended.out
+
+
+@pytest.mark.serial
+def test_gap_begins_where_the_load_ended_although_the_only_manager_stood_still(make_jobs, truth) -> None:
+    cluster = make_jobs(1, 1)
+    per_s, length_s, still_s = 50, 30, 6.0
+    started, _, _ = under_way(cluster, truth, "--rate", f"{per_s}/s", "--for", f"{length_s}s", "--cores", "1", tasks=1)
+    [name] = cluster.managers
+    cores = cluster.core_processes("w1")
+    cluster.stop_process(name)
+    try:
+        before = truth.count()
+        cluster.wait(lambda: truth.count() >= before + per_s, SOON_S, "a second of load that nobody reads of")
+        cluster.kill("w1")
+        psutil.wait_procs(cores, timeout=SOON_S)
+        # Arrivals are evenly spread: the server's count tells where in the plan the load ended.
+        ran, over_at = truth.count(), time.monotonic() + still_s
+        cluster.wait(lambda: time.monotonic() >= over_at, SOON_S, "the manager stands still")
+    finally:
+        cluster.continue_process(name)
+    ended = started.ended(120)
+
+    assert ended.code == 6, ended.text
+    document = ended.document()
+    [lost] = document["lost_shards"]
+    [workflow] = document["workflows"]
+    # What is not answered is told again once a second, so a report may be older than the last request by that.
+    assert ran / per_s - 2.0 <= lost["from_s"] <= ran / per_s + still_s / 2, document["lost_shards"]
+    assert lost["to_s"] >= lost["from_s"] + still_s
+    assert workflow["iterations"] <= ran and workflow["dropped_iterations"] == 0
+    assert workflow["iterations"] + workflow["interrupted_iterations"] + lost["arrivals_missing"] == per_s * length_s
 
 
 @pytest.mark.serial

@@ -1,7 +1,9 @@
 """The port of dag jobs on a real store: what is asked there, what is answered, and what a restart finds."""
 
 import asyncio
+import contextlib
 import hashlib
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -9,18 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy
-from talka.clock import boottime_ns
+from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
+from talka.clock import boottime_ns, both_clocks, realtime_ns
 from talka.control import dag_shelf, handout
+from talka.control.clock_watch import ClockWatch
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.epoch_floor import PAUSE_NS
 from talka.control.speech import Speak
+from talka.control.store_hold import LEASE_NS
 from talka.errors import Invalid, Unavailable
-from talka.nodes import dag_reading, durable, store_thread, store_upkeep
+from talka.nodes import dag_reading, durable, schedule_keeper, store_thread, store_upkeep
 from talka.nodes.durable import DurableJobs
-from talka.nodes.store_upkeep import StoreTaken
+from talka.store import sqlite_file
 from talka.store.blobs import Blobs
-from talka.store.records import RecordsUnavailable
+from talka.store.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
 from talka.store.sqlite_life import StoreMemory
 from talka.store.sqlite_records import SqliteRecords
 from talka.wire.attempts import Dropped, StoreLife
@@ -29,9 +33,10 @@ from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.wire.tasks import Done, Hand, HandedTask, Holding, LogLine, TaskMessage, TaskResult, Took, Underway
 from talka.work.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import MoveJob, PutSchedule, ScheduleRow
+from talka.work.records import PutSchedule, ScheduleRow
 
 ONCE = DagSettings(retry=Retry(max=0))
+MONTH_NS = 30 * 86_400 * 10**9
 RARELY = "0 0 29 2 *"
 """Hardly at the moment of a test."""
 
@@ -50,6 +55,7 @@ class Node:
 
     def __init__(self, folder: Path, owner: str = "owner") -> None:
         self.manager = self
+        self.clock = ClockWatch(*both_clocks())
         self.next_tick_at = 1 << 63  # always later than what the keeper wants: it is told of everything
         self.hands: list[HandedTask] = []
         self.took: list[int] = []
@@ -67,6 +73,7 @@ class Node:
                 self.records,
                 self.blobs,
                 self.home,
+                owner,
                 lambda event: self.note(self.events, event),
                 lambda error: self.note(self.broken, error),
             )
@@ -681,6 +688,67 @@ async def test_a_schedule_that_cannot_be_followed_does_not_hold_up_the_others(id
     assert len(node.events) == 2, "they wait for their next instant"
 
 
+async def test_a_clock_that_was_wrong_for_a_moment_silences_no_schedule_and_that_is_told(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = idle_node
+    for name in ("one", "two"):
+        await node.jobs.put_schedule(dag({"a": ""}, schedule="0 * * * *", name=name), "me")
+    right = [row.next_ms for row in node.records.schedules()]
+    await node.jobs.follow_schedules()
+    boot, wall = both_clocks()
+    monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall + MONTH_NS))
+    node.jobs.on_clock_jump(MONTH_NS)
+    await node.jobs.follow_schedules()
+    assert len(node.jobs.durable.jobs) == 2, "they were due, by that clock"
+    assert all(row.next_ms > right[0] + 29 * 86_400_000 for row in node.records.schedules())
+    monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall))
+    node.jobs.on_clock_jump(-MONTH_NS)
+    await node.jobs.follow_schedules()
+    assert [row.next_ms for row in node.records.schedules()] == right
+    assert [event["text"] for event in node.events] == [
+        "the clock of this machine went forward by 30 days",
+        "the clock of this machine went back by 30 days: 2 schedules were recomputed",
+    ]
+    for minutes in (61, 121):
+        monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall + minutes * 60 * 10**9))  # noqa: B023
+        await node.jobs.follow_schedules()
+    assert len(node.jobs.durable.jobs) == 6
+
+
+async def test_schedules_that_were_written_while_the_clock_was_ahead_are_mended_at_the_next_start(
+    idle_node: Node,
+) -> None:
+    node = idle_node
+    await node.jobs.put_schedule(dag({"a": ""}, schedule="0 * * * *", name="s"), "me")
+    (row,) = node.records.schedules()
+    node.records.apply([PutSchedule(msgspec.structs.replace(row, next_ms=row.next_ms + MONTH_NS // 10**6))])
+    await node.jobs.follow_schedules()
+    assert node.records.schedules() == [row]
+    assert [event["text"] for event in node.events] == [
+        "a schedule was reckoned by a clock that was ahead, and recomputed by the one of now"
+    ]
+
+
+async def test_a_schedule_that_was_dropped_while_its_job_was_submitted_does_not_come_back(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = idle_node
+    await node.jobs.put_schedule(dag({"a": ""}, schedule=RARELY, name="s"), "me")
+    (row,) = node.records.schedules()
+    node.records.apply([PutSchedule(msgspec.structs.replace(row, next_ms=1))])
+    submit = node.jobs._schedules._submit
+
+    async def slowly(*asked: Any) -> Any:
+        facts = await submit(*asked)
+        await node.jobs.drop_schedule("s")
+        return facts
+
+    monkeypatch.setattr(node.jobs._schedules, "_submit", slowly)
+    await node.jobs.follow_schedules()
+    assert node.records.schedules() == [] and len(node.jobs.durable.jobs) == 1
+
+
 # Life.
 
 
@@ -753,23 +821,6 @@ async def test_a_large_output_is_read_from_its_file_and_its_loss_is_told(
     assert lost in blobs.digests()
 
 
-async def test_a_store_has_one_manager_at_a_time(node: Node, tmp_path: Path) -> None:
-    with pytest.raises(StoreTaken, match="another manager has the store .*: stop it; if it was killed, wait 10 s"):
-        Node(tmp_path, owner="another")
-
-
-async def test_the_lease_is_kept_and_had_again_if_nobody_took_it(idle_node: Node) -> None:
-    node = idle_node
-    await node.jobs.keep_lease()
-    (lease,) = node.records.leases("manager")
-    assert lease.epoch == node.jobs.durable.epoch
-    node.records.release(str(node.home), [(lease.key, lease.epoch)])  # as if it had been over for long
-    await node.jobs.keep_lease()
-    assert node.broken == []
-    (lease,) = node.records.leases("manager")
-    assert lease.owner == str(node.home)
-
-
 OTHERS = StoreLife(1, 2, 3)
 
 
@@ -817,9 +868,7 @@ async def test_an_epoch_that_the_store_cannot_take_now_is_asked_for_again(
 
 async def test_a_manager_that_cannot_raise_its_epoch_because_another_has_the_store_stops(idle_node: Node) -> None:
     node = idle_node
-    (lease,) = node.records.leases("manager")
-    node.records.release(str(node.home), [(lease.key, lease.epoch)])
-    node.records.acquire(["manager"], "another", 3_600_000)
+    rob(node)
     node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
     await node.until(lambda: bool(node.broken))
     assert "another manager has taken the store" in str(node.broken[0])
@@ -842,18 +891,6 @@ async def test_a_store_that_was_put_back_tells_that_it_begins_a_new_life(node_of
     assert [event["event"] for event in second.events] == ["store-life"]
 
 
-async def test_a_manager_whose_store_was_taken_stops(idle_node: Node) -> None:
-    node = idle_node
-    (lease,) = node.records.leases("manager")
-    node.records.release(str(node.home), [(lease.key, lease.epoch)])
-    (other,) = node.records.acquire(["manager"], "another", 3_600_000)
-    await node.jobs.keep_lease()
-    assert "another manager has taken the store" in str(node.broken[0])
-    node.records.release("another", [(other.key, other.epoch)])
-    await node.jobs.keep_lease()
-    assert len(node.broken) == 2, "somebody had it meanwhile"
-
-
 async def test_old_jobs_and_their_files_are_swept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.beat()
     ids = []
@@ -862,14 +899,133 @@ async def test_old_jobs_and_their_files_are_swept(node: Node, monkeypatch: pytes
         await node.finish(name, output=b'"' + name.encode() * 50_000 + b'"')
         await node.ended(facts.id)
         ids.append(facts.id)
-    monkeypatch.setattr(store_upkeep, "BLOBS_KEPT_S", -60.0)
-    await node.jobs.sweep()
+        await node.jobs.sweep()  # sees this end
+        if name == "a":
+            node.records.sweep(1000, store_upkeep.KEPT_S * 1000, 99, 99)
     assert len(node.blobs.digests()) == 2
-    node.records.apply([MoveJob(1, JobState.COMPLETED, 1000)])  # long ago
+    monkeypatch.setattr(store_upkeep, "BLOBS_KEPT_S", -60.0)
+    assert node.records.sweep(store_upkeep.KEPT_S * 1000 - 1000, 1 << 60, 99, 99) == 0  # only grows older
     await node.jobs.sweep()
     with pytest.raises(NoSuchJob):
         await node.jobs.dag(ids[0])
     assert node.blobs.digests() == [(node.records.tasks(2, (), -1, 1)[0]).blob]
+
+
+async def test_a_clock_that_is_a_month_ahead_for_a_moment_drops_no_ended_job_and_no_file(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = idle_node
+    node.beat()
+    facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    await node.finish("a", output=b'"' + b"x" * 50_000 + b'"')
+    await node.ended(facts.id)
+    unnamed = hashlib.sha256(b"on its way").hexdigest()
+    node.blobs.put(unnamed, b"on its way")
+    wrong = realtime_ns() + MONTH_NS
+    monkeypatch.setattr(store_upkeep, "realtime_ns", lambda: wrong)
+    node.clock.look(boottime_ns(), wrong)
+    await node.jobs.sweep()
+    await node.jobs.sweep()
+    assert (await node.jobs.dag(facts.id)).state is JobState.COMPLETED
+    monkeypatch.setattr(store_upkeep, "KEPT_S", 0)
+    await node.jobs.sweep()
+    with pytest.raises(NoSuchJob):
+        await node.jobs.dag(facts.id)
+    assert unnamed in node.blobs.digests(), "a file is not old because the clock was set"
+
+
+# A store that is lost.
+
+
+def rob(node: Node) -> None:
+    """Another manager takes the store."""
+    node.records.take("another", list(node.records.leases("manager")))
+
+
+async def assert_lost(node: Node, kind: type[StoreLost], says: str) -> None:
+    assert [type(error) for error in node.broken] == [kind]
+    for ask in (
+        lambda: node.jobs.submit_dag(dag({"b": ""}), "", ""),
+        lambda: node.jobs.dag("x"),
+        lambda: node.jobs.schedules(),
+        lambda: node.jobs.put_schedule(dag({"a": ""}, schedule=RARELY), ""),
+    ):
+        with pytest.raises(kind, match=says) as told:
+            await ask()
+        assert problem_of(told.value).status == 503
+    node.jobs.submit_soon(dag({"b": ""}), "", "", node.done)
+    assert isinstance(node.told[-1], kind)
+    assert says in node.jobs.why_not_ready()
+    assert [event["kind"] for event in node.events if says in event.get("text", "")] == ["store"]
+    assert node.jobs.metrics()["dag_store_has_problem"] == 1
+
+
+@pytest.mark.parametrize("how", ["commit", "renewal"])
+async def test_a_manager_whose_store_was_taken_writes_and_answers_nothing_more(idle_node: Node, how: str) -> None:
+    node = idle_node
+    facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    node.beat()
+    task = await node.handed("a")
+    assert node.jobs.why_not_ready() == "" and not node.jobs.is_doubtful(boottime_ns())
+    rob(node)
+    if how == "commit":
+        with pytest.raises(StoreTaken, match="another manager has taken the store"):
+            await node.jobs.submit_dag(dag({"b": ""}), "", "")
+    else:
+        await node.jobs.keep_lease()
+    await assert_lost(node, StoreTaken, "another manager has taken the store")
+    node.hear(Done((TaskResult(task.fence, "completed", output=b"1"),)))
+    await node.jobs.keep_lease()
+    assert node.took == [] and len(node.broken) == 1
+    assert node.jobs.is_doubtful(boottime_ns())
+    await node.jobs.close()
+    with SqliteRecords(node.records.place) as other:
+        assert [row.id for row in other.live_jobs()] == [facts.id]
+        assert [lease.owner for lease in other.leases("manager")] == ["another"]
+
+
+@pytest.mark.parametrize("how", ["commit", "renewal"])
+async def test_a_store_that_was_deleted_is_noticed_and_nothing_is_acknowledged(
+    idle_node: Node, tmp_path: Path, how: str
+) -> None:
+    node = idle_node
+    (tmp_path / "store.db").unlink()
+    if how == "commit":
+        with pytest.raises(StoreGone, match="was deleted while this manager had it"):
+            await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    else:
+        await node.jobs.keep_lease()
+    await assert_lost(node, StoreGone, "was deleted while this manager had it")
+    assert not node.jobs.is_doubtful(boottime_ns()), "nobody else has it: load jobs may go on"
+
+
+async def test_a_manager_that_stood_still_for_a_lease_doubts_its_hold_until_it_has_renewed_it(idle_node: Node) -> None:
+    now = boottime_ns()
+    assert idle_node.jobs.is_doubtful(now + LEASE_NS + 10**9)
+    await idle_node.jobs.keep_lease()
+    assert not idle_node.jobs.is_doubtful(boottime_ns())
+
+
+async def test_a_manager_is_not_ready_while_its_store_cannot_be_written(
+    idle_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = idle_node
+    await node.jobs.keep_lease()
+    with contextlib.closing(sqlite3.connect(node.records.place, isolation_level=None)) as other:
+        monkeypatch.setattr(sqlite_file, "BUSY_S", 0)
+        node.records.file._writer.execute("PRAGMA busy_timeout = 1")  # type: ignore[union-attr]
+        other.execute("BEGIN IMMEDIATE")
+        await node.jobs.keep_lease()
+        assert node.jobs.why_not_ready().startswith("the store cannot be written: ")
+        assert "is in use by another process" in node.jobs.why_not_ready()
+        with pytest.raises(Unavailable, match="try again later"):
+            await node.jobs.submit_dag(dag({"a": ""}), "", "")
+        await node.jobs.keep_lease()
+        other.execute("ROLLBACK")
+    await node.jobs.keep_lease()
+    assert node.jobs.why_not_ready() == ""
+    assert [event["event"] for event in node.events] == ["alarm", "store-back"], "each is told once"
+    await node.jobs.submit_dag(dag({"a": ""}), "", "")
 
 
 async def test_chores_are_done_again_and_again_and_their_slips_are_told(

@@ -20,6 +20,7 @@ from talka.control.load_job import LoadJob
 from talka.control.planning_load import Overrides
 from talka.engine.loader import NoSuchFile, in_memory
 from talka.errors import Invalid
+from talka.net.descriptors import TooFewDescriptors
 from talka.nodes import local
 from talka.nodes.local import (
     LocalJob,
@@ -393,7 +394,7 @@ def test_users_of_workflows_that_share_a_core_add_up(limits: dict[str, Any]) -> 
 
 def test_where_the_limit_cannot_be_raised_the_present_one_counts(limits: dict[str, Any]) -> None:
     limits["refuses"] = True
-    with pytest.raises(TooManyUsers, match="which may open 50 files"):
+    with pytest.raises(TooFewDescriptors, match=r"this process may open 50 files, .* raise the limit \(ulimit -n"):
         local.raise_descriptor_limit(job_of(Plain).spec)
 
 

@@ -141,6 +141,16 @@ async def test_three_voters_elect_one_leader_who_hands_over_when_it_leaves(membe
     await second.until(lambda: second.leader not in ("", first) and second.leader == third.leader)
 
 
+async def test_two_of_one_name_get_a_sentence_each(member, tmp_path: Path) -> None:
+    a = member("a")
+    await a.sees("ready")
+    twin = member("a", a, data_dir=tmp_path / "twin")
+
+    told = await a.sees("alarm", kind="name")
+    assert told["text"].startswith("another node calls itself 'a' as this one does, at 127.0.0.1:")
+    await twin.until(lambda: [event for event in twin.events if "another node is called 'a' here" in str(event)])
+
+
 async def test_remembered_peers_let_a_member_without_seeds_return(member) -> None:
     a = member("a")
     b = member("b", a)

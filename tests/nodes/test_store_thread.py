@@ -17,8 +17,8 @@ from talka.store.folder import StoreFailed
 from talka.store.records import RecordsUnavailable
 from talka.store.sqlite_file import RecordsBroken
 from talka.work.dag import INLINE_LIMIT_BYTES
-from talka.work.lifecycle import TaskState
-from talka.work.records import Change, Complete, DropSchedule
+from talka.work.lifecycle import JobState, TaskState
+from talka.work.records import Change, Complete, DropSchedule, MoveJob
 
 
 class Slow:
@@ -34,6 +34,7 @@ class Slow:
         self.began = threading.Event()
         self.batches: list[list[Change]] = []
         self.failures: list[BaseException] = []
+        self.refused: list[Change] = []
 
     def apply(self, changes: Sequence[Change]) -> list[int]:
         self.began.set()
@@ -42,7 +43,7 @@ class Slow:
             raise self.failures.pop(0)
         self.batches.append(list(changes))
         self.threads.append(threading.current_thread().name)
-        return [1] * len(changes)
+        return [int(change not in self.refused) for change in changes]
 
     def checkpoint(self) -> None:
         assert threading.current_thread().name == "store"
@@ -297,3 +298,40 @@ async def test_the_log_is_brought_to_its_place_by_the_thread(quick: Scene, monke
     await quick.until(lambda: [4] in quick.told)
     assert quick.records.checkpoints == 1
     assert quick.names() == [["a"], ["a"], ["a"], ["b"]]
+
+
+# What the store did not take.
+
+SURE = MoveJob(1, JobState.PAUSED, 5)
+
+
+async def test_a_store_that_has_other_rows_than_were_written_to_it_breaks_the_manager(scene: Scene) -> None:
+    scene.records.refused = [SURE, DropSchedule("late")]
+    scene.thread.commit(1, [DropSchedule("late")])
+    await scene.until(lambda: len(scene.told) == 1)
+    assert scene.told == [[1]], "what came too late is no reason"
+    scene.thread.commit(2, [SURE])
+    await scene.until(lambda: len(scene.told) == 2)
+    assert "what it has is not what was written to it" in str(scene.told[1])
+    scene.commit(3, "a")
+    await scene.thread.close()
+    assert len(scene.records.batches) == 2, "nothing that came later may be written"
+
+
+async def test_a_commit_of_the_loop_that_the_store_did_not_take_breaks_the_manager_too(quick: Scene) -> None:
+    quick.records.refused = [SURE]
+    assert not quick.thread.commit(1, [SURE])
+    assert not quick.thread.commit(2, [DropSchedule("a")])
+    await quick.until(lambda: len(quick.told) == 1)
+    assert "what it has is not what was written to it" in str(quick.told[0])
+    assert len(quick.records.batches) == 1
+
+
+async def test_a_store_that_was_given_up_is_not_written_any_more(scene: Scene) -> None:
+    await busy(scene)
+    scene.commit(2, "b")
+    scene.thread.give_up()
+    scene.commit(3, "c")
+    scene.records.may.set()
+    await scene.thread.close()
+    assert scene.names() == [["a"]]

@@ -1,6 +1,6 @@
 """Run the simulator: replay one seed, or run seeds for a while, or take the safeguards away one by one.
 
-python -m tests.sim replay SEED [--kind elections|jobs|dags|membership] [--quiet]
+python -m tests.sim replay SEED [--kind elections|jobs|leases|dags|membership] [--quiet]
 python -m tests.sim long [--seconds 600] [--from-seed N]
 python -m tests.sim ablation [--write]
 """
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
 from talka.testing.world import SECOND, World
-from tests.sim import ablation, dags, elections, jobs, membership, membership_figures
+from tests.sim import ablation, dags, elections, jobs, leases, membership, membership_figures
 
-KINDS = {"dags": dags, "elections": elections, "jobs": jobs, "membership": membership}
+KINDS = {"dags": dags, "elections": elections, "jobs": jobs, "leases": leases, "membership": membership}
 
 
 def replay(kind: str, seed: int, is_quiet: bool) -> int:

@@ -13,7 +13,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
-from tests.sim import certified, dags, elections, jobs, membership_figures
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures
 from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -37,6 +37,8 @@ class Row(msgspec.Struct, frozen=True):
     drift_limit_ppm: int = elections.DRIFT_LIMIT_PPM
     is_focused: bool = False
     """Only crashes for moments and cuts (see `elections.run`)."""
+    is_mixed: bool = False
+    """Voters count a leader's lease differently."""
     is_of_jobs: bool = False
     """Histories of jobs instead of elections."""
     is_of_dags: bool = False
@@ -47,6 +49,8 @@ class Row(msgspec.Struct, frozen=True):
     """With a hostile member that has a worker's certificate."""
     is_certified: bool = False
     """Of sealed members with certificates, somebody who has the secret alone, and a manager that lies."""
+    is_of_leases: bool = False
+    """Of jobs whose managers were told different leases, which are changed meanwhile."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -61,15 +65,21 @@ def _certified(name: str, safeguards: Safeguards, invariants: tuple[str, ...], s
     return Row(name, safeguards, invariants, seed, budget, is_certified=True)
 
 
+def _leases(name: str, safeguard: str, invariants: tuple[str, ...], seed: int) -> Row:
+    return Row(name, without(safeguard), invariants, seed, 200, is_of_leases=True)
+
+
 INTACT: Final = (
     Row("nothing", ALL, (), 0, 2000),
     Row("nothing, only crashes and cuts", ALL, (), 0, 800, is_focused=True),
+    Row("nothing, voters of different leases", ALL, (), 0, 400, is_mixed=True),
     Row("nothing, jobs", ALL, (), 0, 600, is_of_jobs=True),
     Row("nothing, jobs and a forger", ALL, (), 0, 200, is_of_jobs=True, has_forger=True),
     Row("nothing, dag jobs", ALL, (), 0, 600, is_of_dags=True),
     Row("nothing, jobs with a hostile member", ALL, (), 0, 200, is_of_jobs=True, has_hostile=True),
     Row("nothing, dag jobs with a hostile member", ALL, (), 0, 200, is_of_dags=True, has_hostile=True),
     _certified("nothing, with certificates and somebody who has the secret", ALL, (), 0, 400),
+    Row("nothing, different leases", ALL, (), 0, 200, is_of_leases=True),
 )
 
 
@@ -95,6 +105,13 @@ ROWS: Final = (
     Row("lease counted from the answer (`lease_from_send`)", without("lease_from_send"), ("I4", "I4 key"), 7),
     Row("no margin for drift (`drift_margin`)", without("drift_margin"), ("I4", "I4 key"), 51, 800),
     Row("clocks off by 15 % where 2 % are allowed for", ALL, ("I4", "I4 key"), 10, 800, 150_000),
+    Row(
+        "voters of different leases hear each other (`one_leader_lease`)",
+        without("one_leader_lease"),
+        ("I4", "I4 key"),
+        68,
+        is_mixed=True,
+    ),
     Row("receivers do not check tokens (`fencing`)", without("fencing"), ("I3",), 3),
     Row("no pre-vote (`pre_vote`)", without("pre_vote"), ("I14",), 1),
     Row("no check-quorum (`check_quorum`)", without("check_quorum"), ("I14",), 44),
@@ -122,24 +139,29 @@ ROWS: Final = (
         has_forger=True,
     ),
     _jobs("variables travel open (`sealed_variables`)", "sealed_variables", ("variables",), 2),
-    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 97),
+    _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 57),
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
-    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 16),
+    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 8),
+    _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 7),
+    _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
     _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 35),
-    _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 29),
+    _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 7),
     _dags("workers are given tasks under epochs they obeyed for another (`epoch_floor`)", "epoch_floor", ("D1",), 1),
     Row(
         "neither store, life nor epoch of an attempt is asked for (`store_life`, `epoch_floor`)",
         without("store_life", "epoch_floor"),
         ("D1", "D9"),
-        7,
+        1,
         200,
         is_of_dags=True,
     ),
     _dags("dag jobs: told before it is durable (`commit_first`)", "commit_first", ("D1", "D3", "D5", "D6"), 2),
+    _dags("a manager writes to a store that another took (`store_fence`)", "store_fence", ("D1", "D2", "D7"), 5),
+    _dags("schedules of a clock that was ahead stay (`schedule_mending`)", "schedule_mending", ("D10",), 14),
+    _dags("ended jobs are dropped by the clock of the day (`aged_retention`)", "aged_retention", ("D1", "D11"), 14),
 )
 
 
@@ -159,11 +181,17 @@ def violated(seed: int, row: Row) -> str:
             return NO_END
     elif row.is_certified:
         world = certified.run(seed, safeguards=row.safeguards)
+    elif row.is_of_leases:
+        world = leases.run(seed, safeguards=row.safeguards)
     elif row.is_of_jobs:
         world = jobs.run(seed, safeguards=row.safeguards, has_forger=row.has_forger, has_hostile=row.has_hostile)
     else:
         world = elections.run(
-            seed, safeguards=row.safeguards, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused
+            seed,
+            safeguards=row.safeguards,
+            drift_limit_ppm=row.drift_limit_ppm,
+            is_focused=row.is_focused,
+            is_mixed=row.is_mixed,
         )
     return world.violations[0].invariant if world.violations else ""
 

@@ -16,16 +16,21 @@ from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.control.voter import Voter
 from talka.control.worker import Worker
+from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
-from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger
+from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger, Script
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
-from talka.testing.records import StoreDisk, StoreShell
+from talka.testing.records import StoreDisk, StoreShell, durable_on
+from talka.testing.store_chores import StoreChores, StoreRival
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.wire.jobs import ManagerAt, WorkerFacts
+from talka.work.cron import Cron
+from talka.work.dag import DagSpec, TaskSpec
+from talka.work.records import ScheduleRow
 from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
 from tests.sim.hostile import Hostility, known_of_dags
@@ -39,11 +44,22 @@ CALM_FROM: Final = 40 * SECOND
 ENDS_EARLIEST: Final = 60 * SECOND
 ENDS_LATEST: Final = 420 * SECOND
 """A worker on which tasks died is given none for five minutes; it may be the only one that can run some."""
+RIGHT_FROM: Final = CALM_FROM + 10 * SECOND
+"""By then the manager's clock is right, and it is well."""
 MANAGER: Final = "m0"
 CORE_DIES: Final = "core dies"
 LONG_MS: Final = 2000
 TAIL_LOST: Final = "tail lost"
 """The manager dies while a write of its store is under way."""
+CLOCK_MOVED: Final = "clock moved"
+"""The manager's clock of the day is wrong for a moment, by an hour or by 30 days."""
+STORE_TAKEN: Final = "store taken"
+"""Another manager takes the store from the one that has it, and changes something."""
+HOUR: Final = 3600 * SECOND
+MINUTE: Final = 60 * SECOND
+KEPT_NS: Final = HOUR
+SCRIPT: Final = msgspec.Raw(msgspec.json.encode(Script(50)))
+SCHEDULED: Final = DagSpec(name="scheduled", tasks=(TaskSpec(id="a", handler="quick", config=SCRIPT),))
 RESTORED: Final = "store restored"
 """The store is replaced by a backup made earlier."""
 ROLLED_BACK: Final = "store rolled back"
@@ -56,7 +72,7 @@ HOW: Final[dict[str, Literal["backup", "rollback", "new"]]] = {
     ROLLED_BACK: "rollback",
     NEW_STORE: "new",
 }
-OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME, *STORE_FAULTS)
+OWN: Final = (CORE_DIES, TAIL_LOST, FrozenWorkers.NAME, CLOCK_MOVED, STORE_TAKEN, *STORE_FAULTS)
 EVENTS: Final = (
     "crash",
     "stall",
@@ -87,6 +103,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     is_refused: bool
     """Where the manager is down, its address refuses connections: its machine is there. Else there is silence."""
     errands: tuple[DagErrand, ...]
+    rare: str = ""
+    """One of the faults that only some histories have, beside the others."""
     has_hostile: bool = False
     """There are certificates, and somebody with a worker's says everything to everybody."""
 
@@ -99,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return [
             f"seed {self.seed}: a manager, {len(self.cores)} workers of {', '.join(map(str, self.cores))} cores",
             f"faults {FAULTS_FROM // SECOND} s to {CALM_FROM // SECOND} s, every {self.gap_ns / SECOND:.1f} s on"
-            f" average: {', '.join(self.classes) or 'none'}",
+            f" average: {', '.join((*self.classes, *filter(None, [self.rare]))) or 'none'}",
             f"clocks: {', '.join(f'{ppm / 10_000:+.1f} %' for ppm in self.drifts_ppm)}",
             "a manager that is down " + ("refuses connections" if self.is_refused else "is silent"),
             *told,
@@ -125,17 +143,29 @@ def plan_of(
         dag_errand(rng, number, limits, rng.randrange(2000, 25_000) * MILLISECOND)
         for number in range(rng.randrange(3, 6))
     )
+    rare = rare_of(seed) if classes is None else next((name for name in classes if name in RARE), "")
+    if classes is None:
+        classes = drawn_of(drawn, is_freezing=is_freezing)
     return Plan(
         seed=seed,
         cores=cores,
-        classes=drawn_of(drawn, is_freezing=is_freezing) if classes is None else classes,
+        classes=classes,
         gap_ns=rng.randrange(1000, 4000) * MILLISECOND,
         drifts_ppm=tuple(rng.choice((-DRIFT_LIMIT_PPM, 0, DRIFT_LIMIT_PPM)) for _ in range(1 + len(cores))),
         offsets_ns=tuple(rng.randrange(1000) * SECOND for _ in range(1 + len(cores))),
         is_refused=bool(rng.randrange(2)),
         errands=errands,
         has_hostile=has_hostile,
+        rare="" if any(name in STORE_FAULTS for name in classes) else rare,
     )
+
+
+RARE: Final = (CLOCK_MOVED, STORE_TAKEN)
+
+
+def rare_of(seed: int) -> str:
+    """Of dice of its own: the rest of a history does not depend on it. They spare those that others are known by."""
+    return Random(f"{seed}:rare 13").choice((*RARE, "", ""))
 
 
 def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
@@ -255,6 +285,16 @@ class Story:
         world.observers += [self.specs, self.history, self.counts, self.shell, self.cores, self.clients]
         if plan.is_refused:
             world.observers.append(self.refusals)
+        self.rival = StoreRival(world, self.shell)
+        self.chores = StoreChores(world, self.manager, self.shell, SCHEDULED, KEPT_NS // MILLISECOND, safeguards)
+        if plan.rare == CLOCK_MOVED:
+            self.schedules_fire = SchedulesFire(self.chores, self.shell, MINUTE + 10 * SECOND, RIGHT_FROM)
+            self.ended_stay = EndedJobsStay(world, self.chores, self.shell, KEPT_NS * 9 // 10)
+            world.observers += [self.chores, self.schedules_fire, self.ended_stay]
+            first_ms = Cron.parse("* * * * *").next_after(EPOCH_NS // MILLISECOND)
+            for name in ("one", "two"):
+                row = ScheduleRow(name=name, cron="* * * * *", spec=b"", next_ms=first_ms)
+                self.shell.rows.schedules[name] = row
         nodes = list(world.hosts)
         self.hostility: Hostility | None = None
         if plan.has_hostile:
@@ -299,13 +339,17 @@ class Story:
             world.at(FAULTS_FROM, partial(self._kill_core, world.rng("core dies")))
         if TAIL_LOST in self.plan.classes:
             world.at(FAULTS_FROM, partial(self._lose_tail, world.rng("tail lost")))
+        if self.plan.rare == CLOCK_MOVED:
+            world.at(FAULTS_FROM, partial(self._move_clock, world.rng("clock moved")))
+        if self.plan.rare == STORE_TAKEN:
+            world.at(FAULTS_FROM, partial(self._take_store, world.rng("store taken")))
         if FrozenWorkers.NAME in self.plan.classes:
             world.at(FAULTS_FROM, FrozenWorkers(world, self._long_busy, CALM_FROM).strike)
         for fault in STORE_FAULTS:
             if fault in self.plan.classes:
                 world.at(FAULTS_FROM, partial(self._copy_store, fault, world.rng(fault)))
         world.at(CALM_FROM, self._calm)
-        world.run_until(ENDS_EARLIEST)
+        world.run_until(RIGHT_FROM + MINUTE + 15 * SECOND if self.plan.rare == CLOCK_MOVED else ENDS_EARLIEST)
         while not world.stopped and world.now < ENDS_LATEST and not self.clients.are_done:
             world.run_until(world.now + 2 * SECOND)
         if not world.stopped:
@@ -313,7 +357,7 @@ class Story:
                 if not job.id:
                     world.violate("D1", f"{job.errand.key} was submitted again and again, and never answered")
             world.finish()
-            for name in missing(world, self.plan.classes):
+            for name in missing(world, [*self.plan.classes, *filter(None, [self.plan.rare])]):
                 world.violate("plan", f"the fault {name!r} of the plan never struck")
         return world
 
@@ -362,6 +406,26 @@ class Story:
 
     def _bring_back(self) -> None:
         self.manager.start()
+
+    def _move_clock(self, rng: Random) -> None:
+        if self.world.now >= CALM_FROM:
+            return
+        self.shell.wall_shift_ns = rng.choice((-1, 1)) * rng.choice((HOUR, 30 * 24 * HOUR))
+        self.world.struck[CLOCK_MOVED] = self.world.struck.get(CLOCK_MOVED, 0) + 1
+        self.world.after(rng.randrange(500, 5000) * MILLISECOND, self._put_clock_right)
+        self.world.after(rng.randrange(6000, 15_000) * MILLISECOND, partial(self._move_clock, rng))
+
+    def _put_clock_right(self) -> None:
+        self.shell.wall_shift_ns = 0
+
+    def _take_store(self, rng: Random) -> None:
+        if self.world.now >= CALM_FROM:
+            return
+        if self.manager.state == "up" and durable_on(self.manager) is not None and self.rival.strike(rng):
+            self.world.struck[STORE_TAKEN] = self.world.struck.get(STORE_TAKEN, 0) + 1
+            self.world.after(rng.randrange(5000, 12_000) * MILLISECOND, partial(self._take_store, rng))
+        else:
+            self.world.after(50 * MILLISECOND, partial(self._take_store, rng))
 
     def _calm(self) -> None:
         self.faults.stop()

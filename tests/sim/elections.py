@@ -16,6 +16,7 @@ from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS
 from talka.cluster.reign import ConfigChanged, Elected, ReadEnded, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.cluster.timings import LAN, LeadershipConfig
 from talka.cluster.voters import VoterConfig
 from talka.control.member import ClusterMember
 from talka.control.owner import Owner
@@ -47,6 +48,8 @@ ENDS_AT: Final = 64 * SECOND
 FOCUS: Final = ("crash", "partition", "one-way cut", "isolation", "flapping link")
 KEYS: Final = "abc"
 SPARE: Final = "vx"
+LONG: Final = msgspec.structs.replace(LAN, lease_ns=4 * LAN.lease_ns)
+"""A lease of leaders as another preset has it."""
 CLASSES: Final = (*HOST_FAULTS, *NETWORK_FAULTS, *(name for name in LINK_FAULTS if name != "bandwidth"))
 
 
@@ -75,6 +78,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts first start within this time."""
     broken: str
     """What those outside the majority suffer in the calm."""
+    is_mixed: bool = False
+    """Whether each start of a voter draws how long it counts a leader's lease; in the calm all count it alike."""
 
     def lines(self) -> list[str]:
         also = ", members of each other too" if self.are_members else ""
@@ -229,10 +234,22 @@ def voter_of(host: Host) -> Voter:
     return host.node.voter
 
 
-def voter_starter(voters: tuple[str, ...], safeguards: Safeguards = ALL, *, are_members: bool = False) -> Starter:
+def voter_starter(
+    voters: tuple[str, ...],
+    safeguards: Safeguards = ALL,
+    *,
+    are_members: bool = False,
+    config_of: Callable[[Boot], LeadershipConfig] = lambda boot: LAN,
+) -> Starter:
     def start(boot: Boot) -> ClusterMember:
         voter = Voter(
-            name=boot.name, voters=voters, stored=boot.stored, rng=boot.rng, now=boot.now, safeguards=safeguards
+            name=boot.name,
+            voters=voters,
+            stored=boot.stored,
+            rng=boot.rng,
+            now=boot.now,
+            config=config_of(boot),
+            safeguards=safeguards,
         )
         member = ClusterMember(
             group="g",
@@ -274,7 +291,13 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
         owner = Owner(voters=voters, rng=boot.rng, safeguards=safeguards)
         return ClusterMember(group="g", name=boot.name, boot=boot.boot, owner=owner, safeguards=safeguards)
 
-    names = [(name, voter_starter(voters, safeguards, are_members=plan.are_members)) for name in voters]
+    def config_of(boot: Boot) -> LeadershipConfig:
+        if not plan.is_mixed or world.now >= CALM_FROM:
+            return LAN
+        return world.rng("preset", f"{boot.name}{world.now}").choice((LAN, LAN, LONG))
+
+    starter = voter_starter(voters, safeguards, are_members=plan.are_members, config_of=config_of)
+    names = [(name, starter) for name in voters]
     if plan.changes:
         # The spare one knows the others, and that it is not one of them yet.
         names.append((SPARE, voter_starter((*voters, SPARE), safeguards)))
@@ -411,13 +434,17 @@ class Story:
         self.faults.stop()
         rng = world.rng("calm")
         world.network.default = LinkProfile()
+        if self.plan.is_mixed:
+            for host in self.workload.voters():
+                host.crash()
+                host.start()  # all with the same preset
         admitted = self._admitted()
         spare = max(0, len(admitted) - (self.plan.voters // 2 + 1))
         broken = rng.sample(admitted, rng.randrange(spare + 1)) if self.plan.broken != "nothing" else []
         for name in broken:
             self._break(name)
         core = [name for name in admitted if name not in broken]
-        self.liveness.begin(world, core, LEADER_WITHIN)
+        self.liveness.begin(world, core, LEADER_WITHIN + (2 * LONG.lease_ns if self.plan.is_mixed else 0))
         world.at(ENDS_AT - 4 * SECOND, self._probe)
 
     def _break(self, name: str) -> None:
@@ -457,12 +484,14 @@ def run(
     safeguards: Safeguards = ALL,
     drift_limit_ppm: int = DRIFT_LIMIT_PPM,
     is_focused: bool = False,
+    is_mixed: bool = False,
     verbose: Callable[[str], None] | None = None,
 ) -> World:
     """The history of this seed, finished and judged.
 
     Clocks may be made worse than they are promised to be. A focused plan has three voters, which crash for moments and
-    are cut off from each other, and nothing else: some holes are too narrow for chance to find among all faults.
+    are cut off from each other, and nothing else: some holes are too narrow for chance to find among all faults. In a
+    mixed one voters count the leader's lease differently.
     """
     plan = plan_of(seed)
     if is_focused:
@@ -470,6 +499,8 @@ def run(
         plan = msgspec.structs.replace(
             plan, voters=3, classes=FOCUS, changes=0, gap_ns=500 * MILLISECOND, down_ns=moments, broken="nothing"
         )
+    if is_mixed:
+        plan = msgspec.structs.replace(plan, classes=FOCUS, changes=0, broken="nothing", is_mixed=True)
     if drift_limit_ppm != DRIFT_LIMIT_PPM:
         drifts = tuple(drift * drift_limit_ppm // DRIFT_LIMIT_PPM for drift in plan.drifts_ppm)
         plan = msgspec.structs.replace(plan, drifts_ppm=drifts, drift_limit_ppm=drift_limit_ppm)

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from talka.testing.host import Host
 from talka.testing.hostile import HostileNode, Known, identities
 from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
+from talka.wire.records import JobOrder
 from talka.wire.roles import Role
-from talka.wire.tasks import TaskResult
+from talka.wire.tasks import Progress, TaskResult
 
 NAME: Final = "x0"
 PLANNED: Final = "planned"
@@ -78,11 +81,17 @@ def known_of(world: World, hosts: tuple[str, ...]) -> Known:
         "attempt": [1, 2, 3, 4],
         "revision": [record.revision + 1 for record in records],
         "digest": [digest for record in records for digest in (record.order.bundle.digest, record.result) if digest],
-        "order": [record.order for record in records],
+        "order": [_without_values(record.order) for record in records],
         "key": [""],
         "life": [host.boot for host in world.hosts.values()],
     }
     return {name: values for name, values in known.items() if values}
+
+
+def _without_values(order: JobOrder) -> JobOrder:
+    """As it can be read on workers' machines, where values of variables are sealed for others."""
+    bundle = order.bundle
+    return msgspec.structs.replace(order, bundle=msgspec.structs.replace(bundle, env=dict.fromkeys(bundle.env, "")))
 
 
 def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
@@ -92,17 +101,12 @@ def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
     if found is None or found.durable is None:
         return known
     running = found.durable._attempts.running
-    fences = list(running)
-    if fences:
-        forged = [
-            TaskResult(fence, "completed", b'{"fence":0}', job=running[fence].job.row.id, task=running[fence].id)
-            for fence in fences[:8]
-        ]
-        known |= {"results": [(result,) for result in forged]}
+    if running:
+        fences = list(running)
         known |= {"fence": fences, "fences": [tuple(fences[:3])], "began": [tuple(fences[:3])]}
-    return known | {
-        "of": [found.durable.floor.life],
-        "epoch": [found.durable.epoch],
-        "output": [b'{"fence":0}'],
-        "details": [b'"stolen"'],
-    }
+        known["results"] = [
+            (TaskResult(fence, "completed", b'{"fence":0}', job=task.job.row.id, task=task.id),)
+            for fence, task in running.items()
+        ]
+        known["progress"] = [(Progress(fence, b'"stolen"'),) for fence in fences]
+    return known | {"epoch": [found.durable.floor.epoch], "of": [found.durable.floor.life]}

@@ -3,13 +3,14 @@
 One seed is one history. Faults strike managers and workers for a while; then all is well, and every job must end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Final
 
 import msgspec
 
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
@@ -156,7 +157,10 @@ def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
     return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
-def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
+def build(
+    plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None, told: Mapping[str, OwnLease] = {}
+) -> World:
+    """`told`: the lease of workers that a manager is told when it starts, where it is told one."""
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
     managers = tuple(f"m{index}" for index in range(plan.managers))
@@ -164,7 +168,13 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
 
     def start_manager(boot: Boot) -> ClusterMember:
         voter = Voter(
-            name=boot.name, voters=managers, stored=boot.stored, rng=boot.rng, now=boot.now, safeguards=safeguards
+            name=boot.name,
+            voters=managers,
+            stored=boot.stored,
+            rng=boot.rng,
+            now=boot.now,
+            safeguards=safeguards,
+            own_lease=told.get(boot.name, OwnLease()),
         )
         part = Manager(
             name=boot.name,
@@ -225,11 +235,12 @@ class Story:
         plan: Plan,
         safeguards: Safeguards,
         verbose: Callable[[str], None] | None,
+        told: Mapping[str, OwnLease] = {},
         *,
         has_forger: bool = False,
     ) -> None:
         self.plan = plan
-        self.world = world = build(plan, safeguards, verbose)
+        self.world = world = build(plan, safeguards, verbose, told)
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
         self.ledger = Ledger()
         self.cores = Cores(world, self.ledger)

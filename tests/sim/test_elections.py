@@ -23,6 +23,16 @@ def test_no_history_of_elections_leases_and_commands_breaks_an_invariant(first: 
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.parametrize("first", range(41, 201, PER_TEST))
+def test_voters_that_count_the_leaders_lease_differently_never_give_two_of_them(first: int) -> None:
+    broken = []
+    for seed in range(first, first + PER_TEST):
+        world = elections.run(seed, is_mixed=True)
+        broken += [f"seed {seed}, mixed: {violation}" for violation in world.violations]
+
+    assert not broken, "\n".join(broken)
+
+
 @pytest.mark.parametrize(("seed", "voters"), [(seed, voters) for seed in range(10) for voters in (3, 5)])
 def test_a_lost_leader_is_followed_within_three_seconds_by_one_whose_token_is_installed(seed: int, voters: int) -> None:
     times = leader_losses(seed, voters, 50)  # a thousand in all

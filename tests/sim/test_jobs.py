@@ -2,9 +2,12 @@
 
 from functools import partial
 
+import msgspec
 import pytest
 
 from talka.control.member import ClusterMember
+from talka.testing.gap_checkers import GapsBeginWithTheLoad
+from talka.testing.host import Host
 from talka.testing.world import SECOND
 from talka.wire.permissions import rows
 from talka.wire.roles import Role
@@ -147,3 +150,30 @@ def test_no_history_of_mixes_breaks_an_invariant(seed: int) -> None:
     world = story.run()
 
     assert not world.violations, f"seed {seed}: {world.violations}"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_gaps_begin_where_the_load_ended_although_the_only_manager_stood_still(seed: int) -> None:
+    plan = msgspec.structs.replace(jobs.plan_of(seed, classes=()), managers=1)
+    story = jobs.Story(plan, jobs.ALL, None)
+    world, manager = story.world, story.world.hosts["m0"]
+    gaps = GapsBeginWithTheLoad(story.ledger)
+    world.observers.append(gaps)
+
+    def lose_a_worker() -> None:
+        busy = [run.host for runs in story.ledger.working.values() for run in runs]
+        if busy:
+            busy[0].crash()
+            world.after(15 * SECOND, partial(_start, busy[0]))
+
+    for at_s in (9, 24):
+        world.at(at_s * SECOND, partial(manager.stall, 6 * SECOND))
+        world.at(at_s * SECOND + 3 * SECOND // 2, lose_a_worker)
+    story.run()
+
+    assert not world.violations
+    assert gaps.gaps >= 1
+
+
+def _start(host: Host) -> None:
+    host.start()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.store.records import Keyed, Lease, Leases, Records, WakeUp
+from talka.store.records import Keyed, Lease, Leases, Records, StoreTaken, WakeUp
 from talka.store.sqlite_file import AlreadyKept
 from talka.store.sqlite_records import TOPICS_LIMIT, SqliteRecords
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -68,7 +68,7 @@ class Engine(Protocol):
     calls_of_a_change: int
     """Of changes of one kind, together with what begins and ends them."""
 
-    def open(self, clock_ms: Callable[[], int] | None = None) -> Store: ...
+    def open(self) -> Store: ...
 
 
 class SqliteEngine:
@@ -80,8 +80,8 @@ class SqliteEngine:
         self.calls: list[str] = []
         self.crash_at: int | None = None
 
-    def open(self, clock_ms: Callable[[], int] | None = None) -> Store:
-        store = SqliteRecords(str(self.path)) if clock_ms is None else SqliteRecords(str(self.path), clock_ms=clock_ms)
+    def open(self) -> Store:
+        store = SqliteRecords(str(self.path))
         self.calls.clear()
         return store
 
@@ -574,124 +574,177 @@ def kept(store: Store) -> list[int]:
     return sorted(row.number for row in store.jobs((), 1000, 100))
 
 
-def test_jobs_are_swept_by_age_and_never_before_they_end(store: Store) -> None:
-    store.apply([ended(1, 50), ended(2, 10), ended(3, 49), PutJob(job(4)), PutTasks((task(0, 2), task(0, 1)))])
-    assert store.sweep(50, 100, 10) == 2
-    assert kept(store) == [1, 4]
-    assert store.counts(2) == {} and store.counts(1) == {"pending": 1}
-    assert store.sweep(50, 100, 10) == 0
+def test_jobs_are_swept_by_the_age_of_the_store_and_never_before_they_end(store: Store) -> None:
+    store.apply([ended(1, 50), PutJob(job(4)), PutTasks((task(0, 2), task(0, 1)))])
+    assert store.sweep(0, 100, 100, 10) == 0, "its end is seen now"
+    store.apply([ended(2, 10), ended(3, 49)])
+    assert store.sweep(60, 100, 100, 10) == 0
+    assert store.sweep(39, 100, 100, 10) == 0
+    assert store.sweep(1, 100, 100, 10) == 1
+    assert kept(store) == [2, 3, 4]
+    assert store.counts(1) == {} and store.counts(2) == {"pending": 1}
+    assert store.sweep(59, 100, 100, 10) == 0
+    assert store.sweep(1, 100, 100, 1) == 1
+    assert store.sweep(0, 100, 100, 10) == 1
+    assert kept(store) == [4]
+
+
+@pytest.mark.parametrize("wrong_ms", [1, 1 << 50], ids=["long ago", "far ahead"])
+def test_an_end_that_a_wrong_clock_put_down_is_kept_as_long_as_any_other(store: Store, wrong_ms: int) -> None:
+    store.apply([ended(1, NOON_MS), ended(2, wrong_ms)])
+    assert store.sweep(0, 100, 100, 10) == 0
+    assert store.sweep(99, 100, 100, 10) == 0
+    assert store.sweep(1, 100, 100, 10) == 2
+
+
+def test_a_job_that_runs_again_is_as_old_as_its_last_end(store: Store) -> None:
+    store.apply([ended(1, 50)])
+    store.sweep(0, 100, 100, 10)
+    store.apply([MoveJob(1, JobState.RUNNING, 60)])
+    assert store.sweep(200, 100, 100, 10) == 0
+    store.apply([MoveJob(1, JobState.COMPLETED, 61)])
+    assert store.sweep(50, 100, 100, 10) == 0
+    assert store.sweep(99, 100, 100, 10) == 0
+    assert store.sweep(1, 100, 100, 10) == 1
+
+
+def test_the_age_of_a_store_never_falls_and_outlives_its_process(engine: Engine) -> None:
+    for grown_ms, gone in [(0, 0), (60, 0), (-1000, 0), (40, 1)]:
+        store = engine.open()
+        if not gone and not store.jobs((), 1000, 1):
+            store.apply([ended(1, 50)])
+        assert store.sweep(grown_ms, 100, 100, 10) == gone
+        store.close()
 
 
 def test_jobs_are_swept_by_count_the_one_that_ended_first_goes_first(store: Store) -> None:
     store.apply([ended(1, 50), ended(2, 10), ended(3, 30), PutJob(job(4)), ended(5, 40)])
-    assert store.sweep(0, 2, 1) == 1
+    assert store.sweep(0, 1000, 2, 1) == 1
     assert kept(store) == [1, 3, 4, 5]
-    assert store.sweep(0, 2, 10) == 1
+    assert store.sweep(0, 1000, 2, 10) == 1
     assert kept(store) == [1, 4, 5]
-    assert store.sweep(0, 0, 10) == 2
+    store.apply([ended(6, 1)])
+    assert store.sweep(1, 1000, 1, 10) == 2
+    assert kept(store) == [4, 6], "whatever the clock says, that was seen later"
+    assert store.sweep(0, 1000, 0, 10) == 1
     assert kept(store) == [4]
 
 
 # Leases.
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def test_a_free_key_is_leased_until_it_is_let_go_however_long_that_takes(store: Store) -> None:
+    wanted = [Lease("a", "ada", 1, 0), Lease("b", "ada", 1, 0)]
+    assert sorted(store.acquire(["b", "a", "b"], "ada")) == wanted == list(store.leases(""))
+    assert [lease.key for lease in store.acquire(["a", "c"], "bob")] == ["c"]
+    assert store.release("ada", [("a", 1)]) == 1
+    assert [(lease.key, lease.owner, lease.epoch) for lease in store.acquire(["a", "b"], "bob")] == [("a", "bob", 2)]
 
 
-@pytest.fixture
-def leases(engine: Engine, clock: FakeClock) -> Iterator[Store]:
-    with contextlib.closing(engine.open(clock)) as store:
-        yield store
+def test_a_lease_that_is_merely_held_on_keeps_its_epoch_and_its_beat_grows(store: Store) -> None:
+    (first,) = store.acquire(["a"], "ada")
+    (again,) = store.acquire(["a"], "ada")
+    (renewed,) = store.renew("ada", [("a", 1)])
+    assert [lease.epoch for lease in (first, again, renewed)] == [1, 1, 1]
+    assert first.beat < again.beat < renewed.beat
+    assert list(store.leases("")) == [renewed]
 
 
-def test_a_free_key_is_leased_until_its_time_by_the_clock_of_the_store(leases: Store, clock: FakeClock) -> None:
-    assert leases.clock_ms() == clock.now_ms
-    wanted = [Lease("a", "ada", 1, clock.now_ms + 500), Lease("b", "ada", 1, clock.now_ms + 500)]
-    assert sorted(leases.acquire(["b", "a", "b"], "ada", 500)) == wanted == list(leases.leases(""))
-    clock.now_ms += 499
-    assert len(list(leases.leases(""))) == 2
-    clock.now_ms += 1
-    assert list(leases.leases("")) == []
+def test_a_lease_is_taken_only_as_it_was_seen(store: Store) -> None:
+    seen = store.acquire(["a", "b"], "ada")
+    store.renew("ada", [("a", 1)])
+    assert [(lease.key, lease.owner, lease.epoch) for lease in store.take("bob", seen)] == [("b", "bob", 2)]
+    assert store.take("eve", seen) == []
+    now = list(store.leases(""))
+    assert [(lease.key, lease.owner) for lease in now] == [("a", "ada"), ("b", "bob")]
+    assert [lease.owner for lease in store.take("eve", now)] == ["eve", "eve"]
 
 
-def test_a_lease_of_another_is_not_had_before_it_is_over(leases: Store, clock: FakeClock) -> None:
-    leases.acquire(["a"], "ada", 500)
-    clock.now_ms += 499
-    assert [lease.key for lease in leases.acquire(["a", "b"], "bob", 500)] == ["b"]
-    clock.now_ms += 1
-    assert leases.acquire(["a"], "bob", 500) == [Lease("a", "bob", 2, clock.now_ms + 500)]
+def test_a_lease_that_was_taken_over_cannot_be_renewed_or_released(store: Store) -> None:
+    (held,) = store.take("bob", store.acquire(["a"], "ada"))
+    assert store.renew("ada", [("a", 1)]) == store.renew("ada", [("a", 2)]) == []
+    assert store.renew("bob", [("a", 1)]) == []
+    assert store.release("ada", [("a", 1)]) == store.release("bob", [("a", 1)]) == 0
+    assert list(store.leases("")) == [held]
 
 
-def test_a_lease_that_is_merely_held_on_keeps_its_epoch(leases: Store, clock: FakeClock) -> None:
-    leases.acquire(["a"], "ada", 500)
-    clock.now_ms += 400
-    assert leases.acquire(["a"], "ada", 500) == [Lease("a", "ada", 1, clock.now_ms + 500)]
-    assert leases.renew("ada", [("a", 1)], 900) == [Lease("a", "ada", 1, clock.now_ms + 900)]
-
-
-def test_an_owner_who_comes_back_late_has_a_new_epoch(leases: Store, clock: FakeClock) -> None:
-    leases.acquire(["a"], "ada", 500)
-    clock.now_ms += 500
-    assert leases.renew("ada", [("a", 1)], 500) == []
-    assert leases.acquire(["a"], "ada", 500) == [Lease("a", "ada", 2, clock.now_ms + 500)]
-
-
-def test_a_lease_that_was_taken_over_cannot_be_renewed_or_released(leases: Store, clock: FakeClock) -> None:
-    leases.acquire(["a"], "ada", 500)
-    clock.now_ms += 500
-    leases.acquire(["a"], "bob", 500)
-    held = [Lease("a", "bob", 2, clock.now_ms + 500)]
-    assert leases.renew("ada", [("a", 1)], 500) == leases.renew("ada", [("a", 2)], 500) == []
-    assert leases.renew("bob", [("a", 1)], 500) == []
-    assert leases.release("ada", [("a", 1)]) == leases.release("bob", [("a", 1)]) == 0
-    assert list(leases.leases("")) == held
-
-
-def test_epochs_outlive_release_and_expiry_and_a_restart(engine: Engine, clock: FakeClock) -> None:
+def test_epochs_outlive_release_take_over_and_a_restart(engine: Engine) -> None:
     for epoch in range(1, 7):
-        store = engine.open(clock)
-        assert [lease.epoch for lease in store.acquire(["a"], f"boot-{epoch}", 500)] == [epoch]
+        store = engine.open()
+        found = store.take(f"boot-{epoch}", list(store.leases(""))) or store.acquire(["a"], f"boot-{epoch}")
+        assert [lease.epoch for lease in found] == [epoch]
         if epoch % 2:
             assert store.release(f"boot-{epoch}", [("a", epoch), ("b", 1)]) == 1
             assert list(store.leases("")) == []
-        else:
-            clock.now_ms += 500
         store.close()
 
 
-def test_leases_are_listed_by_the_beginning_of_their_key(leases: Store) -> None:
-    leases.acquire(["limit/a", "limit/b", "limits", "manager", "limit%"], "ada", 500)
-    assert [lease.key for lease in leases.leases("limit/")] == ["limit/a", "limit/b"]
-    assert [lease.key for lease in leases.leases("limit%")] == ["limit%"]
-    assert [lease.key for lease in leases.leases("manager")] == ["manager"]
+def test_leases_are_listed_by_the_beginning_of_their_key(store: Store) -> None:
+    store.acquire(["limit/a", "limit/b", "limits", "manager", "limit%"], "ada")
+    assert [lease.key for lease in store.leases("limit/")] == ["limit/a", "limit/b"]
+    assert [lease.key for lease in store.leases("limit%")] == ["limit%"]
+    assert [lease.key for lease in store.leases("manager")] == ["manager"]
 
 
-def test_many_leases_are_renewed_and_released_at_once(leases: Store, clock: FakeClock) -> None:
+def test_many_leases_are_renewed_and_released_at_once(store: Store) -> None:
     keys = [f"slot/{number}" for number in range(300)]
-    held = [(lease.key, lease.epoch) for lease in leases.acquire(keys, "ada", 500)]
-    assert len(leases.renew("ada", [*held, ("slot/0", 9), ("else", 1)], 700)) == 300
-    assert all(lease.until_ms == clock.now_ms + 700 for lease in leases.leases("slot/"))
-    assert leases.release("ada", held[:100]) == 100
-    assert leases.release("ada", held[:101]) == 1
-    assert len(list(leases.leases("slot/"))) == 199
+    held = [(lease.key, lease.epoch) for lease in store.acquire(keys, "ada")]
+    assert len(store.renew("ada", [*held, ("slot/0", 9), ("else", 1)])) == 300
+    assert store.release("ada", held[:100]) == 100
+    assert store.release("ada", held[:101]) == 1
+    assert len(list(store.leases("slot/"))) == 199
 
 
 @pytest.mark.parametrize(("key", "owner"), [("a\0b", "ada"), ("a", "")], ids=["key", "owner"])
-def test_a_lease_that_could_be_mistaken_for_another_is_refused(leases: Store, key: str, owner: str) -> None:
+def test_a_lease_that_could_be_mistaken_for_another_is_refused(store: Store, key: str, owner: str) -> None:
     with pytest.raises(Invalid, match="an owner has a name"):
-        leases.acquire(["b", key], owner, 500)
-    assert list(leases.leases("")) == []
-    assert leases.renew("ada", [("a\0b", 1)], 5) == []
+        store.acquire(["b", key], owner)
+    assert list(store.leases("")) == []
+    assert store.renew("ada", [("a\0b", 1)]) == store.take("ada", [Lease("a\0b", "", 1, 0)]) == []
+    with pytest.raises(Invalid, match="an owner has a name"):
+        store.take("", store.acquire(["b"], "ada"))
+
+
+# Changes under a lease.
+
+
+def test_who_lost_its_lease_changes_nothing_whatever_it_tries(engine: Engine) -> None:
+    with contextlib.closing(engine.open()) as ada, contextlib.closing(engine.open()) as bob:
+        (held,) = ada.acquire(["manager"], "ada")
+        ada.fence(held)
+        filled(ada, 2)
+        (taken,) = bob.take("bob", [held])
+        bob.fence(taken)
+        before = everything(bob)
+        for changes in ([PutJob(job(2))], [claim()], [completed(fence=0)], [], [claim(), completed(5)]):
+            with pytest.raises(StoreTaken, match="another manager has taken the store"):
+                ada.apply(changes)
+        with pytest.raises(StoreTaken):
+            ada.sweep(1000, 0, 0, 10)
+        assert everything(bob) == before
+        assert bob.apply([claim()]) == [1]
+
+
+def test_who_let_its_lease_go_changes_nothing_until_it_has_another(engine: Engine) -> None:
+    with contextlib.closing(engine.open()) as ada:
+        (held,) = ada.acquire(["manager"], "ada")
+        ada.fence(held)
+        ada.release("ada", [("manager", 1)])
+        with pytest.raises(StoreTaken):
+            ada.apply([PutJob(job(1))])
+        (again,) = ada.acquire(["manager"], "ada")
+        with pytest.raises(StoreTaken):
+            ada.apply([PutJob(job(1))])
+        ada.fence(again)
+        assert ada.apply([PutJob(job(1))]) == [1]
+
+
+def test_the_lease_is_looked_up_in_the_transaction_of_the_change(engine: Engine, store: Store) -> None:
+    (held,) = store.acquire(["manager"], "ada")
+    store.fence(held)
+    engine.calls.clear()
+    store.apply([PutJob(job(1))])
+    assert len(engine.calls) == engine.calls_of_a_change + 1
 
 
 # Hints.
@@ -761,15 +814,16 @@ def test_every_question_is_one_round_trip_however_much_is_asked(engine: Engine, 
 
 
 LEASE_VERBS: dict[str, Callable[[Store, int], object]] = {
-    "acquire": lambda store, count: store.acquire([f"k{number}" for number in range(count)], "bob", 5),
-    "renew": lambda store, count: store.renew("ada", [(f"k{number}", 1) for number in range(count)], 5),
+    "acquire": lambda store, count: store.acquire([f"k{number}" for number in range(count)], "bob"),
+    "renew": lambda store, count: store.renew("ada", [(f"k{number}", 1) for number in range(count)]),
+    "take": lambda store, count: store.take("bob", [Lease(f"k{number}", "ada", 1, 1) for number in range(count)]),
     "release": lambda store, count: store.release("ada", [(f"k{number}", 1) for number in range(count)]),
 }
 
 
 @pytest.mark.parametrize("verb", LEASE_VERBS)
 def test_every_verb_of_leases_is_one_round_trip_for_all_keys(engine: Engine, store: Store, verb: str) -> None:
-    store.acquire([f"k{number}" for number in range(200)], "ada", 60_000)
+    store.acquire([f"k{number}" for number in range(200)], "ada")
     for count in (1, 200):
         engine.calls.clear()
         LEASE_VERBS[verb](store, count)

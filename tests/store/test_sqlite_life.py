@@ -1,16 +1,21 @@
 """Which store a file is, and when it begins a new life."""
 
+import contextlib
 import itertools
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from talka.store.folder import StoreFailed
+from talka.store.history import Queries
+from talka.store.records import RecordsUnavailable
 from talka.store.sqlite_file import SqliteFile
 from talka.store.sqlite_life import MEMORY_NAME, STORES_LIMIT, OpenedLife, StoreMemory, inode_of, open_life
 from talka.store.sqlite_records import SqliteRecords
+from talka.work.records import DropSchedule
 
 LEASE = "manager"
 
@@ -27,7 +32,7 @@ class Keeper:
     def open(self) -> OpenedLife:
         with SqliteRecords(str(self.file)) as records:
             records.release("m1", [(lease.key, lease.epoch) for lease in records.leases(LEASE)])
-            (lease,) = records.acquire([LEASE], "m1", 60_000)
+            (lease,) = records.acquire([LEASE], "m1")
             memory = StoreMemory(self.folder)
             opened = open_life(records, lease.epoch, memory, lambda: next(self.drawn))
             memory.remember(opened.store, opened.life, lease.epoch)
@@ -174,10 +179,12 @@ def test_a_new_store_under_the_same_name_is_another_store(keeper: Keeper) -> Non
 
 def test_a_store_of_a_version_without_lives_draws_its_first(keeper: Keeper) -> None:
     keeper.open()
-    with SqliteRecords(str(keeper.file)) as records:
-        records.file.write(lambda connection: connection.execute("DROP TABLE talka_life"))
-        records.file.write(lambda connection: connection.execute("DELETE FROM talka_tasks_version WHERE version > 1"))
-    old = SqliteFile(str(keeper.file), as_it_is=True)
+    first = keeper.file.with_name("first.sqlite")
+    with contextlib.closing(sqlite3.connect(first)) as connection:
+        connection.executescript(Queries("tasks").migrations[0].sql)
+        connection.execute("INSERT INTO talka_tasks_version VALUES (1)")
+        connection.commit()
+    old = SqliteFile(str(first), as_it_is=True)
     old.backup(keeper.file.with_name("old.sqlite"))
     old.close()
 
@@ -216,11 +223,48 @@ def test_a_store_in_memory_has_no_place(tmp_path: Path) -> None:
 
 def test_an_epoch_is_raised_by_its_holder_alone(keeper: Keeper) -> None:
     with SqliteRecords(str(keeper.file)) as records:
-        (lease,) = records.acquire([LEASE], "m1", 60_000)
+        (lease,) = records.acquire([LEASE], "m1")
         assert lease.epoch == 1
         assert records.raise_epoch("m1", (LEASE, 1), 9) == 9
         assert records.raise_epoch("m1", (LEASE, 1), 12) == 0, "another epoch is held"
         assert records.raise_epoch("m2", (LEASE, 9), 12) == 0
         assert records.raise_epoch("m1", (LEASE, 9), 3) == 10, "it never goes back"
         assert [one.epoch for one in records.leases(LEASE)] == [10]
-        assert [one.epoch for one in records.renew("m1", [(LEASE, 10)], 60_000)] == [10]
+        assert [one.epoch for one in records.renew("m1", [(LEASE, 10)])] == [10]
+
+
+def test_a_change_under_a_lease_goes_on_under_the_epoch_it_was_raised_to(tmp_path: Path) -> None:
+    with SqliteRecords(str(tmp_path / "store.db")) as records:
+        (lease,) = records.acquire([LEASE], "m1")
+        records.fence(lease)
+        assert records.raise_epoch("m1", (LEASE, lease.epoch), 10) == 10
+        assert records.apply([DropSchedule("none")]) == [0]
+        assert records.raise_epoch("m2", (LEASE, 10), 20) == 0
+        assert records.apply([DropSchedule("none")]) == [0]
+
+
+def test_an_epoch_that_could_not_be_raised_is_the_one_that_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SqliteRecords(str(tmp_path / "store.db")) as records:
+        (lease,) = records.acquire([LEASE], "m1")
+        records.fence(lease)
+
+        def full() -> None:
+            raise RecordsUnavailable("the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(records.file, "_check_place", full)
+            with pytest.raises(RecordsUnavailable):
+                records.raise_epoch("m1", (LEASE, lease.epoch), 10)
+        assert records.apply([DropSchedule("none")]) == [0]
+
+
+def test_a_backup_is_nobodys_and_is_had_without_waiting_for_who_has_the_original(tmp_path: Path) -> None:
+    with SqliteRecords(str(tmp_path / "store.db")) as records:
+        (lease,) = records.acquire([LEASE], "m1")
+        records.file.backup(tmp_path / "copy.db")
+        assert list(records.leases("")) == [lease]
+    with SqliteRecords(str(tmp_path / "copy.db")) as copy:
+        assert list(copy.leases("")) == []
+        assert [one.epoch for one in copy.acquire([LEASE], "m2")] == [lease.epoch + 1]

@@ -1,7 +1,9 @@
 """Dag jobs in a file of SQLite: addresses, troubles of the file and the disk, a killed process, copies and checks."""
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -16,12 +18,14 @@ import pytest
 
 from talka.errors import TalkaError
 from talka.store import sqlite_file
-from talka.store.records import BadRecords, RecordsUnavailable
+from talka.store.history import Queries
+from talka.store.records import BadRecords, RecordsUnavailable, StoreGone
 from talka.store.sqlite_changes import JOB_NUMBERS, STEPS, TASK_NUMBERS
 from talka.store.sqlite_file import RecordsBroken, SqliteFile
 from talka.store.sqlite_records import SqliteRecords, place_of, store_of
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import (
+    JOB_STATES,
     AttemptRow,
     Change,
     Claim,
@@ -374,7 +378,7 @@ def test_a_store_that_cannot_be_written_says_what_to_do_and_can_be_tried_again(
     is_failing = failing(monkeypatch, "BEGIN IMMEDIATE", code)
     with SqliteRecords(str(path)) as store:
         is_failing[0] = True
-        with pytest.raises(kind, match=says):
+        with pytest.raises(RecordsUnavailable, match=says):  # it could be written a moment ago
             store.apply(batch(1))
         with pytest.raises(kind, match=says):
             SqliteRecords(str(path))
@@ -535,3 +539,135 @@ def test_blobs_that_are_kept_are_listed_once_each(store: SqliteRecords) -> None:
     store.apply([PutTasks(tuple(rows))])
     assert store.blobs("", 2) == ["a", "b"]
     assert store.blobs("b", 2) == ["c"]
+
+
+# What lies in its place.
+
+
+@pytest.mark.parametrize("name", ["jobs.sqlite", "jobs.sqlite-wal"], ids=["the file", "its log"])
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_nothing_is_acknowledged_once_the_file_is_not_the_one_that_is_open(path: Path, name: str, how: str) -> None:
+    with SqliteRecords(str(path)) as store:
+        store.apply(batch(1))
+        place = path.with_name(name)
+        away = place.with_name("away")
+        if how == "deleted":
+            place.rename(away)  # an inode that is kept is not given to another
+            says = f"{name} was deleted while this manager had it: nothing more is kept or acknowledged"
+        else:
+            shutil.copy(place, away)
+            os.replace(away, place)
+            says = f"another file is in the place of .*{name} while this manager had it"
+        for ask in (lambda: store.apply(batch(2)), lambda: store.sweep(0, 1, 1, 1), store.file.check_place):
+            with pytest.raises(StoreGone, match=says):
+                ask()
+        assert [row.number for row in store.jobs((), 9, 9)] == [1], "what was kept can still be read"
+
+
+def test_a_file_that_is_in_its_place_is_left_alone(path: Path) -> None:
+    with SqliteRecords(str(path)) as store, SqliteRecords(str(path)) as other:
+        for number in range(1, 4):
+            store.apply(batch(number))
+            store.checkpoint()
+            store.file.check_place()
+        other.close()
+        store.apply(batch(5))
+    with SqliteRecords(":memory:") as memory:
+        memory.file.check_place()
+
+
+def test_a_place_that_cannot_be_looked_at_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = os.stat
+
+    def fail(place: Any, **more: Any) -> os.stat_result:
+        if str(place) == str(path):
+            raise OSError(errno.EIO, "Input/output error")
+        return look(place, **more)
+
+    with SqliteRecords(str(path)) as store:
+        monkeypatch.setattr(os, "stat", fail)
+        with pytest.raises(RecordsUnavailable, match="cannot be looked at"):
+            store.apply(batch(1))
+        monkeypatch.undo()
+        store.apply(batch(1))
+
+
+# Of earlier versions.
+
+
+def first_version(path: Path) -> sqlite3.Connection:
+    """A store of the first schema, with a job that ended and a manager that has it."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(Queries("tasks").migrations[0].sql)
+    connection.execute("INSERT INTO talka_tasks_version VALUES (1)")
+    connection.execute("INSERT INTO talka_leases VALUES ('manager', 'earlier', 7, ?)", (1_790_000_000_000,))
+    connection.execute(
+        "INSERT INTO talka_jobs VALUES (1, 'j', 'n', ?, 1, x'7b7d', 0, '', '', '', 1, 1, '', x'7b7d')",
+        (JOB_STATES.index(JobState.COMPLETED),),
+    )
+    return connection
+
+
+def test_a_manager_of_an_earlier_version_is_seen_to_live(path: Path) -> None:
+    with contextlib.closing(first_version(path)) as earlier, SqliteRecords(str(path)) as store:
+        seen = list(store.leases("manager"))
+        assert [(lease.owner, lease.epoch) for lease in seen] == [("earlier", 7)]
+        earlier.execute("UPDATE talka_leases SET until_ms = until_ms + 10000")  # as it renews
+        assert store.take("now", seen) == []
+        assert [lease.epoch for lease in store.take("now", list(store.leases("manager")))] == [8]
+
+
+def test_a_job_that_ended_in_an_earlier_version_is_kept_for_its_whole_time_from_now_on(path: Path) -> None:
+    first_version(path).close()
+    with SqliteRecords(str(path)) as store:
+        assert [store.sweep(grown_ms, 100, 9, 9) for grown_ms in (0, 99, 1)] == [0, 0, 1]
+
+
+# Two processes.
+
+HOLDER = """
+import sys
+from talka.store.records import StoreLost
+from talka.store.sqlite_records import SqliteRecords
+from talka.work.lifecycle import JobState
+from talka.work.records import JobRow, PutJob
+
+store = SqliteRecords(sys.argv[1])
+(lease,) = store.acquire(["manager"], "other process")
+store.fence(lease)
+print("has it", flush=True)
+for line in sys.stdin:
+    number = int(line)
+    row = JobRow(number=number, id=str(number), name="n", state=JobState.RUNNING, submitted_ms=1, settings=b"{}")
+    try:
+        print(store.apply([PutJob(row)]), flush=True)
+    except StoreLost as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_a_process_whose_store_was_taken_commits_nothing_more(path: Path) -> None:
+    words = [sys.executable, "-c", HOLDER, str(path)]
+    with (
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+        SqliteRecords(str(path)) as store,
+    ):
+        assert other.stdin is not None and other.stdout is not None
+
+        def ask(number: int) -> str:
+            other.stdin.write(f"{number}\n")  # type: ignore[union-attr]
+            other.stdin.flush()  # type: ignore[union-attr]
+            return other.stdout.readline().strip()  # type: ignore[union-attr]
+
+        assert other.stdout.readline() == "has it\n"
+        assert ask(1) == "[1]"
+        (taken,) = store.take("this process", list(store.leases("manager")))
+        store.fence(taken)
+        assert ask(2) == "StoreTaken"
+        assert store.apply([PutJob(job_row(2))]) == [1], "its number was not used"
+        assert [row.number for row in store.live_jobs()] == [1, 2]
+        other.stdin.close()
+
+
+def job_row(number: int) -> JobRow:
+    return JobRow(number=number, id=f"j{number}", name="n", state=JobState.RUNNING, submitted_ms=1, settings=b"{}")

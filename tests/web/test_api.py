@@ -421,7 +421,7 @@ async def test_errors_behind_the_api_become_problems(api: Api, error: Exception,
 
     assert problem_in(answer).status == status
     assert b"secret" not in answer.body
-    assert answer.headers.get("retry-after") == ("3" if status == 429 else None)
+    assert answer.headers.get("retry-after") == {429: "3", 503: "2"}.get(status)
 
 
 async def test_a_cluster_that_does_not_answer_is_unavailable(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

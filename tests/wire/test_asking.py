@@ -20,9 +20,11 @@ from talka.wire.asking import (
     AskingMessage,
     AskKeys,
     AskLeader,
+    AskLease,
     AskMembers,
     AskMetrics,
     BadQuestion,
+    ChangeLease,
     Message,
     Question,
     RepairKeys,
@@ -51,6 +53,8 @@ ALL: dict[str, AskingMessage] = {
     "retire-key": Ask(9, RetireKey("0a1b2c3d")),
     "retire-key-by-force": Ask(10, RetireKey("0a1b2c3d", True)),
     "repair-keys": Ask(11, RepairKeys(("correct horse battery staple 2026", "another one, as long as the first"))),
+    "lease": Ask(11, AskLease()),
+    "change-lease": Ask(12, ChangeLease(2_000_000_000)),
     "answer": Answer(300, "", b'{"leader":"a"}'),
     "answer-of-a-problem": Answer(301, "a is no voter"),
 }
@@ -76,7 +80,7 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
 def test_no_two_questions_share_a_number() -> None:
     numbers = {type(each.question): encode(each)[4] for each in ALL.values() if isinstance(each, Ask)}
 
-    assert sorted(numbers.values()) == list(range(1, 10))
+    assert sorted(numbers.values()) == list(range(1, 12))
     assert (encode(ALL["leader"])[1], encode(ALL["answer"])[1]) == (20, 21)
 
 

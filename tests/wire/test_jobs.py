@@ -94,6 +94,7 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
 )
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
+    (Call, "asker"): None,
     (WorkerFacts, "sealing"): b"",
     (Renew, "signers"): (),
     (BundleFacts, "word"): b"",

@@ -58,11 +58,11 @@ ENTRY = Entry("job/b4k7", Version(7, 3), b"\x91\x01")
 ALL: dict[str, LeadershipMessage] = {
     "hello": Hello(STORAGE, 12, True, FOUNDED, 2**50, 2**39 + 1),
     "welcome": Welcome(STORAGE, 11, FOUNDED, STORAGE, Version(7, 1), 8, 2**39 + 2),
-    "pre-vote": PreVote(8, 3, Version(7, 1), FOUNDED, 7),
+    "pre-vote": PreVote(8, 3, Version(7, 1), FOUNDED, 7, 1_500_000_000),
     "pre-vote-reply": PreVoteReply(7, 3, True),
-    "vote": Vote(8, Version(7, 1), FOUNDED, 7),
+    "vote": Vote(8, Version(7, 1), FOUNDED, 7, 1_500_000_000),
     "vote-reply": VoteReply(8, True, STORAGE, 12),
-    "heartbeat": Heartbeat(8, 300, FOUNDED),
+    "heartbeat": Heartbeat(8, 300, FOUNDED, 1_500_000_000, b"\x91\xce"),
     "heartbeat-reply": HeartbeatReply(8, 300, STORAGE, 12, Version(7, 1), 2),
     "collect": Collect(8, "job/b4k7"),
     "collected": Collected(8, "", (ENTRY,), True),
@@ -120,6 +120,7 @@ def test_no_two_messages_share_a_number() -> None:
         pytest.param([2, 5, 11, 6, 5, [7, 1], 8], Welcome(5, 11, 6, 5, Version(7, 1), 8), id="welcome"),
         pytest.param([3, 8, 3, [7, 1]], PreVote(8, 3, Version(7, 1)), id="pre-vote"),
         pytest.param([5, 8, [7, 1]], Vote(8, Version(7, 1)), id="vote"),
+        pytest.param([7, 8, 300, 6], Heartbeat(8, 300, 6), id="heartbeat"),
         pytest.param([9, 8], Collect(8), id="collect"),
     ],
 )

@@ -23,6 +23,7 @@ COMMANDS = {
     "leader": Entry("Commands", "talka.cli.cluster:leader", "who leads, since which term"),
     "audit": Entry("Commands", "talka.cli.cluster:audit", "who accused whom, and why"),
     "keys": Entry("Commands", "talka.cli.cluster:keys", "which keys are in use; rotate, retire and repair them"),
+    "lease": Entry("Commands", "talka.cli.cluster_lease:lease", "how long silent workers are waited for; change it"),
     "metrics": Entry("Commands", "talka.cli.cluster:metrics", "everything it counted, as Prometheus reads it"),
 }
 CONFIRM_S = 30.0
@@ -41,8 +42,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
         ("talka cluster members --to 10.0.0.5:8472 --secret-file s", "who is there"),
         ("talka cluster leader --to 10.0.0.5:8472 --json", "who leads, for programs"),
         ("talka cluster keys --to 10.0.0.5:8472 --rotate new-secret", "seal with another secret everywhere"),
+        ("talka cluster lease 2s --to 10.0.0.5:8472", "give up silent workers after 2 s, everywhere"),
     ],
-    help="Ask a cluster: its managers over the API, or any member of it; and change its keys.",
+    help="Ask a cluster: its managers over the API, or any member of it; and change its keys and its lease.",
 )
 def cluster() -> None:
     pass

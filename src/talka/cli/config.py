@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TextIO, TypeAlias, cast
 
 import click
 
@@ -322,6 +322,35 @@ def shown_path(path: Path) -> str:
 
 
 # The environment, for whatever else needs it.
+
+CORE_VARIABLES: Final = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV SSL_CERT_FILE SSL_CERT_DIR"
+    " HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy".split()
+)
+CORE_PREFIXES: Final = ("LC_", "PYTHON", "LD_", "CUDA_", "NVIDIA_", "OMP_")
+OWN_PREFIX: Final = "TALKA_"
+
+
+def core_environment(named: Iterable[str]) -> dict[str, str]:
+    """What cores of a worker find there: what programs need to run at all, and what is named. Nothing else of the worker's
+    environment is theirs to read."""
+    names = list(named)
+    for name in names:
+        if name.startswith(OWN_PREFIX):
+            raise BadSetting(
+                f"--core-env {name} is not possible: settings of Talka are not for tests and handlers to read"
+            )
+        if name not in os.environ:
+            raise BadSetting(
+                f"--core-env {name} is not possible: there is no such variable here; set it, or leave it out"
+            )
+    wanted = CORE_VARIABLES.union(names)
+    return {name: text for name, text in os.environ.items() if name in wanted or name.startswith(CORE_PREFIXES)}
+
+
+def own_environment() -> dict[str, str]:
+    """All of it except settings of Talka: where everything is one user's, so is what he runs."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(OWN_PREFIX)}
 
 
 def pass_variables(given: Iterable[str]) -> dict[str, str]:

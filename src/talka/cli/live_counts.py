@@ -75,9 +75,8 @@ def finished(parts: Iterable[StepTally]) -> int:
 
 
 def reported_ns(run: WorkflowRun, now: int) -> int:
-    """The instant for which the counts hold: cores report at different times, and on the average at this one."""
-    latest = [max(attempt.reported_ns for attempt in shard.attempts) for shard in run.shards if not shard.is_done]
-    return max(sum(latest) // len(latest) if latest else 0, now - REPORT_LATE_NS)
+    """The instant for which the counts hold; long ago, where nobody reports any more, they are of now."""
+    return max(run.counted_at_ns, now - REPORT_LATE_NS)
 
 
 class RecentRates:

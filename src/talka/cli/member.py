@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from talka.cli.command import Command
+from talka.cli.descriptors import check_descriptors
 from talka.cli.output import tell
 from talka.cli.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
 from talka.report.tame import tame, tame_json
@@ -84,6 +85,7 @@ def member(
     from talka.nodes.member import MemberOptions
     from talka.wire.addresses import parse_address
 
+    check_descriptors("a member")
     checked_id("name", name)
     checked_id("cluster", cluster_id)
     checked_id("environment", environment)

@@ -4,12 +4,14 @@ What they need is imported when they are called, for a quick help.
 """
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from talka.cli.command import Command, Option
+from talka.cli.descriptors import check_descriptors
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ LEASE = given(
     WORK,
     "--lease",
     metavar="D",
-    help="A worker that is silent for so long is given up and its work given to others (5s).",
+    help="A worker that is silent for so long is given up and its work given to others (as the cluster has it; 5s at first).",
 )
 HANDLERS = given(
     WORK, "--handlers", multiple=True, metavar="FILE.py", help="Handlers of pipelines' tasks are in it. Repeatable."
@@ -112,7 +114,8 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
     settings = NodeSettings("up", flags)
     name = settings.id("name", "local")
     cores, port, folder = settings.cores(), settings.port(API_PORT), data_dir(settings, name)
-    place, files, lease_ns = checked_store(store), checked_handlers(handlers), settings.lease_ns()
+    place, files, own_lease = checked_store(store), checked_handlers(handlers), settings.own_lease()
+    from talka.cli.config import own_environment
     from talka.cli.node_life import Api, live_up, run_node
     from talka.cli.private import announced, drawn_tokens
     from talka.nodes.manager import ManagerOptions
@@ -138,9 +141,11 @@ def up(as_json: bool, private: bool, store: str | None, handlers: tuple[str, ...
             data_dir=folder / "worker",
             cores=cores,
             handlers=files,
+            core_env=own_environment(),
+            core_user=str(os.geteuid()),  # all is one here
         )
 
-    options = ManagerOptions(member=member, api=address, store=place, lease_ns=lease_ns)
+    options = ManagerOptions(member=member, api=address, store=place, own_lease=own_lease)
     with listener, contextlib.nullcontext() if token_file is None else announced(address, token_file):
         return run_node(live_up(options, Api(listener, address, tokens, None, granted), worker_at, as_json))
 
@@ -205,7 +210,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
     preset = settings.text("preset", "default")
     if preset not in PRESETS:
         raise Invalid(f"{settings.label('preset')} {preset!r} is not known: write one of {', '.join(PRESETS)}")
-    place, lease_ns = checked_store(store), settings.lease_ns()
+    place, own_lease = checked_store(store), settings.own_lease()
     from talka.cli.node_life import live_manager, run_node
     from talka.cli.secret import read_secrets
     from talka.net.discovery import Candidates
@@ -233,7 +238,7 @@ def manager(as_json: bool, store: str | None, **flags: Any) -> int:
         certs=as_path(certs),
     )
     api = open_api(settings, name, member.cluster, advertise or settings.text("bind"))
-    options = ManagerOptions(member=member, api=api.advertised, store=place, lease_ns=lease_ns)
+    options = ManagerOptions(member=member, api=api.advertised, store=place, own_lease=own_lease)
     with api.listener:
         return run_node(live_manager(options, api, as_json))
 
@@ -323,6 +328,20 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
         help="Something it has that others may lack. Repeatable.",
     ),
     given(WORK, "--grace", metavar="D", help="Time for what runs once it was told to stop (30s)."),
+    given(
+        TRUST,
+        "--core-user",
+        metavar="NAME",
+        help="As whom tests and handlers run (as the worker; nobody where that is root).",
+    ),
+    given(
+        TRUST,
+        "--core-env",
+        "core_env",
+        multiple=True,
+        metavar="NAME",
+        help="A variable of the worker that tests and handlers may read. Repeatable.",
+    ),
     HANDLERS,
 )
 @json_option
@@ -330,6 +349,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     from talka.cli.node_settings import NodeSettings
     from talka.cli.secret import checked_id
 
+    check_descriptors("a worker")
     settings = NodeSettings("worker", flags)
     name = settings.id("name", own_name())
     seeds = settings.texts("seeds")
@@ -338,6 +358,7 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
     for word in settings.texts("capabilities"):
         checked_id(settings.label("capabilities"), word)
     files = checked_handlers(handlers)
+    from talka.cli.config import core_environment
     from talka.cli.node_life import live_worker, run_node
     from talka.cli.secret import read_secrets
     from talka.net.discovery import Candidates
@@ -357,6 +378,8 @@ def worker(as_json: bool, handlers: tuple[str, ...], **flags: Any) -> int:
         capabilities=settings.texts("capabilities"),
         drain_s=settings.seconds("grace", "30s"),
         handlers=files,
+        core_env=core_environment(settings.texts("core_env")),
+        core_user=settings.text("core_user"),
     )
     api = open_probes(settings, options.cluster)
     with contextlib.nullcontext() if api is None else api.listener:

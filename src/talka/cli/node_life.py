@@ -15,6 +15,7 @@ from talka.cli.output import tell
 from talka.cli.private import own_user
 from talka.client.requests import Control
 from talka.clock import SECOND, realtime_ns
+from talka.cluster.lease_terms import OtherLease
 from talka.control.places import WANTED_FILES
 from talka.engine.beginnings import new_event_loop
 from talka.net.descriptors import ADVICE
@@ -27,6 +28,7 @@ from talka.web.audit import Audit
 from talka.web.auth import Tokens
 from talka.web.health import make_health_app
 from talka.web.server import WHOLE, Granted, serve
+from talka.work.outcome import ExitCode
 
 OWN_WORDS: Final = {
     "api": "the API is at {url}",
@@ -165,10 +167,11 @@ class Life:
                 raise end
         failures = [node.failure for node in self._workers.values()]
         failures += [node.failure for node in self._managers.values()]
-        told = [str(failure) for failure in failures if failure is not None]
-        for text in told:
-            tell(text)
-        return 1 if told else 0
+        told = [failure for failure in failures if failure is not None]
+        for failure in told:
+            tell(str(failure))
+        is_unfit = any(isinstance(failure, OtherLease) for failure in told)
+        return (ExitCode.USAGE if is_unfit else 1) if told else 0
 
     async def _end_gently(self) -> None:
         for worker in self._workers.values():

@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from talka.cli.config import MOST_CORES, BadSetting, Given, Layer, layer_of_node, whole
 from talka.cli.secret import checked_id
 from talka.work.durations import SECOND_NS, format_duration, parse_duration, shown
+
+if TYPE_CHECKING:
+    from talka.cluster.lease_terms import OwnLease
 
 WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
 KNOWN: Final = {
@@ -15,7 +18,8 @@ KNOWN: Final = {
         *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
         *("preset", "token_key_file", "lease"),
     ),
-    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace"),
+    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace")
+    + ("core_user", "core_env"),
 }
 """What can be set for each kind of node."""
 PATHS: Final = ("secret_file", "certs", "data_dir", "token_key_file")
@@ -69,17 +73,20 @@ class NodeSettings:
         given = self._given.get("port")
         return default if given is None else whole(0, HIGHEST_PORT)(given.label, _number(given))
 
-    def lease_ns(self) -> int:
-        """Of workers."""
-        from talka.control.fleet import LEASE_NS, LONGEST_LEASE_NS, SHORTEST_LEASE_NS
+    def own_lease(self) -> "OwnLease":
+        """Of workers. What nobody set is the register's to say."""
+        from talka.cluster.lease_terms import OwnLease
+        from talka.control.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
 
-        lease_ns = round(self.seconds("lease", format_duration(LEASE_NS)) * SECOND_NS)
+        if not self.has("lease"):
+            return OwnLease()
+        lease_ns = round(self.seconds("lease", "") * SECOND_NS)
         if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
             shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
             raise BadSetting(
                 f"{self.label('lease')} = {shown(self._given['lease'].value)} is not possible: write {shortest} to {longest}"
             )
-        return lease_ns
+        return OwnLease(lease_ns, self.label("lease"))
 
     def seconds(self, name: str, default: str) -> float:
         given = self._given.get(name)

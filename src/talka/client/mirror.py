@@ -71,7 +71,7 @@ class Mirror:
         attempt.vus = update.vus
         if update.tally is not None:
             attempt.tally = with_rows_of(attempt.tally, update.tally)
-            attempt.reported_ns = now
+            attempt.reported_ns = min(now, run.origin_ns + update.counted_ns) if update.counted_ns else now
         show(run.timeline, update.windows, update.recent)
 
     def _apply_lost(self, parts: Iterable[LostPart]) -> None:

@@ -20,11 +20,14 @@ class Stage(Enum):
 class Campaign:
     """Counts who would vote, and who has voted, for this voter."""
 
-    def __init__(self, *, me: str, acceptor: Acceptor, electorate: Electorate, allegiance: Allegiance) -> None:
+    def __init__(
+        self, *, me: str, acceptor: Acceptor, electorate: Electorate, allegiance: Allegiance, lease_ns: int
+    ) -> None:
         self._me = me
         self._acceptor = acceptor
         self._electorate = electorate
         self._allegiance = allegiance
+        self._lease_ns = lease_ns
         self._round = 0
         self._ayes: dict[str, None] = {}
         self.stage = Stage.NONE
@@ -39,7 +42,8 @@ class Campaign:
         self._ayes = {self._me: None}
         record = self._acceptor.record
         version = self._acceptor.version_of(CONFIG_KEY)
-        question = PreVote(record.term + 1, self._round, version, record.founded, self._allegiance.released)
+        released = self._allegiance.released
+        question = PreVote(record.term + 1, self._round, version, record.founded, released, self._lease_ns)
         for name in self._electorate.others():
             out.append(Tell(name, question))
         return self._electorate.is_majority(now, self._ayes)
@@ -58,7 +62,7 @@ class Campaign:
         self._acceptor.promise(self._acceptor.record.term + 1, self._me)
         record = self._acceptor.record
         version = self._acceptor.version_of(CONFIG_KEY)
-        request = Vote(record.term, version, record.founded, self._allegiance.released)
+        request = Vote(record.term, version, record.founded, self._allegiance.released, self._lease_ns)
         for name in self._electorate.others():
             self._acceptor.hold(Tell(name, request))
         self._acceptor.hold(Tell(self._me, VoteReply(record.term, True, record.storage, record.revision)))

@@ -16,6 +16,7 @@ from talka.cluster.allegiance import Allegiance
 from talka.cluster.arrival import Arrival, Lesson
 from talka.cluster.campaign import Campaign, Stage
 from talka.cluster.candidacy import Candidacy
+from talka.cluster.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
 from talka.cluster.quorum import check_size
 from talka.cluster.register import Acceptor, Tell
 from talka.cluster.reign import ReadEnded, Reign, WriteEnded
@@ -37,12 +38,12 @@ from talka.wire.leadership import (
     Released,
     Snapshot,
     SnapshotReply,
-    Version,
     Vote,
     VoteReply,
     Welcome,
     pages,
 )
+from talka.work.durations import format_duration
 
 TERM_JUMP_LIMIT: Final = 2**20
 """A term that is further ahead is not believed: no group holds a million elections while a voter is away."""
@@ -112,7 +113,9 @@ class Election:
         safeguards: Safeguards = ALL,
         allow_two: bool = False,
         parent: int = 0,
+        own_lease: OwnLease | None = None,
     ) -> None:
+        """`own_lease`: of workers, as this voter was told it; None where it leads none."""
         check_size(list(voters), allow_two=allow_two)
         self.name = name
         self.phase = Phase.SYNCING
@@ -128,15 +131,33 @@ class Election:
         self._candidacy = Candidacy(config, rng, safeguards)
         self._voter_lease_ns = config.voter_lease_ns(safeguards)
         self._allegiance = Allegiance(self._voter_lease_ns)
+        self.fit = LeaseFit(config.lease_ns, own_lease, safeguards)
+        promised_ns = self._promised_ns()
         # A promise made before this start may have been forgotten: none is given while one could still be running.
-        self._votes_from = now + (self._voter_lease_ns if safeguards.vote_hold_down else 0)
+        self._votes_from = now + (promised_ns if safeguards.vote_hold_down else 0)
         self._hello_at = now
-        self._stand_at = now + self._voter_lease_ns
+        self._stand_at = now + promised_ns
         self._campaign = Campaign(
-            me=name, acceptor=self._acceptor, electorate=self._electorate, allegiance=self._allegiance
+            me=name,
+            acceptor=self._acceptor,
+            electorate=self._electorate,
+            allegiance=self._allegiance,
+            lease_ns=config.lease_ns,
         )
         self._alarms: dict[str, None] = {}
         self._woken_at = now
+
+    def _promised_ns(self) -> int:
+        """How long a promise of an earlier life may run, which may have counted another lease; and count from now on."""
+        own_ns, record = self._config.lease_ns, self._acceptor.record
+        if not self._safeguards.one_leader_lease:
+            return self._voter_lease_ns
+        if record.lease_ns < own_ns:
+            self._acceptor.count_with(own_ns)
+        return max(
+            self._voter_lease_ns,
+            msgspec.structs.replace(self._config, lease_ns=record.lease_ns).voter_lease_ns(self._safeguards),
+        )
 
     # -- what others may ask
 
@@ -363,6 +384,7 @@ class Election:
             case Collected():
                 if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
                     self.reign.on_collected(now, sender, message, out)
+                    self._heed_objection(now, out)
             case Refused():
                 self._is_of_my_reign(now, sender, message.term, out)
             case Hello():
@@ -405,12 +427,16 @@ class Election:
             return
         if message.term <= self._allegiance.released:
             return  # sent before its leader gave up, and overtaken by that news
-        if self._is_stranger(sender, message.founded, out) or not self._follow_term(now, message.term, out):
+        if self._is_stranger(sender, message.founded, out) or self._counts_otherwise(sender, message.lease_ns, out):
+            return
+        if not self._follow_term(now, message.term, out):
             return
         if self.reign is not None and self.reign.term == message.term:
             self._alarm("two leaders", sender, f"{sender!r} claims to lead term {message.term} as well", out)
             return
         self._follow(now, sender, message.term, out)
+        if message.worker_lease and (text := self.fit.objection(decode_terms(message.worker_lease))):
+            out.append(LeaseDiffers(text))
         if message.founded:
             self._acceptor.confirm(message.founded)
         if self._may_promise():
@@ -438,6 +464,15 @@ class Election:
         if not own or not founded or own == founded:
             return False
         self._alarm("stranger", sender, f"{sender!r} belongs to another group of the same name: it was refused", out)
+        return True
+
+    def _counts_otherwise(self, sender: str, lease_ns: int, out: list[object]) -> bool:
+        """Whether a voter counts the leader's lease longer or shorter: what one promises, the other would not keep."""
+        if not self.fit.is_other(lease_ns):
+            return False
+        theirs, own = format_duration(lease_ns), format_duration(self.fit.leader_ns)
+        text = f"{sender!r} counts a leader's lease as {theirs}, {self.name!r} as {own}: it was refused; give all the same --preset"
+        self._alarm("lease", sender, text, out)
         return True
 
     def _on_propose(self, now: int, sender: str, message: Propose, out: list[object]) -> None:
@@ -479,14 +514,14 @@ class Election:
 
     # -- voting
 
-    def _objection(
-        self, now: int, candidate: str, config: Version, founded: int, released: int, out: list[object]
-    ) -> bool:
+    def _objection(self, now: int, candidate: str, message: PreVote | Vote, out: list[object]) -> bool:
         """Whether this voter has a reason, beside its term, not to vote for this candidate now."""
         if not self._may_promise() or now < self._votes_from:
             return True
-        own = self._acceptor.version_of(CONFIG_KEY)
-        if config < own or self._is_stranger(candidate, founded, out):
+        own, config, released = self._acceptor.version_of(CONFIG_KEY), message.config, message.released
+        if config < own or self._is_stranger(candidate, message.founded, out):
+            return True
+        if self._counts_otherwise(candidate, message.lease_ns, out):
             return True
         if config == own and self._electorate.config.storage_of(candidate) is None:
             return True  # by a configuration this voter has not seen, the candidate may well be a voter
@@ -496,16 +531,14 @@ class Election:
         return now < self._allegiance.binds_until(released if released <= self.term else 0)
 
     def _on_pre_vote(self, now: int, sender: str, message: PreVote, out: list[object]) -> None:
-        granted = message.term > self.term and not self._objection(
-            now, sender, message.config, message.founded, message.released, out
-        )
+        granted = message.term > self.term and not self._objection(now, sender, message, out)
         if granted or self._acceptor.record.admitted:
             out.append(Tell(sender, PreVoteReply(self.term, message.round, granted)))
 
     def _on_vote(self, now: int, sender: str, message: Vote, out: list[object]) -> None:
         record = self._acceptor.record
         is_free = message.term > record.term or (message.term == record.term and record.voted_for in ("", sender))
-        if not is_free or self._objection(now, sender, message.config, message.founded, message.released, out):
+        if not is_free or self._objection(now, sender, message, out):
             if record.admitted:
                 # No revision: a refusal may be said before what is being written is on disk.
                 out.append(Tell(sender, VoteReply(record.term, False, record.storage, 0)))
@@ -522,7 +555,8 @@ class Election:
 
     def _stand(self, now: int, out: list[object]) -> None:
         self._stand_at = now + self._config.ask_timeout_ns + self._candidacy.retry_ns(now)
-        if self.phase is not Phase.ACTIVE or self._electorate.config.storage_of(self.name) is None:
+        is_voter = self._electorate.config.storage_of(self.name) is not None
+        if self.phase is not Phase.ACTIVE or not is_voter or self.fit.is_misfit:
             return
         if not self._acceptor.is_durable:
             return  # a slow disk must not raise the term again and again
@@ -568,9 +602,17 @@ class Election:
             electorate=self._electorate,
             acceptor=self._acceptor,
             founding=self._arrival.founding() if self._acceptor.config() is None else None,
+            fit=self.fit,
             safeguards=self._safeguards,
         )
         self.reign.begin(now, out)
+        self._heed_objection(now, out)
+
+    def _heed_objection(self, now: int, out: list[object]) -> None:
+        """What a majority holds may be that this voter must not lead."""
+        if self.reign is not None and (text := self.reign.objection):
+            out.append(LeaseDiffers(text))
+            self._step_down(now, "it was told another lease of workers", out)
 
     # -- ceasing to lead
 
@@ -633,6 +675,8 @@ class Election:
         if now < self._votes_from or not self._arrival.is_settled(now, self._electorate):
             return
         self._acceptor.admit()
+        if self._safeguards.one_leader_lease:
+            self._acceptor.count_with(self._config.lease_ns)  # what was promised by a longer one is over
         self._enter(Phase.ACTIVE, out)
         if not self.leader:
             self._stand_at = now + self._candidacy.retry_ns(now)

@@ -25,6 +25,15 @@ class MemberJoined(msgspec.Struct, frozen=True):
     address: str
 
 
+class Namesake(msgspec.Struct, frozen=True):
+    """Two lives of one name speak for longer than one that was restarted would. Told once for each of them."""
+
+    name: str
+    address: str
+    other: str
+    """Where the other one is."""
+
+
 class MemberSuspected(msgspec.Struct, frozen=True):
     name: str
     boot: int
@@ -81,6 +90,7 @@ class Refuted(msgspec.Struct, frozen=True):
 MemberNews: TypeAlias = (
     MemberJoined
     | MemberSuspected
+    | Namesake
     | MemberReturned
     | MemberLost
     | MemberLeft

@@ -229,7 +229,7 @@ class Membership:
                 self._answer_watch(source, message, out)
             return out
         me = self.me
-        if sender == me.name or self._updates.is_former(sender, sender_boot):
+        if sender == me.name or self._updates.hears_former(now, source, sender, sender_boot, out):
             return out
         self._updates.is_misjudged = False
         for raw in updates[:UPDATES_LIMIT]:

@@ -34,6 +34,8 @@ class VoterRecord(msgspec.Struct, array_like=True):
     """Whether this disk holds what its voter is supposed to: without it the voter neither votes nor accepts."""
     founded: int = 0
     """The number of the group, once a majority is known to hold it; 0 before."""
+    lease_ns: int = 0
+    """The longest leader's lease under which this voter may have promised something that still runs."""
 
 
 class Tell(msgspec.Struct, frozen=True):
@@ -95,13 +97,19 @@ class Acceptor:
             self._touch()
             self.record.founded = founded
 
+    def count_with(self, lease_ns: int) -> None:
+        """What is promised from now on is promised for so long."""
+        if lease_ns != self.record.lease_ns:
+            self._touch()
+            self.record.lease_ns = lease_ns
+
     def start_over(self, new_storage: int) -> None:
         """Treat the disk as a new one: what was on it cannot be trusted."""
         self._touch()
         for key in self.entries:
             self._dirty[key] = None
         self.entries.clear()
-        self.record = VoterRecord(new_storage, self.record.revision)
+        self.record = VoterRecord(new_storage, self.record.revision, lease_ns=self.record.lease_ns)
 
     def accept(self, entries: tuple[Entry, ...]) -> bool:
         """Take what is newer than what is held. False when there are too many keys: then nothing is taken."""
@@ -158,7 +166,7 @@ class Acceptor:
         record = self.record
         kept = record
         if not self._safeguards.persist_vote:
-            kept = VoterRecord(record.storage, record.revision, admitted=record.admitted, founded=record.founded)
+            kept = msgspec.structs.replace(record, term=0, voted_for="")
         puts: list[tuple[str, bytes | None]] = [(RECORD_KEY, _encode(kept))]
         for key in self._dirty:
             entry = self.entries.get(key)

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.cluster.fencing import Token
+from talka.cluster.lease_terms import WORKER_LEASE_KEY, LeaseFit, decode_terms, told
 from talka.cluster.lessons import Lessons
 from talka.cluster.quorum import BadVoters, check_size
 from talka.cluster.register import KEYS_LIMIT, Acceptor, Tell
@@ -111,6 +112,7 @@ class Reign:
         electorate: Electorate,
         acceptor: Acceptor,
         founding: VoterConfig | None,
+        fit: LeaseFit,
         safeguards: Safeguards,
     ) -> None:
         self.me = me
@@ -124,6 +126,9 @@ class Reign:
         self._electorate = electorate
         self._acceptor = acceptor
         self._founding = founding
+        self._fit = fit
+        self.objection = ""
+        """Why this voter may not lead by what a majority holds."""
         self._safeguards = safeguards
         self._started_at = now
         self._rounds: dict[int, _Round] = {}
@@ -165,7 +170,9 @@ class Reign:
             del self._rounds[oldest]
         self._beaten_at = now
         self.next_at = now + self._config.heartbeat_ns
-        self._say_to_others(Heartbeat(self.term, self._round, self._acceptor.record.founded), out)
+        terms = told(self.value_of(WORKER_LEASE_KEY))
+        founded, lease_ns = self._acceptor.record.founded, self._config.lease_ns
+        self._say_to_others(Heartbeat(self.term, self._round, founded, lease_ns, terms), out)
         self._say_again(now, out)
         self._confirm(now, self._round, out)  # a group of one voter needs no answer
 
@@ -248,6 +255,10 @@ class Reign:
     def _write_back_if_read(self, now: int, out: list[object]) -> None:
         if not self._electorate.is_majority(now, self._read_from):
             return
+        terms = self._best.get(WORKER_LEASE_KEY)
+        self.objection = "" if terms is None else self._fit.objection(decode_terms(terms.value))
+        if self.objection:
+            return  # nothing was written: whoever leads next finds what this one found
         self._is_collecting = False
         found = self._best.get(CONFIG_KEY)
         if found is not None:
@@ -259,6 +270,8 @@ class Reign:
         own = [Entry(LEADER_KEY, token, self.me.encode())]
         if self._founding is not None:
             own.append(Entry(CONFIG_KEY, token, encode_config(self._founding)))
+        if terms is None and (content := self._fit.founding(self.me, self._token)) is not None:
+            own.append(Entry(WORKER_LEASE_KEY, token, content))
         kept = [
             Entry(key, Version(self.term, 0), entry.value)
             for key, entry in sorted(self._best.items())

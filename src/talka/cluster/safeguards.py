@@ -50,7 +50,13 @@ class Safeguards(msgspec.Struct, frozen=True):
     """A leader that no majority answers steps down."""
     write_back: bool = True
     """A new leader writes what it read from a majority to a majority before it serves."""
+    one_leader_lease: bool = True
+    """Voters that count the leader's lease otherwise do not hear each other, and what was promised is waited for."""
     # jobs
+    one_worker_lease: bool = True
+    """The lease of workers is the register's, whatever a manager was told."""
+    longer_lease: bool = True
+    """While the lease of workers is changed, the longer one is waited for, by every leader anew."""
     worker_fence: bool = True
     """A worker refuses commands of a manager that no longer leads the job."""
     worker_lease: bool = True
@@ -84,6 +90,12 @@ class Safeguards(msgspec.Struct, frozen=True):
     """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
     commit_first: bool = True
     """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""
+    store_fence: bool = True
+    """A manager whose store another has taken changes nothing in it: its epoch is looked up within every transaction."""
+    schedule_mending: bool = True
+    """A schedule whose next instant was reckoned by a clock that was ahead gets another when that is right again."""
+    aged_retention: bool = True
+    """Ended jobs are dropped by how long the store was seen to grow older, not by a clock that can be set."""
     store_life: bool = True
     """A result counts for the store, the life of it, the job and the task it was made for; workers drop all others."""
     epoch_floor: bool = True

@@ -37,6 +37,7 @@ from talka.cluster.members import (
     claim_of,
     outranks,
 )
+from talka.cluster.namesakes import Namesakes
 from talka.cluster.presets import SECOND, MembershipConfig
 from talka.cluster.safeguards import Safeguards
 from talka.cluster.suspicion import Bounds, Suspicion, bounds
@@ -84,6 +85,7 @@ class Updates:
         self._health = health
         self._audit = audit
         self._vouched = vouched
+        self._namesakes = Namesakes()
         self._expiries: list[tuple[int, int, Member, Suspicion]] = []
         self._order = count()
         self._unknown_accusations = 0
@@ -139,7 +141,7 @@ class Updates:
     ) -> None:
         """`direct` when it is the member itself that says so."""
         if alive.name == self.me.name:
-            self._hear_of_myself_alive(now, alive)
+            self._hear_of_myself_alive(now, alive, out)
             return
         member = self._members.get(alive.name)
         if not self._vouched.believes(alive, member):
@@ -257,10 +259,13 @@ class Updates:
         self.alive(now, candidate, None, True, out)
         return member
 
-    def is_former(self, sender: str, boot: int) -> bool:
+    def hears_former(self, now: int, source: str, sender: str, boot: int, out: list[MembershipEffect]) -> bool:
         """Whether a life speaks that one which seems alive has replaced."""
         member = self._members.get(sender)
-        return member is not None and boot in member.former and member.status <= SUSPECT
+        if member is None or boot not in member.former or member.status > SUSPECT:
+            return False
+        self._namesakes.heard(now, source, boot, member, out)
+        return True
 
     def accuse(self, now: int, member: Member, reason: str, out: list[MembershipEffect]) -> None:
         """This member's own accusation."""
@@ -343,9 +348,13 @@ class Updates:
             out.append(Say(alive.address, Ping(CHALLENGE, alive.name, alive.boot), Lane.DATAGRAM, []))
         return False
 
-    def _hear_of_myself_alive(self, now: int, alive: Alive) -> None:
+    def _hear_of_myself_alive(self, now: int, alive: Alive, out: list[MembershipEffect]) -> None:
         """Somebody still tells of another life of this name: remind the group of this one, now and then."""
-        if alive.boot != self.me.boot and now >= self._reminded_at + SECOND and not self.is_leaving:
+        if alive.boot == self.me.boot or self.is_leaving:
+            return
+        if self._vouched.believes(alive, None):
+            self._namesakes.told_of(now, self.me, alive, out)
+        if now >= self._reminded_at + SECOND:
             self._reminded_at = now
             self.tell_of_myself(Priority.ALIVE)
 

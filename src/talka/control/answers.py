@@ -15,8 +15,10 @@ from talka.wire.asking import (
     AskAudit,
     AskKeys,
     AskLeader,
+    AskLease,
     AskMembers,
     AskMetrics,
+    ChangeLease,
     Question,
     RepairKeys,
     RetireKey,
@@ -126,6 +128,8 @@ def answer(
             return _changed(member, expected, lambda: _keyholder(member).seal_with(key_id))
         case RetireKey(key_id=key_id) if key_id == asked_with and key_id != _keyholder(member).ring.primary_id:
             raise Invalid(f"this question came under key {key_id} itself: ask with the new secret, then retire it")
+        case AskLease() | ChangeLease():
+            raise Invalid(f"{member.name} is no manager: ask one for the lease of workers")
         case RetireKey(key_id=key_id, force=force):
             return _changed(member, expected, lambda: _keyholder(member).retire(key_id, expected=expected, force=force))
         case RepairKeys(secrets=secrets):  # pragma: no branch - the type checker sees that no other is left

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from talka.control.dag_book import ENDED, FAILED, MILLISECOND_NS, DagBook
-from talka.control.dag_retries import TOLD_TO_STOP, Verdict, judged
+from talka.control.dag_retries import STOPPED, TOLD_TO_STOP, Verdict, judged, longest_wait_ns
 from talka.control.dag_rows import (
     again_text,
     attempt_of,
@@ -105,6 +105,8 @@ class DagJob(DagBook):
                 step.load.append(task)
             elif task.ready_at > now:
                 self._timers.wake(task)
+                if task.ready_at - now > STOPPED.cap_ns:
+                    step.load.append(task)  # its spec tells whether that can be, or a clock was wrong
             else:
                 self._backlog.append(task)
         self._set_deadlines(now)
@@ -123,6 +125,10 @@ class DagJob(DagBook):
             return NOTHING
         step = Step()
         self._expire(task)
+        latest = now + longest_wait_ns(task.policy or self._terms.usual)
+        if task.state is _PENDING and task.ready_at > latest:
+            task.ready_at = latest
+            self._timers.wake(task)
         if task.state is _READY:
             self._move(task, _PENDING)
             self._enter(now, step, task)

@@ -54,6 +54,12 @@ def policy_of(spec: TaskSpec, settings: DagSettings) -> Policy:
     )
 
 
+def longest_wait_ns(policy: Policy) -> int:
+    """No task with this policy ever waits longer for its time."""
+    backoff_ns = 0 if policy.backoff is None else policy.backoff.cap_ns
+    return max(policy.delay_ns, backoff_ns, STOPPED.cap_ns)
+
+
 def needs_of(spec: TaskSpec) -> Needs:
     return Needs(
         spec.handler,

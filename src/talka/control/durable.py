@@ -23,7 +23,7 @@ from talka.control.durable_after import After, Keyed
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.durable_workers import Attempts
 from talka.control.epoch_floor import EpochFloor
-from talka.control.handout import Given, Handout
+from talka.control.handout import Given, Handout, worker_of
 from talka.control.spec_reading import SpecReading
 from talka.control.speech import Speak
 from talka.errors import Invalid, TalkaError
@@ -87,6 +87,8 @@ class Durable:
         """Results of attempts that were not the last one given out: refused."""
         self.foreign_messages = 0
         """What workers told of attempts of another store, or of another life of this one: refused."""
+        self.silence_of: Callable[[int, str, int], str] = lambda now, name, boot: ""
+        """What is waited for of a life of a worker that has tasks and is silent, to go on a sentence."""
         self.next_tick_at = NEVER
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
@@ -286,7 +288,8 @@ class Durable:
             return WhyView(task_id, state, f"its job has ended, and it is {state}")
         task = job.tasks[index]
         if task.state is not TaskState.READY:
-            return WhyView(task.id, task.state, standing(task, now))
+            silence = self.silence_of(now, *worker_of(task.worker)[:2]) if task.worker else ""
+            return WhyView(task.id, task.state, standing(task, now) + silence)
         return WhyView(task.id, task.state, "it is ready to run", self.dispatcher.why(task, now))
 
     # -- workers
@@ -471,6 +474,10 @@ class Durable:
                 self.dispatcher.restore(now, task)
             self._look_after(now, task.job)
 
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        """The clock of the day was set: what is put down from now on tells the new one."""
+        self._wall_offset_ns = wall_offset_ns
+
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:
@@ -612,7 +619,7 @@ class Durable:
 
 
 def _is_of(result: TaskResult, task: DagTask) -> bool:
-    """Whether it is told of this task. A worker that does not have it names none."""
+    """Whether it is told of this task. A worker that does not have the attempt names none."""
     if result.outcome == "cancelled" and not result.job:
         return True
     return result.task == task.id and result.job == task.job.row.id

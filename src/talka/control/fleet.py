@@ -11,20 +11,18 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from talka.cluster.lease_terms import USUAL_NS
 from talka.cluster.leases import NEVER, margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.health import SILENT_NS, CorrelatedFailure, Decision
+from talka.control.heard_lives import HeardLives
 from talka.control.worker_life import WorkerLife, WorkerRow, fewest
 from talka.errors import Invalid, Unavailable
 from talka.wire.jobs import Beat, WorkerFacts
 
 SECOND_NS: Final = 1_000_000_000
 MILLISECOND_NS: Final = 1_000_000
-LEASE_NS: Final = 5 * SECOND_NS
-SHORTEST_LEASE_NS: Final = SECOND_NS // 2
-LONGEST_LEASE_NS: Final = 60 * SECOND_NS
-"""What a cluster may be told: with less a node that is busy for a moment loses its work, with more a dead one is waited
-for by everybody."""
+LEASE_NS: Final = USUAL_NS
 SILENT_PERCENT: Final = 60
 """Of a lease that is shorter than usual: who was silent for so long gets nothing new."""
 DISCONNECT_GRACE_NS: Final = 300 * SECOND_NS
@@ -107,6 +105,7 @@ class Fleet:
         "_earlier_until",
         "_former",
         "_grace_ns",
+        "_heard",
         "_jobs",
         "_lease_ns",
         "_limit",
@@ -125,18 +124,20 @@ class Fleet:
         grace_ns: int = DISCONNECT_GRACE_NS,
         limit: int = WORKERS_LIMIT,
         earlier_until: int = 0,
+        heard: HeardLives | None = None,
     ) -> None:
-        """`earlier_until`: until when leases may run that an earlier leader gave, whose leases may have been longer."""
+        """`earlier_until`: until when leases may run that an earlier leader gave, whose leases may have been longer.
+        `heard`: whom this process has heard already, under earlier leases of leadership."""
         if lease_ns < 1 or grace_ns < 0 or limit < 1:
             raise Invalid(
                 "a fleet needs lease_ns and limit of at least 1 and grace_ns of at least 0, "
                 f"not {lease_ns}, {limit} and {grace_ns}"
             )
-        self._lease_ns = lease_ns + margin_ns(lease_ns)
+        self.set_lease(lease_ns, lease_ns)
         self._earlier_until = earlier_until
-        self._silent_ns = min(SILENT_NS, lease_ns * SILENT_PERCENT // 100)
         self._grace_ns = grace_ns + margin_ns(grace_ns)
         self._limit = limit
+        self._heard = HeardLives() if heard is None else heard
         self._correlated = CorrelatedFailure() if safeguards.correlated_hold else None
         self._workers: dict[str, WorkerLife] = {}
         self._former: dict[tuple[str, int], WorkerLife] = {}
@@ -150,6 +151,11 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self._workers)
+
+    def set_lease(self, lease_ns: int, silent_of_ns: int) -> None:
+        """From now on silence is counted by `lease_ns`; renewals are of `silent_of_ns`, which may be shorter."""
+        self._lease_ns = lease_ns + margin_ns(lease_ns)
+        self._silent_ns = min(SILENT_NS, silent_of_ns * SILENT_PERCENT // 100)
 
     # Who lives.
 
@@ -169,6 +175,7 @@ class Fleet:
         if life.is_silent and self._correlated is not None and self._correlated.until is not None:
             self.next_tick_at = now  # the fault may be over: who is still silent is judged again
         life.heard(now, max(now + self._lease_ns, self._earlier_until), source, beat)
+        self._heard.add(name, boot)
         self.next_tick_at = min(self.next_tick_at, now + self._silent_ns, life.until)
         return news
 
@@ -187,8 +194,8 @@ class Fleet:
     def expect(self, now: int, name: str, boot: int, *, folder: int = 0, sole: bool = False) -> bool:
         """A grant names this life, and it may have a lease of an earlier leader; False when it is known to be over.
 
-        Unless it was heard already, its lease counts from now, with `sole` also the time a worker goes on without its
-        only manager. `folder` is its state folder, where that is known. However many the records name are expected.
+        Unless it was heard already, its lease counts from now; with `sole`, and where this process never heard it, also
+        the time a worker goes on without its only manager. `folder` is its state folder, where that is known. However many the records name are expected.
         """
         self._now = now
         found = self._find(name, boot)
@@ -197,7 +204,10 @@ class Fleet:
         if (name, boot) in self._over:
             return False
         life = WorkerLife(now, name, boot, folder, "")
-        life.until = max(now + self._lease_ns, self._earlier_until) + (self._grace_ns if sole else 0)
+        life.was_heard = self._heard.has(name, boot)
+        life.until = max(now + self._lease_ns, self._earlier_until)
+        if sole and not life.was_heard:
+            life.until += self._grace_ns
         known = self._workers.get(name)
         if known is None:
             self._workers[name] = life
@@ -218,6 +228,14 @@ class Fleet:
         """When the lease of this life is surely over; None when it is already, or nothing is known of it."""
         life = self._find(name, boot)
         return None if life is None or life.is_lost else life.until
+
+    def silence(self, now: int, name: str, boot: int) -> str:
+        """What is waited for before work of this life is given to others, to go on a sentence; empty: it is heard."""
+        life = self._find(name, boot)
+        if life is None or life.is_lost:
+            return ""
+        is_held = now >= life.until and self._correlated is not None and self._correlated.until is not None
+        return life.silence(now, self._silent_ns, is_held=is_held)
 
     def tick(self, now: int) -> list[FleetNews]:
         if now < self.next_tick_at:

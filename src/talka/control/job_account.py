@@ -179,6 +179,11 @@ def _restored(
     shard = ShardRun(part, entry.done_before, entry.tries_before)
     shard.is_done, shard.is_replaced = entry.is_done, entry.is_replaced
     shard.gap = job.own_lost[entry.gap] if entry.gap >= 0 else None
+    shard.missing = sum(
+        lost.arrivals_missing
+        for lost in job.own_lost
+        if lost is not shard.gap and (lost.workflow, lost.shard) == (run.spec.name, part.index)
+    )
     for known in entry.attempts:
         attempt = Attempt(known.number, now, known.place, known.seats or tuple(range(entry.count)))
         attempt.life = known.life

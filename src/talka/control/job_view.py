@@ -213,4 +213,5 @@ def _workflow(run: WorkflowRun, now: int, steps: Mapping[str, Tally] | None, tol
         notes=list(run.notes),
         windows=told.of_steps.get(run.spec.name, []),
         recent=told.recent_of_steps.get(run.spec.name, []),
+        counted_ns=max(0, run.counted_at_ns - run.origin_ns) if run.origin_ns else 0,
     )

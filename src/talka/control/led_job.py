@@ -283,6 +283,11 @@ class LedJob:
             if message.started_at_ns:
                 here_ns = self._clocks.here(sender, message.started_at_ns)
                 message = msgspec.structs.replace(message, started_at_ns=here_ns)
+            made_at_ns = message.made_at_ns
+            if made_at_ns:
+                # By this clock, where the worker's is known; when a report is read says nothing of when it was made.
+                made_at_ns = self._clocks.here(sender, made_at_ns) if self._clocks.knows(sender) else 0
+                message = msgspec.structs.replace(message, made_at_ns=made_at_ns)
             if not self._safeguards.cumulative_counters:
                 attempt = self.job.running()[core][2]
                 message.tally.merge(attempt.tally)

@@ -18,7 +18,8 @@ from talka.control.bundle_rights import BundleRights
 from talka.control.calls import CallEnded, Calls
 from talka.control.clock_offsets import ClockOffsets
 from talka.control.durable import Durable
-from talka.control.fleet import LEASE_NS, WorkerLost
+from talka.control.fleet import WorkerLost
+from talka.control.heard_lives import HeardLives
 from talka.control.led_job import LedJob
 from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
@@ -97,10 +98,8 @@ class Manager:
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
         safeguards: Safeguards = ALL,
-        lease_ns: int = LEASE_NS,
     ) -> None:
-        """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it.
-        `lease_ns`: of workers, the same for all managers of a cluster."""
+        """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it."""
         self.name = name
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
@@ -124,7 +123,7 @@ class Manager:
         self._wall_offset_ns = wall_offset_ns
         self._managers = managers
         self._safeguards = safeguards
-        self._lease_ns = lease_ns
+        self._heard = HeardLives()
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
         self._keeps: dict[str, KeepWanted] = {}
@@ -206,10 +205,11 @@ class Manager:
                 wall_offset_ns=self._wall_offset_ns,
                 managers=self._managers,
                 safeguards=self._safeguards,
-                lease_ns=self._lease_ns,
                 signer=self._signer,
+                heard=self._heard,
             )
-            return self._out(now, [*self.registry.book.alarms, *self._expect(now)])
+            alarms = [*self.registry.book.alarms, *self.registry.lease.alarms]
+            return self._out(now, [*alarms, *self._expect(now)])
         if isinstance(news, SteppedDown):
             self.registry = None
             if self.durable is not None:
@@ -220,11 +220,30 @@ class Manager:
     def set_durable(self, now: int, durable: Durable) -> list[object]:
         """Dag jobs were read from the store: go on with them."""
         self.durable = durable
+        durable.silence_of = self._silence_of
         return self._out(now, self._expect(now))
+
+    def drop_durable(self) -> None:
+        """The store is lost: nothing of its jobs is decided here any more, and no result of a task is taken."""
+        self.durable = None
+        self._set_timer()
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        """The clock of the day was set: what is put down from now on tells the new one."""
+        self._wall_offset_ns = wall_offset_ns
+        if self.registry is not None:
+            self.registry.set_wall_offset(wall_offset_ns)
+        if self.durable is not None:
+            self.durable.set_wall_offset(wall_offset_ns)
 
     def act(self, now: int, effects: list[object]) -> list[object]:
         """Carry out what `durable` answered to the shell."""
         return self._out(now, effects)
+
+    def _silence_of(self, now: int, name: str, boot: int) -> str:
+        if self.registry is None:
+            return "; this manager does not lead, and gives nothing out until it does"
+        return self.registry.fleet.silence(now, name, boot)
 
     def _expect(self, now: int) -> list[object]:
         """Workers that had tasks when the last life of this manager ended may have them still."""

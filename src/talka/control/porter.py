@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
+from talka.cluster.election import Alarm
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.door import REPEATABLE, Door
 from talka.control.ring_guard import RingGuard
@@ -51,6 +52,7 @@ HELLOS_LIMIT: Final = 64
 SHARE_NS: Final = SECOND
 SHARED_LIMIT: Final = 4096
 KEYS_NOTED_LIMIT: Final = 16_384
+NAMESAKES_LIMIT: Final = 16
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -133,6 +135,7 @@ class Porter:
         self._hellos: dict[bytes, tuple[str, int]] = {}
         self._shared_at: dict[str, int] = {}
         self._key_of: dict[str, str] = {}
+        self._namesakes: dict[str, None] = {}
         self._marks: deque[tuple[int, int]] = deque(maxlen=8)
 
     @property
@@ -254,7 +257,8 @@ class Porter:
             reason, text = self._objection(packet, message.me, proven)
             if reason:
                 self._door.turn_away(reason)
-                return [], [self._reply(now, source, lane, Refusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id)]
+                refusal = self._reply(now, source, lane, Refusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id)
+                return [], [refusal, *self._meet_namesake(source, reason)]
         elif difference := self._difference(packet.group):
             return self._turn_away(difference[0])
         if isinstance(message, Welcome) and self._pretends(message.me, proven):
@@ -292,6 +296,8 @@ class Porter:
         """The first thing that forbids this node to come in: a word and a sentence, or two empty ones."""
         if difference := self._difference(packet.group):
             return difference
+        if packet.sender == self._name and packet.boot != self._seal.boot:
+            return "name", f"another node is called {self._name!r} here: start yours with another --name"
         if text := disagreement(self._offer, who.version, who.capabilities, who.required):
             return "version", text
         try:
@@ -307,6 +313,14 @@ class Porter:
     def _pretends(self, who: Self, proven: Proven) -> bool:
         """Whether it says another role than its certificate. With a datagram comes none: what follows is on a stream."""
         return self.certified and proven.role is not None and who.role != proven.role
+
+    def _meet_namesake(self, source: str, reason: str) -> list[object]:
+        """Another node of this node's name asks to be let in. Each address is told once."""
+        if reason != "name" or source in self._namesakes or len(self._namesakes) >= NAMESAKES_LIMIT:
+            return []
+        self._namesakes[source] = None
+        text = f"another node calls itself {self._name!r} as this one does, at {source}: start it with another --name"
+        return [Alarm("name", text)]
 
     def _difference(self, group: str) -> tuple[str, str] | None:
         cluster, _, environment = group.partition("/")

@@ -16,9 +16,11 @@ from talka.cluster.placement import order as candidates_for
 from talka.cluster.reign import WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.allocation import demand
-from talka.control.fleet import LEASE_NS, Fleet, FleetNews, WorkerLost
+from talka.control.fleet import Fleet, FleetNews, WorkerLost
 from talka.control.forwarding import forwarded
+from talka.control.heard_lives import HeardLives
 from talka.control.job_view import facts_of
+from talka.control.lease_rule import LeaseRule
 from talka.control.orders import check_order
 from talka.control.queue import JobQueue, QueueFull, waiting_reason
 from talka.control.record_book import RecordBook
@@ -28,7 +30,7 @@ from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
 from talka.wire.access import CALLED_BY, objection
-from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, decode, encode
+from talka.wire.calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
 from talka.wire.jobs import Account, Accounted, Answer, Beat, Call, Lead, Leaderless, ManagerAt, Renew
 from talka.wire.records import (
     ORDER_LIMIT_BYTES,
@@ -93,12 +95,15 @@ class Registry:
         wall_offset_ns: int,
         managers: Callable[[], tuple[ManagerAt, ...]],
         safeguards: Safeguards = ALL,
-        lease_ns: int = LEASE_NS,
         signer: bytes = b"",
+        heard: HeardLives | None = None,
     ) -> None:
         assert voter.token is not None and voter.election.reign is not None
         self.token = voter.token
-        self.fleet = Fleet(lease_ns, safeguards, earlier_until=now + LEASE_NS + margin_ns(LEASE_NS))
+        self.lease = LeaseRule(now, voter, safeguards)
+        earlier_ns = self.lease.earlier_ns
+        self.fleet = Fleet(safeguards=safeguards, earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
+        self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         self.queue = JobQueue()
         self.book = RecordBook(voter)
         self.next_tick_at = now
@@ -109,7 +114,6 @@ class Registry:
         self._wall_offset_ns = wall_offset_ns
         self._managers = managers
         self._safeguards = safeguards
-        self._lease_ns = lease_ns
         self._signers = SignersNamed(signer)
         self._fences = 0
         self._owner_since: dict[str, int] = {}
@@ -141,7 +145,12 @@ class Registry:
                         self.fleet.reserve(record.job, grant.worker, grant.cores, grant.boot)
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
-        return self.book.on_write_ended(now, ended)
+        effects = self.lease.on_write_ended(now, ended)
+        self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
+        return effects + self.book.on_write_ended(now, ended)
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        self._wall_offset_ns = wall_offset_ns
 
     def _wall_ms(self, now: int) -> int:
         return (now + self._wall_offset_ns) // MILLISECOND
@@ -203,6 +212,11 @@ class Registry:
                     return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
                 view = next(view for view in self.workers(now) if view.name == name)
                 return [_answer(sender, call, encode(view))]
+            case "lease":
+                wanted = decode(call.content, LeaseCall)
+                if not wanted.lease_ns:
+                    return [self.lease.answer(now, sender, call.number)]
+                return self.lease.change(now, wanted.lease_ns, wanted.by, sender, call.number)
             case "cluster":
                 return [_answer(sender, call, encode(self._cluster()))]
             case what:
@@ -423,7 +437,7 @@ class Registry:
         renew = Renew(
             token,
             beat.number,
-            self._lease_ns,
+            self.lease.renew_ns,
             self._is_sole,
             self._managers(),
             tuple(cancelled),
@@ -469,6 +483,7 @@ class Registry:
         for late in self.queue.tick(now):
             effects += self._end_unstarted(now, self.records[late.job], JobState.FAILED, late.reason)
         effects += self.book.write_again(now)
+        effects += self.lease.tick(now)
         election = self._voter.election
         for record in [record for record in self.records.values() if record.owner and not is_final(record.state)]:
             is_silent = election.silent_ns(now, record.owner) >= OWNER_SILENCE_NS

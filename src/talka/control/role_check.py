@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.asking import AddKey, Ask, RepairKeys, RetireKey, UseKey
+from talka.wire.asking import AddKey, Ask, ChangeLease, RepairKeys, RetireKey, UseKey
 from talka.wire.packets import BadPacket
 from talka.wire.permissions import may_say, name_of
 from talka.wire.roles import Proven, Role, a
@@ -66,9 +66,10 @@ class RoleCheck:
 
 def why_not(role: Role, ask: Ask, name: str) -> str:
     """What whoever asked is answered instead."""
-    if isinstance(ask.question, KEY_CHANGES):
+    if isinstance(ask.question, (*KEY_CHANGES, ChangeLease)):
+        what = "the lease" if isinstance(ask.question, ChangeLease) else "keys"
         return (
-            f"{a(role)} may not change keys where certificates are in use: ask with the certificate of a manager "
+            f"{a(role)} may not change {what} where certificates are in use: ask with the certificate of a manager "
             "(--name NAME; talka certs issue FOLDER --name operator --role manager makes one for you)"
         )
     return objection(role, name_of(ask), name)

@@ -187,6 +187,12 @@ class ShardGroup:
             whole.exchanges.merge(tally.exchanges)
         return whole
 
+    @property
+    def counted_at_ns(self) -> int:
+        """The instant for which the counts hold: cores count at different times, and on the average at this one."""
+        latest = [max(attempt.reported_ns for attempt in shard.attempts) for shard in self.shards if not shard.is_done]
+        return sum(latest) // len(latest) if latest else 0
+
     def elapsed_ns(self, now: int) -> int:
         return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
 

@@ -68,6 +68,7 @@ class Attempt:
         self.started_at_ns = 0
         self.ended_at_ns = 0
         self.reported_ns = 0
+        """When its last counts were taken, by the clock of whoever keeps this."""
         self.sequence = 0
         self.vus = 0
         self.shares: tuple[int, ...] = ()
@@ -157,7 +158,7 @@ class Attempt:
         self.sequence = message.sequence
         self.started_at_ns = message.started_at_ns
         self.ended_at_ns = message.ended_at_ns
-        self.reported_ns = now - message.age_ns
+        self.reported_ns = min(now, message.made_at_ns) if message.made_at_ns else now - message.age_ns
         self.vus = 0 if message.final else message.vus
         self.shares, self.spread_ns, self.gaps = message.shares, message.spread_ns, message.gaps
         # The last report does not wait for the one before it to be acknowledged, and repeats its windows.
@@ -176,6 +177,13 @@ class Attempt:
         news = [window for window in windows if window.index > self._newest_window]
         self._newest_window = max((window.index for window in news), default=self._newest_window)
         return news
+
+    @property
+    def accounted(self) -> int:
+        """Iterations of which it is known what became of them, or that they are missing."""
+        tally = self._tally
+        missing = sum(gap.arrivals_missing for gap in self.gaps)
+        return tally.iterations + tally.interrupted_iterations + tally.dropped + missing
 
     def started_by(self, count: int) -> tuple[int, ...]:
         """Iterations started by each of its shards."""
@@ -197,6 +205,8 @@ class ShardRun:
         self.is_replaced = False
         """Lost, and its parts run on as shards of their own."""
         self.provided: dict[str, bytes] = {}
+        self.missing = 0
+        """Arrivals that went missing in gaps that are closed."""
         self.gap: LostShard | None = None
         """Open until a replacement starts."""
 
@@ -234,5 +244,18 @@ class ShardRun:
         if self.gap is None:
             return
         self.gap.to_ns = max(self.gap.from_ns, until_ns)
-        self.gap.arrivals_missing = self.shard.arrivals_between(self.gap.from_ns - plan_ns, due_until_ns - plan_ns)
+        self.gap.arrivals_missing = self._missing(self.gap.from_ns - plan_ns, due_until_ns - plan_ns)
+        self.missing += self.gap.arrivals_missing
         self.gap = None
+
+    def _missing(self, from_ns: int, due_until_ns: int) -> int:
+        """Arrivals of the plan that were due and of which nobody knows what became. Instants are of the plan.
+
+        Also those that were under way, or late, when the last counts were taken: what is counted and what is missing
+        is the plan. Of a part of a lost slice it is not known which of the slice's iterations were its own: those that
+        were due since count.
+        """
+        if self.tries_before:
+            return self.shard.arrivals_between(from_ns, due_until_ns)
+        known = self.missing + sum(attempt.accounted for attempt in self.attempts)
+        return max(0, self.shard.arrivals_between(0, due_until_ns) - known)

@@ -165,14 +165,15 @@ class Task:
     def report(self, now: int, everything: bool = False, *, blurred: bool = False) -> list[FromCore]:
         """The next report; `everything` also what has not changed. Instants are of this machine's clock."""
         self.reports.windows.advance(self._frontier(now))
-        starts = self._starts()
+        starts, made_at_ns = self._starts(), self._made_at_ns(now)
         summary = Summary(
             vus=sum(attempt.vus for _, _, attempt in self.attempts.values()),
             started_at_ns=min(starts, default=0),
             shares=self._shares(),
             spread_ns=max(starts) - min(starts) if starts else 0,
             gaps=self._gaps(),
-            age_ns=self._age_ns(now),
+            age_ns=max(0, now - made_at_ns),
+            made_at_ns=made_at_ns,
         )
         attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
         return self.reports.build(attempts, summary, everything=everything, blurred=blurred)
@@ -231,12 +232,12 @@ class Task:
     def _gaps(self) -> tuple[Gap, ...]:
         return tuple(Gap(*msgspec.structs.astuple(lost)[1:]) for lost in self.own_lost)
 
-    def _age_ns(self, now: int) -> int:
-        """How long ago the core that was silent longest told what it has counted."""
+    def _made_at_ns(self, now: int) -> int:
+        """When the core that was silent longest took what it has counted."""
         told = [
             max(attempt.reported_ns, attempt.went_ns) for _, _, attempt in self.attempts.values() if attempt.went_ns
         ]
-        return max(0, now - min(told, default=now))
+        return min(told, default=now)
 
     def _frontier(self, now: int) -> int | None:
         """The last window that no core will add to; None when none will ever add to any."""

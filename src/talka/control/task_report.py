@@ -25,6 +25,7 @@ class Summary(msgspec.Struct, frozen=True):
     spread_ns: int
     gaps: tuple[Gap, ...]
     age_ns: int = 0
+    made_at_ns: int = 0
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -85,6 +86,7 @@ class TaskReport:
                 gaps=summary.gaps,
                 parts=len(report),
                 age_ns=summary.age_ns,
+                made_at_ns=summary.made_at_ns,
             )
         )
         self._sent[self.sequence] = _Sent(counts, values, windows[-1].index if windows else -1)

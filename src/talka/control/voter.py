@@ -11,6 +11,7 @@ import msgspec
 
 from talka.cluster.election import Election, SteppedDown
 from talka.cluster.fencing import Token
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.leases import Busy, Ended, Full, Granted, Held, LeaseTable, Write
 from talka.cluster.quorum import QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable, majority
 from talka.cluster.register import Tell
@@ -67,6 +68,7 @@ class Voter:
         config: LeadershipConfig = LAN,
         safeguards: Safeguards = ALL,
         allow_two: bool = False,
+        own_lease: OwnLease | None = None,
     ) -> None:
         self.name = name
         self.election = Election(
@@ -78,6 +80,7 @@ class Voter:
             config=config,
             safeguards=safeguards,
             allow_two=allow_two,
+            own_lease=own_lease,
         )
         self.leases = LeaseTable(safeguards)
         self.token: Token | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from random import Random
+from typing import Final
 
 import msgspec
 
@@ -9,6 +10,8 @@ from talka.cluster.placement import choose
 from talka.control.breaker import Breaker, State
 from talka.control.health import DECISIONS, Decision, Progress, ProgressWatch, is_ready
 from talka.wire.jobs import Beat, Running, WorkerFacts
+
+SECOND_NS: Final = 1_000_000_000
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -55,6 +58,7 @@ class WorkerLife:
         "source",
         "until",
         "used",
+        "was_heard",
     )
 
     def __init__(self, now: int, name: str, boot: int, folder: int, source: str) -> None:
@@ -68,6 +72,8 @@ class WorkerLife:
         self.number = -1
         """Of the latest beat."""
         self.heard_at = now
+        self.was_heard = True
+        """By this process, at some time; False of one that is only expected."""
         self.until = now
         """When its lease is surely over."""
         self.is_silent = False
@@ -133,6 +139,22 @@ class WorkerLife:
             running=self.running,
             heard_at=self.heard_at,
         )
+
+    def silence(self, now: int, silent_ns: int, *, is_held: bool) -> str:
+        """What is waited for before its work is given to others; empty while it is heard."""
+        given = f"given to others in {max(0, self.until - now) / SECOND_NS:.1f} s, unless {self.name} is heard before"
+        if self.facts is None and self.was_heard:
+            return f", which was not heard since this manager leads again: it is {given}"
+        if self.facts is None:
+            return (
+                f", which was not heard since this manager started: {self.name} may go on without it, so it is {given}"
+            )
+        if now - self.heard_at < silent_ns:
+            return ""
+        silent = f", which is silent for {(now - self.heard_at) / SECOND_NS:.1f} s"
+        if is_held:
+            return f"{silent}: so many workers are silent at once that nobody is given up yet"
+        return f"{silent}: it is {given}"
 
     def _decision(self, load_percent: int) -> Decision:
         facts = self.facts

@@ -1,13 +1,19 @@
 """How every core process begins, whatever it runs. Imports little: it is the first thing a new process waits for."""
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
+
+from talka.engine.hiding import hide
+from talka.engine.own_end import end_in_time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_TIMERSLACK = 29
+OUT_OF_MEMORY_FIRST = "800"
 
 
 def die_with_parent(parent: int) -> None:
@@ -16,6 +22,23 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we could ask
         os._exit(1)
+
+
+def go_first_out_of_memory() -> None:
+    """Where memory is short, cores go before the worker that would tell of it. Before `hide`: afterwards nobody may."""
+    with contextlib.suppress(OSError):
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(OUT_OF_MEMORY_FIRST)
+
+
+def begin_core(parent: int, end_fds: Sequence[str]) -> None:
+    """What every core process does first. One of a worker is told its end in a pipe."""
+    die_with_parent(parent)
+    if end_fds:
+        go_first_out_of_memory()
+        hide()
+    for fd in end_fds:
+        end_in_time(int(fd))
 
 
 def wake_in_time() -> None:

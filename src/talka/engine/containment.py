@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from talka.clock import boottime_ns
@@ -36,7 +37,9 @@ class Guard:
     With a lease it also kills them when the instant comes that it was told of last, for this process may stand still.
     """
 
-    def __init__(self, *, has_lease: bool = False) -> None:
+    def __init__(self, *, has_lease: bool = False, env: Mapping[str, str] | None = None) -> None:
+        """`env` is what it finds in its environment; None: what this process does."""
+        self._env = None if env is None else dict(env)
         self._command = TIMED_GUARD if has_lease else ["/bin/sh", "-c", GUARD]
         self._end_ns = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,6 +92,7 @@ class Guard:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=self._env,
         )
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)

@@ -236,6 +236,7 @@ class Core:
     ) -> None:
         assert self._recorder is not None
         self._recorder.settle()
+        made_at_ns = monotonic_ns()
         tally = self._recorder.tally
         tally.generator.cpu_ns = cpu_ns() - self._cpu_before_ns
         tally.generator.wall_ns = max(1, (ended_at_ns or monotonic_ns()) - self._started_at_ns)
@@ -277,6 +278,7 @@ class Core:
                 failure=failure,
                 ended_at_ns=ended_at_ns,
                 notes=self._all_notes() if final else [],
+                made_at_ns=made_at_ns,
             )
         )
         await self._line.drain()

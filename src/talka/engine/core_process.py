@@ -17,10 +17,9 @@ from typing import Final
 
 from talka.clock import MICROSECOND, SECOND, monotonic_ns
 from talka.engine.alarm import Alarm
-from talka.engine.beginnings import die_with_parent, new_event_loop, wake_in_time
+from talka.engine.beginnings import begin_core, new_event_loop, wake_in_time
 from talka.engine.core import Core, OwnerGone
 from talka.engine.loader import load
-from talka.engine.own_end import end_in_time
 from talka.engine.recorder import described
 from talka.engine.rehearsal import rehearse
 from talka.stats.histogram import Histogram
@@ -170,9 +169,7 @@ async def serve(sock: socket.socket, *, has_own_process: bool = False) -> None:
 
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with_parent(parent)
-    for end_fd in sys.argv[3:]:
-        end_in_time(int(end_fd))
+    begin_core(parent, sys.argv[3:])
     wake_in_time()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):

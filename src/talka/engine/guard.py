@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 
+from talka.engine.hiding import hide
 from talka.engine.kernel_timer import EndWait, timer_calls
 
 READ_BYTES = 65_536
@@ -43,6 +44,7 @@ class Groups:
 
 
 def main() -> None:
+    hide()
     wait = EndWait(INPUT, timer_calls())
     groups = Groups()
     while True:

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Final, cast
 
 from talka.clock import MILLISECOND, SECOND, cpu_ns, realtime_ns
-from talka.engine.beginnings import die_with_parent, new_event_loop
+from talka.engine.beginnings import begin_core, new_event_loop
 from talka.engine.command_run import run_command
 from talka.engine.handler_run import Attempt, Reason, described, failure, run_async, run_plain, sendable
 from talka.engine.kin import is_of_command, kin
 from talka.engine.loader import import_file
-from talka.engine.own_end import end_in_time
 from talka.errors import Invalid
 from talka.wire.framing import HEADER_BYTES, Deframer
 from talka.wire.tasks import (
@@ -376,9 +375,7 @@ async def serve(sock: socket.socket, handlers: Mapping[str, HandlerSpec], thread
 
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with_parent(parent)
-    for end_fd in sys.argv[3:]:
-        end_in_time(int(end_fd))
+    begin_core(parent, sys.argv[3:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is wanted when it is printed

@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, cast
 
 from talka.clock import boottime_ns
@@ -30,8 +29,6 @@ DATA_MARGIN_BYTES: Final = 128 * 1024 * 1024
 """What Python and its libraries set aside and do not use: the bound of a task is about what is used."""
 FILES_AT_LEAST: Final = 64
 """A core with fewer descriptors could not even import its files."""
-OUT_OF_MEMORY_FIRST: Final = "800"
-"""Where memory is short, cores go before the worker that would tell of it."""
 
 
 class HandlerProcess(asyncio.Protocol):
@@ -98,8 +95,6 @@ class HandlerProcess(asyncio.Protocol):
         for kind, most in limits:
             with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, or this is not Linux
                 resource.prlimit(self.pid, kind, (most, most))
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{self.pid}/oom_score_adj").write_text(OUT_OF_MEMORY_FIRST)
 
     @property
     def pid(self) -> int:
@@ -206,12 +201,16 @@ class HandlerSupervisor:
     """The cores of one worker. `on_message` and `on_exit` are called in the order in which things happened."""
 
     def __init__(
-        self, on_message: Callable[[int, FromHandlers], None], on_exit: Callable[[int, ExitFacts], None]
+        self,
+        on_message: Callable[[int, FromHandlers], None],
+        on_exit: Callable[[int, ExitFacts], None],
+        confines: Confines | None = None,
     ) -> None:
+        self._confines = confines
         self._on_message = on_message
         self._on_exit = on_exit
         self._end_ns = 0
-        self._guard = Guard(has_lease=True)
+        self._guard = Guard(has_lease=True, env=None if confines is None else confines.env)
         self._kills = KillCount()
         self._cores: dict[int, HandlerProcess] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -219,9 +218,18 @@ class HandlerSupervisor:
     def pids(self) -> dict[int, int]:
         return {core: process.pid for core, process in self._cores.items()}
 
-    def start(self, core: int, *, memory_bytes: int = 0, share_bytes: int = 0, cpu_ms: int = 0, files: int = 0) -> None:
-        """It may be told things at once."""
-        process = HandlerProcess(self._guard, lambda message: self._on_message(core, message))
+    def start(
+        self,
+        core: int,
+        *,
+        memory_bytes: int = 0,
+        share_bytes: int = 0,
+        cpu_ms: int = 0,
+        files: int = 0,
+        folder: str | None = None,
+    ) -> None:
+        """It may be told things at once. In a `folder` of its own, which is its home too, if there is one for it."""
+        process = HandlerProcess(self._guard, lambda message: self._on_message(core, message), self._confines, folder)
         try:
             sock = process.start(memory_bytes=memory_bytes, share_bytes=share_bytes, cpu_ms=cpu_ms, files=files)
         except OSError as error:

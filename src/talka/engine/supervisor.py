@@ -20,7 +20,6 @@ from talka.errors import Untrusted
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import (
     Arm,
-    BundleSource,
     FromCore,
     MemorySource,
     ToCore,
@@ -191,8 +190,9 @@ class CoreThread:
 class Shared:
     """A process, or a thread, and the attempts that it runs."""
 
-    def __init__(self, runs: Runs, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, runs: Runs, writer: asyncio.StreamWriter, folder: str | None) -> None:
         self.runs = runs
+        self.folder = folder
         self.writer = writer
         self.arms: dict[int, Arm] = {}
         """Of the attempts that have not ended."""
@@ -247,7 +247,7 @@ class Supervisor:
         self._has_lease = has_lease
         self._confines = confines
         self._end_ns = 0
-        self._guard = Guard(has_lease=has_lease)
+        self._guard = Guard(has_lease=has_lease, env=None if confines is None else confines.env)
         self._cores: dict[int, Shared] = {}
         self._processes: dict[int, Shared] = {}
         """By the number that attempts name to share one."""
@@ -265,12 +265,13 @@ class Supervisor:
         for shared in self._processes.values():
             shared.runs.tell_end(end_ns)
 
-    async def start(self, core: int, arm: Arm, process: int = 0) -> None:
-        """In the process of this number, if it lives; in a new one that has the number from now on, if not."""
+    async def start(self, core: int, arm: Arm, process: int = 0, folder: str | None = None) -> None:
+        """In the process of this number, if it lives; in a new one that has the number from now on, if not, which is in
+        this `folder`."""
         process = process or core
         shared = self._processes.get(process)
         if shared is None:
-            shared = self._processes[process] = await self._new(process, arm)
+            shared = self._processes[process] = await self._new(process, arm, folder)
         self._cores[core] = shared
         shared.arms[core] = arm
         shared.say(core, encode(arm))
@@ -283,8 +284,7 @@ class Supervisor:
                 del shared.over[core], shared.arms[core], self._cores[core]
                 self._on_exit(core, "ended")
 
-    def _process_of(self, arm: Arm, theirs: socket.socket, output: int = 2) -> CoreProcess:
-        folder = arm.source.folder if isinstance(arm.source, BundleSource) and self._confines is not None else None
+    def _process_of(self, folder: str | None, theirs: socket.socket, output: int = 2) -> CoreProcess:
         runs = CoreProcess(
             theirs, self._guard, output, has_lease=self._has_lease, confines=self._confines, folder=folder
         )
@@ -292,7 +292,7 @@ class Supervisor:
             runs.tell_end(self._end_ns)  # one that has come already, too: what was to run may run elsewhere
         return runs
 
-    async def _new(self, process: int, arm: Arm) -> Shared:
+    async def _new(self, process: int, arm: Arm, folder: str | None) -> Shared:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         runs: Runs
@@ -300,15 +300,15 @@ class Supervisor:
         if isinstance(arm.source, MemorySource):
             runs = CoreThread(theirs)
         elif self._on_lines is None:
-            runs = self._process_of(arm, theirs)
+            runs = self._process_of(folder, theirs)
             theirs.close()
         else:
             ours_out, theirs_out = os.pipe()
             pipe = os.fdopen(ours_out, "rb", 0)
-            runs = self._process_of(arm, theirs, theirs_out)
+            runs = self._process_of(folder, theirs, theirs_out)
             theirs.close()
             os.close(theirs_out)
-        shared = Shared(runs, writer)
+        shared = Shared(runs, writer, folder)
         if pipe is not None and self._on_lines is not None:
             self._listening[process] = asyncio.create_task(self._listen(process, shared, pipe, self._on_lines))
         task = asyncio.create_task(self._attend(process, shared, reader))
@@ -386,7 +386,7 @@ class Supervisor:
         for core, arm in missed.items():
             if shared.runs.ended_well and not self._is_closing:
                 # The last of its others had ended before it was heard of: it has lost nothing.
-                await self.start(core, arm, process)
+                await self.start(core, arm, process, shared.folder)
             else:
                 self._on_exit(core, shared.blamed or cause)
 

@@ -6,8 +6,9 @@ from talka.control.forwarding import Forwarded
 from talka.control.member import Asked
 from talka.control.role_check import RoleRefused
 from talka.nodes.member_keys import CHANGES
-from talka.wire.asking import AddKey, RepairKeys, RetireKey, UseKey
+from talka.wire.asking import AddKey, ChangeLease, RepairKeys, RetireKey, UseKey
 from talka.wire.keys import key_id
+from talka.work.durations import format_duration
 
 TAKEN: Final = 200
 INVALID: Final = 422
@@ -61,23 +62,26 @@ def put_down_news(put_down: PutDown, news: object) -> None:
             pass
 
 
-def put_down_keys(put_down: PutDown, asked: Asked, problem: str) -> None:
-    """Who changed the keys that nodes seal with. Their ids are told, never a secret."""
+def put_down_change(put_down: PutDown, asked: Asked, problem: str) -> None:
+    """Who changed the keys that nodes seal with, or the lease. Ids of keys are told, never a secret."""
     match asked.ask.question:
-        case UseKey(key_id=key) | RetireKey(key_id=key):
+        case UseKey(key_id=value) | RetireKey(key_id=value):
             pass
         case AddKey(secret=secret):
-            key = key_id(secret)
+            value = key_id(secret)
         case RepairKeys(secrets=secrets):
-            key = ", ".join(map(key_id, secrets))
+            value = ", ".join(map(key_id, secrets))
+        case ChangeLease(lease_ns=lease_ns):
+            value = format_duration(lease_ns)
         case _:
             return
+    word = CHANGES.get(type(asked.ask.question))
     put_down(
-        f"keys: {CHANGES[type(asked.ask.question)]}",
+        f"keys: {word}" if word else "lease: change",
         INVALID if problem else TAKEN,
         who=asked.sender,
         role=asked.proven.role or "",
         source=asked.source,
-        job=key,
+        job=value,
         text=problem,
     )

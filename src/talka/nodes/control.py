@@ -27,9 +27,18 @@ from talka.control.vault import BlobFailed, BlobKept, BlobReady, VaultFull
 from talka.control.watching import Updated, WatchFailed
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.wire.access import Asker
-from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
+from talka.wire.calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, encode
 from talka.wire.records import JobOrder
-from talka.wire.views import ClusterView, JobFacts, JobsPage, JobUpdate, ManagerView, WorkerView, instant_text
+from talka.wire.views import (
+    ClusterView,
+    JobFacts,
+    JobsPage,
+    JobUpdate,
+    LeaseView,
+    ManagerView,
+    WorkerView,
+    instant_text,
+)
 
 if TYPE_CHECKING:
     from talka.nodes.manager import ManagerNode
@@ -147,6 +156,10 @@ class ManagerControl:
 
     async def _asked(self, what: str, asked: msgspec.Struct, type: type[Found]) -> Found:
         return msgspec.msgpack.decode(await self._call(what, encode(asked)), type=type)
+
+    async def lease(self, lease_ns: int) -> LeaseView:
+        """The lease of workers; above 0: to be this from when it can be."""
+        return await self._asked("lease", LeaseCall(lease_ns, "talka cluster lease"), LeaseView)
 
     # -- the port
 

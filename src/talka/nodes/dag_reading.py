@@ -27,6 +27,7 @@ from talka.nodes.dag_views import (
 )
 from talka.nodes.store_thread import StoreThread
 from talka.store.blobs import Blobs
+from talka.store.records import StoreLost
 from talka.store.sqlite_records import SqliteRecords
 from talka.wire.task_views import (
     DagFacts,
@@ -57,6 +58,8 @@ class DagReading:
         self.durable = durable
         self.is_loaded = False
         """What the store had was read."""
+        self.lost: StoreLost | None = None
+        """Why this manager has its store no more."""
         self._records = records
         self._blobs = blobs
         self._thread: StoreThread | None = None
@@ -64,6 +67,8 @@ class DagReading:
 
     def _check_loaded(self) -> StoreThread:
         """Memory has a part of what there is until all was read, and a part would be told for the whole."""
+        if self.lost is not None:
+            raise type(self.lost)(str(self.lost))
         if self._thread is None or not self.is_loaded:
             raise Unavailable("this manager is still reading its dag jobs from the store: try again in a moment")
         return self._thread

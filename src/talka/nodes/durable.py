@@ -34,9 +34,12 @@ from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_even
 from talka.nodes.dag_reading import DagReading
 from talka.nodes.dag_views import live_facts, schedule_view, spec_of
 from talka.nodes.member_events import Event
+from talka.nodes.schedule_keeper import ScheduleKeeper
+from talka.nodes.store_hold import StoreLease
 from talka.nodes.store_thread import StoreThread
-from talka.nodes.store_upkeep import StoreLease, StoreTaken, sweep
+from talka.nodes.store_upkeep import StoreUpkeep
 from talka.store.blobs import Blobs
+from talka.store.records import StoreLost, StoreTaken
 from talka.store.sqlite_life import StoreMemory, open_life
 from talka.store.sqlite_records import SqliteRecords
 from talka.wire.attempts import DRAWN_BITS, StoreLife
@@ -89,6 +92,7 @@ class DurableJobs(DagReading):
         records: SqliteRecords,
         blobs: Blobs,
         folder: Path,
+        owner: str,
         tell: Callable[[Event], None],
         on_broken: Callable[[TalkaError], None],
     ) -> None:
@@ -97,7 +101,7 @@ class DurableJobs(DagReading):
         self._on_broken = on_broken
         draw = random.SystemRandom().getrandbits
         self._memory = StoreMemory(folder)
-        self._lease = StoreLease(records, str(folder))
+        self._lease = StoreLease(records, owner, tell)
         self._opened = open_life(records, self._lease.epoch, self._memory, lambda: draw(DRAWN_BITS))
         # Before anything is given out: should the file be put back, this folder knows how far it had come.
         self._memory.remember(self._opened.store, self._opened.life, self._lease.epoch)
@@ -105,10 +109,15 @@ class DurableJobs(DagReading):
             epoch=self._lease.epoch,
             next_number=records.next_number(),
             rng=random.Random(draw(128)),
-            wall_offset_ns=realtime_ns() - boottime_ns(),
+            wall_offset_ns=node.clock.offset_ns,
             life=StoreLife(self._opened.store, self._opened.life, draw(DRAWN_BITS)),
         )
         super().__init__(durable, records, blobs)
+        self._upkeep = StoreUpkeep(records, blobs, node.clock)
+        self._schedules = ScheduleKeeper(records, self.submit_dag, tell)
+        self._lease_problem = ""
+        """Why the lease could not be renewed the last time."""
+        self._is_problem_told = False
         self._is_closed = False
         self._calls = 0
         self._waiting: dict[int, Submitted | asyncio.Future[str]] = {}
@@ -159,7 +168,7 @@ class DurableJobs(DagReading):
     def _do(self, effects: list[object]) -> None:
         """Carry out what the keeper answered; what is for others goes through the manager, and before what is told:
         a task that waits to be run is worth more haste."""
-        if self._is_closed:
+        if self._is_closed or self.lost is not None:
             return
         rest: list[object] = []
         told: list[DurableEffect] = []
@@ -184,6 +193,8 @@ class DurableJobs(DagReading):
             self._committed(held)
 
     def carry_out(self, effect: DurableEffect) -> None:
+        if self.lost is not None:
+            return
         match effect:
             case Commit(ticket=ticket, changes=changes):
                 if self._store.commit(ticket, changes):
@@ -219,7 +230,7 @@ class DurableJobs(DagReading):
         if raising.cancelled():
             return
         error = raising.exception()
-        if isinstance(error, StoreTaken) or (error is not None and not isinstance(error, Unavailable)):
+        if isinstance(error, StoreLost) or (error is not None and not isinstance(error, Unavailable)):
             self._broken(error)
             return
         # Where the store could not be written now, it is asked again with the worker's next beat.
@@ -237,14 +248,30 @@ class DurableJobs(DagReading):
             "dag_attempts_dropped_total": self.dropped,
             "dag_epochs_raised_total": durable.floor.raised_total,
             "dag_workers_quarantined": len(durable.dispatcher.quarantined(boottime_ns())),
-            "dag_store_has_problem": int(self._thread is not None and bool(self._thread.problem)),
+            "dag_store_has_problem": int(bool(self.problem)),
         }
+
+    @property
+    def problem(self) -> str:
+        """Why the store cannot be written just now."""
+        if self.lost is not None:
+            return str(self.lost)
+        return (self._thread.problem if self._thread is not None else "") or self._lease_problem
+
+    def why_not_ready(self) -> str:
+        if self.lost is None and not self.is_loaded:
+            return "this manager is still reading its dag jobs from the store"
+        return f"the store cannot be written: {self.problem}" if self.problem else ""
+
+    def is_doubtful(self, now: int) -> bool:
+        """Whether another manager may have the store: then its workers must not go on because of this one."""
+        return isinstance(self.lost, StoreTaken) or (not self._is_closed and self._lease.hold.is_over(now))
 
     def _committed(self, tickets: list[int]) -> None:
         self._do(self.durable.on_committed(boottime_ns(), *tickets))
 
     def _fetch(self, fetch: Fetch) -> None:
-        if self._is_closed:
+        if self._is_closed or self.lost is not None:
             return
         self._store.read(self._read_for, fetch).add_done_callback(lambda found: self._fetched(fetch, found))
 
@@ -278,6 +305,9 @@ class DurableJobs(DagReading):
         self._do(self.durable.on_fetched(boottime_ns(), fetch.ticket, specs, outputs))
 
     def _has_problem(self, text: str) -> None:
+        if bool(text or self.problem) == self._is_problem_told or self.lost is not None:
+            return  # what keeps one from writing keeps the other
+        self._is_problem_told = not self._is_problem_told
         if text:
             self._tell({"event": "alarm", "kind": "store", "text": f"{text}: dag jobs wait until it can be written"})
             asyncio.get_running_loop().call_later(PATIENCE_S, self._answer_unknown)
@@ -286,14 +316,31 @@ class DurableJobs(DagReading):
 
     def _answer_unknown(self) -> None:
         """Who waits is told so. What was asked for stays in line, and is done once there is room."""
-        problem = "" if self._thread is None else self._thread.problem
-        if problem:
+        problem = self.problem
+        if problem and self.lost is None:
             error = Unavailable(f"{problem}: what was asked for may still be done then; ask again with the same key")
             for call in list(self._waiting):
                 self._answered(CallAnswered(call, "", error))
 
     def _broken(self, error: BaseException) -> None:
+        if isinstance(error, StoreLost):
+            self._lose(error)
+            return
         self._on_broken(error if isinstance(error, TalkaError) else Unavailable(f"the store failed: {error!r}"))
+
+    def _lose(self, error: StoreLost) -> None:
+        """Nothing is written, decided or acknowledged any more. Whoever asks is told so."""
+        if self.lost is not None or self._is_closed:
+            return
+        self.lost = error
+        if self._thread is not None:
+            self._thread.give_up()
+        for chore in self._chores:
+            chore.cancel()
+        for call in list(self._waiting):
+            self._answered(CallAnswered(call, "", error))
+        self._tell({"event": "alarm", "kind": "store", "text": str(error)})
+        self._on_broken(error)
 
     # -- chores
 
@@ -308,34 +355,28 @@ class DurableJobs(DagReading):
                 self._broken(error)
 
     async def keep_lease(self) -> None:
+        """Not in the thread that reads: a long question must not cost the store."""
+        problem = ""
         try:
-            await self._store.read(self._lease.keep)
-        except StoreTaken as error:
-            self._on_broken(error)
+            await asyncio.to_thread(self._lease.keep)
+        except StoreLost as error:
+            self._lose(error)
+        except Unavailable as error:
+            problem = str(error)
+        self._lease_problem = problem
+        self._has_problem(problem)
 
     async def sweep(self) -> None:
         for name in [name for name, draft in self._drafts.items() if self._loop_time() - draft.touched_at > DRAFT_S]:
             await self.drop_dag(name)
-        await self._store.read(sweep, self._records, self._blobs)
+        await self._store.read(self._upkeep.sweep)
 
     async def follow_schedules(self) -> None:
-        """Submit what is due."""
-        now_ms = realtime_ns() // 1_000_000
-        for row in await self._store.read(self._records.schedules):
-            if row.next_ms <= now_ms:
-                await self._run_schedule(row, now_ms)
+        await self._schedules.follow(self._store)
 
-    async def _run_schedule(self, row: ScheduleRow, now_ms: int) -> None:
-        """The key makes it one job for each instant, also when this manager dies in between."""
-        last = row.last_job
-        try:
-            spec = msgspec.json.decode(row.spec, type=DagSpec)
-            last = (await self.submit_dag(spec, f"schedule/{row.name}/{row.next_ms}", row.submitted_by)).id
-        except (Invalid, msgspec.MsgspecError) as error:  # the next one may do better; this one never will
-            text = f"the schedule {row.name} could not be followed: {error}"
-            self._tell({"event": "alarm", "kind": "schedule", "text": text})
-        following = Cron.parse(row.cron).next_after(now_ms)
-        await self._apply(PutSchedule(msgspec.structs.replace(row, next_ms=following, last_job=last)))
+    def on_clock_jump(self, jump_ns: int) -> None:
+        """The clock of the day was set by so much."""
+        self._schedules.on_jump(jump_ns)
 
     def _loop_time(self) -> float:
         return asyncio.get_running_loop().time()
@@ -385,8 +426,9 @@ class DurableJobs(DagReading):
             raise Conflict(f"{error}, which was submitted at the same moment: ask again") from None
 
     def _check_store(self) -> None:
-        if self._store.problem:
-            raise Unavailable(f"{self._store.problem}: try again later")
+        self._check_loaded()
+        if self.problem:
+            raise Unavailable(f"{self.problem}: try again later")
 
     # -- the port: submitting
 

@@ -9,6 +9,7 @@ from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers,
 from talka.control.worker_news import AttemptsDropped, HandlersBroken, HandlersLoaded
 from talka.engine.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
+from talka.nodes.confinement import Confinement
 from talka.nodes.dag_events import dropped_text
 from talka.nodes.member_events import WORDS, Event
 from talka.wire.tasks import FromHandlers
@@ -30,10 +31,15 @@ class HandlerCores:
         share_bytes: int,
         on_said: Callable[[int, FromHandlers], None],
         on_exit: Callable[[int, ExitFacts], None],
+        confinement: Confinement | None = None,
     ) -> None:
         """`share_bytes` of memory are for each core that has no bound of its own."""
         self._share_bytes = share_bytes
-        self._supervisor = HandlerSupervisor(on_said, on_exit)
+        self._confinement = confinement
+        self._on_exit = on_exit
+        self._supervisor = HandlerSupervisor(
+            on_said, self._exited, None if confinement is None else confinement.confines
+        )
 
     def do(self, order: HandlerOrder) -> None:
         match order:
@@ -41,10 +47,20 @@ class HandlerCores:
                 self._supervisor.tell(core, message)
             case StartHandlers(core=core, memory_bytes=memory_bytes, cpu_ms=cpu_ms, files=files):
                 self._supervisor.start(
-                    core, memory_bytes=memory_bytes, share_bytes=self._share_bytes, cpu_ms=cpu_ms, files=files
+                    core,
+                    memory_bytes=memory_bytes,
+                    share_bytes=self._share_bytes,
+                    cpu_ms=cpu_ms,
+                    files=files,
+                    folder=None if self._confinement is None else self._confinement.folder_for(f"handlers-{core}"),
                 )
             case EndHandlers(core=core, hard=hard):
                 self._supervisor.end(core, hard=hard)
+
+    def _exited(self, core: int, facts: ExitFacts) -> None:
+        if self._confinement is not None:
+            self._confinement.remove(f"handlers-{core}")
+        self._on_exit(core, facts)
 
     def tell_end(self, end_ns: int) -> None:
         self._supervisor.tell_end(end_ns)

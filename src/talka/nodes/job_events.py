@@ -3,6 +3,7 @@
 from typing import Final
 
 from talka.control.fleet import EvictionHeld, FleetFull, NameTaken, WorkerLost, WorkerRegistered, WorkerReturned
+from talka.control.lease_rule import LeaseChanged
 from talka.control.led_news import AttemptAccepted, JobOver, TaskLost
 from talka.control.record_book import Alarmed
 from talka.control.registry import JobAcceptedNews, JobRecorded, OwnerChanged
@@ -16,6 +17,7 @@ from talka.control.worker_news import (
     TaskStarted,
 )
 from talka.nodes.member_events import WORDS, Event
+from talka.work.durations import format_duration
 
 JOB_WORDS: Final = {
     "job-accepted": "job {job} is accepted",
@@ -30,6 +32,8 @@ JOB_WORDS: Final = {
     "eviction-held": "{names} fell silent together: waiting before they are given up",
     "name-taken": "a second worker calls itself {name}: give it a name of its own",
     "fleet-full": "worker {name} was turned away: {limit} workers are the most",
+    "lease-changing": "the lease of workers is changed from {lease} to {next} ({by}): the longer one is waited for first",
+    "lease-changed": "the lease of workers is {lease} from now on ({by})",
     "lease": "has a lease from {manager}",
     "lease-ended": "lost its lease: {reason}",
     "task-armed": "task {attempt} of job {job} is ready",
@@ -48,6 +52,11 @@ def job_event_of(news: object) -> Event | None:
             return {"event": "job-accepted", "job": job}
         case OwnerChanged(job=job, owner=owner, reason=reason):
             return {"event": "job-owner", "job": job, "owner": owner, "reason": reason}
+        case LeaseChanged(lease_ns=lease_ns, next_ns=0, by=by):
+            return {"event": "lease-changed", "lease": format_duration(lease_ns), "by": by}
+        case LeaseChanged(lease_ns=lease_ns, next_ns=next_ns, by=by):
+            facts = {"lease": format_duration(lease_ns), "next": format_duration(next_ns), "by": by}
+            return {"event": "lease-changing", **facts}
         case JobRecorded(job=job, state=state):
             return {"event": "job-ended", "job": job, "state": str(state)}
         case TaskLost(job=job, attempt=attempt, worker=worker, cause=cause):

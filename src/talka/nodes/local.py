@@ -26,6 +26,7 @@ from talka.engine.prepare import prepare
 from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.ids import new_job_id
+from talka.net.descriptors import ADVICE, TooFewDescriptors
 from talka.report.building import Meta, build
 from talka.report.document import ResultDocument
 from talka.version import VERSION
@@ -280,6 +281,11 @@ def raise_descriptor_limit(spec: JobSpec) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
             hard = soft  # some systems name a limit they do not grant
+    if 0 <= hard <= SPARE_DESCRIPTORS:
+        raise TooFewDescriptors(
+            f"this process may open {hard} files, and a core process needs {SPARE_DESCRIPTORS} beside one for each virtual "
+            f"user: raise the limit ({ADVICE})"
+        )
     waiting = [workflow.name for workflow in spec.workflows if workflow.depends_on]
     claims = [claim_of(one.name, one.plan, one.priority, one.is_test, spec.cores) for one in spec.workflows]
     seats = planned(claims, waiting, spec.cores)

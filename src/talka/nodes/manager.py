@@ -10,21 +10,24 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
+from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.election import Phase
+from talka.cluster.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.answers import STATES
+from talka.control.clock_watch import ClockWatch
 from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
-from talka.control.fleet import LEASE_NS
 from talka.control.job_account import closed_of
 from talka.control.led_news import DocumentWanted
 from talka.control.manager import Manager
-from talka.control.member import JobsPart
+from talka.control.member import Asked, JobsPart
 from talka.control.overload import Overload, Request
 from talka.control.record_book import PREFIX
+from talka.control.schedules import jump_text
 from talka.control.standing import standing_of
 from talka.control.vault import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
 from talka.control.voter import Voter
 from talka.errors import Invalid, TalkaError
+from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
 from talka.nodes.durable import DurableJobs
 from talka.nodes.job_events import job_event_of
@@ -33,18 +36,28 @@ from talka.nodes.member_events import Event
 from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
 from talka.store.blobs import Blobs
+from talka.store.records import StoreLost, StoreTaken
 from talka.store.sqlite_records import place_of, store_of
 from talka.version import VERSION
+from talka.wire.asking import Answer, AskLease, ChangeLease, encode_content
 from talka.wire.bundles import sign_for_earlier
 from talka.wire.jobs import ManagerAt
 from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
+from talka.wire.roles import Proven
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1
 SWEEP_S: Final = 600.0
 KEPT_S: Final = 7 * 86_400.0
 """How long blobs that no job of the register names are kept."""
+STEADY_NS: Final = 3600 * SECOND
+"""A clock that was set a shorter time ago may be set again: nothing is dropped for being old by it."""
 HAND_OVER_S: Final = 5.0
+CHORES_LIMIT: Final = 64
+WITHIN_SHARE: Final = 0.8
+"""Of the time that an asker waits: so that it is told why there is no answer."""
+LINGER_S: Final = 10.0
+"""For so long a manager whose store was taken still answers, that it was."""
 
 
 class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +66,9 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where clients reach its API, for others to pass on."""
     store: str = ""
     """Where dag jobs are kept; empty: this manager takes none."""
-    lease_ns: int = LEASE_NS
-    """Of workers: how long one may be silent before its work is given to others. The same for all managers."""
+    own_lease: OwnLease = OwnLease()
+    """Of workers: how long one may be silent before its work is given to others. The register's counts; one that
+    was told another is refused."""
 
 
 class ManagerNode(MemberNode):
@@ -62,8 +76,9 @@ class ManagerNode(MemberNode):
 
     def __init__(self, options: ManagerOptions, on_event: Callable[[Event], None]) -> None:
         self.evictions = 0
+        self.clock = ClockWatch(*both_clocks())
         self._api = options.api
-        self._lease_ns = options.lease_ns
+        self._own_lease = options.own_lease
         if options.store and len(options.member.voters) > 1:
             raise Invalid(
                 "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
@@ -81,7 +96,10 @@ class ManagerNode(MemberNode):
             records = store_of(url)
             try:
                 blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
-                return DurableJobs(self, records, blobs, self._folder.path, self._tell, self._on_store_broken)
+                folder = self._folder
+                return DurableJobs(
+                    self, records, blobs, folder.path, folder.identity, self._tell, self._on_store_broken
+                )
             except BaseException:
                 records.close()
                 raise
@@ -90,9 +108,27 @@ class ManagerNode(MemberNode):
             raise
 
     def _on_store_broken(self, error: TalkaError) -> None:
-        """What is in memory may be ahead of what can ever be kept: start again from the store."""
+        """What is in memory may be ahead of what can ever be kept: start again from the store.
+
+        One that was lost is another's, or not where it was. Clients are told so: for a while, and until somebody has put it
+        back, since a new start would begin with an empty one."""
+        if not isinstance(error, StoreLost):
+            self._fail(error)
+            return
+        self.manager.drop_durable()
+        if isinstance(error, StoreTaken):
+            asyncio.get_running_loop().call_later(LINGER_S, self._fail, error)
+
+    def _fail(self, error: TalkaError) -> None:
         self.failure = self.failure or error
         self.stop()
+
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
+        """Nobody is heard while another manager may have the store: workers that get no answer let go of their tasks in
+        time."""
+        if self.dags is not None and self.dags.is_doubtful(boottime_ns()):
+            return True
+        return super()._on_stream(source, frame, proven)
 
     def sheds(self, request: Request) -> bool:
         return self._overload.sheds(request)
@@ -115,12 +151,11 @@ class ManagerNode(MemberNode):
             boot=self.boot,
             voter=voter,
             rng=rng,
-            wall_offset_ns=realtime_ns() - boottime_ns(),
+            wall_offset_ns=self.clock.offset_ns,
             keys=self._trust.keys,
             signer=self._trust.named,
             managers=self._managers,
             blobs=self._blobs.digests(),
-            lease_ns=self._lease_ns,
         )
         return self.manager
 
@@ -185,11 +220,24 @@ class ManagerNode(MemberNode):
             used_ns, at_ns = now_used_ns, now
             lag_ns = max(0, round((loop.time() - due) * SECOND))
             self.manager.level = self._overload.sample(now, lag_ns=lag_ns, queue_age_ns=0, cpu_percent=cpu_percent)
+            self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        jump_ns = self.clock.look(*both_clocks())
+        if not jump_ns:
+            return
+        self.manager.set_wall_offset(self.clock.offset_ns)
+        if self.dags is not None and self.dags.lost is None:
+            self.dags.on_clock_jump(jump_ns)
+        else:
+            self._tell({"event": "alarm", "kind": "clock", "text": jump_text(jump_ns)})
 
     async def _sweep(self) -> None:
         """Drop blobs that nothing names any more."""
         while True:
             await asyncio.sleep(SWEEP_S)
+            if not self.clock.is_steady(boottime_ns(), STEADY_NS):
+                continue  # files are as old as a clock says that was set
             named: set[str] = set()
             for record in self.records():
                 named |= {record.order.bundle.digest, record.result}
@@ -213,6 +261,29 @@ class ManagerNode(MemberNode):
         return found
 
     # -- what is to be done
+
+    def _answer(self, asked: Asked) -> None:
+        question = asked.ask.question
+        if not isinstance(question, AskLease | ChangeLease):
+            super()._answer(asked)
+            return
+        self._chores = [chore for chore in self._chores if not chore.done()]
+        if len(self._chores) < CHORES_LIMIT:  # who is not answered asks again
+            self._chores.append(asyncio.create_task(self._answer_lease(asked, question)))
+
+    async def _answer_lease(self, asked: Asked, question: AskLease | ChangeLease) -> None:
+        """The leader knows, and whoever is asked asks it."""
+        number = asked.ask.number
+        try:
+            lease_ns = question.lease_ns if isinstance(question, ChangeLease) else 0
+            async with asyncio.timeout(asked.ask.within_ms * WITHIN_SHARE / 1000):
+                reply = Answer(number, "", encode_content(await self.control.lease(lease_ns)))
+        except TimeoutError:
+            reply = Answer(number, "the leader did not answer in time, or none leads: is a majority of managers there?")
+        except TalkaError as error:
+            reply = Answer(number, str(error))
+        put_down_change(self.put_down, asked, reply.problem)
+        self._do(self.member.answer(boottime_ns(), asked, reply))
 
     def perform(self, effects: list[object]) -> None:
         """Carry out what the manager answered to a call."""
@@ -244,6 +315,9 @@ class ManagerNode(MemberNode):
                 self.perform(self.manager.say(to, piece_of(digest, self._blobs.get(digest), offset)))
             case DocumentWanted(job=job):
                 self._make_document(job)
+            case LeaseDiffers(text=text):
+                self.failure = self.failure or OtherLease(text)
+                self.stop()
             case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded() if (
                 self.dags is not None
             ):
@@ -295,8 +369,8 @@ class ManagerNode(MemberNode):
             return "this manager is still learning what others know"
         if not self.manager.leader:
             return "no manager leads: a majority of managers must be there"
-        if self.dags is not None and not self.dags.is_loaded:
-            return "this manager is still reading its dag jobs from the store"
+        if self.dags is not None and (problem := self.dags.why_not_ready()):
+            return problem
         return "this manager leaves" if self.manager.is_draining else ""
 
     @property

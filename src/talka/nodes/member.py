@@ -14,6 +14,7 @@ import msgspec
 
 from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.lease_terms import OwnLease
 from talka.cluster.member_news import MemberJoined, MemberLeft, MemberReturned
 from talka.cluster.membership import Membership
 from talka.cluster.presets import PRESETS, MembershipConfig
@@ -29,7 +30,7 @@ from talka.errors import Invalid, TalkaError
 from talka.net.datagrams import Datagrams
 from talka.net.listening import listening_sockets
 from talka.net.streams import Security, Streams
-from talka.nodes.auditing import PutDown, nowhere, put_down_keys, put_down_news
+from talka.nodes.auditing import PutDown, nowhere, put_down_change, put_down_news
 from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_keys import change_event, first_ring, unknown_secrets
 from talka.nodes.member_search import Search
@@ -82,6 +83,9 @@ class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class MemberNode:
     """One member, from its files to its sockets. `run` until `stop` is called."""
+
+    _own_lease: OwnLease | None = None
+    """Of workers; a bare member has none."""
 
     def __init__(self, options: MemberOptions, on_event: Callable[[Event], None]) -> None:
         self.failure: TalkaError | None = None
@@ -182,6 +186,7 @@ class MemberNode:
                 rng=rng,
                 now=now,
                 config=TIMINGS.get(options.preset, TIMINGS["default"]),
+                own_lease=self._own_lease,
             )
         self.member = ClusterMember(
             group=group,
@@ -360,7 +365,7 @@ class MemberNode:
             reply, effects = Answer(ask.number, str(error)), []
         if change := change_event(asked, self._porter.ring, reply.problem):
             self._tell(change)
-        put_down_keys(self.put_down, asked, reply.problem)
+        put_down_change(self.put_down, asked, reply.problem)
         self._do(self.member.answer(now, asked, reply))
         self._do(self.member.act(now, effects))
 

@@ -20,7 +20,7 @@ from talka.store.blobs import Blobs
 from talka.store.records import Records
 from talka.store.sqlite_file import RecordsBroken
 from talka.work.dag import INLINE_LIMIT_BYTES
-from talka.work.records import Change, Complete
+from talka.work.records import Change, Claim, Complete, MoveJob, Release
 
 AGAIN_S: Final = 0.25
 """Between two tries of a transaction that the store did not take."""
@@ -33,7 +33,14 @@ SMALL: Final = 16
 CHECKPOINT_CHANGES: Final = 500
 """So many of those the loop makes. SQLite would do it in the midst of a commit, after ten times as many."""
 
+SURE: Final = frozenset({Claim, Complete, MoveJob, Release})
+"""Changes that the store takes if it has what was written to it. Others may come too late."""
+
 Found = TypeVar("Found")
+
+
+class RecordsDiffer(RecordsBroken):
+    """The store has other rows than those that were decided from."""
 
 
 class StoreThread:
@@ -73,6 +80,8 @@ class StoreThread:
         """Whether it holds already: then it is not answered."""
         if not self._is_awake and self._is_quick and self._is_made_here(changes):
             return True
+        if self._is_broken:
+            return False  # nothing that waits here would ever be made
         self._waiting.append((ticket, changes))
         self._order(self._write)
         return False
@@ -85,13 +94,19 @@ class StoreThread:
     def _is_made_here(self, changes: Sequence[Change]) -> bool:
         """A lone commit that need not wait for the disk is made at once: two changes of thread take longer. What goes
         wrong with it is the thread's to find out and to tell."""
+        if self._is_broken:
+            return False
         now = monotonic_ns()
         is_lone, self._committed_ns = now - self._committed_ns > QUIET_NS, now
         if not is_lone or len(changes) > SMALL or any(is_large(change) for change in changes):
             return False
         try:
             if changes:
-                self._records.apply(changes)
+                self._apply(changes)
+        except RecordsDiffer as error:
+            self._is_broken = True
+            self._loop.call_soon(self._on_broken, error)
+            return False
         except Exception:  # noqa: BLE001 - all of it was taken back
             return False
         self._made_here += len(changes)
@@ -103,6 +118,10 @@ class StoreThread:
     def read(self, work: Callable[..., Found], *arguments: Any) -> "asyncio.Future[Found]":
         """Call this with what the store has at that moment."""
         return self._loop.run_in_executor(self._reader, partial(work, *arguments))
+
+    def give_up(self) -> None:
+        """Write nothing more, also of what waits: the store is lost."""
+        self._is_broken = True
 
     async def close(self) -> None:
         """Write what waits, and end."""
@@ -126,6 +145,8 @@ class StoreThread:
 
     def _write(self) -> bool:
         """Whether all went well."""
+        if self._is_broken:
+            return False
         batch: list[tuple[int, Sequence[Change]]] = []
         changes: list[Change] = []
         while self._waiting and len(changes) < CHANGES_AT_ONCE:
@@ -134,7 +155,7 @@ class StoreThread:
             changes += one[1]
         try:
             if changes:
-                self._records.apply(self._spilled(changes))
+                self._apply(self._spilled(changes))
         except TalkaError as error:
             self._waiting.extendleft(reversed(batch))
             if isinstance(error, RecordsBroken) or not isinstance(error, Unavailable):
@@ -151,6 +172,17 @@ class StoreThread:
             return False
         self._tell(self._written, [ticket for ticket, _ in batch])
         return True
+
+    def _apply(self, changes: Sequence[Change]) -> None:
+        counts = self._records.apply(changes)
+        if not all(counts):
+            refused = [change for change, count in zip(changes, counts, strict=True) if not count]
+            sure = next((change for change in refused if type(change) in SURE), None)
+            if sure is not None:
+                raise RecordsDiffer(
+                    f"the store did not take what this manager decided ({sure!r:.200}): what it has is not what was written "
+                    "to it, and this manager has to start again from there"
+                )
 
     def _spilled(self, changes: list[Change]) -> list[Change]:
         """Large outputs go into files, which are durable before their rows name them."""

@@ -26,10 +26,12 @@ from talka.control.porter import Declined, Porter, RingChanged, Welcomed
 from talka.control.vault import BLOB_PREFIX
 from talka.control.worker import Worker
 from talka.control.worker_news import Drained, ManagersLearned
+from talka.engine.hiding import hide
 from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
 from talka.net.streams import Security, Streams
+from talka.nodes.confinement import Confinement
 from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short_of_disk
 from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
@@ -48,7 +50,7 @@ from talka.wire.jobs import WorkerFacts
 from talka.wire.keys import encode_ring
 from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
-from talka.wire.shards import BundleSource, FromCore, Go, Totals
+from talka.wire.shards import Arm, BundleSource, FromCore, Go, Totals
 from talka.wire.tasks import FromHandlers
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
@@ -64,8 +66,6 @@ MEMORY_SHARE: Final = 0.8
 REFUSALS_LIMIT: Final = 64
 FOLDER_KEY: Final = "folder"
 STARTS_KEY: Final = "starts"
-OUT_OF_MEMORY_FIRST: Final = "800"
-"""Where memory is short, cores go before the worker that would tell of it."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +84,10 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Python files whose functions run tasks of dag jobs."""
     drain_s: float = DRAIN_S
     """How long what runs may go on after it was told to stop."""
+    core_env: dict[str, str] | None = None
+    """The environment of cores; None: that of this process."""
+    core_user: str = ""
+    """As whom cores run; empty: as this process does, and where that is root's, as a user who may do little."""
 
 
 class WorkerNode:
@@ -205,8 +209,23 @@ class WorkerNode:
             on_refusing=self._on_refusing,
         )
         self._candidates = Candidates(options.seeds, remembered=list, own=[])
-        self._supervisor = Supervisor(self._on_core_message, self._on_core_exit, self._on_core_lines, has_lease=True)
-        self._handlers = HandlerCores(self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit)
+        self._confinement = confinement = self._confined(number)
+        self._supervisor = Supervisor(
+            self._on_core_message,
+            self._on_core_exit,
+            self._on_core_lines,
+            has_lease=True,
+            confines=None if confinement is None else confinement.confines,
+        )
+        self._handlers = HandlerCores(
+            self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit, confinement
+        )
+
+    def _confined(self, number: int) -> Confinement | None:
+        options = self._options
+        if options.core_env is None:
+            return None
+        return Confinement.of(options.core_user, options.core_env, files_of(options.handlers), number)
 
     def _security(self) -> Security | None:
         options = self._options
@@ -225,7 +244,10 @@ class WorkerNode:
     # -- life
 
     async def run(self) -> None:
+        hide()
         self._tell({"event": "starting", "name": self._options.name, "cores": self.worker.facts.cores})
+        if self._confinement is not None and self._confinement.alarm:
+            self._tell({"event": "alarm", "kind": "cores", "text": self._confinement.alarm})
         chores = [
             asyncio.create_task(self._obey()),
             asyncio.create_task(self._search()),
@@ -271,6 +293,8 @@ class WorkerNode:
         assert self._shelf is not None
         self._shelf.close()
         shutil.rmtree(self._cores_folder, ignore_errors=True)
+        if self._confinement is not None:
+            self._confinement.close()
         self._folder.release()
         self._tell({"event": "stopped"})
 
@@ -453,16 +477,8 @@ class WorkerNode:
             order = await self._orders.get()
             match order:
                 case StartCore(core=core, arm=arm, process=process):
-                    source = arm.source
-                    if isinstance(source, BundleSource):
-                        # Of the process, which unpacks it once; its number is that of its first attempt.
-                        folder = self._cores_folder / f"{process}-{self.boot:x}"
-                        self._folders[core] = folder
-                        path = str(self._blobs.path(source.digest))
-                        source = msgspec.structs.replace(source, path=path, folder=str(folder))
-                        self._cores_folder.mkdir(mode=0o700, exist_ok=True)
-                        arm = msgspec.structs.replace(arm, source=source)
-                    await self._supervisor.start(core, arm, process)
+                    arm, folder = self._placed(core, arm, process)
+                    await self._supervisor.start(core, arm, process, folder)
                     self._limit_memory(core)
                 case Send(core=core, message=Go() as go):
                     shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
@@ -473,6 +489,24 @@ class WorkerNode:
                 case KillCore(core=core):
                     self._supervisor.end(core)
 
+    def _placed(self, core: int, arm: Arm, process: int) -> tuple[Arm, str | None]:
+        """With where its bundle is and may be unpacked; and the folder that is its process's, which unpacks it once: its
+        number is that of its first attempt."""
+        source, name, confinement = arm.source, f"{process}-{self.boot:x}", self._confinement
+        own = None if confinement is None else confinement.folder_for(name)
+        folder = self._cores_folder / name if own is None else Path(own)
+        if own is not None or isinstance(source, BundleSource):
+            self._folders[core] = folder
+        if not isinstance(source, BundleSource):
+            return arm, own
+        path = self._blobs.path(source.digest)
+        if confinement is None or own is None:
+            self._cores_folder.mkdir(mode=0o700, exist_ok=True)
+        else:
+            path, folder = confinement.within_reach(path, own), folder / "test"
+        source = msgspec.structs.replace(source, path=str(path), folder=str(folder))
+        return msgspec.structs.replace(arm, source=source), own
+
     def _limit_memory(self, core: int) -> None:
         pid = self._supervisor.pids().get(core)
         if pid is None:
@@ -480,8 +514,6 @@ class WorkerNode:
         limit = self._share_bytes(self.worker.facts.cores)
         with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended already, or this is not Linux
             resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{pid}/oom_score_adj").write_text(OUT_OF_MEMORY_FIRST)
 
     def _share_bytes(self, cores: int) -> int:
         return int(self._memory_bytes * MEMORY_SHARE) // cores
@@ -493,6 +525,7 @@ class WorkerNode:
                 message,
                 started_at_ns=message.started_at_ns - shift if message.started_at_ns else 0,
                 ended_at_ns=message.ended_at_ns - shift if message.ended_at_ns else 0,
+                made_at_ns=message.made_at_ns - shift if message.made_at_ns else 0,
             )
         now = boottime_ns()
         self._do(self.member.act(now, self.worker.on_core_message(now, core, message)))

@@ -143,6 +143,13 @@ class DataFolder:
             self.release()
             raise self._refusal(error) from error
 
+    @property
+    def identity(self) -> str:
+        """Its path, and which file is locked: on one machine no two processes have the same at a time."""
+        assert self._descriptor is not None
+        found = os.fstat(self._descriptor)
+        return f"{self.path} ({found.st_dev:x}:{found.st_ino:x})"
+
     def release(self) -> None:
         """Let another process have the folder. The file stays: removing it could take away the next one's lock."""
         if self._descriptor is not None:

@@ -6,7 +6,7 @@ Every verb is one round trip for a whole batch. Calls block: whoever has a loop 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from talka.errors import Invalid, Unavailable
+from talka.errors import Invalid, Superseded, Unavailable
 from talka.work.records import (
     AttemptRow,
     Change,
@@ -28,11 +28,24 @@ class BadRecords(Invalid):
     """The file is no store, is of a later version, or is damaged."""
 
 
+class StoreLost(Superseded):
+    """This process may write nothing to the store any more, and nothing of the batch was done."""
+
+
+class StoreTaken(StoreLost):
+    """Another manager has the store."""
+
+
+class StoreGone(StoreLost):
+    """What is open here is not what lies where the store was: it was deleted, or another is there."""
+
+
 class Lease(NamedTuple):
     key: str
     owner: str
     epoch: int
-    until_ms: int
+    beat: int
+    """Grows with every renewal. One that does not while somebody looks on for long is nobody's any more."""
 
 
 class Keyed(NamedTuple):
@@ -49,6 +62,10 @@ class Records(Protocol):
 
     is_quick: bool
     """Its commits do not wait for the disk, and a power cut may take the last of them."""
+
+    def fence(self, lease: Lease) -> None:
+        """From now on every change of this handle is made under this lease: whether it is still held is looked up in the
+        same transaction. If it is not, `StoreTaken` is raised and nothing is done."""
 
     def checkpoint(self) -> None:
         """Bring what the log has to its place. Waits for the disk, which commits do not have to do then."""
@@ -92,27 +109,34 @@ class Records(Protocol):
         """Tasks in state DEAD, oldest job first, those above `after`."""
 
     def schedules(self) -> list[ScheduleRow]: ...
-    def sweep(self, ended_before_ms: int, keep: int, limit: int) -> int:
-        """Drop ended jobs that ended before, and the oldest above `keep`; at most `limit` of them. How many went."""
+    def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int) -> int:
+        """The store has grown older by so much. Drop jobs whose end was seen when it was at least `kept_ms` younger, and
+        the oldest above `keep`; at most `limit` of them. How many went.
 
-    def clock_ms(self) -> int:
-        """The store's own clock, since 1970."""
+        Its age is what its managers have counted while they had it; clocks that can be set have no say in it."""
 
 
 class Leases(Protocol):
-    """Who holds what. An epoch grows with every new holder of a key, and is kept when the lease is not."""
+    """Who holds what. An epoch grows with every new holder of a key, and is kept when the lease is not.
 
-    def acquire(self, keys: Sequence[str], owner: str, ttl_ms: int) -> list[Lease]:
-        """Those that were free, over or the owner's own; the epoch of a lease that is merely held on stays."""
+    No clock is asked: a lease is its holder's until it is released, or taken by somebody who has looked on."""
 
-    def renew(self, owner: str, held: Sequence[tuple[str, int]], ttl_ms: int) -> list[Lease]:
-        """Those that are still the owner's under the epoch given."""
+    def acquire(self, keys: Sequence[str], owner: str) -> list[Lease]:
+        """Those that were free or the owner's own; the epoch of a lease that is merely held on stays."""
+
+    def renew(self, owner: str, held: Sequence[tuple[str, int]]) -> list[Lease]:
+        """Those that are still the owner's under the epoch given. Their beats have grown."""
+
+    def take(self, owner: str, seen: Sequence[Lease]) -> list[Lease]:
+        """Those that are still as they were seen, from whoever had them, under new epochs. Only for who has watched them
+        for a whole lease by a clock of its own."""
 
     def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int: ...
     def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
         """The epoch of a lease that is held, raised to this one if it is below; 0: it is not the owner's any more."""
 
-    def leases(self, prefix: str) -> Iterator[Lease]: ...
+    def leases(self, prefix: str) -> Iterator[Lease]:
+        """Those that somebody has, in order of their keys."""
 
 
 class WakeUp(Protocol):

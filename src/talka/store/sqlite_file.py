@@ -16,7 +16,7 @@ import msgspec
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.store.folder import FILE_MODE, FOLDER_MODE, sync_folder
 from talka.store.history import Queries
-from talka.store.records import BadRecords, RecordsUnavailable
+from talka.store.records import BadRecords, RecordsUnavailable, StoreGone
 from talka.store.sqlite_history import (
     IN_MEMORY,
     folder_reason,
@@ -39,6 +39,7 @@ CHECKPOINT_PAGES: Final = 4000
 """So much is written to the log before it goes to the file itself: a page that changes often goes there once."""
 LOG_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """To this the log is cut when it was longer for a while, because somebody read."""
+LOG_SUFFIX: Final = "-wal"
 INDEX_BITS: Final = 32
 LAST_INDEX: Final = (1 << INDEX_BITS) - 1
 VERSION_TABLE: Final = "talka_tasks_version"
@@ -82,6 +83,9 @@ class SqliteFile:
         self._reading = self._writing if self._in_memory else threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        self._is_open = False
+        self._files: dict[str, tuple[int, int]] = {}
+        """Device and inode of what is open here, by path: the file and its log."""
         try:
             with self._sentences():
                 self._open(as_it_is)
@@ -120,7 +124,40 @@ class SqliteFile:
                 )
             with self._sentences(), transaction(self._open_one(self._writer)):
                 assert self._writer is not None
-                return act(self._writer)
+                answer = act(self._writer)
+                self._check_place()
+                return answer
+
+    def check_place(self) -> None:
+        """Raises `StoreGone` when what lies at its path is not what is open here."""
+        with self._writing:
+            self._open_one(self._writer)
+            self._check_place()
+
+    def _check_place(self) -> None:
+        """What is written to a file without a name, or to one that is no longer there, nobody will ever find."""
+        if self._in_memory:
+            return
+        for path in (self.place, self.place + LOG_SUFFIX):
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                if path in self._files:
+                    raise self._is_gone(f"{path} was deleted") from None
+                continue  # there is no log where this file system allows none
+            except OSError as error:
+                raise RecordsUnavailable(
+                    f"{path} cannot be looked at ({error.strerror}): look after the disk"
+                ) from None
+            known = self._files.setdefault(path, (found.st_dev, found.st_ino))
+            if known != (found.st_dev, found.st_ino):
+                raise self._is_gone(f"another file is in the place of {path}")
+
+    def _is_gone(self, what: str) -> StoreGone:
+        return StoreGone(
+            f"{what} while this manager had it: nothing more is kept or acknowledged; stop this manager, put the store "
+            "or a copy made by talka store backup in its place, and start it again"
+        )
 
     def problems(self) -> list[str]:
         """What is wrong inside, in sentences. It reads everything."""
@@ -187,8 +224,11 @@ class SqliteFile:
     def _mark(self, copy: sqlite3.Connection) -> None:
         """So that it begins a life of its own when a manager opens it: it gives numbers out again that the original
         gives out after this instant. One of a version that knew of no lives draws its first."""
-        if ("talka_life",) in copy.execute(self._queries["tables"]).fetchall():
+        tables = copy.execute(self._queries["tables"]).fetchall()
+        if ("talka_life",) in tables:
             copy.execute(self._queries["mark_copy"])
+        if ("talka_leases",) in tables:
+            copy.execute(self._queries["free_leases"])
 
     def _open(self, as_it_is: bool) -> None:
         if not self._in_memory:
@@ -210,6 +250,8 @@ class SqliteFile:
         self._reader = self._writer if self._in_memory else self._connected()
         if not self._in_memory:
             self._reader.execute("PRAGMA query_only = ON")
+        self._check_place()
+        self._is_open = True
 
     def _find(self, as_it_is: bool) -> None:
         if os.path.isdir(self.place):
@@ -269,11 +311,11 @@ class SqliteFile:
         except OSError as error:
             raise BadRecords(f"{self.place} cannot be made: {folder_reason(error)}") from None
 
-    def _not_writable(self) -> BadRecords:
-        return BadRecords(
-            f"{self.place} cannot be written: check the permissions of the file and of its folder, "
-            "or name another file with --store"
-        )
+    def _not_writable(self) -> TalkaError:
+        text = f"{self.place} cannot be written: check the permissions of the file and of its folder, "
+        if self._is_open:  # it could be, and can be again
+            return RecordsUnavailable(text + "and whether its disk may be written to")
+        return BadRecords(text + "or name another file with --store")
 
     def _problem(self, error: sqlite3.Error) -> TalkaError:
         code = getattr(error, "sqlite_errorcode", None)

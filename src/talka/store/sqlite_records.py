@@ -7,14 +7,13 @@ import sqlite3
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
-from talka.clock import MILLISECOND, realtime_ns
 from talka.errors import Invalid
 from talka.store.history import SCHEME, Queries, is_storable
-from talka.store.records import BadRecords, Keyed, Lease
+from talka.store.records import BadRecords, Keyed, Lease, StoreTaken
 from talka.store.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, Step, drop_jobs, plan
 from talka.store.sqlite_file import INDEX_BITS, LAST_INDEX, SqliteFile, Synchronous
 from talka.work.records import (
@@ -32,6 +31,8 @@ from talka.work.records import (
     TaskRow,
 )
 
+Answer = TypeVar("Answer")
+
 TOPICS_LIMIT: Final = 1024
 """Of hints that nobody waited for; older ones are forgotten."""
 LATER: Final = ("postgresql", "postgres", "redis", "rediss", "valkey")
@@ -45,17 +46,12 @@ class NotAll(Exception):
 class SqliteRecords:
     """Records, leases and hints. Calls block; any thread may make them, and reading never waits for writing."""
 
-    def __init__(
-        self,
-        path: str,
-        synchronous: Synchronous = "FULL",
-        *,
-        clock_ms: Callable[[], int] = lambda: realtime_ns() // MILLISECOND,
-    ) -> None:
+    def __init__(self, path: str, synchronous: Synchronous = "FULL") -> None:
         self.file = SqliteFile(path, synchronous)
         self.is_quick = synchronous == "NORMAL"
         self._queries = Queries("tasks")
-        self._clock_ms = clock_ms
+        self._fence: tuple[str, str, int] | None = None
+        """Key, owner and epoch of the lease under which everything is changed."""
         self._hints = Hints()
 
     @property
@@ -74,16 +70,34 @@ class SqliteRecords:
 
     # Changes.
 
+    def fence(self, lease: Lease) -> None:
+        self._fence = (lease.key, lease.owner, lease.epoch)
+
     def checkpoint(self) -> None:
         self.file.checkpoint()
+
+    def _write(self, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """As long as the lease is held, which is looked up where nobody can take it meanwhile."""
+
+        def fenced(connection: sqlite3.Connection) -> Answer:
+            if self._fence is not None:
+                ((held,),) = connection.execute(self._queries["is_held"], self._fence).fetchall()
+                if not held:
+                    raise StoreTaken(
+                        f"another manager has taken the store {self.place}, and this one writes nothing more to it: "
+                        "have one manager for a store, and start this one again when it shall have it"
+                    )
+            return act(connection)
+
+        return self.file.write(fenced)
 
     def apply(self, changes: Sequence[Change]) -> list[int]:
         steps, order = plan(changes)
         try:
-            counts = self.file.write(lambda connection: self._at_once(connection, steps))
+            counts = self._write(lambda connection: self._at_once(connection, steps))
         except NotAll:
             # Rare, and all of it was taken back: which rows it was is only seen one by one.
-            counts = self.file.write(lambda connection: self._one_by_one(connection, steps))
+            counts = self._write(lambda connection: self._one_by_one(connection, steps))
         changed = [0] * len(changes)
         for position, count in zip(order, counts, strict=True):
             changed[position] = count
@@ -112,14 +126,15 @@ class SqliteRecords:
                 changed += [sum(next(rest) for _ in range(size)) for size in sizes]
         return changed
 
-    def sweep(self, ended_before_ms: int, keep: int, limit: int) -> int:
-        bounds: dict[str, object] = {"ended_before_ms": ended_before_ms, "keep": max(keep, 0), "limit": max(limit, 0)}
-
+    def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int) -> int:
         def act(connection: sqlite3.Connection) -> int:
+            ((age_ms,),) = connection.execute(self._queries["grow_older"], {"grown_ms": max(grown_ms, 0)}).fetchall()
+            connection.execute(self._queries["see_ends"], {"age_ms": age_ms})
+            bounds = {"ended_before_ms": age_ms - kept_ms, "keep": max(keep, 0), "limit": max(limit, 0)}
             found = connection.execute(self._queries["swept_jobs"], bounds).fetchall()
             return sum(self._at_once(connection, drop_jobs([DropJob(number) for (number,) in found])))
 
-        return self.file.write(act)
+        return self._write(act)
 
     # Jobs.
 
@@ -209,20 +224,19 @@ class SqliteRecords:
 
     # Leases.
 
-    def clock_ms(self) -> int:
-        return self._clock_ms()
-
-    def acquire(self, keys: Sequence[str], owner: str, ttl_ms: int) -> list[Lease]:
+    def acquire(self, keys: Sequence[str], owner: str) -> list[Lease]:
         if not owner or not all(map(is_storable, keys)):
             raise Invalid(f"{owner!r} cannot have a lease of {list(keys)!r}: an owner has a name, a key no NUL in it")
-        now_ms = self.clock_ms()
-        values = {"owner": owner, "keys": packed_texts(keys), "now_ms": now_ms, "until_ms": now_ms + ttl_ms}
-        return self._leases("acquire", values)
+        return self._leases("acquire", {"owner": owner, "keys": packed_texts(keys)})
 
-    def renew(self, owner: str, held: Sequence[tuple[str, int]], ttl_ms: int) -> list[Lease]:
-        now_ms = self.clock_ms()
-        values = {"owner": owner, "held": packed_held(held), "now_ms": now_ms, "until_ms": now_ms + ttl_ms}
-        return self._leases("renew", values)
+    def renew(self, owner: str, held: Sequence[tuple[str, int]]) -> list[Lease]:
+        return self._leases("renew", {"owner": owner, "held": packed_held(held)})
+
+    def take(self, owner: str, seen: Sequence[Lease]) -> list[Lease]:
+        if not owner:
+            raise Invalid("nobody cannot have a lease: an owner has a name")
+        rows = msgspec.json.encode([(lease.key, lease.epoch, lease.beat) for lease in seen if is_storable(lease.key)])
+        return self._leases("take_leases", {"owner": owner, "seen": rows.decode()})
 
     def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int:
         values = {"owner": owner, "held": packed_held(held)}
@@ -231,12 +245,22 @@ class SqliteRecords:
     def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
         key, now_held = held
         values = {"owner": owner, "key": key, "held": now_held, "epoch": max(epoch, now_held + 1)}
-        rows = self.file.write(lambda connection: connection.execute(self._queries["raise_epoch"], values).fetchall())
-        return rows[0][0] if rows else 0
+        before = self._fence
+
+        def act(connection: sqlite3.Connection) -> int:
+            rows = connection.execute(self._queries["raise_epoch"], values).fetchall()
+            if rows and self._fence == (key, owner, now_held):  # before anybody else writes
+                self._fence = (key, owner, rows[0][0])
+            return rows[0][0] if rows else 0
+
+        try:
+            return self.file.write(act)
+        except BaseException:
+            self._fence = before
+            raise
 
     def leases(self, prefix: str) -> Iterator[Lease]:
-        """Those that are held now, in order of their keys."""
-        return (Lease(*row) for row in self.file.read("leases", {"prefix": prefix, "now_ms": self.clock_ms()}))
+        return (Lease(*row) for row in self.file.read("leases", {"prefix": prefix}))
 
     def _leases(self, query: str, values: dict[str, Any]) -> list[Lease]:
         rows = self.file.write(lambda connection: connection.execute(self._queries[query], values).fetchall())

@@ -421,6 +421,7 @@ class Cores(Observer):
             final=bool(run.final),
             provided=provided_by(run) if run.final == "plan" else {},
             ended_at_ns=run.host.local(self._world.now) if run.final else 0,
+            made_at_ns=run.host.local(self._world.now),
         )
         self._say(run, totals)
 

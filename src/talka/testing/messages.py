@@ -37,6 +37,7 @@ CALL_CONTENTS: Final[dict[str, type]] = {
     "cancel": calls.CancelCall,
     "workers": calls.NameCall,
     "drain": calls.NameCall,
+    "lease": calls.LeaseCall,
     "cluster": calls.NameCall,
 }
 

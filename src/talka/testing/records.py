@@ -46,6 +46,7 @@ from talka.work.records import (
     PutTasks,
     Release,
     Reset,
+    ScheduleRow,
     TaskKey,
     TaskRow,
 )
@@ -73,7 +74,11 @@ class RowStore:
         self.attempts: list[AttemptRow] = []
         self.keys: dict[str, TaskKey] = {}
         """Idempotency keys of tasks that completed."""
+        self.schedules: dict[str, ScheduleRow] = {}
         self.epoch = 0
+        self.age_ms = 0
+        self._ended_ages: dict[int, int] = {}
+        """How old the store was when the end of a job was first seen."""
         self.life = StoreLife(1, 1)
         self.claims: dict[int, Claim] = {}
         """All that were made, by fence."""
@@ -98,10 +103,26 @@ class RowStore:
         self.jobs, self.tasks = dict(copy.jobs), {job: list(rows) for job, rows in copy.tasks.items()}
         self.attempts, self.keys, self.claims = list(copy.attempts), dict(copy.keys), dict(copy.claims)
         self.epoch, self.life = copy.epoch, copy.life
+        self.schedules, self.age_ms = dict(copy.schedules), copy.age_ms
+        self._ended_ages = dict(copy._ended_ages)
         self._by_id, self._highest = dict(copy._by_id), copy._highest
 
     def apply(self, changes: Iterable[Change]) -> list[int]:
         return [self._change(change) for change in changes]
+
+    def sweep(self, grown_ms: int, kept_ms: int) -> list[int]:
+        """Drop jobs whose end was seen so long ago; their numbers."""
+        self.age_ms += grown_ms
+        gone = []
+        for number, row in list(self.jobs.items()):
+            if is_final(row.state) and self._ended_ages.setdefault(number, self.age_ms) <= self.age_ms - kept_ms:
+                self._change(DropJob(number))
+                gone.append(number)
+        return gone
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._change(DropJob(number))
 
     def next_number(self) -> int:
         return self._highest + 1
@@ -169,6 +190,7 @@ class RowStore:
                 self.keys = {key: task for key, task in self.keys.items() if task[0] != job}
                 self.attempts = [row for row in self.attempts if row.job != job]
                 self.tasks.pop(job, None)
+                self._ended_ages.pop(job, None)
                 gone = self.jobs.pop(job, None)
                 if gone is not None:
                     del self._by_id[gone.id]
@@ -180,7 +202,12 @@ class RowStore:
                 return 1
             case PutLogs(rows=lines):
                 return len(lines)
-            case PutEvent() | PutSchedule() | DropSchedule():  # pragma: no branch - the last ones there are
+            case PutSchedule(row=schedule):
+                self.schedules[schedule.name] = schedule
+                return 1
+            case DropSchedule(name=name):
+                return int(self.schedules.pop(name, None) is not None)
+            case PutEvent():  # pragma: no branch - the last one there is
                 return 1
 
     def _move(self, change: MoveJob) -> int:
@@ -188,6 +215,7 @@ class RowStore:
         if row is None:
             return 0
         has_ended = is_final(change.state)
+        self._ended_ages.pop(change.job, None)
         counts = row.counts if change.counts is None and has_ended else change.counts or {}
         started_ms = row.started_ms or (change.at_ms if change.state is JobState.RUNNING else 0)
         self.jobs[change.job] = _replace(
@@ -338,6 +366,11 @@ class StoreShell(Observer):
         self.writes = 0
         self.lost = 0
         """Commits that a crash took."""
+        self.refused = 0
+        """Writes of a manager whose store was taken meanwhile."""
+        self.wall_shift_ns = 0
+        """By which the manager's clock of the day is wrong."""
+        self._epoch = 0
         self._world = world
         self._host = host
         self._disk = host.disk
@@ -360,6 +393,10 @@ class StoreShell(Observer):
     @property
     def is_writing(self) -> bool:
         return bool(self._writing)
+
+    def wall_ns(self) -> int:
+        """What the clock of the day shows on the manager's host."""
+        return self._wall_ns + self._world.now + self.wall_shift_ns
 
     # -- copies
 
@@ -402,7 +439,7 @@ class StoreShell(Observer):
             return
         self._tickets = 0
         self._commits, self._reads = Line(world, host), Line(world, host)
-        epoch = self.rows.acquire()
+        epoch = self._epoch = self.rows.acquire()
         self._drawn += 1
         span = SLOW_LOAD_NS if self._rng.randrange(6) == 0 else LOAD_NS
         world.after(self._rng.randrange(*span), partial(self._load, self._reads, epoch))
@@ -424,7 +461,7 @@ class StoreShell(Observer):
             epoch=epoch,
             next_number=rows.next_number(),
             rng=self._world.rng("durable", f"{self._host.name}:{epoch}"),
-            wall_offset_ns=self._wall_ns + self._world.now - now,
+            wall_offset_ns=self.wall_ns() - now,
             safeguards=self._safeguards,
             life=_replace(rows.life, opening=self._drawn),
         )
@@ -464,10 +501,10 @@ class StoreShell(Observer):
     def _on_stored(self) -> None:
         """The write under way has ended, or a crash let it through."""
         batch, self._writing = self._writing, []
-        changes = [change for commit in batch for change in commit.changes]
-        changed = self.rows.apply(changes)
-        for listener in self.applied:
-            listener(changes, changed)
+        if self._safeguards.store_fence and self.rows.epoch != self._epoch:
+            self._lose_store()
+            return
+        self.apply([change for commit in batch for change in commit.changes])
         if self._host.state == "down":
             return
         if self._waiting:
@@ -475,6 +512,21 @@ class StoreShell(Observer):
         assert self._commits is not None
         for commit in batch:
             self._commits.put(partial(self._committed, commit.ticket))
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        changed = self.rows.apply(changes)
+        for listener in self.applied:
+            listener(changes, changed)
+
+    def _lose_store(self) -> None:
+        """Another had it meanwhile: the manager ends, and starts again from what is there."""
+        self.refused += 1
+        if self._host.state != "down":
+            self._host.crash()
+            self._world.after(self._rng.randrange(*LOAD_NS), self._bring_back)
+
+    def _bring_back(self) -> None:
+        self._host.start()
 
     def _committed(self, ticket: int, now: int) -> list[object]:
         durable = durable_on(self._host)
@@ -487,8 +539,10 @@ class StoreShell(Observer):
     def _raised(self, epoch: int, now: int) -> list[object]:
         durable = durable_on(self._host)
         assert durable is not None
+        if self._safeguards.store_fence and self.rows.epoch != self._epoch:
+            return []  # another has it, and the next write tells
         self.epochs_raised += 1
-        self.rows.epoch = max(self.rows.epoch + 1, epoch)
+        self.rows.epoch = self._epoch = max(self.rows.epoch + 1, epoch)
         return act_on(self._host, now, durable.on_epoch(now, self.rows.epoch))
 
     # -- reading

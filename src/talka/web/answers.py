@@ -15,6 +15,8 @@ from talka.web.auth import Identity
 from talka.web.bodies import WrongType
 
 PROBLEM_JSON = "application/problem+json"
+RETRY_AFTER = "2"
+"""Seconds, where nobody knows how long it lasts."""
 
 
 Limiter: TypeAlias = Callable[[str, str], float]
@@ -65,6 +67,8 @@ def answer_to_error(error: TalkaError, path: str) -> Response:
     headers = {}
     if isinstance(error, TooBusy):
         headers["retry-after"] = error.retry_after_header
+    elif problem.status == 503:
+        headers["retry-after"] = RETRY_AFTER
     elif problem.status == 401 and isinstance(error, NotAuthorised):
         headers["www-authenticate"] = 'Bearer realm="talka"'
     elif isinstance(error, WrongType):

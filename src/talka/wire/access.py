@@ -52,6 +52,8 @@ LEAST: Final[dict[str, UserRole | None]] = {
     "metrics": "viewer",
 }
 """The least role that may do it; None: everybody, without a token."""
+OF_NODES: Final[dict[str, UserRole]] = {"lease": "admin"}
+"""Likewise what is no operation of the API: operators ask a manager's node for it, with its certificate or the secret."""
 CALLED_BY: Final[dict[str, tuple[str, ...]]] = {
     "submit": ("submit",),
     "jobs": ("jobs",),
@@ -62,6 +64,7 @@ CALLED_BY: Final[dict[str, tuple[str, ...]]] = {
     "workers": ("workers",),
     "drain": ("drain",),
     "cluster": ("cluster",),
+    "lease": ("lease",),
 }
 """What a manager asks the leader for, and the operations it may be asked for by."""
 CHANGES: Final = ("submit", "cancel", "drain")
@@ -94,7 +97,7 @@ def objection(asker: Asker | None, what: str) -> str:
     """Nothing, or why this may not be done for whoever asked."""
     if asker is None:
         return f"{what!r} was passed on without who asked for it: the manager that did is of an earlier version"
-    least = LEAST.get(asker.operation)
+    least = LEAST.get(asker.operation) or OF_NODES.get(asker.operation)
     if least is None or asker.operation not in CALLED_BY.get(what, ()):
         return f"nobody may ask for {what!r} by {asker.operation!r}"
     if not has_role(asker.role, least):

@@ -74,8 +74,28 @@ class RepairKeys(Message, frozen=True, tag=9):
     ]
 
 
+class AskLease(Message, frozen=True, tag=10):
+    """How long is the lease of workers, and is it being changed?"""
+
+
+class ChangeLease(Message, frozen=True, tag=11):
+    """Make the lease of workers this, once nobody can have a longer one any more."""
+
+    lease_ns: Number
+
+
 Question: TypeAlias = (
-    AskMembers | AskLeader | AskAudit | AskKeys | AskMetrics | AddKey | UseKey | RetireKey | RepairKeys
+    AskMembers
+    | AskLeader
+    | AskAudit
+    | AskKeys
+    | AskMetrics
+    | AddKey
+    | UseKey
+    | RetireKey
+    | RepairKeys
+    | AskLease
+    | ChangeLease
 )
 
 

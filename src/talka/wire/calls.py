@@ -35,6 +35,14 @@ class CancelCall(msgspec.Struct, frozen=True):
     reason: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 
+class LeaseCall(msgspec.Struct, frozen=True):
+    """What is the lease of workers? Or make it this one."""
+
+    lease_ns: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    """0: nothing is to be changed."""
+    by: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT)] = ""
+
+
 _encoder = msgspec.msgpack.Encoder()
 
 

@@ -422,7 +422,7 @@ class Leaderless(Message, frozen=True, tag=43):
 
 
 class Call(Message, frozen=True, tag=50):
-    """`what` is submit, jobs, job, cancel, workers, drain or cluster, answered by the leader. Asked again until answered:
+    """`what` is submit, jobs, job, cancel, workers, drain, lease or cluster, answered by the leader. Asked again until answered:
     each can bear that."""
 
     number: Count

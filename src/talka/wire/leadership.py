@@ -19,6 +19,7 @@ PAGE_LIMIT_BYTES: Final = 512 * 1024
 """What entries in one message may add up to: it stays under a frame's limit whatever else is in it."""
 PAGES_LIMIT: Final = 1024
 ENTRIES_PER_PAGE: Final = 1024
+WORKER_LEASE_LIMIT_BYTES: Final = 4096
 
 Name = Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_LIMIT)]
@@ -85,6 +86,8 @@ class PreVote(Message, frozen=True, tag=3):
     founded: Count = 0
     released: Count = 0
     """The term of a leader that has given its lease up; 0 when none is known to have."""
+    lease_ns: Count = 0
+    """The leader's lease as the sender counts it: voters that count another one do not vote for it. 0: not told."""
 
 
 class PreVoteReply(Message, frozen=True, tag=4):
@@ -101,6 +104,7 @@ class Vote(Message, frozen=True, tag=5):
     config: Version
     founded: Count = 0
     released: Count = 0
+    lease_ns: Count = 0
 
 
 class VoteReply(Message, frozen=True, tag=6):
@@ -115,6 +119,10 @@ class Heartbeat(Message, frozen=True, tag=7):
     term: Count
     round: Count
     founded: Count
+    lease_ns: Count = 0
+    """The leader's own."""
+    worker_lease: Annotated[bytes, msgspec.Meta(max_length=WORKER_LEASE_LIMIT_BYTES)] = b""
+    """The lease of workers as the register has it; empty before the leader serves, and where it has none."""
 
 
 class HeartbeatReply(Message, frozen=True, tag=8):

@@ -13,7 +13,8 @@ from talka.wire.roles import Role
 
 Column: TypeAlias = Role | None
 """None: nothing proves who says it, as with every datagram."""
-Senders: TypeAlias = frozenset[Column]
+Senders: TypeAlias = tuple[Column, ...]
+"""Few, and compared by identity: a set would hash a name for every frame."""
 
 COLUMNS: Final[tuple[Column, ...]] = (
     Role.MANAGER,
@@ -23,13 +24,13 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Role.GATE,
     None,
 )
-MANAGERS: Final[Senders] = frozenset({Role.MANAGER})
-WORKERS: Final[Senders] = frozenset({Role.MANAGER, Role.WORKER, Role.OUTSIDE_WORKER})
-ASKERS: Final[Senders] = frozenset({Role.MANAGER, Role.CLIENT, Role.GATE})
-MEMBERS: Final[Senders] = frozenset({Role.MANAGER, None})
-WATCHERS: Final[Senders] = frozenset({Role.MANAGER, Role.GATE, None})
-ANYBODY: Final[Senders] = frozenset(COLUMNS)
-NOBODY_MAY: Final[Senders] = frozenset()
+MANAGERS: Final[Senders] = (Role.MANAGER,)
+WORKERS: Final[Senders] = (Role.MANAGER, Role.WORKER, Role.OUTSIDE_WORKER)
+ASKERS: Final[Senders] = (Role.MANAGER, Role.CLIENT, Role.GATE)
+MEMBERS: Final[Senders] = (Role.MANAGER, None)
+WATCHERS: Final[Senders] = (Role.MANAGER, Role.GATE, None)
+ANYBODY: Final[Senders] = COLUMNS
+NOBODY_MAY: Final[Senders] = ()
 
 CHANNELS: Final[dict[int, tuple[type, ...]]] = {
     membership.CHANNEL: get_args(membership.MembershipMessage),
@@ -49,7 +50,7 @@ CONVERSATIONS: Final = {
     jobs.CHANNEL: "jobs",
 }
 CALLS: Final[dict[str, Senders]] = dict.fromkeys(
-    ("submit", "jobs", "job", "order", "result", "cancel", "workers", "drain", "cluster"), MANAGERS
+    ("submit", "jobs", "job", "order", "result", "cancel", "workers", "drain", "cluster", "lease"), MANAGERS
 )
 """A Call by what it asks: it carries what a user may do, and only managers know their users."""
 
@@ -82,6 +83,8 @@ TABLE: Final[dict[type, Senders]] = {
     asking.UseKey: MANAGERS,
     asking.RetireKey: MANAGERS,
     asking.RepairKeys: MANAGERS,
+    asking.AskLease: ASKERS,
+    asking.ChangeLease: MANAGERS,
     asking.Answer: MANAGERS,
     # Only managers vote, hold keys and are commanded by whom they elected.
     leadership.Hello: MANAGERS,
@@ -157,11 +160,14 @@ def may_say(role: Column, message: object) -> bool:
 
 
 def senders_of(message: object) -> Senders:
-    if isinstance(message, asking.Ask):
+    kind = type(message)
+    if kind is asking.Ask:
+        assert isinstance(message, asking.Ask)
         return TABLE.get(type(message.question), NOBODY_MAY)
-    if isinstance(message, jobs.Call) and message.what in CALLS:
-        return CALLS[message.what]
-    return TABLE.get(type(message), NOBODY_MAY)
+    if kind is jobs.Call:
+        assert isinstance(message, jobs.Call)
+        return CALLS.get(message.what, TABLE[jobs.Call])
+    return TABLE.get(kind, NOBODY_MAY)
 
 
 def name_of(message: object) -> str:

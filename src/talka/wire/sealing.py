@@ -107,6 +107,10 @@ class Seal:
             del self._ciphers[known]
 
     @property
+    def boot(self) -> int:
+        return self._boot
+
+    @property
     def spare_ids(self) -> tuple[str, ...]:
         """The spare keys that are not in the ring."""
         in_use = self._ring.accepted()

@@ -216,6 +216,9 @@ class Totals(Message, frozen=True, tag=15):
     """How many of the other messages belong to this report; 0: none is missing, for they come on one connection."""
     age_ns: int = 0
     """Of a task: how long ago its core that was silent longest told these counts."""
+    made_at_ns: int = 0
+    """When these counts were taken, by the clock of the machine that took them; of a task, those of its core that was
+    silent longest. 0: not told. When a report is read says nothing of when the load ran."""
 
 
 class UnreadStep(Message, frozen=True, tag=14):

@@ -82,6 +82,18 @@ class ManagerView(msgspec.Struct, frozen=True):
     """That it leads."""
 
 
+class LeaseView(msgspec.Struct, frozen=True):
+    """The lease of workers."""
+
+    lease_ms: int
+    next_ms: int = 0
+    """What it is being changed to; 0: it is not."""
+    wait_ms: int = 0
+    """Until the new one holds: the longer of both is waited for."""
+    by: str = ""
+    """Where it comes from."""
+
+
 class ClusterView(msgspec.Struct, frozen=True):
     name: str
     leader: str = ""
@@ -113,6 +125,8 @@ class WorkflowUpdate(msgspec.Struct, frozen=True):
     windows: list[Window] = []
     """As those of the job, with what each step did. Empty unless steps were asked for."""
     recent: list[Window] = []
+    counted_ns: int = 0
+    """Since its plan began: for which instant `tally` holds, by the clocks of those who counted. 0: not known."""
 
 
 class LostPart(msgspec.Struct, frozen=True):

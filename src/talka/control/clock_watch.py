@@ -1,0 +1,30 @@
+"""Whether the clock of the day was set: it is held against one that nobody sets."""
+
+from typing import Final
+
+SECOND_NS: Final = 1_000_000_000
+LEAST_NS: Final = SECOND_NS
+"""A smaller difference between two looks is drift, which is followed."""
+
+
+class ClockWatch:
+    """Call `look` every second or so, with both clocks read at one instant."""
+
+    def __init__(self, now: int, wall_ns: int, *, least_ns: int = LEAST_NS) -> None:
+        self.offset_ns = wall_ns - now
+        """What is to be added to the clock that nobody sets."""
+        self._least_ns = least_ns
+        self._steady_since = now
+
+    def look(self, now: int, wall_ns: int) -> int:
+        """By how much it jumped since the last look, in nanoseconds; below 0: it went back; 0: it did not jump."""
+        jump_ns = wall_ns - now - self.offset_ns
+        self.offset_ns += jump_ns
+        if abs(jump_ns) < self._least_ns:
+            return 0
+        self._steady_since = now
+        return jump_ns
+
+    def is_steady(self, now: int, for_ns: int) -> bool:
+        """Whether it has been watched for so long, and did not jump meanwhile."""
+        return now - self._steady_since >= for_ns

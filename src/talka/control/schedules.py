@@ -1,0 +1,74 @@
+"""When schedules are due, by a clock that may be wrong for a moment."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.errors import Invalid
+from talka.work.cron import LAST_MS, Cron
+from talka.work.records import ScheduleRow
+
+SECOND_NS: Final = 1_000_000_000
+UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def due(rows: Iterable[ScheduleRow], now_ms: int) -> list[ScheduleRow]:
+    return [row for row in rows if row.next_ms <= now_ms]
+
+
+def run_key(row: ScheduleRow) -> str:
+    """Of the job that is submitted when a schedule is due: the same until the row has changed, so that it is one job also
+    when the manager dies in between. An instant that comes twice, because the clock went back, is another job."""
+    return f"schedule/{row.name}/{row.next_ms}/{row.last_job}"
+
+
+def after_run(row: ScheduleRow, now_ms: int, last_job: str) -> ScheduleRow:
+    """As it is once it was followed at this instant."""
+    try:
+        following = Cron.parse(row.cron).next_after(now_ms)
+    except (
+        Invalid
+    ):  # at the end of the calendar: the clock is wrong, and the schedule is looked at again when it is not
+        following = LAST_MS
+    return msgspec.structs.replace(row, next_ms=following, last_job=last_job)
+
+
+def mended(rows: Iterable[ScheduleRow], now_ms: int, safeguards: Safeguards = ALL) -> list[ScheduleRow]:
+    """Those whose next instant was reckoned by a clock that was ahead, with the right one.
+
+    Between now and the instant after it nothing can be due: a row that says a later one was written when it was later.
+    """
+    if not safeguards.schedule_mending:
+        return []
+    found = []
+    for row in rows:
+        try:
+            following = Cron.parse(row.cron).next_after(now_ms)
+        except Invalid:
+            continue  # nothing better can be said of it
+        if row.next_ms > following:
+            found.append(msgspec.structs.replace(row, next_ms=following))
+    return found
+
+
+def jump_text(jump_ns: int, count: int = 0) -> str:
+    """What is told of a clock that jumped, with how many schedules were mended."""
+    told = f"the clock of this machine went {'back' if jump_ns < 0 else 'forward'} by {_about(abs(jump_ns))}"
+    if count:
+        told += ": 1 schedule was recomputed" if count == 1 else f": {count} schedules were recomputed"
+    return told
+
+
+def ahead_text(count: int) -> str:
+    """Of schedules that were mended though no jump was seen."""
+    number = "a schedule was" if count == 1 else f"{count} schedules were"
+    return f"{number} reckoned by a clock that was ahead, and recomputed by the one of now"
+
+
+def _about(ns: int) -> str:
+    seconds = max(1, round(ns / SECOND_NS))
+    unit, size_s = next(one for one in UNITS if seconds >= 2 * one[1] or seconds % one[1] == 0)
+    number = round(seconds / size_s)
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"

@@ -1,0 +1,82 @@
+"""Schedules of a manager's store: followed each second, and mended when the clock of this machine was set."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from talka.clock import MILLISECOND, SECOND, both_clocks
+from talka.control.schedules import after_run, ahead_text, due, jump_text, mended, run_key
+from talka.errors import Invalid
+from talka.nodes.member_events import Event
+from talka.nodes.store_thread import StoreThread
+from talka.store.records import Records
+from talka.wire.task_views import DagFacts
+from talka.work.dag import DagSpec
+from talka.work.records import PutSchedule, ScheduleRow
+
+MEND_NS: Final = 60 * SECOND
+"""A clock may also have been set while no manager looked."""
+
+
+class ScheduleKeeper:
+    """Call `follow` every second, and `on_jump` when the clock of the day was set."""
+
+    def __init__(
+        self,
+        records: Records,
+        submit: Callable[[DagSpec, str, str], Awaitable[DagFacts]],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._records = records
+        self._submit = submit
+        self._tell = tell
+        self._jump_ns = 0
+        """That nobody was told of yet."""
+        self._mend_at = 0
+
+    def on_jump(self, jump_ns: int) -> None:
+        self._jump_ns += jump_ns
+        self._mend_at = 0
+
+    async def follow(self, store: StoreThread) -> None:
+        """Submit what is due."""
+        now, wall_ns = both_clocks()
+        now_ms = wall_ns // MILLISECOND
+        if now >= self._mend_at:
+            count = await store.read(self._mend, now_ms)
+            self._mend_at = now + MEND_NS
+            self._tell_of_mending(count)
+        for row in due(await store.read(self._records.schedules), now_ms):
+            await self._run(store, row, now_ms)
+
+    def _tell_of_mending(self, count: int) -> None:
+        jump_ns, self._jump_ns = self._jump_ns, 0
+        if jump_ns:
+            self._tell({"event": "alarm", "kind": "clock", "text": jump_text(jump_ns, count)})
+        elif count:
+            self._tell({"event": "alarm", "kind": "clock", "text": ahead_text(count)})
+
+    async def _run(self, store: StoreThread, row: ScheduleRow, now_ms: int) -> None:
+        """The key makes it one job for each instant, also when this manager dies in between."""
+        last = row.last_job
+        try:
+            spec = msgspec.json.decode(row.spec, type=DagSpec)
+            last = (await self._submit(spec, run_key(row), row.submitted_by)).id
+        except (Invalid, msgspec.MsgspecError) as error:  # the next one may do better; this one never will
+            text = f"the schedule {row.name} could not be followed: {error}"
+            self._tell({"event": "alarm", "kind": "schedule", "text": text})
+        await store.read(self._put, row, after_run(row, now_ms, last))
+
+    # In the thread that reads, which also makes what clients ask to be changed of schedules: nobody comes in between.
+
+    def _mend(self, now_ms: int) -> int:
+        rows = mended(self._records.schedules(), now_ms)
+        if rows:
+            self._records.apply([PutSchedule(row) for row in rows])
+        return len(rows)
+
+    def _put(self, before: ScheduleRow, after: ScheduleRow) -> None:
+        """Unless somebody has replaced or dropped it meanwhile."""
+        if before in self._records.schedules():
+            self._records.apply([PutSchedule(after)])

@@ -1,0 +1,1 @@
+UPDATE talka_age SET ms = ms + :grown_ms RETURNING ms;

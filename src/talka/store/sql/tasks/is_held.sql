@@ -1,0 +1,1 @@
+SELECT count(*) FROM talka_leases WHERE key = ? AND owner = ? AND epoch = ?;

@@ -1,0 +1,162 @@
+"""What a manager's shell does each second beside its jobs: follows schedules, drops what ended long ago, watches its
+clock. And another manager, that takes the store from a live one."""
+
+from functools import partial
+from random import Random
+from typing import Final
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.clock_watch import ClockWatch
+from talka.control.dag_job import DagJob, Step
+from talka.control.durable import Durable
+from talka.control.durable_news import CallAnswered, Commit
+from talka.control.schedules import after_run, due, mended, run_key
+from talka.errors import TalkaError
+from talka.testing.host import Host
+from talka.testing.line import Line
+from talka.testing.records import StoreShell, act_on, durable_on
+from talka.testing.world import Observer, World
+from talka.work.dag import DagSpec
+from talka.work.lifecycle import JobState, is_final
+from talka.work.records import ScheduleRow
+
+MILLISECOND: Final = 1_000_000
+FIRST_CALL: Final = 1 << 40
+"""Numbers of calls that no client uses."""
+
+
+class StoreChores(Observer):
+    """Of the manager on this host. `spec` is what every schedule submits."""
+
+    def __init__(
+        self, world: World, host: Host, shell: StoreShell, spec: DagSpec, kept_ms: int, safeguards: Safeguards = ALL
+    ) -> None:
+        self.jumps = 0
+        self.fired: dict[str, list[int]] = {}
+        """When each schedule was followed."""
+        self.swept: list[tuple[int, int]] = []
+        """Numbers of jobs that were dropped, and when."""
+        self._world = world
+        self._host = host
+        self._shell = shell
+        self._spec = spec
+        self._kept_ms = kept_ms
+        self._safeguards = safeguards
+        self._line: Line | None = None
+        self._clock: ClockWatch | None = None
+        self._swept_at = 0
+        self._calls = FIRST_CALL
+        self._asked: dict[int, tuple[ScheduleRow, int]] = {}
+
+    def on_boot(self, world: World, host: Host) -> None:
+        if host is self._host:
+            self._line, self._clock = Line(world, host), None
+            self._asked.clear()
+
+    def on_second(self, world: World) -> None:
+        if self._line is not None and self._host.state == "up":
+            self._line.put(self._chore)
+
+    def _chore(self, now: int) -> list[object]:
+        durable = durable_on(self._host)
+        if durable is None:
+            return []
+        wall_ns = self._shell.wall_ns()
+        if self._clock is None:
+            self._clock, self._swept_at = ClockWatch(now, wall_ns), now
+        if self._clock.look(now, wall_ns):
+            self.jumps += 1
+            durable.set_wall_offset(self._clock.offset_ns)
+        self._sweep(now, wall_ns // MILLISECOND)
+        rows = self._shell.rows.schedules
+        for row in mended(rows.values(), wall_ns // MILLISECOND, self._safeguards):
+            rows[row.name] = row
+        effects: list[object] = []
+        for row in due(rows.values(), wall_ns // MILLISECOND):
+            effects += self._submit(durable, now, row, wall_ns // MILLISECOND)
+        return act_on(self._host, now, effects)
+
+    def _sweep(self, now: int, wall_ms: int) -> None:
+        rows = self._shell.rows
+        grown_ms = (now - self._swept_at) // MILLISECOND
+        self._swept_at += grown_ms * MILLISECOND
+        if self._safeguards.aged_retention:
+            gone = rows.sweep(grown_ms, self._kept_ms)
+        else:
+            gone = [
+                row.number for row in rows.jobs.values() if _is_old(row.state, row.ended_ms, wall_ms - self._kept_ms)
+            ]
+            rows.drop(gone)
+        self.swept += [(number, self._world.now) for number in gone]
+
+    def _submit(self, durable: Durable, now: int, row: ScheduleRow, wall_ms: int) -> list[object]:
+        if any(row.name == asked.name for asked, _ in self._asked.values()):
+            return []  # it is on its way
+        key = run_key(row)
+        known = self._shell.rows.job_by_key(key)
+        if known is not None:
+            self._followed(row, wall_ms, known.id)
+            return []
+        self._calls += 1
+        try:
+            effects = durable.submit(now, self._calls, self._spec, key=key)
+        except TalkaError:
+            return []  # in a second there may be room
+        self._asked[self._calls] = (row, wall_ms)
+        return effects
+
+    def on_effect(self, world: World, host: Host, effect: object) -> None:
+        if host is self._host and type(effect) is CallAnswered and effect.call in self._asked:
+            row, wall_ms = self._asked.pop(effect.call)
+            self._followed(row, wall_ms, effect.job)
+
+    def _followed(self, row: ScheduleRow, wall_ms: int, job: str) -> None:
+        self._shell.rows.schedules[row.name] = after_run(row, wall_ms, job)
+        self.fired.setdefault(row.name, []).append(self._world.now)
+
+
+def _is_old(state: JobState, ended_ms: int, before_ms: int) -> bool:
+    return is_final(state) and ended_ms < before_ms
+
+
+class StoreRival:
+    """Another manager that takes the store while the first one lives, and changes something. It is gone at once: whether the
+    first one notices is what matters."""
+
+    def __init__(self, world: World, shell: StoreShell) -> None:
+        self.struck = 0
+        self._world = world
+        self._shell = shell
+
+    def strike(self, rng: Random) -> bool:
+        """Take it and cancel a job. Whether there was one."""
+        rows = self._shell.rows
+        live = [row for row in rows.live_jobs() if row.state is JobState.RUNNING]
+        if not live:
+            return False
+        self.struck += 1
+        durable = Durable(
+            epoch=rows.acquire(),
+            next_number=rows.next_number(),
+            rng=rng,
+            wall_offset_ns=self._shell.wall_ns() - self._world.now,
+        )
+        now = self._world.now
+        for row in rows.live_jobs():
+            durable.restore_job(now, row)
+            durable.restore_tasks(now, row.number, rows.live_tasks(row.number))
+        self._carry_out(durable, durable.restored(now))
+        job = durable.job(rng.choice(live).id)
+        if job is not None and not job.is_over:
+            self._carry_out(durable, durable.change(now, 1, job.row.id, partial(_cancel, now)))
+        return True
+
+    def _carry_out(self, durable: Durable, effects: list[object]) -> None:
+        for effect in effects:
+            if type(effect) is Commit:
+                self._shell.apply(effect.changes)
+                self._carry_out(durable, durable.on_committed(self._world.now, effect.ticket))
+
+
+def _cancel(now: int, job: DagJob) -> Step:
+    return job.cancel(now, "by another manager")
