@@ -15,7 +15,8 @@ from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTas
 from talka.clock import boottime_ns, both_clocks, realtime_ns
 from talka.control import dag_shelf, handout
 from talka.control.clock_watch import ClockWatch
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
+from talka.control.epoch_floor import PAUSE_NS
 from talka.control.speech import Speak
 from talka.control.store_hold import LEASE_NS
 from talka.errors import Invalid, Unavailable
@@ -24,10 +25,12 @@ from talka.nodes.durable import DurableJobs
 from talka.store import sqlite_file
 from talka.store.blobs import Blobs
 from talka.store.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
+from talka.store.sqlite_life import StoreMemory
 from talka.store.sqlite_records import SqliteRecords
+from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
-from talka.wire.tasks import Done, Hand, HandedTask, LogLine, TaskMessage, TaskResult, Took, Underway
+from talka.wire.tasks import Done, Hand, HandedTask, Holding, LogLine, TaskMessage, TaskResult, Took, Underway
 from talka.work.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import PutSchedule, ScheduleRow
@@ -42,6 +45,9 @@ def done_of(node: "Node", task: HandedTask, outcome: Any, **fields: Any) -> Done
     """As the worker tells it that was handed the task."""
     result = TaskResult(task.fence, outcome, job=task.job, task=task.id, **fields)
     return Done((result,), node.jobs.durable.floor.life)
+
+
+WORKER = WorkerFacts(4, folder=7, handlers=("h",))
 
 
 class Node:
@@ -96,6 +102,8 @@ class Node:
                 case Speak(message=Took(fences=fences)):
                     self.took += fences
                 case Commit() | Fetch() | CallAnswered() | DagEnded():
+                    self.jobs.carry_out(effect)
+                case RaiseEpoch() | WorkerDropped() | WorkerTooOld():
                     self.jobs.carry_out(effect)
                 case _:
                     pass
@@ -811,6 +819,76 @@ async def test_a_large_output_is_read_from_its_file_and_its_loss_is_told(
     end = await node.ended(facts.id)
     assert end.reason == "Task c failed: the output of task b is lost: run that one again"
     assert lost in blobs.digests()
+
+
+OTHERS = StoreLife(1, 2, 3)
+
+
+async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node_of: NodeOf) -> None:
+    node = await node_of()
+    facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
+    node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    await node.until(lambda: node.jobs.durable.epoch == 8)
+    (lease,) = node.records.leases("manager")
+    assert lease.epoch == 8
+    memory = StoreMemory(node.home).of(node.jobs.durable.floor.life.store)
+    assert memory is not None and memory.epoch == 8
+    assert [event["event"] for event in node.events] == ["epoch-raised"]
+    assert node.jobs.metrics()["dag_epochs_raised_total"] == 1
+
+    dropped = Dropped(1, 2, 3, 1)
+    node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    node.hear(Holding(8, (), of=node.jobs.durable.floor.life, dropped=(dropped,)))
+    node.perform(
+        node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=8, of=node.jobs.durable.floor.life)
+    )
+    await node.finish("a")
+    assert (await node.ended(facts.id)).state is JobState.COMPLETED
+    assert node.jobs.metrics()["dag_attempts_dropped_total"] == 4
+    assert node.events[-1]["text"] == "worker w held 3 attempts and 1 result of store 1, life 2: dropped"
+    node.perform(node.jobs.durable.on_beat(boottime_ns(), "v", 1, WORKER, 4, "healthy", names=False))
+    assert "worker v is of a version that does not tell" in node.events[-1]["text"]
+
+
+async def test_an_epoch_that_the_store_cannot_take_now_is_asked_for_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(epoch: int) -> int:
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.jobs._lease, "raise_to", full)
+        node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+        await node.until(lambda: not node.jobs.durable.floor._is_raising)
+    assert (node.jobs.durable.epoch, node.broken) == (1, [])
+    later = boottime_ns() + PAUSE_NS
+    node.perform(node.jobs.durable.on_beat(later, "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    await node.until(lambda: node.jobs.durable.epoch == 8)
+
+
+async def test_a_manager_that_cannot_raise_its_epoch_because_another_has_the_store_stops(idle_node: Node) -> None:
+    node = idle_node
+    rob(node)
+    node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    await node.until(lambda: bool(node.broken))
+    assert "another manager has taken the store" in str(node.broken[0])
+
+
+async def test_a_store_that_was_put_back_tells_that_it_begins_a_new_life(node_of: NodeOf, tmp_path: Path) -> None:
+    first = await node_of()
+    copy = tmp_path / "copy.db"
+    first.records.file.backup(copy)
+    life = first.jobs.durable.floor.life
+    await first.jobs.close()
+    for end in ("", "-wal", "-shm"):
+        (tmp_path / f"store.db{end}").unlink(missing_ok=True)
+    copy.rename(tmp_path / "store.db")
+
+    second = await node_of()
+
+    assert second.jobs.durable.floor.life.store == life.store
+    assert not second.jobs.durable.floor.life.is_of(life)
+    assert [event["event"] for event in second.events] == ["store-life"]
 
 
 async def test_old_jobs_and_their_files_are_swept(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ class DurableJobs(DagReading):
         if raising.cancelled():
             return
         error = raising.exception()
-        if error is not None and not isinstance(error, Unavailable):
+        if isinstance(error, StoreLost) or (error is not None and not isinstance(error, Unavailable)):
             self._broken(error)
             return
         # Where the store could not be written now, it is asked again with the worker's next beat.
