@@ -9,6 +9,7 @@ import pytest
 
 from talka.store.signing_key import NAME
 from talka.wire import calls, jobs
+from talka.wire.access import own
 from talka.wire.jobs import Answer, Call
 from talka.wire.roles import Role
 from tests.e2e.intruder import Intruder
@@ -48,7 +49,7 @@ async def order_of(cluster: JobCluster, job: str) -> bytes:
     place, certs = cluster.place("m1").advertised, cluster.folder / "certs"
     who = Intruder(place, secret=cluster.secret, certs=certs, name="operator", role=Role.MANAGER)
     async with who:
-        answer = await who.ask(jobs.CHANNEL, Call(1, "order", calls.encode(calls.NameCall(job))), Answer)
+        answer = await who.ask(jobs.CHANNEL, Call(1, "order", calls.encode(calls.NameCall(job)), own("order")), Answer)
     assert answer is not None and answer.problem == "", "it was not answered, and that proves nothing"
     return bytes(answer.content)
 

@@ -2,9 +2,7 @@
 
 import re
 from enum import StrEnum
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -21,7 +19,7 @@ class Role(StrEnum):
 ROLES: Final = frozenset(str(role) for role in Role)
 
 
-class Proven(msgspec.Struct, frozen=True):
+class Proven(NamedTuple):
     """Whom the certificate of a connection names. What comes without one is of `NOBODY`, whatever it says."""
 
     name: str = ""

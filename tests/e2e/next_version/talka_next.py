@@ -94,11 +94,11 @@ def heard(part: type[Manager] | type[Worker]) -> None:
     """Let this part tell of the new message and of the new field."""
     on_message = part.on_message
 
-    def listen(self: Any, now: int, sender: str, message: Any, boot: int = 0, source: str = "") -> list[object]:
+    def listen(self: Any, now: int, sender: str, message: Any, *rest: Any) -> list[object]:
         if isinstance(message, Weather):
             return tell(sender, "message")
         field = tell(sender, "field") if isinstance(message, Beat | Renew) and message.mood == MOOD else []
-        return on_message(self, now, sender, message, boot, source) + field
+        return on_message(self, now, sender, message, *rest) + field
 
     part.on_message = listen  # type: ignore[method-assign]
 
