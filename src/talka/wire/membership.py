@@ -73,6 +73,17 @@ class Alive(Update, frozen=True, tag=21):
     """Over all but the incarnation, with the key of the certificate."""
 
 
+class _Bare(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=21):
+    """An Alive as it is encoded where nobody signed it."""
+
+    name: Name
+    boot: Number
+    incarnation: Number
+    address: Address
+    zone: Zone
+    meta: Payload
+
+
 class Suspect(Update, frozen=True, tag=22):
     """`accuser` had no answer from the member. It may refute."""
 
@@ -244,6 +255,10 @@ def decode(content: bytes | msgspec.Raw) -> MembershipMessage:
 
 
 def encode_update(update: MemberUpdate) -> bytes:
+    if isinstance(update, Alive) and not update.certificate:
+        # Most news is of members that are known: without the two fields more of it fits a datagram.
+        bare = _Bare(update.name, update.boot, update.incarnation, update.address, update.zone, update.meta)
+        return _encoder.encode(bare)
     return _encoder.encode(update)
 
 
