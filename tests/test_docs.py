@@ -167,3 +167,17 @@ def test_table_of_roles_is_the_one_that_is_asked() -> None:
     page = (ROOT / "docs" / "security.md").read_text()
     shown = page.partition("<!-- table: roles -->\n")[2].partition("<!-- end -->")[0]
     assert shown == markdown() + "\n"
+
+
+def test_every_line_of_the_threat_model_names_tests_that_there_are() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    model = page.partition("## Threat model")[2].partition("\n## ")[0]
+    files = re.findall(r"`(tests/[a-z0-9_/]+\.py)`", model)
+    names = re.findall(r"`(test_[a-z0-9_]+)`", model)
+    assert len(files) >= 25 and len(names) >= 10
+
+    defined = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    assert [name for name in names if f"def {name}(" not in defined] == []
+    rows = [line for line in model.splitlines() if line.startswith("| ") and not line.startswith("| |")]
+    assert [row for row in rows if "`tests/" not in row and "`test_" not in row and not row.endswith("| – |")] == []
