@@ -5,7 +5,6 @@ certificate and sends keys of a version that nobody could outrank. Hosts crash a
 """
 
 from collections.abc import Callable
-from functools import partial
 from hashlib import blake2b
 from random import Random
 from typing import Final
@@ -21,10 +20,10 @@ from talka.control.member import ClusterMember
 from talka.control.porter import Porter, RingChanged
 from talka.control.standing import Standing
 from talka.control.voter import Voter
-from talka.testing.faults import Faults, Limits, missing
+from talka.testing.faults import Faults, Limits
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import OneLeaderPerTerm
-from talka.testing.membership_checkers import FULL_WITHIN_NS, FullViews, membership_of
+from talka.testing.membership_checkers import FullViews, membership_of
 from talka.testing.network import LinkProfile
 from talka.testing.world import SECOND, Boot, Observer, World
 from talka.wire import greeting, membership
@@ -33,6 +32,7 @@ from talka.wire.keys import JUMP_LIMIT, Keyring, encode_ring, key_id
 from talka.wire.membership import Alive, Gossip, State, Stated, encode_update
 from talka.wire.roles import NOBODY, Proven, Role
 from talka.wire.sealing import Seal
+from tests.sim.sealed import CLASSES, played_out
 
 MILLISECOND: Final = 1_000_000
 GROUP: Final = "shop/staging"
@@ -44,7 +44,6 @@ MEMBERS: Final = tuple(f"m{index}" for index in range(4))
 ATTACKED_FROM: Final = 4 * SECOND
 CALM_FROM: Final = 40 * SECOND
 ATTACKED_EVERY_NS: Final = 400 * MILLISECOND
-CLASSES: Final = ("crash", "duplicates", "loss")
 INTRUDER: Final = "intruder"
 LIAR: Final = "liar"
 
@@ -234,30 +233,9 @@ class Story:
         )
 
     def run(self) -> World:
-        world = self.world
-        rng = world.rng("join")
-        for host in world.hosts.values():
-            world.at(rng.randrange(SECOND), partial(_start, host))
-        world.at(ATTACKED_FROM, partial(self.faults.begin, CALM_FROM))
-        world.at(ATTACKED_FROM, self.attack.begin)
-        world.at(CALM_FROM, self._calm)
-        world.run_until(CALM_FROM + 5 * SECOND)
-        while not world.stopped and self.views.full_after_ns is None and world.now < CALM_FROM + FULL_WITHIN_NS:
-            world.run_until(world.now + SECOND)
-        if not world.stopped:
-            world.finish()
-            for name in missing(world, CLASSES):
-                world.violate("plan", f"the fault {name!r} of the plan never struck")
-        return world
-
-    def _calm(self) -> None:
-        self.faults.stop()
-        self.views.begin(self.world)
+        self.world.at(ATTACKED_FROM, self.attack.begin)
+        return played_out(self.world, self.faults, self.views, ATTACKED_FROM, CALM_FROM)
 
 
 def run(seed: int, *, safeguards: Safeguards = ALL) -> World:
     return Story(seed, safeguards=safeguards).run()
-
-
-def _start(host: Host) -> None:
-    host.start()

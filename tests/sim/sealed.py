@@ -206,25 +206,8 @@ class Story:
         return found
 
     def run(self) -> World:
-        world = self.world
-        rng = world.rng("join")
-        for host in world.hosts.values():
-            world.at(rng.randrange(SECOND), partial(_start, host))
-        world.at(FAULTS_FROM, partial(self.faults.begin, CALM_FROM))
-        world.at(PLAYED_FROM, self.adversary.begin)
-        world.at(CALM_FROM, self._calm)
-        world.run_until(CALM_FROM + 5 * SECOND)
-        while not world.stopped and self.views.full_after_ns is None and world.now < CALM_FROM + FULL_WITHIN_NS:
-            world.run_until(world.now + SECOND)
-        if not world.stopped:
-            world.finish()
-            for name in missing(world, CLASSES):
-                world.violate("plan", f"the fault {name!r} of the plan never struck")
-        return world
-
-    def _calm(self) -> None:
-        self.faults.stop()
-        self.views.begin(self.world)
+        self.world.at(PLAYED_FROM, self.adversary.begin)
+        return played_out(self.world, self.faults, self.views, FAULTS_FROM, CALM_FROM)
 
     def refused(self) -> dict[str, int]:
         """By reason, of all nodes that run at the end."""
@@ -234,6 +217,28 @@ class Story:
                 for reason, count in host.node.door.refused.items():
                     total[reason] = total.get(reason, 0) + count
         return total
+
+
+def played_out(world: World, faults: Faults, views: FullViews, faults_from: int, calm_from: int) -> World:
+    """Everybody starts, faults strike until it is calm, and then all have to see each other."""
+
+    def calm() -> None:
+        faults.stop()
+        views.begin(world)
+
+    rng = world.rng("join")
+    for host in world.hosts.values():
+        world.at(rng.randrange(SECOND), partial(_start, host))
+    world.at(faults_from, partial(faults.begin, calm_from))
+    world.at(calm_from, calm)
+    world.run_until(calm_from + 5 * SECOND)
+    while not world.stopped and views.full_after_ns is None and world.now < calm_from + FULL_WITHIN_NS:
+        world.run_until(world.now + SECOND)
+    if not world.stopped:
+        world.finish()
+        for name in missing(world, CLASSES):
+            world.violate("plan", f"the fault {name!r} of the plan never struck")
+    return world
 
 
 def _start(host: Host) -> None:

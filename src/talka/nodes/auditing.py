@@ -32,17 +32,7 @@ class PutDown(Protocol):
     ) -> None: ...
 
 
-def nowhere(
-    what: str,
-    status: int,
-    *,
-    who: str = "",
-    role: str = "",
-    token: str = "",
-    source: str = "",
-    job: str = "",
-    text: str = "",
-) -> None:
+def nowhere(what: str, status: int, **facts: str) -> None:
     """Of a member that keeps no audit log: its events tell the same."""
 
 
