@@ -291,6 +291,14 @@ def test_nobody_is_there(cluster: Cluster, ask) -> None:
     assert (code, out) == (7, "") and err.startswith(f"nobody listens at {nobody}: is the node running")
 
 
+@pytest.mark.parametrize(("lease", "said"), [("abc", "is not a duration"), ("3ms", "write 500ms to 1m")])
+def test_a_lease_that_cannot_be_is_told_before_anybody_is_asked(cluster: Cluster, ask, lease: str, said: str) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        code, out, err = ask(cluster, "lease", lease, to=f"127.0.0.1:{sock.getsockname()[1]}")
+    assert (code, out) == (2, "") and "the lease" in err and said in err
+
+
 def test_one_that_never_answers(cluster: Cluster, ask) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

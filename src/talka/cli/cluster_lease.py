@@ -46,7 +46,8 @@ def lease(duration: str | None, as_json: bool, **where: Any) -> int:
     if duration is None:
         view = msgspec.json.decode(ask_one(where, AskLease()), type=LeaseView)
     else:
-        view = ask(where, lambda asker: changed(asker, checked(duration)))
+        lease_ns = checked(duration)
+        view = ask(where, lambda asker: changed(asker, lease_ns))
     if as_json:
         print_json(view)
         return 0
