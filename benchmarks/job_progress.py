@@ -1,7 +1,8 @@
 """What a thousand workers' reports cost the manager that leads their job: its real code, fed with real sealed frames.
 
-One process, no sockets: a member with its porter, seal, voter and manager. Workers are what it takes to make their
-frames; those are made outside the measured time, and what the manager sends is opened outside it too.
+One process, no sockets: a member with its porter, seal, voter and manager, and workers as certificates prove them.
+The latter are what it takes to make their frames; those are made outside the measured time, and what the manager sends
+is opened outside it too.
 """
 
 import cProfile
@@ -50,7 +51,7 @@ from talka.wire.jobs import (
 )
 from talka.wire.keys import Keyring
 from talka.wire.records import JobOrder, WorkflowOrder
-from talka.wire.roles import Role
+from talka.wire.roles import Proven, Role
 from talka.wire.sealing import Seal
 from talka.wire.shards import Armed, Settings, StepTotals, Totals
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
@@ -101,7 +102,7 @@ class Cost(msgspec.Struct):
 def porter_of(name: str, boot: int, role: Role, rng: Random) -> tuple[Door, Porter]:
     door = Door(group=GROUP, name=name, boot=boot)
     me = Self(CLUSTER, CLUSTER, role, str(PROTOCOL_VERSION), [], [], "", "", "bench")
-    return door, Porter(door=door, seal=Seal(Keyring.of((SECRET,)), boot), name=name, me=me, rng=rng)
+    return door, Porter(door=door, seal=Seal(Keyring.of((SECRET,)), boot), name=name, me=me, rng=rng, certified=True)
 
 
 class Counts:
@@ -157,6 +158,7 @@ class SimulatedWorker:
     def __init__(self, number: int, boot: int, rng: Random) -> None:
         self.name = f"w{number:04d}"
         self.source = f"{HANDLE}{number}"
+        self.proven = Proven(self.name, Role.WORKER)
         self.attempt = 0
         self.job = ""
         self.job_origin_ns = 0
@@ -180,7 +182,7 @@ class SimulatedWorker:
 
     def hear(self, now: int, frame: bytes) -> list[bytes]:
         """Frames that answer this one."""
-        arrivals, said = self._porter.receive(now, MANAGER, frame, Lane.STREAM, -1)
+        arrivals, said = self._porter.receive(now, MANAGER, frame, Lane.STREAM, -1, Proven(MANAGER, Role.MANAGER))
         answers = [one.frame for one in said if isinstance(one, Transmit)]
         for arrival in arrivals:
             match jobs.decode(arrival.packet.body):
@@ -278,7 +280,8 @@ class Bench:
         self.now = max(self.now, until)
 
     def frame(self, source: str, frame: bytes) -> None:
-        self.carry_out(self.member.on_frame(self.now, source, frame, Lane.STREAM, -1))
+        proven = self._by_source[source].proven
+        self.carry_out(self.member.on_frame(self.now, source, frame, Lane.STREAM, -1, proven))
 
     def deliver(self) -> None:
         """What the manager has sent reaches the workers, and their answers the manager, until all are silent."""
