@@ -13,7 +13,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
-from tests.sim import certified, dags, elections, jobs, leases, membership_figures
+from tests.sim import certified, dags, elections, jobs, leases, membership_figures, stalls
 from tests.sim.membership_figures import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
@@ -51,6 +51,8 @@ class Row(msgspec.Struct, frozen=True):
     """Of sealed members with certificates, somebody who has the secret alone, and a manager that lies."""
     is_of_leases: bool = False
     """Of jobs whose managers were told different leases, which are changed meanwhile."""
+    is_of_stalls: bool = False
+    """Of dag jobs whose manager stands still while a worker dies."""
 
 
 def _jobs(name: str, safeguard: str, invariants: tuple[str, ...], seed: int, *, has_hostile: bool = False) -> Row:
@@ -80,6 +82,7 @@ INTACT: Final = (
     Row("nothing, dag jobs with a hostile member", ALL, (), 0, 200, is_of_dags=True, has_hostile=True),
     _certified("nothing, with certificates and somebody who has the secret", ALL, (), 0, 400),
     Row("nothing, different leases", ALL, (), 0, 200, is_of_leases=True),
+    Row("nothing, a worker that dies in a stall of the manager", ALL, (), 0, 200, is_of_stalls=True),
 )
 
 
@@ -146,6 +149,14 @@ ROWS: Final = (
     _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 8),
     _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 7),
     _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
+    Row(
+        "workers that were heard have the grace of others (`heard_lives`)",
+        without("heard_lives"),
+        ("given up",),
+        2,
+        200,
+        is_of_stalls=True,
+    ),
     _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
     _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 35),
     _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 7),
@@ -181,6 +192,8 @@ def violated(seed: int, row: Row) -> str:
             return NO_END
     elif row.is_certified:
         world = certified.run(seed, safeguards=row.safeguards)
+    elif row.is_of_stalls:
+        world = stalls.run(seed, safeguards=row.safeguards)
     elif row.is_of_leases:
         world = leases.run(seed, safeguards=row.safeguards)
     elif row.is_of_jobs:

@@ -73,6 +73,8 @@ class Safeguards(msgspec.Struct, frozen=True):
     """Reports say everything counted so far, and the latest wins; a repeated one changes nothing."""
     idempotency_key: bool = True
     """The same submission sent twice is one job."""
+    heard_lives: bool = True
+    """A worker that this process has heard is given up with its lease; the grace is for those it never heard."""
     correlated_hold: bool = True
     """When many workers fall silent at once, the fault is looked for nearer home before they are given up."""
     signed_bundles: bool = True

@@ -137,7 +137,7 @@ class Fleet:
         self._earlier_until = earlier_until
         self._grace_ns = grace_ns + margin_ns(grace_ns)
         self._limit = limit
-        self._heard = HeardLives() if heard is None else heard
+        self._heard = HeardLives() if heard is None or not safeguards.heard_lives else heard
         self._correlated = CorrelatedFailure() if safeguards.correlated_hold else None
         self._workers: dict[str, WorkerLife] = {}
         self._former: dict[tuple[str, int], WorkerLife] = {}

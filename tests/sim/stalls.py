@@ -1,0 +1,45 @@
+"""Dag jobs of one manager that stands still while a worker dies: whom it has heard it gives up with the lease.
+
+The grace that workers have without their only manager is for those that this process never heard.
+"""
+
+from functools import partial
+from typing import Final
+
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.testing.job_checkers import manager_on
+from talka.testing.world import World
+from tests.sim import dags
+
+DEAD: Final = "w0"
+STRUCK_AT: Final = 10 * dags.SECOND
+STALLS_MS: Final = (1000, 2500, 9000)
+"""Shorter than a lease of leadership, longer than it, and longer than a lease of workers."""
+GIVEN_UP_WITHIN: Final = 12 * dags.SECOND
+"""Of the manager's return: an election, and a lease of workers with its margin."""
+
+
+class Story(dags.Story):
+    def __init__(self, seed: int, safeguards: Safeguards) -> None:
+        super().__init__(dags.plan_of(seed, classes=()), safeguards, None)
+        self._stall_ns = STALLS_MS[seed % len(STALLS_MS)] * dags.MILLISECOND
+
+    def run(self) -> World:
+        world, dead = self.world, self.world.hosts[DEAD]
+        world.at(STRUCK_AT, partial(self.manager.stall, self._stall_ns))
+        world.at(STRUCK_AT + 200 * dags.MILLISECOND, partial(dead.crash))
+        world.at(STRUCK_AT + self._stall_ns + GIVEN_UP_WITHIN, self._look)
+        world.at(dags.CALM_FROM, partial(dead.start))
+        return super().run()
+
+    def _look(self) -> None:
+        manager = manager_on(self.manager)
+        assert manager is not None and manager.registry is not None
+        row = manager.registry.fleet.row(DEAD)
+        # Forgotten: the leader before it stood still had no tasks there, and nothing is waited for.
+        if row is not None and row.state != "offline":
+            self.world.violate("given up", f"{DEAD} died, was heard before, and is {row.state}")
+
+
+def run(seed: int, *, safeguards: Safeguards = ALL) -> World:
+    return Story(seed, safeguards).run()
