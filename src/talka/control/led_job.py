@@ -90,7 +90,7 @@ class LedJob:
         every_ms: Callable[[], int] = lambda: 0,
         safeguards: Safeguards = ALL,
     ) -> None:
-        self.record = record
+        self._take_record(record)
         self.fence = record.fence
         self.job: LoadJob | None = None
         """None until what the workers have is known."""
@@ -157,6 +157,10 @@ class LedJob:
         facts = facts_of(self.record)
         return facts if self.job is None else msgspec.structs.replace(facts, state=self._state())
 
+    def _take_record(self, record: JobRecord) -> None:
+        self.record = record
+        self._ever_granted = frozenset(grant.worker for grant in record.grants)
+
     def _boot_of(self, worker: str) -> int:
         """The life of the worker that was granted."""
         return next((grant.boot for grant in self.record.grants if grant.worker == worker and not grant.lost), 0)
@@ -195,7 +199,8 @@ class LedJob:
             self._told_at = now
         if record.fence != self.fence or record.version <= self.record.version:
             return []
-        before, self.record = self.record, record
+        before = self.record
+        self._take_record(record)
         if self.job is None:
             if self._safeguards.takeover_barrier:
                 self._take_over.also_tell(self._gone())
@@ -218,7 +223,7 @@ class LedJob:
         return effects
 
     def on_message(self, now: int, sender: str, message: JobMessage) -> list[object]:
-        if self._safeguards.own_attempts and not any(grant.worker == sender for grant in self.record.grants):
+        if self._safeguards.own_attempts and sender not in self._ever_granted:
             return []  # it never had anything of this job
         match message:
             case Snapshot():

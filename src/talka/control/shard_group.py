@@ -190,7 +190,12 @@ class ShardGroup:
     @property
     def counted_at_ns(self) -> int:
         """The instant for which the counts hold: cores count at different times, and on the average at this one."""
-        latest = [max(attempt.reported_ns for attempt in shard.attempts) for shard in self.shards if not shard.is_done]
+        latest = [
+            # Of a replaced attempt's successor nothing may have come yet.
+            shard.current.reported_ns or max(attempt.reported_ns for attempt in shard.attempts)
+            for shard in self.shards
+            if not shard.is_done
+        ]
         return sum(latest) // len(latest) if latest else 0
 
     def elapsed_ns(self, now: int) -> int:
