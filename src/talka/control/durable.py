@@ -14,7 +14,7 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dag_job import DagJob, Step
+from talka.control.dag_job import NOTHING, DagJob, Step
 from talka.control.dag_shelf import DagShelf
 from talka.control.dag_standing import standing
 from talka.control.dag_task import DagTask
@@ -366,8 +366,9 @@ class Durable:
             return []  # its sender is asked what it holds, and drops it then
         match message:
             case Done(results=results):
+                others = self._attempts.of_others(results, sender) if self._safeguards.own_attempts else ()
                 for result in results:
-                    if self._safeguards.own_attempts and self._attempts.is_others(result.fence, sender):
+                    if others and result.fence in others:
                         self.stale_results += 1
                     else:
                         self._on_result(now, sender, result)
@@ -386,7 +387,11 @@ class Durable:
     def _on_result(self, now: int, sender: str, result: TaskResult) -> None:
         fence = result.fence
         task = self._attempts.running.get(fence)
-        if task is None or (self._safeguards.store_life and not _is_of(result, task)):
+        if task is None or (
+            (result.task != task.id or result.job != task.job.row.id)
+            and (result.job or result.outcome != "cancelled")  # a worker that does not have the attempt names none
+            and self._safeguards.store_life
+        ):
             if not self._attempts.was_taken(fence):
                 self.stale_results += 1
             self._after.took.setdefault(sender, []).append(fence)
@@ -407,7 +412,8 @@ class Durable:
                 self._handout.keep_output(key, result.output)
             # What waited for it is claimed in the same commit, and handed when that holds.
             self._changes += job.completing(now, task, result.output, "", result.took_us)
-            self._take(now, job.completed(now, task))
+            if (step := job.completed(now, task)) is not NOTHING:
+                self._take(now, step)
             self._look_after(now, job)
             return
         if result.outcome == "refused" and result.cause in UNTIL_BEAT:
@@ -616,10 +622,3 @@ class Durable:
                 effects += self.on_committed(now, self._tickets)
         self.next_tick_at = min(self.dispatcher.next_tick_at, self._due[0][0] if self._due else NEVER)
         return effects
-
-
-def _is_of(result: TaskResult, task: DagTask) -> bool:
-    """Whether it is told of this task. A worker that does not have the attempt names none."""
-    if result.outcome == "cancelled" and not result.job:
-        return True
-    return result.task == task.id and result.job == task.job.row.id

@@ -9,7 +9,7 @@ from talka.control.dag_task import DagTask
 from talka.control.epoch_floor import EpochFloor
 from talka.control.handout import worker_key, worker_of
 from talka.control.speech import Speak
-from talka.wire.tasks import TASKS_LIMIT, Holding, Recall, Underway, Which
+from talka.wire.tasks import TASKS_LIMIT, Holding, Recall, TaskResult, Underway, Which
 from talka.work.records import Change, Extend, LogRow, PutLogs
 
 SECOND_NS: Final = 1_000_000_000
@@ -82,8 +82,7 @@ class Attempts:
             self.running.pop(fence, None)
         self._handed_at.pop(fence, None)
         for by_worker in (self._on_worker, self._recalled, self._to_recall):
-            fences = by_worker.get(key)
-            if fences is not None:
+            if by_worker and (fences := by_worker.get(key)) is not None:
                 fences.pop(fence, None)
                 if not fences:
                     del by_worker[key]
@@ -97,10 +96,17 @@ class Attempts:
     def was_taken(self, fence: int) -> bool:
         return fence in self._taken or fence in self._taken_before
 
-    def is_others(self, fence: int, sender: str) -> bool:
-        """Whether another worker than this one has the attempt."""
-        task = self.running.get(fence)
-        return task is not None and task.fence == fence and _is_others(task.worker, sender)
+    def of_others(self, results: tuple[TaskResult, ...], sender: str) -> set[int]:
+        """The fences of those that another worker than this one has."""
+        running, own = self.running, f"{sender}#"
+        return {
+            fence
+            for result in results
+            if (task := running.get(fence := result.fence)) is not None
+            and task.worker
+            and not task.worker.startswith(own)
+            and task.fence == fence
+        }
 
     def underway(self, now: int, message: Underway, sender: str = "") -> list[Change]:
         """What a worker tells of those that run: what is to be kept of it. Without `sender` it is not asked whose they
