@@ -1,11 +1,15 @@
 """Does a change cost a cluster anything? The benchmarks of jobs and of tasks, by two wheels in turns.
 
 OLD and NEW are revisions of this repository, whose wheels are built and installed below build/wheels (NEW also "." for the
-files as they are). Each runs the benchmark scripts of its own revision, old, new, old, new …; told are the medians of
-the ratios of such pairs with their range. All figures are CPU time. Exits with 1 if a median is above the bound.
+files as they are). Of jobs, each runs the script of its own revision, old, new, old, new …. Of tasks, a cluster of each is
+up all the while and gets the same jobs in turns of a second or two: a machine that is slow for a while is so for both.
+Told are the medians of the ratios of such pairs, with the range between which half of them are. All figures are CPU
+time. Exits with 1 if a median is above the bound.
 """
 
 import argparse
+import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -21,40 +25,41 @@ from typing import Any, Final
 import msgspec
 from load import aligned, markdown, say
 from load_server import NotMeasured
+from tasks import Up, bulk, frames
 from wheels import HOME, ROOT, Wheel, run_quietly, wheel_of
+
+from talka.client.client import Client
 
 RATIO_MOST: Final = 1.02
 TURN_S: Final = 900.0
+BULK: Final = 20_000
+FRAMES: Final = 6000
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One number of what a script wrote."""
+    """One number of what the script of jobs wrote."""
 
     title: str
-    script: str
     read: Callable[[Any], float]
 
 
-FIGURES: Final = (
+JOBS: Final = (
     Figure(
         "jobs: manager and worker beside a core, CPU s",
-        "jobs",
         lambda found: statistics.median(one["nodes_s"] for one in found["overhead"]),
     ),
     Figure(
         "jobs: reports of a thousand workers, CPU s a second",
-        "jobs",
         lambda found: statistics.median(found["progress"]["cpu_s"]),
     ),
-    Figure("tasks: asynchronous, CPU µs a task", "tasks", lambda found: task_us(found, "bulk")),
-    Figure("tasks: plain, CPU µs a task", "tasks", lambda found: task_us(found, "plain")),
-    Figure("tasks: a frame each, CPU µs a task", "tasks", lambda found: task_us(found, "frames")),
 )
-ARGUMENTS: Final = {"jobs": ["--only", "overhead,progress"], "tasks": ["--alone", "--rounds", "1"]}
-
-
-def task_us(found: Any, part: str) -> float:
-    return float(found["found"]["full"][0][part]["cpu_us"]["nodes and core"])
+TASKS: Final = {
+    "tasks: asynchronous, CPU µs a task": "nothing",
+    "tasks: plain, CPU µs a task": "nothing-plain",
+    "tasks: a frame each, CPU µs a task": "",
+}
+"""Title and handler; without one, jobs of one task each."""
+PARTS: Final = ("jobs", "tasks")
 
 
 class Settings(argparse.Namespace):
@@ -70,8 +75,10 @@ def settings_of(arguments: list[str]) -> Settings:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("old", help="a revision")
     parser.add_argument("new", nargs="?", default=".", help="likewise; . (as it comes) for the files as they are")
-    parser.add_argument("--pairs", type=int, default=5, help="turns of each (5)")
-    parser.add_argument("--only", nargs="+", choices=list(ARGUMENTS), default=list(ARGUMENTS), help="scripts (both)")
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="turns of each with jobs (5); with tasks four times as many"
+    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts (both)")
     parser.add_argument("--quick", action="store_true", help="one short pair: shows that it works, no more")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-cluster.json", help="JSON file")
     settings = parser.parse_args(arguments, namespace=Settings())
@@ -90,16 +97,31 @@ def source_of(what: str) -> Path:
     return HOME / revision[:12] / "source"
 
 
-def turn(python: Path, source: Path, script: str, *, quick: bool) -> Any:
+Turns = dict[tuple[str, str], list[float]]
+"""What was measured, by title and wheel."""
+
+
+def jobs(wheels: dict[str, Wheel], sources: dict[str, Path], pairs: int, *, quick: bool) -> Turns:
+    turns: Turns = {}
+    for number in range(1, pairs + 1):
+        for name in ("old", "new"):
+            found = job_turn(wheels[name].python, sources[name], quick=quick)
+            for figure in JOBS:
+                turns.setdefault((figure.title, name), []).append(measured(figure, found))
+                say(f"turn {number}, {name}: {figure.title}: {turns[figure.title, name][-1]:.3f}")
+    return turns
+
+
+def job_turn(python: Path, source: Path, *, quick: bool) -> Any:
     """What the script wrote. That something did not hold is not asked here."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "found.json"
-        command = [str(python), str(source / "benchmarks" / f"{script}.py"), *ARGUMENTS[script]]
+        command = [str(python), str(source / "benchmarks" / "jobs.py"), "--only", "overhead,progress"]
         command += ["--output", str(output), *(["--quick"] if quick else [])]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TURN_S, cwd=source)
         if not output.exists():
             lines = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
-            raise NotMeasured(f"{script} of {source.name}: {lines[-1]}")
+            raise NotMeasured(f"jobs of {source.name}: {lines[-1]}")
         return json.loads(output.read_bytes())
 
 
@@ -110,10 +132,35 @@ def measured(figure: Figure, found: Any) -> float:
         raise NotMeasured(f"{figure.title}: the script did not measure it") from None
 
 
+async def tasks(wheels: dict[str, Wheel], pairs: int, *, quick: bool) -> Turns:
+    turns: Turns = {}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ups = {
+            name: stack.enter_context(Up.started(folder / name, "FULL", str(wheel.python)))
+            for name, wheel in wheels.items()
+        }
+        clients = {name: Client([up.address]) for name, up in ups.items()}
+        for number in range(pairs + 1):
+            # Whoever is first in one pair is second in the next.
+            for name in ("old", "new") if number % 2 else ("new", "old"):
+                for title, handler in TASKS.items():
+                    us = await task_turn(clients[name], ups[name], handler, quick=quick)
+                    if number:  # the first is to warm up
+                        turns.setdefault((title, name), []).append(us)
+    return turns
+
+
+async def task_turn(client: Client, up: Up, handler: str, *, quick: bool) -> float:
+    number = (BULK if handler else FRAMES) // (10 if quick else 1)
+    before_ns = up.running_ns()
+    await (bulk(client, up, number, handler) if handler else frames(client, up, number))
+    return (up.running_ns() - before_ns) / number / 1000
+
+
 def main() -> None:
     settings = settings_of(sys.argv[1:])
-    figures = [figure for figure in FIGURES if figure.script in settings.only]
-    turns: dict[tuple[str, str], list[float]] = {}
+    turns: Turns = {}
     try:
         wheels = {name: Wheel(name, wheel_of(what)) for name, what in (("old", settings.old), ("new", settings.new))}
         sources = {"old": source_of(settings.old), "new": source_of(settings.new)}
@@ -121,28 +168,24 @@ def main() -> None:
             wheel.install()
         machine = (
             f"{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} processors, {platform.platform()}, Python"
-            f" {platform.python_version()}; {settings.pairs} turns each; old {settings.old}, new {settings.new}."
+            f" {platform.python_version()}; {settings.pairs} turns each with jobs, {4 * settings.pairs} with tasks;"
+            f" old {settings.old}, new {settings.new}."
         )
         say(machine)
-        for number in range(1, settings.pairs + 1):
-            for script in settings.only:
-                for name in ("old", "new"):
-                    found = turn(wheels[name].python, sources[name], script, quick=settings.quick)
-                    for figure in figures:
-                        if figure.script == script:
-                            turns.setdefault((figure.title, name), []).append(measured(figure, found))
-                            say(f"turn {number}, {name}: {figure.title}: {turns[figure.title, name][-1]:.2f}")
+        if "tasks" in settings.only:
+            turns |= asyncio.run(tasks(wheels, 4 * settings.pairs, quick=settings.quick))
+        if "jobs" in settings.only:
+            turns |= jobs(wheels, sources, settings.pairs, quick=settings.quick)
     except NotMeasured as problem:
         sys.exit(f"not measured: {problem}")
-    table = [["", "old", "new", "new / old (range)", "must", ""]]
-    for figure in figures:
-        old, new = turns[figure.title, "old"], turns[figure.title, "new"]
+    table = [["", "old", "new", "new / old (half are between)", "must", ""]]
+    for title in dict.fromkeys(title for title, _ in turns):
+        old, new = turns[title, "old"], turns[title, "new"]
         ratios = [after / before for before, after in zip(old, new, strict=True)]
-        ratio = statistics.median(ratios)
+        low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         table.append(
-            [figure.title, f"{statistics.median(old):.2f}", f"{statistics.median(new):.2f}"]
-            + [f"{ratio:.3f} ({min(ratios):.3f}–{max(ratios):.3f})", f"≤ {RATIO_MOST}"]
-            + ["✓" if ratio <= RATIO_MOST else "✗"]
+            [title, f"{statistics.median(old):.2f}", f"{statistics.median(new):.2f}"]
+            + [f"{ratio:.3f} ({low:.3f}–{high:.3f})", f"≤ {RATIO_MOST}", "✓" if ratio <= RATIO_MOST else "✗"]
         )
     say("\n" + aligned(table))
     settings.output.parent.mkdir(parents=True, exist_ok=True)

@@ -261,6 +261,16 @@ def cpu_s(process: subprocess.Popen[bytes]) -> float:
     return total_s
 
 
+def running_ns(process: subprocess.Popen[bytes]) -> int:
+    """CPU time of the threads that it and all that it started have now, to the nanosecond: `cpu_s` counts in 10 ms."""
+    total_ns = 0
+    for one in (parent := psutil.Process(process.pid), *parent.children(recursive=True)):
+        for thread in Path(f"/proc/{one.pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                total_ns += int((thread / "schedstat").read_bytes().split()[0])
+    return total_ns
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -100,13 +100,17 @@ class Up:
         """Of manager and worker, their guard and the core."""
         return task_peers.cpu_s(self._process)
 
+    def running_ns(self) -> int:
+        """Likewise, finer: for turns that are short."""
+        return task_peers.running_ns(self._process)
+
     @classmethod
     @contextlib.contextmanager
-    def started(cls, folder: Path, synchronous: str) -> "Iterator[Up]":
+    def started(cls, folder: Path, synchronous: str, python: str = sys.executable) -> "Iterator[Up]":
         folder.mkdir()
         store, told = folder / "store.sqlite", folder / "told.jsonl"
         url = f"sqlite:///{store}?synchronous={synchronous}"
-        command = [sys.executable, "-m", "talka", "up", "--json", "--port", "0", "--cores", "1"]
+        command = [python, "-m", "talka", "up", "--json", "--port", "0", "--cores", "1"]
         command += ["--data-dir", str(folder / "data"), "--store", url, "--handlers", str(HANDLERS)]
         # Into a file: what is told of ten thousand jobs is not the client's to read.
         with told.open("wb") as file, running(command, cwd=folder, output=file) as process:
