@@ -37,7 +37,7 @@ from talka.wire.jobs import (
     encode_result,
 )
 from talka.wire.records import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
-from talka.wire.shards import Armed, FromCore, Hello, Refused, Settings, StepTotals, Totals, encode
+from talka.wire.shards import Armed, FromCore, Hello, Refused, Settings, StepTotals, Totals, encode, encode_unread
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, IterationsPerVU, LoadShape
@@ -117,7 +117,7 @@ class Led:
         return self.take(self.led.on_message(self.now, worker, message))
 
     def report(self, worker: str, attempt: int, message: FromCore) -> list[object]:
-        return self.say(worker, Report("b4k7", attempt, encode(message)))
+        return self.say(worker, Report("b4k7", attempt, encode_unread(message)))
 
     def totals(self, worker: str, attempt: int, sequence: int, started: int, **more: Any) -> list[object]:
         totals = Totals(sequence, Tally(started=started, iterations=started), [], 1, 0, **more)

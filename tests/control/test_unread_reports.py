@@ -10,7 +10,7 @@ import msgspec
 from talka.control.core_effects import Send
 from talka.control.load_job import EXTENSION_BASE_NS, MERGE_STEP_NS
 from talka.stats.tally import MetricTally, StepTally, Tally
-from talka.wire.shards import Ack, MetricTotals, StepTotals, Stop, Unread, decode_unread, encode
+from talka.wire.shards import Ack, MetricTotals, StepTotals, Stop, Unread, decode_unread, encode_unread
 from talka.work.shapes import ConstantRate, IterationsPerVU
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ def hear(driven: Driven, message: Unread) -> None:
 
 
 def step(driven: Driven, sequence: int, name: str, ok: int, *, measured: bool = True) -> None:
-    hear(driven, decode_unread(encode(StepTotals(sequence, name, StepTally(ok=ok), measured))))
+    hear(driven, decode_unread(encode_unread(StepTotals(sequence, name, StepTally(ok=ok), measured))))
 
 
 def call(driven: Driven, sequence: int, node: str, name: str, ok: int, *, is_read: bool = False) -> None:
     message = StepTotals(sequence, node, StepTally(ok=ok), False, name)
-    hear(driven, message if is_read else decode_unread(encode(message)))
+    hear(driven, message if is_read else decode_unread(encode_unread(message)))
 
 
 def metric(driven: Driven, sequence: int, name: str, values: int) -> None:
-    hear(driven, decode_unread(encode(MetricTotals(sequence, name, MetricTally("count", values)))))
+    hear(driven, decode_unread(encode_unread(MetricTotals(sequence, name, MetricTally("count", values)))))
 
 
 def test_steps_actions_and_metrics_count_once_their_report_is_closed_and_are_read_when_looked_at(job_of: JobOf) -> None:
@@ -116,7 +116,8 @@ def test_what_turns_out_to_be_no_tally_leaves_what_was_known(job_of: JobOf) -> N
     metric(driven, 1, "size", 4)
     driven.report(1, parts=2)
     assert driven.job.tally().steps["buy"].ok == 3
-    for parts in ([14, 2, "buy", {"ok": "many"}, True], [14, 2, "look", 7, True], [16, 2, "size", {"kind": "odd"}]):
+    wrong = [msgspec.msgpack.encode(tally) for tally in ({"ok": "many"}, 7, {"kind": "odd"})]
+    for parts in ([17, 2, "buy", wrong[0], True], [17, 2, "look", wrong[1], True], [18, 2, "size", wrong[2]]):
         hear(driven, decode_unread(msgspec.msgpack.encode(parts)))
     step(driven, 2, "pay", 1)
     driven.report(1, parts=4)

@@ -87,9 +87,11 @@ from talka.wire.shards import (
     StepTotals,
     Stop,
     Totals,
+    Unread,
+    UnreadStep,
     UrlRequest,
     UrlSource,
-    decode_from_core,
+    decode_unread,
     digest_of_url,
 )
 from talka.wire.tasks import (
@@ -294,10 +296,10 @@ class Rig:
         said = [speak.message for speak in self.said]
         return [thing for thing in [*said, *self.news] if isinstance(thing, kind)]
 
-    def told(self) -> list[tuple[str, FromCore, Lane]]:
+    def told(self) -> list[tuple[str, Unread, Lane]]:
         """What was reported to whom."""
         return [
-            (speak.to, decode_from_core(content), speak.lane)
+            (speak.to, decode_unread(content), speak.lane)
             for speak in self.said
             if isinstance(speak.message, Report)
             for content in speak.message.contents
@@ -1227,7 +1229,7 @@ def test_the_parts_of_a_report_travel_together() -> None:
     rig.later(50 * MS)
 
     assert len(rig.all(Report)) == 1
-    assert [type(message) for _, message, _ in rig.told()] == [StepTotals, Totals]
+    assert [type(message) for _, message, _ in rig.told()] == [UnreadStep, Totals]
 
 
 def test_parts_that_are_too_large_together_travel_apart() -> None:
@@ -1507,7 +1509,7 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
     assert rig.said[0] == Speak("m2", snapshot, Lane.CONTROL)
     assert [speak.to for speak in rig.said] == ["m2"] * 4
     assert rig.all(Finished) == [finished]
-    assert [type(message) for _, message, _ in rig.told()] == [Armed, StepTotals, Totals]
+    assert [type(message) for _, message, _ in rig.told()] == [Armed, UnreadStep, Totals]
     (totals,) = rig.totals()
     assert (totals.sequence, totals.tally.started, len(totals.windows)) == (2, 5, 1)
 
@@ -1854,7 +1856,7 @@ def test_the_death_of_a_shared_process_is_a_loss_of_each_task_in_it_and_both_go_
     for core in starts(rig):
         rig.count(core)
     rig.later(SECOND)
-    gaps = {report.attempt: decode_from_core(report.contents[-1]) for report in rig.all(Report)}
+    gaps = {report.attempt: decode_unread(report.contents[-1]) for report in rig.all(Report)}
     assert {attempt: len(totals.gaps) for attempt, totals in gaps.items() if isinstance(totals, Totals)} == {1: 1, 2: 1}
 
 

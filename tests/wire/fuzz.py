@@ -53,6 +53,7 @@ CONVERSATIONS: Final[dict[str, Conversation]] = {
 SHARDS: Final[dict[str, Callable[[bytes], object]]] = {
     "to core": shards.decode_to_core,
     "from core": shards.decode_from_core,
+    "from worker": shards.decode_unread,
 }
 HANDLERS: Final[dict[str, Callable[[bytes], object]]] = {
     "to handlers": tasks.decode_to_handlers,

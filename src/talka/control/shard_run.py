@@ -81,11 +81,11 @@ class Attempt:
         self._actions: dict[str, StepTally] = {}
         self._metrics: dict[str, MetricTally] = {}
         self._calls: dict[tuple[str, str], StepTally] = {}
-        self._unread: dict[Part, msgspec.Raw] = {}
+        self._unread: dict[Part, bytes] = {}
         """Parts of the last report that nobody has looked at; older ones of the same name are forgotten unread."""
         self._parts: dict[Part, int] = {}
         """Which report each part was last in, while the report is not closed."""
-        self._coming: dict[Part, msgspec.Raw] = {}
+        self._coming: dict[Part, bytes] = {}
 
     @property
     def counts(self) -> Tally:

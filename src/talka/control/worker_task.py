@@ -10,7 +10,7 @@ from talka.control.log_lines import TaskLines
 from talka.control.shard_group import NEVER
 from talka.control.task import Task, TaskStage
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
-from talka.wire.shards import Armed, Refused, encode
+from talka.wire.shards import Armed, Refused, encode, encode_unread
 
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000 * MILLISECOND
@@ -175,7 +175,7 @@ class WorkerTask:
         if self.task is not None and now >= self._report_at:
             self._has_news, self._is_outstanding, self._reported_ns = False, True, now
             for parts in together(
-                [encode(message) for message in self.task.report(now, blurred=self._interval_ns >= BLUR_NS)]
+                [encode_unread(message) for message in self.task.report(now, blurred=self._interval_ns >= BLUR_NS)]
             ):
                 said.append((Report(self.job, self.attempt, parts[0], tuple(parts[1:]), self.life), Lane.STATISTICS))
         return said
