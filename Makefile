@@ -106,7 +106,7 @@ bench-load: $(READY) ## how fast is one core? both engines, wrk and others on ng
 bench-wheels: $(READY) ## does a change cost anything? two wheels in turns on a server in C (30 minutes): OLD=HEAD, NEW=. (wheels or revisions)
 	@$(BIN)/python benchmarks/wheels.py $(OLD) $(NEW)
 
-bench-cluster: $(READY) ## does a change cost a cluster anything? bench-jobs and bench-tasks by two revisions in turns (25 minutes): OLD=HEAD, NEW=.
+bench-cluster: $(READY) ## does a change cost a cluster anything? bench-jobs and bench-tasks by two revisions in turns (20 minutes): OLD=HEAD, NEW=.
 	@$(BIN)/python benchmarks/cluster_wheels.py $(OLD) $(NEW)
 
 bench-journey: $(READY) ## one journey beside k6 and Locust: lines of code, counts against the server's, CPU (about 2 minutes)

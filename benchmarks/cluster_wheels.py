@@ -1,8 +1,9 @@
 """Does a change cost a cluster anything? The benchmarks of jobs and of tasks, by two wheels in turns.
 
 OLD and NEW are revisions of this repository, whose wheels are built and installed below build/wheels (NEW also "." for the
-files as they are). Of jobs, each runs the script of its own revision, old, new, old, new …. Of tasks, a cluster of each is
-up all the while and gets the same jobs in turns of a second or two: a machine that is slow for a while is so for both.
+files as they are). Each has the benchmark scripts of its own revision. Of jobs, what nodes cost beside a core is measured in
+turns of two minutes, old, new, old, new …. Reports and tasks are measured in turns of a second or two, by a process or a
+cluster of each that is up all the while: a machine that is slow for some time is so for both.
 Told are the medians of the ratios of such pairs, with the range between which half of them are. All figures are CPU
 time. Exits with 1 if a median is above the bound.
 """
@@ -17,12 +18,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from load import aligned, markdown, say
 from load_server import NotMeasured
 from tasks import Up, bulk, frames
@@ -34,32 +33,29 @@ RATIO_MOST: Final = 1.02
 TURN_S: Final = 900.0
 BULK: Final = 20_000
 FRAMES: Final = 6000
+WARM_UP: Final = 3
+SECONDS: Final = """
+import sys
+sys.path.insert(0, "")
+from job_progress import Bench
+bench = Bench(int(sys.argv[1]), 1, None)
+bench.begin()
+for number, _ in enumerate(sys.stdin, 1):
+    bench.second(number)
+    print(bench.cpu_s, flush=True)
+"""
+"""For each line that it reads, the CPU seconds of one more simulated second."""
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """One number of what the script of jobs wrote."""
-
-    title: str
-    read: Callable[[Any], float]
-
-
-JOBS: Final = (
-    Figure(
-        "jobs: manager and worker beside a core, CPU s",
-        lambda found: statistics.median(one["nodes_s"] for one in found["overhead"]),
-    ),
-    Figure(
-        "jobs: reports of a thousand workers, CPU s a second",
-        lambda found: statistics.median(found["progress"]["cpu_s"]),
-    ),
-)
+OVERHEAD: Final = "jobs: manager and worker beside a core, CPU s"
+REPORTS: Final = "jobs: reports of a thousand workers, CPU ms a second"
 TASKS: Final = {
     "tasks: asynchronous, CPU µs a task": "nothing",
     "tasks: plain, CPU µs a task": "nothing-plain",
     "tasks: a frame each, CPU µs a task": "",
 }
 """Title and handler; without one, jobs of one task each."""
-PARTS: Final = ("jobs", "tasks")
+PARTS: Final = ("overhead", "reports", "tasks")
 
 
 class Settings(argparse.Namespace):
@@ -75,10 +71,8 @@ def settings_of(arguments: list[str]) -> Settings:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("old", help="a revision")
     parser.add_argument("new", nargs="?", default=".", help="likewise; . (as it comes) for the files as they are")
-    parser.add_argument(
-        "--pairs", type=int, default=5, help="turns of each with jobs (5); with tasks four times as many"
-    )
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts (both)")
+    parser.add_argument("--pairs", type=int, default=5, help="turns of each (5); of short ones four times as many")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts (all)")
     parser.add_argument("--quick", action="store_true", help="one short pair: shows that it works, no more")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-cluster.json", help="JSON file")
     settings = parser.parse_args(arguments, namespace=Settings())
@@ -101,35 +95,66 @@ Turns = dict[tuple[str, str], list[float]]
 """What was measured, by title and wheel."""
 
 
-def jobs(wheels: dict[str, Wheel], sources: dict[str, Path], pairs: int, *, quick: bool) -> Turns:
+def overhead(wheels: dict[str, Wheel], sources: dict[str, Path], pairs: int, *, quick: bool) -> Turns:
     turns: Turns = {}
     for number in range(1, pairs + 1):
         for name in ("old", "new"):
-            found = job_turn(wheels[name].python, sources[name], quick=quick)
-            for figure in JOBS:
-                turns.setdefault((figure.title, name), []).append(measured(figure, found))
-                say(f"turn {number}, {name}: {figure.title}: {turns[figure.title, name][-1]:.3f}")
+            nodes_s = overhead_turn(wheels[name].python, sources[name], quick=quick)
+            turns.setdefault((OVERHEAD, name), []).append(nodes_s)
+            say(f"turn {number}, {name}: {OVERHEAD}: {nodes_s:.3f}")
     return turns
 
 
-def job_turn(python: Path, source: Path, *, quick: bool) -> Any:
-    """What the script wrote. That something did not hold is not asked here."""
+def overhead_turn(python: Path, source: Path, *, quick: bool) -> float:
+    """As the script wrote it. That something did not hold is not asked here."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "found.json"
-        command = [str(python), str(source / "benchmarks" / "jobs.py"), "--only", "overhead,progress"]
+        command = [str(python), str(source / "benchmarks" / "jobs.py"), "--only", "overhead"]
         command += ["--output", str(output), *(["--quick"] if quick else [])]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TURN_S, cwd=source)
-        if not output.exists():
+        try:
+            return statistics.median(one["nodes_s"] for one in json.loads(output.read_bytes())["overhead"])
+        except (OSError, KeyError, statistics.StatisticsError):
             lines = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
-            raise NotMeasured(f"jobs of {source.name}: {lines[-1]}")
-        return json.loads(output.read_bytes())
+            raise NotMeasured(f"jobs of {source.name}: {lines[-1]}") from None
 
 
-def measured(figure: Figure, found: Any) -> float:
+def reports(wheels: dict[str, Wheel], sources: dict[str, Path], pairs: int, *, quick: bool) -> Turns:
+    turns: Turns = {}
+    with contextlib.ExitStack() as stack:
+        benches = {
+            name: stack.enter_context(
+                subprocess.Popen(
+                    [str(wheel.python), "-c", SECONDS, "100" if quick else "1000"],
+                    cwd=sources[name] / "benchmarks",
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for name, wheel in wheels.items()
+        }
+        for number in range(WARM_UP + pairs):
+            for name in in_turns(number):
+                cpu_s = next_second(name, benches[name])
+                if number >= WARM_UP:
+                    turns.setdefault((REPORTS, name), []).append(1000 * cpu_s)
+    return turns
+
+
+def next_second(name: str, bench: "subprocess.Popen[str]") -> float:
+    assert bench.stdin is not None and bench.stdout is not None
     try:
-        return figure.read(found)
-    except (KeyError, IndexError, TypeError, statistics.StatisticsError):
-        raise NotMeasured(f"{figure.title}: the script did not measure it") from None
+        bench.stdin.write("\n")
+        bench.stdin.flush()
+        return float(bench.stdout.readline())
+    except (OSError, ValueError):
+        raise NotMeasured(f"reports of the {name} wheel: its process has ended") from None
+
+
+def in_turns(number: int) -> tuple[str, str]:
+    """Whoever is first in one pair is second in the next."""
+    return ("old", "new") if number % 2 else ("new", "old")
 
 
 async def tasks(wheels: dict[str, Wheel], pairs: int, *, quick: bool) -> Turns:
@@ -142,8 +167,7 @@ async def tasks(wheels: dict[str, Wheel], pairs: int, *, quick: bool) -> Turns:
         }
         clients = {name: Client([up.address]) for name, up in ups.items()}
         for number in range(pairs + 1):
-            # Whoever is first in one pair is second in the next.
-            for name in ("old", "new") if number % 2 else ("new", "old"):
+            for name in in_turns(number):
                 for title, handler in TASKS.items():
                     us = await task_turn(clients[name], ups[name], handler, quick=quick)
                     if number:  # the first is to warm up
@@ -168,14 +192,16 @@ def main() -> None:
             wheel.install()
         machine = (
             f"{datetime.now(UTC):%Y-%m-%d}; {os.cpu_count()} processors, {platform.platform()}, Python"
-            f" {platform.python_version()}; {settings.pairs} turns each with jobs, {4 * settings.pairs} with tasks;"
+            f" {platform.python_version()}; {settings.pairs} long turns each, {4 * settings.pairs} short ones;"
             f" old {settings.old}, new {settings.new}."
         )
         say(machine)
         if "tasks" in settings.only:
             turns |= asyncio.run(tasks(wheels, 4 * settings.pairs, quick=settings.quick))
-        if "jobs" in settings.only:
-            turns |= jobs(wheels, sources, settings.pairs, quick=settings.quick)
+        if "reports" in settings.only:
+            turns |= reports(wheels, sources, 4 * settings.pairs, quick=settings.quick)
+        if "overhead" in settings.only:
+            turns |= overhead(wheels, sources, settings.pairs, quick=settings.quick)
     except NotMeasured as problem:
         sys.exit(f"not measured: {problem}")
     table = [["", "old", "new", "new / old (half are between)", "must", ""]]

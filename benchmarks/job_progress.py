@@ -123,7 +123,7 @@ class Counts:
         closing = Totals(
             sequence, self._tally, windows, 2 * CORES, started_at_ns, shares=shares, spread_ns=1, parts=len(parts)
         )
-        return [shards.encode(part) for part in (*parts, closing)]
+        return [shards.encode_unread(part) for part in (*parts, closing)]
 
     def _count(self, requests: int) -> None:
         for index, step in enumerate(self._steps.values()):
