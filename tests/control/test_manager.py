@@ -419,6 +419,17 @@ def test_what_another_leads_or_nobody_can_read_is_not_led(told: Told) -> None:
     assert told.led == {}
 
 
+def test_a_job_whose_account_cannot_be_read_is_given_back_and_told_of(told: Told) -> None:
+    alarm, given_back = told.lead(account=b"\xc1")
+
+    assert alarm.text == (
+        f"job b4k7 cannot be led on by {told.name}: the account of a job cannot be read: MessagePack data is malformed: "
+        "invalid opcode '\\xc1' (byte 0); another manager is asked to"
+    )
+    assert given_back == Speak("m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)
+    assert told.led == {}
+
+
 def test_a_fence_of_an_earlier_life_is_given_back(told: Told) -> None:
     assert told.lead(revision=3) == [Speak("m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)]
     assert told.led == {}

@@ -186,10 +186,16 @@ class Found(msgspec.Struct):
 def violated(seed: int, row: Row) -> str:
     """The invariant this seed shows violated, empty when none is."""
     if row.is_of_dags:
+        story = dags.Story(dags.plan_of(seed, has_hostile=row.has_hostile), row.safeguards, None)
+        world = story.world
         try:
-            world = dags.run(seed, safeguards=row.safeguards, has_hostile=row.has_hostile)
+            story.run()
         except Invalid:
             return NO_END
+        except Exception:
+            # Checkers cannot read what a hostile member wrote that got in; that it did is told before.
+            if not row.has_hostile or not world.violations:
+                raise
     elif row.is_certified:
         world = certified.run(seed, safeguards=row.safeguards)
     elif row.is_of_stalls:

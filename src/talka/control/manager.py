@@ -23,6 +23,7 @@ from talka.control.heard_lives import HeardLives
 from talka.control.led_job import LedJob
 from talka.control.led_news import BlobWanted, JobOver, KeepWanted
 from talka.control.overload import Level, report_interval_ms
+from talka.control.record_book import Alarmed
 from talka.control.registry import LeadWanted, Registry
 from talka.control.speech import Speak
 from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull, piece_of
@@ -54,7 +55,7 @@ from talka.wire.jobs import (
     WorkerFacts,
 )
 from talka.wire.permissions import OWN_ROLES
-from talka.wire.records import JobRecord, decode_record
+from talka.wire.records import JobRecord, decode_account, decode_record
 from talka.wire.roles import Role
 from talka.wire.tasks import Done, Holding, Underway
 from talka.work.lifecycle import JobState
@@ -343,6 +344,12 @@ class Manager:
             return [Speak(sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
         if led is None and len(self.led) >= LED_LIMIT:
             return []
+        if record.account:
+            try:
+                decode_account(record.account)
+            except Untrusted as problem:
+                text = f"job {record.job} cannot be led on by {self.name}: {problem}; another manager is asked to"
+                return [Alarmed(text), Speak(sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
         led = LedJob(
             record,
             life=self._boot,

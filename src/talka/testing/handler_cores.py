@@ -256,7 +256,11 @@ class HandlerCores(Observer):
 
     def _begin(self, core: _Core, task: HandedTask) -> None:
         world, rng = self._world, self._rng(core.host)
-        run = HandlerRun(core.host, core.number, task, world.now)
+        try:
+            run = HandlerRun(core.host, core.number, task, world.now)
+        except msgspec.MsgspecError:
+            world.violate("role", f"{core.host.name} runs a task that only a hostile member hands out: {task!r:.200}")
+            return
         script = run.script
         core.tasks[run.fence] = run
         self.ledger.add(run)
