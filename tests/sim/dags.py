@@ -41,6 +41,7 @@ EPOCH_NS: Final = 1_700_000_000 * SECOND
 DRIFT_LIMIT_PPM: Final = 20_000
 FAULTS_FROM: Final = 5 * SECOND
 CALM_FROM: Final = 40 * SECOND
+LATE_UNTIL: Final = CALM_FROM + 15 * SECOND
 ENDS_EARLIEST: Final = 60 * SECOND
 ENDS_LATEST: Final = 420 * SECOND
 """A worker on which tasks died is given none for five minutes; it may be the only one that can run some."""
@@ -361,8 +362,12 @@ class Story:
                 world.violate("plan", f"the fault {name!r} of the plan never struck")
         return world
 
+    def _is_over(self, fault: str) -> bool:
+        """Faults end when all is well; one that found nothing to strike until then may strike once."""
+        return self.world.now >= (CALM_FROM if fault in self.world.struck else LATE_UNTIL)
+
     def _kill_core(self, rng: Random) -> None:
-        if self.world.now >= CALM_FROM:
+        if self._is_over(CORE_DIES):
             return
         if self.cores.strike(rng):
             self.world.struck[CORE_DIES] = self.world.struck.get(CORE_DIES, 0) + 1
@@ -419,7 +424,7 @@ class Story:
         self.shell.wall_shift_ns = 0
 
     def _take_store(self, rng: Random) -> None:
-        if self.world.now >= CALM_FROM:
+        if self._is_over(STORE_TAKEN):
             return
         if self.manager.state == "up" and durable_on(self.manager) is not None and self.rival.strike(rng):
             self.world.struck[STORE_TAKEN] = self.world.struck.get(STORE_TAKEN, 0) + 1

@@ -12,6 +12,7 @@ import msgspec
 
 from talka.cluster.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.fleet import LEASE_NS
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.control.vault import BLOB_PREFIX
@@ -49,6 +50,7 @@ EPOCH_NS: Final = 1_700_000_000 * SECOND
 DRIFT_LIMIT_PPM: Final = 20_000
 FAULTS_FROM: Final = 6 * SECOND
 CALM_FROM: Final = 40 * SECOND
+LATE_UNTIL: Final = CALM_FROM + 15 * SECOND
 ENDS_EARLIEST: Final = 62 * SECOND
 ENDS_LATEST: Final = 180 * SECOND
 """Jobs that lost their cores wait for those of others; there may be seven, and some run for half a minute."""
@@ -238,6 +240,7 @@ class Story:
         told: Mapping[str, OwnLease] = {},
         *,
         has_forger: bool = False,
+        shortest_lease_ns: int = LEASE_NS,
     ) -> None:
         self.plan = plan
         self.world = world = build(plan, safeguards, verbose, told)
@@ -256,7 +259,7 @@ class Story:
         self.forger = Forger(world, tuple(name for name in world.hosts if name not in self.managers))
         self._has_forger = has_forger
         self.fences = NoStaleCommand()
-        self.storm = NoEvictionStorm()
+        self.storm = NoEvictionStorm(shortest_lease_ns)
         overlaps = OneAttemptAtATime(world, self.ledger)
         self.cores.listeners.append(overlaps.ran)
         world.observers += [
@@ -339,7 +342,8 @@ class Story:
         return world
 
     def _kill_core(self, rng: Random) -> None:
-        if self.world.now >= CALM_FROM:
+        # Where nothing ran while all went wrong, it strikes the first that runs then.
+        if self.world.now >= (CALM_FROM if CORE_DIES in self.world.struck else LATE_UNTIL):
             return
         gap_ns = 3 * SECOND
         if self.cores.strike(rng):
