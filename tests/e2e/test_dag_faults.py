@@ -388,6 +388,7 @@ def test_a_full_disk_refuses_jobs_with_a_sentence_and_goes_on_when_there_is_room
         cluster.wait_for_lines(job=first, word="ended")
         ballast.unlink()
         facts = cluster.wait_for_end(first)
+        cluster.wait_until_loaded()  # its lease of the store, which could not be renewed either, is renewed each second
         after = cluster.dag("after", {"id": "one", "handler": "mark"})
 
         assert statuses[-1] == 503, statuses
