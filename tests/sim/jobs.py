@@ -12,7 +12,6 @@ import msgspec
 
 from talka.cluster.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.fleet import LEASE_NS
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
 from talka.control.vault import BLOB_PREFIX
@@ -240,7 +239,6 @@ class Story:
         told: Mapping[str, OwnLease] = {},
         *,
         has_forger: bool = False,
-        shortest_lease_ns: int = LEASE_NS,
     ) -> None:
         self.plan = plan
         self.world = world = build(plan, safeguards, verbose, told)
@@ -259,7 +257,7 @@ class Story:
         self.forger = Forger(world, tuple(name for name in world.hosts if name not in self.managers))
         self._has_forger = has_forger
         self.fences = NoStaleCommand()
-        self.storm = NoEvictionStorm(shortest_lease_ns)
+        self.storm = NoEvictionStorm()
         overlaps = OneAttemptAtATime(world, self.ledger)
         self.cores.listeners.append(overlaps.ran)
         world.observers += [

@@ -78,7 +78,7 @@ def _start(host: Host) -> None:
 class Story(jobs.Story):
     def __init__(self, plan: jobs.Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
         told = told_of(plan)
-        super().__init__(plan, safeguards, verbose, told, shortest_lease_ns=min(LEASES_NS))
+        super().__init__(plan, safeguards, verbose, told)
         self.operator = Operator(self.world, told, self.managers)
         self.world.observers.append(self.operator)
         if is_changed(plan.seed):

@@ -10,7 +10,7 @@ import msgspec
 from talka.cluster.fencing import Token
 from talka.cluster.reign import Elected
 from talka.control import calls, job_fences, manager, vault, watching, worker, worker_tasks
-from talka.control.fleet import LEASE_NS, STARTED_ANEW, WorkerLost
+from talka.control.fleet import STARTED_ANEW, WorkerLost
 from talka.control.led_news import AttemptAccepted, JobOver
 from talka.control.manager import Manager
 from talka.control.member import ClusterMember
@@ -32,8 +32,7 @@ FENCE_PREFIX: Final = "fence/"
 STORM_WINDOW_NS: Final = SECOND
 OVERTAKEN_NS: Final = 12 * SECOND
 """So long after a job got another owner an update may still be of the one before."""
-HOLD_NS: Final = 10 * SECOND
-"""So long workers that fell silent together are waited for beyond their leases."""
+LEASE_AND_HOLD_NS: Final = 15 * SECOND
 _token_decoder = msgspec.msgpack.Decoder(Token)
 
 
@@ -369,12 +368,8 @@ class EveryJobEnds(Observer):
 class NoEvictionStorm(Observer):
     """A fault that many workers share, and that is short, does not make the leader give all of them up at once."""
 
-    def __init__(self, lease_ns: int = LEASE_NS) -> None:
-        """`lease_ns`: the shortest that may be in use. Who falls silent a lease after another falls silent by itself: the
-        leader has given that one up by then."""
+    def __init__(self) -> None:
         self.lost = 0
-        self._waited_ns = lease_ns + HOLD_NS
-        self._at_once_ns = min(STORM_WINDOW_NS, lease_ns - 1)
         self._workers: dict[str, None] = {}
         self._reachable: dict[tuple[str, str], int] = {}
         """By leader and worker: when they last could talk for two looks in a row."""
@@ -413,8 +408,8 @@ class NoEvictionStorm(Observer):
         recent = [
             name
             for name, at in lost.items()
-            if world.now - at <= self._at_once_ns
-            and world.now - self._reachable.get((host.name, name), -self._waited_ns) < self._waited_ns - 2 * SECOND
+            if world.now - at <= STORM_WINDOW_NS
+            and world.now - self._reachable.get((host.name, name), -LEASE_AND_HOLD_NS) < LEASE_AND_HOLD_NS - 2 * SECOND
         ]
         if len(recent) >= max(3, len(self._workers) // 2 + 1):
             names = ", ".join(sorted(recent))
