@@ -24,9 +24,9 @@ from talka.control.clients.overload import Level, report_interval_ms
 from talka.control.jobs.registry import JobAcceptedNews
 from talka.control.jobs.watching import Updated
 from talka.control.manager import Manager
-from talka.control.member.admission import Porter
+from talka.control.member.admission import Admission
 from talka.control.member.composite import ClusterMember
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.control.worker.reporter import together
 from talka.stats.tally import StepTally, Tally
@@ -99,10 +99,10 @@ class Cost(msgspec.Struct):
         return statistics.median(self.cpu_s)
 
 
-def porter_of(name: str, boot: int, role: Role, rng: Random) -> tuple[Door, Porter]:
-    door = Door(group=GROUP, name=name, boot=boot)
+def porter_of(name: str, boot: int, role: Role, rng: Random) -> tuple[ReplayGuard, Admission]:
+    door = ReplayGuard(group=GROUP, name=name, boot=boot)
     me = Self(CLUSTER, CLUSTER, role, str(PROTOCOL_VERSION), [], [], "", "", "bench")
-    return door, Porter(door=door, seal=Seal(Keyring.of((SECRET,)), boot), name=name, me=me, rng=rng, certified=True)
+    return door, Admission(door=door, seal=Seal(Keyring.of((SECRET,)), boot), name=name, me=me, rng=rng, certified=True)
 
 
 class Counts:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from talka.cli.dag_text import (
     FAILED_SHOWN,
     LINES_DRAWN,
-    Pace,
+    TaskPace,
     attempts_table,
     counts_text,
     dag_summary,
@@ -179,7 +179,7 @@ def test_dead_letter_is_told_with_every_attempt() -> None:
 
 
 def test_time_left_follows_from_what_ended_of_late() -> None:
-    pace = Pace()
+    pace = TaskPace()
     pace.look(0, facts(counts={"pending": 10}))
     now = facts(counts={"pending": 6, "completed": 4})
     assert pace.left_ns(0, now) is None
@@ -187,7 +187,7 @@ def test_time_left_follows_from_what_ended_of_late() -> None:
 
 
 def test_time_left_is_unknown_before_anything_ended_and_after_tasks_are_run_again() -> None:
-    pace = Pace()
+    pace = TaskPace()
     assert pace.left_ns(SECOND, facts()) is None
     pace.look(0, facts(counts={"completed": 8}))
     pace.look(SECOND, facts(counts={"completed": 3}))
@@ -195,7 +195,7 @@ def test_time_left_is_unknown_before_anything_ended_and_after_tasks_are_run_agai
 
 
 def test_rate_forgets_what_was_long_ago_however_often_it_is_looked_at() -> None:
-    pace = Pace()
+    pace = TaskPace()
     for tenth in range(0, 2000):  # 200 s: nothing for the first 150
         pace.look(tenth * SECOND // 10, facts(tasks=1000, counts={"completed": max(0, tenth - 1500)}))
     last = facts(tasks=1000, counts={"completed": 499})
@@ -203,15 +203,15 @@ def test_rate_forgets_what_was_long_ago_however_often_it_is_looked_at() -> None:
 
 
 def test_line_of_progress_says_what_runs_what_was_given_up_and_how_long_it_takes() -> None:
-    pace = Pace()
+    pace = TaskPace()
     pace.look(0, facts())
     now = facts(counts={"running": 2, "assigned": 1, "completed": 4, "dead": 1, "pending": 2})
     assert progress_text(now, 5 * SECOND, pace) == (
         "running: 5 of 10 tasks ended, 3 running, 1 given up, about 0:05 left"
     )
-    assert progress_text(facts(), SECOND, Pace()) == "running: 0 of 10 tasks ended"
+    assert progress_text(facts(), SECOND, TaskPace()) == "running: 0 of 10 tasks ended"
     idle = facts(counts={"ready": 2, "pending": 8})
-    assert progress_text(idle, SECOND, Pace()) == "running: 0 of 10 tasks ended, 2 ready and waiting for a worker"
+    assert progress_text(idle, SECOND, TaskPace()) == "running: 0 of 10 tasks ended, 2 ready and waiting for a worker"
     waits = facts(JobState.QUEUED, position=3)
     assert progress_text(waits, SECOND, pace) == "queued: 3 ready tasks of other jobs come first"
 
@@ -221,13 +221,13 @@ def test_live_view_fits_its_terminal(size: Size) -> None:
     running = [task(f"clean[{number}]", TaskState.RUNNING, worker="w1#1", attempts=2) for number in range(8)]
     counts = {"running": 12, "completed": 4, "dead": 1}
     now = facts(JobState.RUNNING, tasks=100, counts=counts, reason="a reason" * 9, position=4)
-    view = live_view(now, running, 10 * SECOND, 0, Pace(), size)
+    view = live_view(now, running, 10 * SECOND, 0, TaskPace(), size)
     assert len(view.lines) <= size.rows
     assert all(columns(line) <= max(size.columns, 20) for line in view.text.splitlines())
 
 
 def test_live_view_shows_counts_running_tasks_and_the_time() -> None:
-    pace = Pace()
+    pace = TaskPace()
     pace.look(0, facts())
     running = [
         task("load", TaskState.RUNNING, worker="w1#1", attempts=2, progress=msgspec.Raw(b'"half"')),
@@ -241,7 +241,7 @@ def test_live_view_shows_counts_running_tasks_and_the_time() -> None:
 
 
 def test_live_view_of_a_job_without_known_progress_moves_to_and_fro() -> None:
-    frames = [live_view(facts(JobState.PAUSED), [], at * SECOND, 0, Pace(), Size(80, 20)).text for at in (1, 2)]
+    frames = [live_view(facts(JobState.PAUSED), [], at * SECOND, 0, TaskPace(), Size(80, 20)).text for at in (1, 2)]
     assert frames[0] != frames[1] and "paused" in frames[0]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cli.command import Entry
+from talka.cli.command import CommandEntry
 from talka.cli.dead_letters import LETTERS
 from talka.cli.main import COMMANDS
 from talka.client.requests import Conflict
@@ -49,7 +49,9 @@ class FakeClient:
 
 @pytest.fixture(autouse=True)
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them")
+    entry = CommandEntry(
+        "Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them"
+    )
     monkeypatch.setitem(COMMANDS, "dead-letters", entry)  # type: ignore[index]
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from talka.cli import doctor as doctor_module
 from talka.cli import main
-from talka.cli.command import Entry
+from talka.cli.command import CommandEntry
 from talka.cli.doctor import (
     CHECKS,
     OPTIONAL,
     REQUIRED,
-    Facts,
     Finding,
+    MachineFacts,
     cgroup_cpus,
     closing,
     document,
@@ -26,7 +26,7 @@ from talka.cli.doctor import (
     version_of,
 )
 
-GOOD = Facts(
+GOOD = MachineFacts(
     python=(3, 12, 1),
     files_soft=1024,
     files_hard=1_048_576,
@@ -65,7 +65,7 @@ def without(*modules: str) -> dict[str, Any]:
     return {"packages": {**GOOD.packages, **dict.fromkeys(modules)}}
 
 
-def found(facts: Facts, check: str) -> Finding:
+def found(facts: MachineFacts, check: str) -> Finding:
     (finding,) = (finding for finding in examine(facts) if finding.check == check)
     return finding
 
@@ -202,7 +202,9 @@ def test_version_of_a_module_that_is_not_there_is_none() -> None:
 
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setitem(main.COMMANDS, "doctor", Entry("Look", "talka.cli.doctor:doctor", "is this machine fit?"))
+    monkeypatch.setitem(
+        main.COMMANDS, "doctor", CommandEntry("Look", "talka.cli.doctor:doctor", "is this machine fit?")
+    )
 
     def run(*arguments: str) -> tuple[int, str]:
         code = main.run_command(["doctor", *arguments])

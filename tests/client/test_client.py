@@ -13,7 +13,7 @@ import pytest
 
 from talka.client import calls as module
 from talka.client.client import Client
-from talka.client.http import Address, Answer
+from talka.client.http import ApiAddress, HttpAnswer
 from talka.client.requests import (
     BundleMissing,
     ClusterUnreachable,
@@ -269,7 +269,7 @@ async def test_a_manager_that_accepts_and_is_silent_leaves_time_for_the_next(
     client = Client([f"127.0.0.1:{port}", str(well.address)], question_s=LIMIT_S)
     given_s: list[float] = []
 
-    async def call(address: Address, *words: Any, timeout_s: float, **more: Any) -> Answer:
+    async def call(address: ApiAddress, *words: Any, timeout_s: float, **more: Any) -> HttpAnswer:
         if address.port == port:
             given_s.append(timeout_s)
             timeout_s = 0.05  # nobody waits for all of it

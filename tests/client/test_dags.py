@@ -10,7 +10,7 @@ import pytest
 
 from talka.client import submitting
 from talka.client.client import Client
-from talka.client.http import NoAnswer
+from talka.client.http import ApiSilent
 from talka.client.requests import (
     ClusterUnreachable,
     Forbidden,
@@ -190,9 +190,9 @@ async def test_when_the_connection_breaks_what_waits_is_told(client: Client, dag
         await dags.are_held(1)
         await dag_api.kill()
 
-        with pytest.raises(NoAnswer, match="under its key it is the same job"):
+        with pytest.raises(ApiSilent, match="under its key it is the same job"):
             await answer
-        with pytest.raises(NoAnswer):
+        with pytest.raises(ApiSilent):
             await submits.submit(SPEC)
 
 
@@ -202,7 +202,7 @@ async def test_a_manager_that_is_silent_is_given_up(
     monkeypatch.setattr(submitting, "SILENT_S", 0.05)
     dags.holds_submits = True
     async with asyncio.timeout(LIMIT_S), client.open_submit() as submits:
-        with pytest.raises(NoAnswer):
+        with pytest.raises(ApiSilent):
             await (await submits.submit(SPEC))
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from talka.client.http import Address, Answer, NoAnswer, call, parse_address, trust
+from talka.client.http import ApiAddress, ApiSilent, HttpAnswer, call, parse_address, trust
 from talka.errors import Invalid
 from tests.web.fake_control import LIMIT_S, free_port
 
@@ -18,7 +18,7 @@ class Script:
         self.says = b""
         self.stays_open = False
         self.heard = b""
-        self.address = Address("http", "127.0.0.1", 0)
+        self.address = ApiAddress("http", "127.0.0.1", 0)
         self._open: list[asyncio.StreamWriter] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,13 +41,15 @@ class Script:
 async def script() -> AsyncIterator[Script]:
     script = Script()
     server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
-    script.address = Address("http", "127.0.0.1", server.sockets[0].getsockname()[1])
+    script.address = ApiAddress("http", "127.0.0.1", server.sockets[0].getsockname()[1])
     yield script
     server.close()
     await script.close()
 
 
-async def get(address: Address, *, timeout_s: float = LIMIT_S, limit_bytes: int = 100, method: str = "GET") -> Answer:
+async def get(
+    address: ApiAddress, *, timeout_s: float = LIMIT_S, limit_bytes: int = 100, method: str = "GET"
+) -> HttpAnswer:
     return await call(address, method, "/x", headers={"a": "b"}, timeout_s=timeout_s, limit_bytes=limit_bytes)
 
 
@@ -56,7 +58,7 @@ async def test_an_answer_of_known_length_ends_where_it_says(script: Script) -> N
 
     answer = await get(script.address)
 
-    assert answer == Answer(200, {"content-length": "5", "x-name": "v"}, b"hello")
+    assert answer == HttpAnswer(200, {"content-length": "5", "x-name": "v"}, b"hello")
     assert script.heard.startswith(b"GET /x HTTP/1.1\r\nhost: 127.0.0.1:")
     assert b"\r\na: b\r\n" in script.heard
 
@@ -76,7 +78,7 @@ async def test_an_answer_without_a_length_ends_with_the_connection(script: Scrip
 async def test_the_answer_to_a_head_has_no_body_whatever_its_length_says(script: Script) -> None:
     script.says, script.stays_open = b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\n", True
 
-    assert await get(script.address, method="HEAD") == Answer(404, {"content-length": "5"}, b"")
+    assert await get(script.address, method="HEAD") == HttpAnswer(404, {"content-length": "5"}, b"")
 
 
 @pytest.mark.parametrize(
@@ -94,22 +96,22 @@ async def test_the_answer_to_a_head_has_no_body_whatever_its_length_says(script:
 async def test_what_is_no_whole_answer_is_none(script: Script, says: bytes, words: str) -> None:
     script.says = says
 
-    with pytest.raises(NoAnswer, match=words):
+    with pytest.raises(ApiSilent, match=words):
         await get(script.address)
 
 
 async def test_silence_is_not_waited_for_longer_than_was_said(script: Script) -> None:
     script.stays_open = True
 
-    with pytest.raises(NoAnswer, match="did not answer within 0.05 s"):
+    with pytest.raises(ApiSilent, match="did not answer within 0.05 s"):
         await get(script.address, timeout_s=0.05)
 
 
 async def test_nobody_there_is_said_in_words() -> None:
-    with free_port() as port, pytest.raises(NoAnswer, match=f"127.0.0.1:{port} cannot be reached: "):
-        await get(Address("http", "127.0.0.1", port))
-    with pytest.raises(NoAnswer, match="no.such.host.invalid:8470 cannot be reached: "):
-        await get(Address("http", "no.such.host.invalid", 8470))
+    with free_port() as port, pytest.raises(ApiSilent, match=f"127.0.0.1:{port} cannot be reached: "):
+        await get(ApiAddress("http", "127.0.0.1", port))
+    with pytest.raises(ApiSilent, match="no.such.host.invalid:8470 cannot be reached: "):
+        await get(ApiAddress("http", "no.such.host.invalid", 8470))
 
 
 async def test_an_early_answer_is_heard_while_the_body_is_still_on_its_way(script: Script) -> None:
@@ -151,8 +153,8 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 
 def test_an_address_is_written_as_urls_write_it() -> None:
-    assert str(Address("http", "::1", 9)) == "[::1]:9"
-    assert str(Address("http", "m1", 9)) == "m1:9"
+    assert str(ApiAddress("http", "::1", 9)) == "[::1]:9"
+    assert str(ApiAddress("http", "m1", 9)) == "m1:9"
 
 
 def test_an_authority_that_cannot_be_read_is_said_in_words(tmp_path) -> None:

@@ -12,7 +12,7 @@ from talka.cluster.effects import Persist
 from talka.cluster.leadership.election import Election, Phase
 from talka.cluster.leadership.register import ENTRY_PREFIX, RECORD_KEY, Tell, VoterRecord
 from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
-from talka.wire.leadership import Entry, LeadershipMessage, PreVote, VoteReply, decode, encode
+from talka.wire.leadership import LeadershipMessage, PreVote, RegisterEntry, VoteReply, decode, encode
 
 
 class Group:
@@ -145,8 +145,8 @@ class Group:
     def record(self, name: str) -> VoterRecord:
         return msgspec.msgpack.decode(self.disks[name][RECORD_KEY], type=VoterRecord)
 
-    def entry(self, name: str, key: str) -> Entry:
-        return msgspec.msgpack.decode(self.disks[name][ENTRY_PREFIX + key], type=Entry)
+    def entry(self, name: str, key: str) -> RegisterEntry:
+        return msgspec.msgpack.decode(self.disks[name][ENTRY_PREFIX + key], type=RegisterEntry)
 
     # -- carrying out
 

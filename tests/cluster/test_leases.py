@@ -13,15 +13,15 @@ from talka.cluster.leases import (
     BadLeaseRecord,
     Busy,
     Ended,
-    Full,
-    Granted,
-    Held,
+    GrantedNow,
+    HeldLease,
     LeaseExpired,
     LeaseGranted,
     LeaseHolder,
     LeaseLost,
     LeaseRecord,
     LeaseRequest,
+    LeasesFull,
     LeaseTable,
     RenewDue,
     TooManyLeases,
@@ -108,7 +108,7 @@ def test_a_grant_takes_effect_when_its_write_is_committed() -> None:
     answer = table.acquire(0, "k", "a", TTL, number=3)
     assert answer == Write("k", encode_record(LeaseRecord("a", 1, TTL)), 1)
     assert table.holder(0, "k") is None
-    assert table.committed(10, "k", 1) == Granted("k", "a", 1, TTL, number=3)
+    assert table.committed(10, "k", 1) == GrantedNow("k", "a", 1, TTL, number=3)
     assert table.holder(10, "k") == LeaseRecord("a", 1, TTL)
 
 
@@ -117,7 +117,7 @@ def test_a_lease_counts_longer_from_the_instant_of_the_answer() -> None:
     table.acquire(0, "k", "a", TTL)
     table.committed(10, "k", 1)
     assert table.next_tick_at == 10 + LONGER
-    assert table.acquire(10 + LONGER - 1, "k", "b", TTL) == Held("a", 1, wait_ns=1)
+    assert table.acquire(10 + LONGER - 1, "k", "b", TTL) == HeldLease("a", 1, wait_ns=1)
     answer = table.acquire(10 + LONGER, "k", "b", TTL)
     assert answer == Write("k", encode_record(LeaseRecord("b", 2, TTL)), 2)
 
@@ -130,8 +130,8 @@ def test_without_the_margin_a_lease_counts_as_long_as_it_is() -> None:
 
 def test_a_renewal_is_answered_from_memory_and_keeps_the_written_time_to_live() -> None:
     table = table_with()
-    assert table.acquire(100, "k", "a", 3 * TTL, epoch=5, number=8) == Granted("k", "a", 5, TTL, number=8)
-    assert table.acquire(100 + LONGER - 1, "k", "b", TTL) == Held("a", 5, wait_ns=1)
+    assert table.acquire(100, "k", "a", 3 * TTL, epoch=5, number=8) == GrantedNow("k", "a", 5, TTL, number=8)
+    assert table.acquire(100 + LONGER - 1, "k", "b", TTL) == HeldLease("a", 5, wait_ns=1)
 
 
 @pytest.mark.parametrize(("owner", "epoch"), [("a", 4), ("a", 6), ("b", 5)])
@@ -178,7 +178,7 @@ def test_an_abandoned_write_grants_nothing_and_its_epoch_is_not_used_again() -> 
     assert answer.epoch == 2
     assert table.committed(2, "k", 1) is None
     table.abandoned("k", 1)
-    assert table.committed(3, "k", 2) == Granted("k", "b", 2, TTL, number=0)
+    assert table.committed(3, "k", 2) == GrantedNow("k", "b", 2, TTL, number=0)
 
 
 def test_word_of_a_write_nobody_waits_for_changes_nothing() -> None:
@@ -234,13 +234,13 @@ def test_a_pass_over_the_leases_finds_the_next_to_end() -> None:
 
 def test_a_new_leader_counts_every_lease_as_renewed_at_that_moment() -> None:
     table = table_with(now=1000)
-    assert table.acquire(1000, "k", "b", TTL) == Held("a", 5, wait_ns=LONGER)
-    assert isinstance(table.acquire(1000, "k", "a", TTL, epoch=5), Granted)
+    assert table.acquire(1000, "k", "b", TTL) == HeldLease("a", 5, wait_ns=LONGER)
+    assert isinstance(table.acquire(1000, "k", "a", TTL, epoch=5), GrantedNow)
 
 
 def test_a_full_table_refuses_new_keys_and_serves_the_ones_it_has() -> None:
     table = table_with(limit=1)
-    assert table.acquire(0, "other", "b", TTL) == Full(1)
+    assert table.acquire(0, "other", "b", TTL) == LeasesFull(1)
     assert isinstance(table.acquire(0, "k", "a", TTL), Write)
     assert len(table) == 1
 
@@ -539,9 +539,9 @@ class Contest:
         match answer:
             case Write():
                 self.later(now + self.rng.randrange(10, 2_000_000), "written", self.reign, answer)
-            case Granted():
+            case GrantedNow():
                 self.send(now, "told_grant", me, answer)
-            case Held():
+            case HeldLease():
                 # The keenest rival there can be: it asks again when the leader's count ends, and is heard at once.
                 request = self.holders[me].requested(self.clocks[me].at(now), "k")
                 wake = max(now + 10, self.leader_clock.true_of(local + answer.wait_ns))
@@ -565,7 +565,7 @@ class Contest:
         self.committed_epochs.append(granted.epoch)
         self.send(now, "told_grant", int(granted.owner), granted)
 
-    def told_grant(self, now: int, me: int, granted: Granted) -> None:
+    def told_grant(self, now: int, me: int, granted: GrantedNow) -> None:
         clock, holder = self.clocks[me], self.holders[me]
         before = holder.holds(clock.at(now), "k")
         holder.granted(clock.at(now), "k", granted.number, granted.epoch, granted.ttl_ns)

@@ -9,14 +9,14 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.job import DagJob
-from talka.control.dags.keeper import Durable, Edit
+from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.member.speech import Speak
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
     DagEnded,
-    Fetch,
     RaiseEpoch,
+    ReadOutputs,
     WorkerDropped,
     WorkerTooOld,
 )
@@ -25,7 +25,7 @@ from talka.store.dags.sqlite import SqliteRecords
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
-from talka.wire.tasks import Done, Hand, HandedTask, Outcome, TaskMessage, TaskResult, Took
+from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskMessage, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.records import JobRow, TaskKey, TaskRow
 
@@ -60,13 +60,13 @@ class DagPlay:
         self.ended: list[DagEnded] = []
         self.news: list[RaiseEpoch | WorkerDropped | WorkerTooOld] = []
         self.commits: list[Commit] = []
-        self.fetches: list[Fetch] = []
+        self.fetches: list[ReadOutputs] = []
         self._open_commits: deque[Commit] = deque()
-        self._open_fetches: deque[Fetch] = deque()
+        self._open_fetches: deque[ReadOutputs] = deque()
         self._holds_commits = self._holds_reads = False
 
-    def _new(self) -> Durable:
-        return Durable(
+    def _new(self) -> DagKeeper:
+        return DagKeeper(
             epoch=self.epoch,
             next_number=self.records.next_number(),
             rng=Random(f"{self.seed}/{self.epoch}"),
@@ -83,16 +83,16 @@ class DagPlay:
                 case Commit():
                     self.commits.append(effect)
                     self._open_commits.append(effect)
-                case Fetch():
+                case ReadOutputs():
                     self.fetches.append(effect)
                     self._open_fetches.append(effect)
                 case Speak(to=to, message=message):
                     self.told_all.append(effect)
-                    if isinstance(message, Hand):
+                    if isinstance(message, AssignTasks):
                         self.hands += [(to, task) for task in message.tasks]
                         self.handed.update({task.fence: task for task in message.tasks})
                         self.given.update({task.fence: (to, task) for task in message.tasks})
-                    elif isinstance(message, Took):
+                    elif isinstance(message, ResultsStored):
                         self.took += message.fences
                 case CallAnswered():
                     self.answers.append(effect)

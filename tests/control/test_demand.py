@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.allocation import RANK, Claim, allocate, demand
+from talka.control.load.allocation import RANK, CoreClaim, allocate, demand
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import Settings
@@ -172,7 +172,7 @@ def test_with_the_fewest_it_wants_a_job_can_start_something(
         }
     )
     least, most = demand(order, total)
-    claims = [Claim(one.name, one.priority, one.is_test, one.plan.shards_for(total)) for one in order.workflows]
+    claims = [CoreClaim(one.name, one.priority, one.is_test, one.plan.shards_for(total)) for one in order.workflows]
 
     assert 1 <= least <= most <= total
     assert allocate(claims, {("", number): None for number in range(least)}, total=total)

@@ -27,20 +27,18 @@ from talka.control.jobs.watching import Updated, WatchFailed
 from talka.control.manager import KEEP_AGAIN_NS, NEVER, Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.speech import Speak
-from talka.control.tasks.store_effects import Commit, DagEnded, Fetch
+from talka.control.tasks.store_effects import Commit, DagEnded, ReadOutputs
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.wire.entries import JobOrder, JobRecord, encode_record
 from talka.wire.jobs import (
-    Accepted,
     Account,
     Accounted,
     Acknowledge,
-    Answer,
     Assign,
     AttemptResult,
     Beat,
-    Call,
+    CallAnswer,
     Elsewhere,
     Finished,
     Goodbye,
@@ -49,22 +47,24 @@ from talka.wire.jobs import (
     Lead,
     Leaderless,
     ManagerAt,
+    ManagerCall,
     Piece,
     Renew,
     Report,
+    ResultAccepted,
     Start,
     Sync,
     Synced,
-    View,
+    ViewUpdate,
     WantBlob,
-    Watch,
+    WatchJob,
     WorkerFacts,
     encode_result,
 )
 from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
-from talka.wire.tasks import Done, Hand, Holding, TaskResult, Took, Underway
+from talka.wire.tasks import AssignTasks, Done, Held, ResultsStored, TaskProgress, TaskResult
 from talka.wire.views import JobFacts
 from talka.work.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
@@ -218,7 +218,7 @@ def test_a_job_goes_from_its_start_to_its_record(sole: Play, order_of: OrderOf) 
     effects = sole.hear("m1", "w1", Piece(digest, 0, len(content), content))
     assert sole.group.disks["m1"][BLOB_PREFIX + digest] == content
     assert of(effects, AttemptAccepted) == [AttemptAccepted(job, 1, digest)]
-    assert [one.to for one in said(effects, Accepted)] == ["w1"]
+    assert [one.to for one in said(effects, ResultAccepted)] == ["w1"]
     assert of(effects, DocumentWanted) == [DocumentWanted(job)]
 
     document = b"{}"
@@ -276,8 +276,8 @@ def test_who_does_not_lead_says_who_does(trio: Play) -> None:
     follower = trio.others()[0]
 
     assert trio.beat(to=follower) == [Speak("w1", Elsewhere(trio.leader), Lane.CONTROL)]
-    assert trio.hear(follower, "x", Call(5, "jobs", b"")) == [
-        Speak("x", Answer(5, "elsewhere", trio.leader.encode()), Lane.RESULTS)
+    assert trio.hear(follower, "x", ManagerCall(5, "jobs", b"")) == [
+        Speak("x", CallAnswer(5, "elsewhere", trio.leader.encode()), Lane.RESULTS)
     ]
     assert trio.hear(follower, "w1", Goodbye()) == []
     assert trio.hear(follower, "x", Account("b4k7", (0, 1, 1), 1, "running", b"")) == []
@@ -456,7 +456,7 @@ def test_there_is_a_limit_to_what_a_manager_leads(told: Told, monkeypatch: pytes
 
 def test_a_manager_that_was_replaced_stops_leading(told: Told) -> None:
     told.lead()
-    told.play.hear(told.name, "m9", Watch("b4k7", 1))
+    told.play.hear(told.name, "m9", WatchJob("b4k7", 1))
     life = told.play.manager(told.name)._boot
 
     effects = told.play.hear(told.name, "m9", Accounted("b4k7", (0, 5, 1), 0, superseded=True, life=life))
@@ -642,7 +642,7 @@ def test_a_job_that_nobody_knows_cannot_be_watched(sole: Play) -> None:
 
 
 def test_a_view_that_nobody_asked_for_is_nothing(sole: Play) -> None:
-    assert sole.hear("m1", "m9", View("b4k7", 1, b"")) == []
+    assert sole.hear("m1", "m9", ViewUpdate("b4k7", 1, b"")) == []
 
 
 # -- small things
@@ -691,7 +691,7 @@ class Keeper:
             self.dags.records.apply(commit.changes)
             follows = self.dags.durable.on_committed(self.play.now, commit.ticket)
             done += self.take(self.play.act("m1", self.play.manager().act(self.play.now, follows)))
-        for fetch in of(effects, Fetch):
+        for fetch in of(effects, ReadOutputs):
             specs = {
                 key: (msgspec.json.decode(spec, type=TaskSpec), checkpoint)
                 for key, (spec, checkpoint) in self.dags.records.specs(fetch.specs).items()
@@ -725,7 +725,7 @@ class Keeper:
         return self.take(self.play.hear("m1", worker, message, boot))
 
     def hands(self, effects: list[Any]) -> list[tuple[str, int]]:
-        return [(one.to, task.attempt) for one in said(effects, Hand) for task in one.message.tasks]
+        return [(one.to, task.attempt) for one in said(effects, AssignTasks) for task in one.message.tasks]
 
 
 @pytest.fixture
@@ -734,9 +734,9 @@ def keeper(sole: Play, play_of: Callable[..., Any]) -> Keeper:
 
 
 def test_a_manager_without_a_store_has_no_use_for_tasks(sole: Play) -> None:
-    for message in (Done(()), Underway(), Holding(1, ())):
+    for message in (Done(()), TaskProgress(), Held(1, ())):
         assert sole.hear("m1", "w1", message) == []
-    assert said(sole.beat(), Hand) == []
+    assert said(sole.beat(), AssignTasks) == []
 
 
 def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keeper) -> None:
@@ -744,23 +744,23 @@ def test_a_task_goes_to_a_worker_that_beats_and_its_result_is_taken(keeper: Keep
     keeper.submit()
     effects = keeper.beat()
     assert keeper.hands(effects) == [("w1", 1)]
-    (hand,) = said(effects, Hand)
+    (hand,) = said(effects, AssignTasks)
     assert (hand.message.boot, hand.message.beat) == (1, keeper.play.numbers)
     task = hand.message.tasks[0]
     fence = task.fence
     effects = keeper.hear("w1", Done((TaskResult(fence, "completed", b"1", job=task.job, task=task.id),)))
-    assert [(one.to, one.message.fences) for one in said(effects, Took)] == [("w1", (fence,))]
+    assert [(one.to, one.message.fences) for one in said(effects, ResultsStored)] == [("w1", (fence,))]
     assert [one.state for one in of(effects, DagEnded)] == [JobState.COMPLETED]
 
 
 def test_a_manager_whose_store_is_lost_takes_no_result_and_gives_nothing_out(keeper: Keeper) -> None:
     keeper.set()
     keeper.submit()
-    (hand,) = said(keeper.beat(), Hand)
+    (hand,) = said(keeper.beat(), AssignTasks)
     keeper.submit()
     keeper.play.manager().drop_durable()
     assert keeper.hear("w1", Done((TaskResult(hand.message.tasks[0].fence, "completed", b"1"),))) == []
-    assert said(keeper.beat(), Hand) == []
+    assert said(keeper.beat(), AssignTasks) == []
 
 
 def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keeper) -> None:
@@ -865,7 +865,7 @@ def test_a_manager_that_steps_down_gives_out_nothing_until_workers_beat_again(ke
     keeper.beat("w1")
     sole.act("m1", sole.manager().on_news(sole.now, SteppedDown(1, "no majority")))
     keeper.submit()
-    assert said(sole.everything(), Hand) == []
+    assert said(sole.everything(), AssignTasks) == []
     assert said(keeper.beat("w1"), Elsewhere)
     sole.act("m1", sole.manager().on_news(sole.now, of(sole.everything(), Elected)[-1]))
     assert keeper.hands(keeper.beat("w1")) == [("w1", 1)]

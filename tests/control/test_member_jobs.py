@@ -10,12 +10,12 @@ from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.control.member.composite import NEVER, ClusterMember
 from talka.control.member.receiver import Receiver
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.wire import jobs, leases
 from talka.wire.jobs import Elsewhere, Goodbye, JobMessage, Sync
-from talka.wire.leases import Command
+from talka.wire.leases import LeaseCommand
 from talka.wire.packets import decode_packet
 
 SECOND = 1_000_000_000
@@ -70,7 +70,7 @@ def member_of(
 
 class Peer:
     def __init__(self, name: str, source: str) -> None:
-        self.door, self.source = Door(group="g", name=name, boot=77), source
+        self.door, self.source = ReplayGuard(group="g", name=name, boot=77), source
 
     def say(self, member: ClusterMember, body: bytes, channel: int = jobs.CHANNEL) -> list[object]:
         return member.on_frame(0, self.source, self.door.wrap(channel, body), Lane.STREAM, 0)
@@ -282,6 +282,8 @@ def test_a_write_that_failed_is_told_to_the_part_that_asked_for_it() -> None:
 
 def test_without_such_a_part_a_write_that_failed_is_nobodys() -> None:
     member = member_of(None, has_receiver=True)
-    persist = persist_of(Peer("a", "from-a").say(member, leases.encode(Command(TOKEN, 1, b"work")), leases.CHANNEL))
+    persist = persist_of(
+        Peer("a", "from-a").say(member, leases.encode(LeaseCommand(TOKEN, 1, b"work")), leases.CHANNEL)
+    )
 
     assert member.on_not_persisted(0, persist.ticket, "the disk is full") == []

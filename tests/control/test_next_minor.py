@@ -9,7 +9,7 @@ import pytest
 from talka.cluster.effects import Lane
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
 from talka.testing.trust import keys_of_workers, trust_of_worker
@@ -38,7 +38,7 @@ def manager() -> ClusterMember:
     return ClusterMember(group="g", name="b", boot=1, voter=voter, part=part)
 
 
-def hear(member: ClusterMember, door: Door, parts: object) -> list[object]:
+def hear(member: ClusterMember, door: ReplayGuard, parts: object) -> list[object]:
     frame = door.wrap(jobs.CHANNEL, msgspec.msgpack.encode(parts))
     return member.on_frame(SECOND, "from-a", frame, Lane.STREAM, 0)
 
@@ -52,14 +52,16 @@ each_role = pytest.mark.parametrize(
 def test_a_new_message_is_counted_and_nothing_else_happens(
     node: Callable[[], ClusterMember], known: JobMessage
 ) -> None:
-    member, door, fresh = node(), Door(group="g", name="a", boot=7), node()
+    member, door, fresh = node(), ReplayGuard(group="g", name="a", boot=7), node()
     at = member.next_tick_at
 
     assert hear(member, door, NEW_MESSAGE) == []
 
     assert (member.door.refused, member.next_tick_at) == ({"body": 1}, at)
     heard = hear(member, door, known)
-    assert heard == hear(fresh, Door(group="g", name="a", boot=7), known) != [], "whoever said it is heard as before"
+    assert heard == hear(fresh, ReplayGuard(group="g", name="a", boot=7), known) != [], (
+        "whoever said it is heard as before"
+    )
 
 
 @each_role
@@ -67,9 +69,9 @@ def test_a_new_field_of_a_known_message_changes_nothing(node: Callable[[], Clust
     member, fresh = node(), node()
     longer = [*msgspec.msgpack.decode(msgspec.msgpack.encode(known)), *NEW_FIELDS]
 
-    heard = hear(member, Door(group="g", name="a", boot=7), longer)
+    heard = hear(member, ReplayGuard(group="g", name="a", boot=7), longer)
 
-    assert heard == hear(fresh, Door(group="g", name="a", boot=7), known) != []
+    assert heard == hear(fresh, ReplayGuard(group="g", name="a", boot=7), known) != []
     assert (member.door.refused, member.next_tick_at) == ({}, fresh.next_tick_at)
 
 
@@ -82,7 +84,7 @@ def test_a_field_that_an_earlier_version_lacks_has_its_default(
     parts = msgspec.msgpack.decode(msgspec.msgpack.encode(known))
     assert needed < len(parts) - 1, "there is something to leave out"
 
-    heard = hear(member, Door(group="g", name="a", boot=7), parts[: 1 + needed])
+    heard = hear(member, ReplayGuard(group="g", name="a", boot=7), parts[: 1 + needed])
 
-    assert heard == hear(fresh, Door(group="g", name="a", boot=7), known) != []
+    assert heard == hear(fresh, ReplayGuard(group="g", name="a", boot=7), known) != []
     assert member.door.refused == {}

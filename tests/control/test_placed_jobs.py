@@ -16,7 +16,7 @@ from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.shards import Armed, Gap, Go, Stop
 from talka.work.lifecycle import TaskState
-from talka.work.load import Shard, Slice
+from talka.work.load import PlanSlice, Shard
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, SharedIterations
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def tasks(driven: Driven) -> list[tuple[str, int, int, int]]:
     """Place, first shard, how many, and of how many, of everything that runs."""
     found = []
     for _, shard, attempt in driven.job.running().values():
-        assert isinstance(shard.shard, Slice)
+        assert isinstance(shard.shard, PlanSlice)
         found.append((attempt.place, shard.shard.first, shard.shard.count, shard.shard.of))
     return found
 

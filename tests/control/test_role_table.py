@@ -15,15 +15,15 @@ from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import Safeguards
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import TOLD_LIMIT, RoleRefused
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
 from talka.testing.messages import Sampler
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
-from talka.wire.asking import AddKey, Answer, Ask, AskLeader, AskMembers, ChangeLease
-from talka.wire.jobs import Beat, Call, Lead, WorkerFacts
+from talka.wire.asking import AddKey, Ask, AskAnswer, AskLeader, AskMembers, ChangeLease
+from talka.wire.jobs import Beat, Lead, ManagerCall, WorkerFacts
 from talka.wire.packets import decode_packet
 from talka.wire.security.permissions import CALLS, CHANNELS, COLUMNS, TABLE, may_say, name_of, rows
 from talka.wire.security.roles import NOBODY, Proven, Role
@@ -61,7 +61,7 @@ class Speaker:
     def __init__(self, role: Role | None, name: str = "x") -> None:
         self.proven = NOBODY if role is None else Proven(name, role)
         self._lane = Lane.DATAGRAM if role is None else Lane.STREAM
-        self._door = Door(group="g", name=name, boot=7)
+        self._door = ReplayGuard(group="g", name=name, boot=7)
 
     def say(self, member: ClusterMember, channel: int, message: object) -> list[object]:
         frame = self._door.wrap(channel, msgspec.msgpack.encode(message))
@@ -82,7 +82,7 @@ def test_every_message_of_every_conversation_has_a_row() -> None:
         jobs.JobMessage,
         asking.Question,
     )
-    everything = {kind for union in conversations for kind in get_args(union)} | {asking.Answer}
+    everything = {kind for union in conversations for kind in get_args(union)} | {asking.AskAnswer}
     assert set(TABLE) == everything == {kind for _, kind in MESSAGES}
     assert len({name for _, name, _ in rows()}) == len(rows()), "each row has a name of its own"
 
@@ -120,7 +120,7 @@ def test_message_is_heard_where_the_table_allows_it_and_nowhere_else(
             for effect in effects:  # nothing goes out but the sentence to whoever asked
                 if isinstance(effect, Transmit):
                     answer = asking.decode(decode_packet(effect.frame).body)
-                    assert isinstance(answer, Answer) and answer.problem and not answer.content
+                    assert isinstance(answer, AskAnswer) and answer.problem and not answer.content
 
 
 @pytest.mark.parametrize("what", CALLS)
@@ -134,14 +134,14 @@ def test_call_is_for_managers_whatever_it_asks(role: Role | None, what: str) -> 
 
 def test_without_certificates_whoever_has_the_secret_is_a_node() -> None:
     member = a_manager(certified=False)
-    Speaker(None).say(member, jobs.CHANNEL, Call(1, "jobs", b""))
+    Speaker(None).say(member, jobs.CHANNEL, ManagerCall(1, "jobs", b""))
     assert refusals(member) == 0
 
 
 def test_certificate_that_names_another_than_the_sender_proves_nothing() -> None:
     member, speaker = a_manager(), Speaker(Role.MANAGER, "x")
     speaker.proven = Proven("y", Role.MANAGER)
-    assert speaker.say(member, jobs.CHANNEL, Call(1, "jobs", b"")) == []
+    assert speaker.say(member, jobs.CHANNEL, ManagerCall(1, "jobs", b"")) == []
     assert member.door.refused == {"certificate": 1}
 
 
@@ -168,11 +168,11 @@ def test_refusals_of_many_names_are_told_of_so_many_only() -> None:
     assert member.roles.refused == {"Lead": TOLD_LIMIT + 10}
 
 
-def answer_to(member: ClusterMember, role: Role, question: Any) -> Answer:
+def answer_to(member: ClusterMember, role: Role, question: Any) -> AskAnswer:
     effects = Speaker(role).say(member, asking.CHANNEL, Ask(5, question))
     [transmit] = [effect for effect in effects if isinstance(effect, Transmit)]
     answer = asking.decode(decode_packet(transmit.frame).body)
-    assert isinstance(answer, Answer) and answer.number == 5
+    assert isinstance(answer, AskAnswer) and answer.number == 5
     return answer
 
 
@@ -195,8 +195,8 @@ def test_worker_that_asks_is_told_that_it_may_not() -> None:
 
 def test_nothing_that_is_no_message_may_be_said() -> None:
     assert not any(may_say(role, object()) for role in COLUMNS)
-    assert name_of(Call(1, "no such thing", b"")) == "Call"
-    assert not may_say(Role.WORKER, Call(1, "no such thing", b""))
+    assert name_of(ManagerCall(1, "no such thing", b"")) == "Call"
+    assert not may_say(Role.WORKER, ManagerCall(1, "no such thing", b""))
     assert name_of(Ask(1, AskMembers())) == "AskMembers"
 
 
@@ -209,5 +209,5 @@ def test_whoever_was_refused_is_not_taken_for_one_that_can_be_reached() -> None:
 
 def test_without_the_table_a_worker_is_heard_as_a_manager_would_be() -> None:
     member = a_manager(Safeguards(role_table=False))
-    assert Speaker(Role.WORKER).say(member, jobs.CHANNEL, Call(1, "jobs", b"")) != []
+    assert Speaker(Role.WORKER).say(member, jobs.CHANNEL, ManagerCall(1, "jobs", b"")) != []
     assert Speaker(Role.WORKER).say(a_manager(), jobs.CHANNEL, Beat(1, WorkerFacts(cores=1))) != []

@@ -16,11 +16,11 @@ from talka.control.jobs.watching import Audience
 from talka.control.load.core_effects import StartCore
 from talka.control.load.log_lines import JobLines
 from talka.control.member.speech import Speak
-from talka.control.worker.reporter import WorkerTask
-from talka.control.worker.shards import Task
+from talka.control.worker.reporter import ShardReporter
+from talka.control.worker.shards import WorkerShards
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
-from talka.wire.jobs import Assign, BundleFacts, Report, Start, View, Watch
+from talka.wire.jobs import Assign, BundleFacts, Report, Start, ViewUpdate, WatchJob
 from talka.wire.shards import Armed, FileSource, Settings, Totals, decode_from_core
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState
@@ -62,11 +62,11 @@ class Chain:
         self.worker = self.working()
         self.audience = Audience()
         self.watched_ns = self.origin_ns + watched_after_ns
-        self.under_way: list[tuple[int, Report | View | int]] = []
+        self.under_way: list[tuple[int, Report | ViewUpdate | int]] = []
         self.seen: dict[int, int] = {}
         """By window: when all that both cores did in it was shown."""
 
-    def working(self) -> WorkerTask:
+    def working(self) -> ShardReporter:
         assign = Assign(
             "job",
             (0, 1, 1),
@@ -82,11 +82,11 @@ class Chain:
             BundleFacts("0" * 64, 1, b"", "shop.py"),
         )
         numbers = iter((1, 2))
-        task = Task(assign, FileSource("shop.py"), lambda _: (number := next(numbers), number), worker="w1")
+        task = WorkerShards(assign, FileSource("shop.py"), lambda _: (number := next(numbers), number), worker="w1")
         self.cores = [effect.core for effect in task.start(self.origin_ns) if isinstance(effect, StartCore)]
         for core in self.cores:
             task.on_message(self.origin_ns, core, Armed())
-        held = WorkerTask("job", 1, assign)
+        held = ShardReporter("job", 1, assign)
         held.task = task
         task.go(self.origin_ns, Start("job", (0, 1, 1), 1, self.origin_ns, self.origin_ns, self.origin_ns))
         held.started(task)
@@ -111,9 +111,13 @@ class Chain:
                 assert isinstance(message, Report)
                 self.under_way.append((now + HOP_NS, message))
             if now == self.watched_ns:
-                self.audience.on_watch(now, "m1", Watch("job", 70, -1, True))
+                self.audience.on_watch(now, "m1", WatchJob("job", 70, -1, True))
             for effect in self.audience.tick(now, {"job": cast(LedJob, Led(self.driven))}):
-                assert isinstance(effect, Speak) and isinstance(effect.message, View) and effect.lane is Lane.STATISTICS
+                assert (
+                    isinstance(effect, Speak)
+                    and isinstance(effect.message, ViewUpdate)
+                    and effect.lane is Lane.STATISTICS
+                )
                 self.under_way.append((now + HOP_NS, effect.message))
             self.arrive(now)
 
@@ -128,7 +132,7 @@ class Chain:
                         self.driven.say(1, said)
                         if isinstance(said, Totals):
                             self.under_way.append((now + HOP_NS, said.sequence))
-                case View():
+                case ViewUpdate():
                     self.show(now, msgspec.msgpack.decode(message.content, type=JobUpdate))
                 case sequence:
                     self.worker.acknowledged(now, sequence, REPORT_LEAST_MS)

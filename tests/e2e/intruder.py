@@ -10,8 +10,8 @@ import msgspec
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Transmit
-from talka.control.member.admission import Declined, Porter, Welcomed
-from talka.control.member.replay_guard import Door
+from talka.control.member.admission import Admission, HelloDeclined, Welcomed
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.errors import Untrusted
 from talka.net.identity import Certified
@@ -43,8 +43,8 @@ class Intruder:
         self.refused = ""
         self._target, self._name = target, name
         boot = rng.getrandbits(61)
-        self._porter = Porter(
-            door=Door(group="default/default", name=name, boot=boot),
+        self._porter = Admission(
+            door=ReplayGuard(group="default/default", name=name, boot=boot),
             seal=Seal(Keyring.of((secret,)), boot),
             name=name,
             me=Self("default", "default", role, str(VERSION)),
@@ -116,7 +116,7 @@ class Intruder:
                 self._node = effect.name
                 self.heard.append(effect)
                 self._news.set()
-            elif isinstance(effect, Declined):
+            elif isinstance(effect, HelloDeclined):
                 self.refused = effect.text
 
     def _on_refused(self, address: str, reason: str, text: str) -> None:

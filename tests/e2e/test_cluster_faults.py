@@ -20,7 +20,7 @@ from talka.net.certificates import issue, make_authority
 from talka.net.tls import client_context, find_certs, server_context
 from talka.wire import greeting
 from talka.wire.framing import FRAME_LIMIT_BYTES, framed, packed
-from talka.wire.greeting import Hello, Self
+from talka.wire.greeting import GreetingHello, Self
 from talka.wire.packets import PROTOCOL, Packet, encode_packet
 from talka.wire.security.keys import Keyring, key_id
 from talka.wire.security.sealing import Seal
@@ -461,7 +461,9 @@ def wait_until_answered(cluster: Cluster, name: str) -> None:
 
 def hello(secret: str, who: str) -> bytes:
     boot = int.from_bytes(os.urandom(7), "big")
-    body = greeting.encode(Hello(Self("default", "default", "manager", "1.0"), os.urandom(greeting.NONCE_BYTES)))
+    body = greeting.encode(
+        GreetingHello(Self("default", "default", "manager", "1.0"), os.urandom(greeting.NONCE_BYTES))
+    )
     packet = Packet(PROTOCOL, "default/default", who, boot, 1, greeting.CHANNEL, msgspec.Raw(body))
     return Seal(Keyring.of((secret,)), boot).seal(1, packed(encode_packet(packet)))
 

@@ -14,7 +14,7 @@ from talka.testing.messages import PLAN
 from talka.wire import asking, jobs, leases, manager_calls
 from talka.wire.asking import AddKey, Ask
 from talka.wire.entries import JobOrder, JobRecord, WorkflowOrder, encode_record
-from talka.wire.jobs import Account, Answer, Call, KeepBlob, Lead, Piece, WantBlob
+from talka.wire.jobs import Account, CallAnswer, KeepBlob, Lead, ManagerCall, Piece, WantBlob
 from talka.wire.security.access import Asker
 from talka.wire.security.keys import key_id
 from talka.wire.security.roles import Role
@@ -87,8 +87,8 @@ def intruder(cluster: JobCluster, name: str, role: Role) -> Intruder:
     return Intruder(place, secret=cluster.secret, certs=cluster.folder / "certs", name=name, role=role)
 
 
-def call(what: str, content: msgspec.Struct) -> Call:
-    return Call(1, what, manager_calls.encode(content))
+def call(what: str, content: msgspec.Struct) -> ManagerCall:
+    return ManagerCall(1, what, manager_calls.encode(content))
 
 
 def an_order() -> JobOrder:
@@ -140,13 +140,13 @@ async def attack(cluster: JobCluster, job: str, name: str, role: Role) -> dict[s
         say(jobs.CHANNEL, Lead(encode_record(record)))
         say(jobs.CHANNEL, Account(job, (0, 1, 1), 99, "completed", b""))
         say(jobs.CHANNEL, KeepBlob("0" * 64, 0, 1, b"x"))
-        say(leases.CHANNEL, leases.Command((0, 99, 1), 1, b""))
-        key = await attacker.ask(asking.CHANNEL, Ask(7, AddKey(new_secret())), asking.Answer)
+        say(leases.CHANNEL, leases.LeaseCommand((0, 99, 1), 1, b""))
+        key = await attacker.ask(asking.CHANNEL, Ask(7, AddKey(new_secret())), asking.AskAnswer)
         await attacker.settle()
         cluster.hear(0)
         return {
-            "heard": b"".join(msgspec.msgpack.encode(one) for one in attacker.heard if isinstance(one, Answer)),
-            "answers": [one for one in attacker.heard if isinstance(one, Answer)],
+            "heard": b"".join(msgspec.msgpack.encode(one) for one in attacker.heard if isinstance(one, CallAnswer)),
+            "answers": [one for one in attacker.heard if isinstance(one, CallAnswer)],
             "key": key.problem if key is not None else "no answer",
         }
 
@@ -158,8 +158,10 @@ def test_manager_that_passes_on_what_nobody_may_or_nobody_asked_is_refused(certi
         problems = []
         async with intruder(certified, "operator", Role.MANAGER) as other:
             for number, asker in enumerate((None, Asker("cancel", "viewer", "eve"), Asker("jobs", "admin", "eve")), 1):
-                asked = Call(number, "cancel", manager_calls.encode(manager_calls.CancelCall(job, "because")), asker)
-                answer = await other.ask(jobs.CHANNEL, asked, Answer)
+                asked = ManagerCall(
+                    number, "cancel", manager_calls.encode(manager_calls.CancelCall(job, "because")), asker
+                )
+                answer = await other.ask(jobs.CHANNEL, asked, CallAnswer)
                 problems.append(f"{answer.problem}: {answer.content.decode()}")
         return problems
 

@@ -9,7 +9,7 @@ import pytest
 
 from talka.store.files.signing_key import NAME
 from talka.wire import jobs, manager_calls
-from talka.wire.jobs import Answer, Call
+from talka.wire.jobs import CallAnswer, ManagerCall
 from talka.wire.security.access import own
 from talka.wire.security.roles import Role
 from tests.e2e.intruder import Intruder
@@ -50,7 +50,9 @@ async def order_of(cluster: JobCluster, job: str) -> bytes:
     who = Intruder(place, secret=cluster.secret, certs=certs, name="operator", role=Role.MANAGER)
     async with who:
         answer = await who.ask(
-            jobs.CHANNEL, Call(1, "order", manager_calls.encode(manager_calls.NameCall(job)), own("order")), Answer
+            jobs.CHANNEL,
+            ManagerCall(1, "order", manager_calls.encode(manager_calls.NameCall(job)), own("order")),
+            CallAnswer,
         )
     assert answer is not None and answer.problem == "", "it was not answered, and that proves nothing"
     return bytes(answer.content)

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from talka.engine.calls import ExchangeFailed
-from talka.engine.clients.connection import MAX_BODY_BYTES, MAX_HEAD_BYTES, Connection, Pool, Shared
+from talka.engine.clients.connection import MAX_BODY_BYTES, MAX_HEAD_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.requests import serialise
 from talka.engine.clients.urls import parse_url
 from talka.engine.load import native
@@ -84,7 +84,7 @@ class PureEngine:
     """The connection of the engine in Python, kept as long as the answers allow."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._shared = Shared(loop, Exchanges())
+        self._shared = SharedPool(loop, Exchanges())
         self._connection: Connection | None = None
 
     def feed(self, case: Case) -> Verdict:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from talka.clock import SECOND, monotonic_ns
 from talka.engine.calls import ExchangeFailed
-from talka.engine.clients.connection import MAX_HEAD_BYTES, Connection, Pool, Shared
+from talka.engine.clients.connection import MAX_HEAD_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.deadlines import Timeout
 from talka.engine.clients.requests import Request, prepare_headers, serialise
 from talka.engine.clients.urls import parse_url
@@ -68,7 +68,7 @@ class Wire:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, sock: Socket | None = None, max_body_bytes: int = 1 << 26
     ) -> None:
-        self.shared = Shared(loop, Exchanges(), max_body_bytes=max_body_bytes)
+        self.shared = SharedPool(loop, Exchanges(), max_body_bytes=max_body_bytes)
         self.pool = Pool()
         self.socket = sock if sock is not None else Socket()
         self.connection = Connection(self.shared, self.pool, self.socket)  # type: ignore[arg-type]

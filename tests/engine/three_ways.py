@@ -14,8 +14,8 @@ import pytest
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
 from talka.engine.load import native
 from talka.engine.load.executor import Executor
-from talka.engine.load.native_executor import DrivenExecutor
-from talka.engine.load.shard_runtime import Stage, prepare_stage
+from talka.engine.load.native_executor import NativeExecutor
+from talka.engine.load.shard_runtime import ShardRuntime, prepare_stage
 from talka.stats.tally import CheckTally, StepTally, Tally
 from talka.stats.windows import StepWindow
 from talka.work.arguments import URL
@@ -81,7 +81,7 @@ class Ran:
 
     tally: Tally
     executor: Executor
-    stage: Stage
+    stage: ShardRuntime
     windows: list[Any] = field(default_factory=list)
 
     @property
@@ -177,7 +177,7 @@ async def run(
         await stage.set_up()
         stage.think = think or stage.think
         executor = stage.executor(part, grace_ns=round(grace_s * SECOND), iterations_done=iterations_done)
-        assert isinstance(executor, DrivenExecutor) == (way == "native direct")
+        assert isinstance(executor, NativeExecutor) == (way == "native direct")
         start_ns = monotonic_ns() + MILLISECOND - late_ns
         stage.recorder.start(start_ns, start_ns - already_ns)
         watching = asyncio.create_task(watch(executor)) if watch is not None else None  # type: ignore[arg-type]

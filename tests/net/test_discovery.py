@@ -23,11 +23,11 @@ from talka.net.discovery import (
     SOURCES_LIMIT,
     Candidates,
     ProbePolicy,
-    Refused,
+    SourceRefused,
     probe,
 )
 from talka.net.names import NAMES_LIMIT as CACHED_NAMES_LIMIT
-from talka.net.names import Names, NameUnknown
+from talka.net.names import NameLookup, NameUnknown
 from talka.work.retry import RetryPolicy
 
 SECOND = 1_000_000_000
@@ -87,8 +87,8 @@ def hosts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def names(server: NameServer, hosts: Path) -> Names:
-    return Names(timeout_s=60, nameservers=[("127.0.0.1", server.port)], hosts_file=hosts)
+def names(server: NameServer, hosts: Path) -> NameLookup:
+    return NameLookup(timeout_s=60, nameservers=[("127.0.0.1", server.port)], hosts_file=hosts)
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +98,9 @@ def patience_with_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def hasty_names(server: NameServer, hosts: Path) -> Names:
+def hasty_names(server: NameServer, hosts: Path) -> NameLookup:
     """For silence that is to be waited for."""
-    return Names(timeout_s=0.2, nameservers=[("127.0.0.1", server.port)], hosts_file=hosts)
+    return NameLookup(timeout_s=0.2, nameservers=[("127.0.0.1", server.port)], hosts_file=hosts)
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def no_system_names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 # Names
 
 
-async def test_a_name_has_its_ipv4_and_ipv6_addresses(server: NameServer, names: Names) -> None:
+async def test_a_name_has_its_ipv4_and_ipv6_addresses(server: NameServer, names: NameLookup) -> None:
     server.zone["both.test", "A"] = (60, ["10.0.0.1", "10.0.0.2"])
     server.zone["both.test", "AAAA"] = (60, ["2001:db8::1"])
     *ipv4, ipv6 = await names.addresses(0, "Both.Test")
@@ -129,20 +129,20 @@ async def test_a_name_has_its_ipv4_and_ipv6_addresses(server: NameServer, names:
     assert sorted(server.asked) == [("both.test", "A"), ("both.test", "AAAA")]
 
 
-async def test_one_kind_of_address_is_enough(server: NameServer, names: Names) -> None:
+async def test_one_kind_of_address_is_enough(server: NameServer, names: NameLookup) -> None:
     server.zone["six.test", "AAAA"] = (60, ["2001:db8::1"])
     assert await names.addresses(0, "six.test") == ["2001:db8::1"]
 
 
 async def test_silence_about_one_kind_does_not_hide_the_other(server: NameServer, hosts: Path) -> None:
     # Time enough for the answer about the other kind, on a busy machine too.
-    names = Names(timeout_s=5, nameservers=[("127.0.0.1", server.port)], hosts_file=hosts)
+    names = NameLookup(timeout_s=5, nameservers=[("127.0.0.1", server.port)], hosts_file=hosts)
     server.zone["half.test", "A"] = (60, ["10.0.0.1"])
     server.silent["half.test", "AAAA"] = None
     assert await names.addresses(0, "half.test") == ["10.0.0.1"]
 
 
-async def test_an_answer_is_kept_for_its_time_to_live_the_shorter_of_two(server: NameServer, names: Names) -> None:
+async def test_an_answer_is_kept_for_its_time_to_live_the_shorter_of_two(server: NameServer, names: NameLookup) -> None:
     server.zone["a.test", "A"] = (90, ["10.0.0.1"])
     server.zone["a.test", "AAAA"] = (60, ["2001:db8::1"])
     await names.addresses(0, "a.test")
@@ -154,7 +154,7 @@ async def test_an_answer_is_kept_for_its_time_to_live_the_shorter_of_two(server:
 
 @pytest.mark.parametrize(("ttl_s", "kept_s"), [(0, 1), (1_000_000, 3600)], ids=["none", "very long"])
 async def test_a_time_to_live_is_between_a_second_and_an_hour(
-    server: NameServer, names: Names, ttl_s: int, kept_s: int
+    server: NameServer, names: NameLookup, ttl_s: int, kept_s: int
 ) -> None:
     server.zone["a.test", "A"] = (ttl_s, ["10.0.0.1"])
     await names.addresses(0, "a.test")
@@ -165,7 +165,7 @@ async def test_a_time_to_live_is_between_a_second_and_an_hour(
 
 
 async def test_a_name_that_does_not_exist_is_not_asked_for_again_for_half_a_minute(
-    server: NameServer, names: Names
+    server: NameServer, names: NameLookup
 ) -> None:
     with pytest.raises(NameUnknown, match="the name no.test was not resolved: there is no such name"):
         await names.addresses(0, "no.test")
@@ -176,20 +176,20 @@ async def test_a_name_that_does_not_exist_is_not_asked_for_again_for_half_a_minu
     assert await names.addresses(30 * SECOND, "no.test") == ["10.0.0.1"]
 
 
-async def test_a_name_without_addresses_says_so(server: NameServer, names: Names) -> None:
+async def test_a_name_without_addresses_says_so(server: NameServer, names: NameLookup) -> None:
     server.zone["text.test", "TXT"] = (60, ['"hello"'])
     with pytest.raises(NameUnknown, match="it has no A record"):
         await names.addresses(0, "text.test")
 
 
-async def test_a_server_that_fails_is_a_sentence(server: NameServer, names: Names) -> None:
+async def test_a_server_that_fails_is_a_sentence(server: NameServer, names: NameLookup) -> None:
     server.codes["broken.test"] = dns.rcode.SERVFAIL
     with pytest.raises(NameUnknown, match="the name servers could not answer"):
         await names.addresses(0, "broken.test")
 
 
 async def test_a_server_that_stays_silent_is_given_up_and_the_system_not_asked(
-    server: NameServer, hasty_names: Names, no_system_names: dict[str, list[str]]
+    server: NameServer, hasty_names: NameLookup, no_system_names: dict[str, list[str]]
 ) -> None:
     server.silent = {("mute.test", "A"): None, ("mute.test", "AAAA"): None}
     no_system_names["mute.test"] = ["10.0.0.1"]
@@ -200,7 +200,7 @@ async def test_a_server_that_stays_silent_is_given_up_and_the_system_not_asked(
 
 
 async def test_the_system_is_asked_for_what_the_dns_does_not_know(
-    names: Names, no_system_names: dict[str, list[str]]
+    names: NameLookup, no_system_names: dict[str, list[str]]
 ) -> None:
     no_system_names["printer"] = ["fe80::1", "10.0.0.7", "10.0.0.7"]
     assert await names.addresses(0, "printer") == ["10.0.0.7", "fe80::1"]
@@ -209,7 +209,7 @@ async def test_the_system_is_asked_for_what_the_dns_does_not_know(
     assert await names.addresses(30 * SECOND, "printer") == ["10.0.0.8"]
 
 
-async def test_names_of_the_hosts_file_need_no_server(server: NameServer, names: Names, hosts: Path) -> None:
+async def test_names_of_the_hosts_file_need_no_server(server: NameServer, names: NameLookup, hosts: Path) -> None:
     write(hosts, "10.0.0.5  box.test Box # a box\n::5 box\nnonsense box\n\n10.0.0.6 other\n")
     assert await names.addresses(0, "BOX") == ["10.0.0.5", "::5"]
     write(hosts, "10.0.0.9 box\n")
@@ -218,13 +218,13 @@ async def test_names_of_the_hosts_file_need_no_server(server: NameServer, names:
 
 
 async def test_localhost_is_this_machine_whatever_the_hosts_file_says(tmp_path: Path) -> None:
-    names = Names(hosts_file=tmp_path / "missing")
+    names = NameLookup(hosts_file=tmp_path / "missing")
     assert await names.addresses(0, "localhost") == ["127.0.0.1", "::1"]
     assert await names.addresses(0, "a.localhost") == ["127.0.0.1", "::1"]
     assert names.lookups == 0
 
 
-async def test_services_are_ordered_by_preference(server: NameServer, names: Names) -> None:
+async def test_services_are_ordered_by_preference(server: NameServer, names: NameLookup) -> None:
     records = ["20 0 7400 c.test.", "10 1 7400 b.test.", "10 9 7401 A.test.", "10 1 0 zero.test."]
     server.zone["_talka._tcp.test", "SRV"] = (60, records)
     assert await names.services(0, "_talka._tcp.test") == [("a.test", 7401), ("b.test", 7400), ("c.test", 7400)]
@@ -234,7 +234,7 @@ async def test_services_are_ordered_by_preference(server: NameServer, names: Nam
     assert names.lookups == 2
 
 
-async def test_a_service_that_is_not_offered_is_a_sentence(server: NameServer, names: Names) -> None:
+async def test_a_service_that_is_not_offered_is_a_sentence(server: NameServer, names: NameLookup) -> None:
     server.zone["_talka._tcp.test", "SRV"] = (60, ["0 0 0 ."])
     for _ in range(2):
         with pytest.raises(NameUnknown, match="no such service"):
@@ -242,7 +242,7 @@ async def test_a_service_that_is_not_offered_is_a_sentence(server: NameServer, n
     assert names.lookups == 1
 
 
-async def test_the_caches_are_bounded(names: Names, no_system_names: dict[str, list[str]]) -> None:
+async def test_the_caches_are_bounded(names: NameLookup, no_system_names: dict[str, list[str]]) -> None:
     no_system_names.update({f"n{number}": ["10.0.0.1"] for number in range(CACHED_NAMES_LIMIT + 1)})
     for name in no_system_names:
         names._addresses.put(10 * SECOND, name, ["10.0.0.2"])
@@ -259,10 +259,10 @@ async def test_a_machine_without_name_servers_says_so(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(dns.resolver.BaseResolver, "read_resolv_conf", missing)
     with pytest.raises(NameUnknown, match="no name servers configured"):
-        await Names(hosts_file=hosts).addresses(0, "a.test")
+        await NameLookup(hosts_file=hosts).addresses(0, "a.test")
 
 
-async def test_a_name_the_dns_cannot_carry_is_a_sentence(names: Names) -> None:
+async def test_a_name_the_dns_cannot_carry_is_a_sentence(names: NameLookup) -> None:
     with pytest.raises(NameUnknown, match="was not resolved"):
         await names.addresses(0, "a" * 70 + ".test")
 
@@ -270,7 +270,7 @@ async def test_a_name_the_dns_cannot_carry_is_a_sentence(names: Names) -> None:
 # Candidates
 
 
-async def test_plain_addresses_are_candidates_as_they_are(names: Names) -> None:
+async def test_plain_addresses_are_candidates_as_they_are(names: NameLookup) -> None:
     candidates = Candidates(["10.0.0.2:7400", "[2001:DB8::1]:7400", "10.0.0.2:7400"], names=names)
     assert await candidates.resolve(0) == ["10.0.0.2:7400", "[2001:db8::1]:7400"]
     assert candidates.problems == []
@@ -278,7 +278,7 @@ async def test_plain_addresses_are_candidates_as_they_are(names: Names) -> None:
 
 
 async def test_remembered_peers_come_first_then_configured_ones_then_names(
-    server: NameServer, names: Names, tmp_path: Path
+    server: NameServer, names: NameLookup, tmp_path: Path
 ) -> None:
     server.zone["named.test", "A"] = (60, ["10.0.0.3"])
     server.zone["named.test", "AAAA"] = (60, ["2001:db8::3"])
@@ -308,16 +308,16 @@ async def test_remembered_peers_come_first_then_configured_ones_then_names(
     assert await candidates.at_once() == ["10.0.0.9:7400", "10.0.0.1:7400", "10.0.0.5:7400"]
 
 
-async def test_without_names_nothing_is_to_be_asked_beforehand(names: Names) -> None:
+async def test_without_names_nothing_is_to_be_asked_beforehand(names: NameLookup) -> None:
     assert await Candidates(["10.0.0.1:7400"], names=names).at_once() == []
 
 
-async def test_ones_own_address_is_no_candidate(names: Names) -> None:
+async def test_ones_own_address_is_no_candidate(names: NameLookup) -> None:
     candidates = Candidates(["10.0.0.1:7400", "10.0.0.2:7400"], names=names, own=["10.0.0.1:7400"])
     assert await candidates.resolve(0) == ["10.0.0.2:7400"]
 
 
-async def test_a_file_is_read_anew_each_time(names: Names, tmp_path: Path) -> None:
+async def test_a_file_is_read_anew_each_time(names: NameLookup, tmp_path: Path) -> None:
     path = tmp_path / "peers"
     path.write_text("10.0.0.1:7400\n")
     candidates = Candidates([f"file:{path}"], names=names)
@@ -327,7 +327,7 @@ async def test_a_file_is_read_anew_each_time(names: Names, tmp_path: Path) -> No
 
 
 async def test_sources_that_fail_are_sentences_and_the_others_count(
-    server: NameServer, names: Names, tmp_path: Path
+    server: NameServer, names: NameLookup, tmp_path: Path
 ) -> None:
     (tmp_path / "wrong").write_text("10.0.0.7:7400\nnonsense\nmore nonsense\n")
     (tmp_path / "large").write_bytes(b"#" * (FILE_LIMIT_BYTES + 1))
@@ -355,7 +355,7 @@ async def test_sources_that_fail_are_sentences_and_the_others_count(
 
 
 async def test_a_file_that_cannot_be_read_in_time_is_a_sentence(
-    names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: NameLookup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("talka.net.discovery.FILE_TIMEOUT_S", 0)
     candidates = Candidates([f"file:{tmp_path / 'peers'}", "10.0.0.1:7400"], names=names)
@@ -363,7 +363,7 @@ async def test_a_file_that_cannot_be_read_in_time_is_a_sentence(
     assert candidates.problems == [f"the file {tmp_path / 'peers'} was not read within 0 s"]
 
 
-async def test_what_others_say_is_bounded(server: NameServer, names: Names, tmp_path: Path) -> None:
+async def test_what_others_say_is_bounded(server: NameServer, names: NameLookup, tmp_path: Path) -> None:
     path = tmp_path / "peers"
     path.write_text("".join(f"10.{number // 250}.0.{number % 250}:7400\n" for number in range(CANDIDATES_LIMIT + 9)))
     assert len(await Candidates([f"file:{path}"], names=names).resolve(0)) == CANDIDATES_LIMIT
@@ -540,7 +540,11 @@ async def test_each_question_waits_up_to_a_tenth_of_a_second() -> None:
 
 async def test_each_refusal_is_told_once() -> None:
     told: list[str] = []
-    peers = Peers(a=Refused("the cluster differs"), b=Refused("the cluster differs"), c=Refused("the role differs"))
+    peers = Peers(
+        a=SourceRefused("the cluster differs"),
+        b=SourceRefused("the cluster differs"),
+        c=SourceRefused("the role differs"),
+    )
     assert await searching(["a", "b", "c"], peers, rounds=3, on_refusal=told.append) is None
     assert told == ["the cluster differs", "the role differs"]
     assert await searching(["a"], peers, rounds=1) is None  # Nobody needs to listen.
@@ -549,7 +553,7 @@ async def test_each_refusal_is_told_once() -> None:
 async def test_the_refusals_told_are_bounded() -> None:
     told: list[str] = []
     names = [f"p{number}" for number in range(REFUSALS_LIMIT + 5)]
-    peers = Peers(**{name: Refused(f"{name} refuses") for name in names})
+    peers = Peers(**{name: SourceRefused(f"{name} refuses") for name in names})
     await searching(names, peers, rounds=1, on_refusal=told.append)
     assert len(told) == REFUSALS_LIMIT
 
@@ -589,7 +593,7 @@ async def test_without_candidates_the_search_goes_on() -> None:
     assert len(waits.all_s) == 2
 
 
-async def test_the_sources_are_asked_anew_for_every_round(names: Names, tmp_path: Path) -> None:
+async def test_the_sources_are_asked_anew_for_every_round(names: NameLookup, tmp_path: Path) -> None:
     path = tmp_path / "peers"
     path.write_text("10.0.0.1:7400")
     asked: list[str] = []
@@ -605,13 +609,15 @@ async def test_the_sources_are_asked_anew_for_every_round(names: Names, tmp_path
     assert asked == ["10.0.0.1:7400", "10.0.0.2:7400"]
 
 
-async def test_silent_name_servers_do_not_keep_a_node_from_addresses_it_has(server: NameServer, names: Names) -> None:
+async def test_silent_name_servers_do_not_keep_a_node_from_addresses_it_has(
+    server: NameServer, names: NameLookup
+) -> None:
     candidates = Candidates(["mute.test:7400", "10.0.0.1:7400"], names=names)
     assert await searching(candidates, Peers(**{"10.0.0.1:7400": "found"})) == "found"
     assert server.asked == []
 
 
-async def test_names_are_looked_up_when_the_addresses_do_not_answer(server: NameServer, names: Names) -> None:
+async def test_names_are_looked_up_when_the_addresses_do_not_answer(server: NameServer, names: NameLookup) -> None:
     server.zone["a.test", "A"] = (60, ["10.0.0.2"])
     candidates = Candidates(["a.test:7400", "10.0.0.1:7400"], names=names)
     behaviour: dict[str, str | Exception | None] = {"10.0.0.1:7400": OSError("refused"), "10.0.0.2:7400": "found"}

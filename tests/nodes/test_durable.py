@@ -22,8 +22,8 @@ from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
     DagEnded,
-    Fetch,
     RaiseEpoch,
+    ReadOutputs,
     WorkerDropped,
     WorkerTooOld,
 )
@@ -39,7 +39,17 @@ from talka.store.files.blobs import Blobs
 from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
-from talka.wire.tasks import Done, Hand, HandedTask, Holding, LogLine, TaskMessage, TaskResult, Took, Underway
+from talka.wire.tasks import (
+    AssignTasks,
+    Done,
+    HandedTask,
+    Held,
+    ResultsStored,
+    TaskLine,
+    TaskMessage,
+    TaskProgress,
+    TaskResult,
+)
 from talka.work.dag import BadDag, DagSettings, DagSpec, Limit, Retry, TaskSpec
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import PutSchedule, ScheduleRow
@@ -106,11 +116,11 @@ class Node:
     def perform(self, effects: list[object]) -> None:
         for effect in effects:
             match effect:
-                case Speak(message=Hand(tasks=tasks)):
+                case Speak(message=AssignTasks(tasks=tasks)):
                     self.hands += tasks
-                case Speak(message=Took(fences=fences)):
+                case Speak(message=ResultsStored(fences=fences)):
                     self.took += fences
-                case Commit() | Fetch() | CallAnswered() | DagEnded():
+                case Commit() | ReadOutputs() | CallAnswered() | DagEnded():
                     self.jobs.carry_out(effect)
                 case RaiseEpoch() | WorkerDropped() | WorkerTooOld():
                     self.jobs.carry_out(effect)
@@ -465,7 +475,7 @@ async def test_tasks_are_shown_as_memory_has_them(node: Node) -> None:
     node.beat()
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "", "c": "a"}), "", "")
     task = await node.handed("a")
-    node.hear(Underway((task.fence,), of=node.jobs.durable.floor.life))
+    node.hear(TaskProgress((task.fence,), of=node.jobs.durable.floor.life))
     await node.until(lambda: all([row.worker for row in node.records.tasks(1, (), -1, 2)]))  # what was handed is kept
     page = await node.jobs.dag_tasks(facts.id, "", "", 2)
     assert [(one.id, one.state, one.worker) for one in page.items] == [("a", "running", "w"), ("b", "assigned", "w")]
@@ -517,7 +527,9 @@ async def test_events_lines_and_the_graph(node: Node) -> None:
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "a"}, DagSettings(retry=Retry(max=1, backoff=0.0))), "", "")
     task = await node.handed("a")
     node.hear(
-        Underway((), (), (LogLine(task.fence, 5, "one"), LogLine(task.fence, 6, "two")), node.jobs.durable.floor.life)
+        TaskProgress(
+            (), (), (TaskLine(task.fence, 5, "one"), TaskLine(task.fence, 6, "two")), node.jobs.durable.floor.life
+        )
     )
     await node.finish("a", "failed", error="E: no")
     page = await node.jobs.dag_events(facts.id, "", 1)
@@ -847,7 +859,7 @@ async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node
 
     dropped = Dropped(1, 2, 3, 1)
     node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    node.hear(Holding(8, (), of=node.jobs.durable.floor.life, dropped=(dropped,)))
+    node.hear(Held(8, (), of=node.jobs.durable.floor.life, dropped=(dropped,)))
     node.perform(
         node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=8, of=node.jobs.durable.floor.life)
     )
@@ -1085,6 +1097,6 @@ async def test_rows_that_cannot_be_understood_break_the_node(node: Node, monkeyp
 
 async def test_what_comes_after_its_end_is_nothing_to_it(node: Node) -> None:
     await node.jobs.close()
-    node.jobs.carry_out(Fetch(1, (), ()))
+    node.jobs.carry_out(ReadOutputs(1, (), ()))
     node.jobs.carry_out(CallAnswered(99, "x"))
     node.jobs._committed([])

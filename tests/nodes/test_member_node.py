@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from talka.errors import Invalid
-from talka.net.asker import Asker, NoAnswer
+from talka.net.asker import NodeAsker, NodeSilent
 from talka.net.discovery import Candidates
 from talka.net.listening import CannotListen, listening_sockets
-from talka.net.names import Names
+from talka.net.names import NameLookup
 from talka.nodes import member as module
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.store.files.folder import FolderInUse, StoreFailed
-from talka.store.files.peers import Peer, PeerFile
+from talka.store.files.peers import PeerFile, RememberedPeer
 from talka.store.files.voter_file import VoterFile
 from talka.wire.asking import AskLeader, AskMembers, AskMetrics
 
@@ -127,7 +127,7 @@ async def test_three_voters_elect_one_leader_who_hands_over_when_it_leaves(membe
     facts = {"leader": ""}
     async with (
         asyncio.timeout(LIMIT_S),
-        Asker(a.address, a.address, secrets=(SECRET,), cluster="default", environment="default") as asker,
+        NodeAsker(a.address, a.address, secrets=(SECRET,), cluster="default", environment="default") as asker,
     ):
         while not facts["leader"] or facts["leader"] != a.leader:  # another one may be elected at any moment
             facts = json.loads(await asker.ask(AskLeader()))
@@ -200,11 +200,11 @@ async def test_members_with_certificates_meet(member, tmp_path: Path) -> None:
     await a.sees("joined", name="b")
     await b.sees("joined", name="a")
     where = {"secrets": (SECRET,), "cluster": "default", "environment": "default"}
-    async with Asker(a.address, a.address, certs=certs, name="client", **where) as asker:
+    async with NodeAsker(a.address, a.address, certs=certs, name="client", **where) as asker:
         page = json.loads(await asker.ask(AskMembers()))
     assert [each["name"] for each in page["members"]] == ["a", "b"]
-    with pytest.raises(NoAnswer, match="--certs"):
-        async with Asker(a.address, a.address, **where):
+    with pytest.raises(NodeSilent, match="--certs"):
+        async with NodeAsker(a.address, a.address, **where):
             pass
 
 
@@ -213,7 +213,7 @@ async def test_members_with_certificates_meet(member, tmp_path: Path) -> None:
 
 async def metrics(of: Running, secret: str = SECRET, **where: str) -> str:
     where = {"cluster": "default", "environment": "default"} | where
-    async with Asker(of.address, of.address, secrets=(secret,), **where) as asker:
+    async with NodeAsker(of.address, of.address, secrets=(secret,), **where) as asker:
         return (await asker.ask(AskMetrics())).decode()
 
 
@@ -268,11 +268,11 @@ async def test_source_of_peers_that_fails_is_told(member, tmp_path: Path) -> Non
 async def test_silent_name_servers_do_not_keep_a_member_from_seeds_it_was_given(
     member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait(names: Names, now: int, name: str) -> list[str]:
+    async def wait(names: NameLookup, now: int, name: str) -> list[str]:
         await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(Names, "addresses", wait)
+    monkeypatch.setattr(NameLookup, "addresses", wait)
     a = member("a")
     b = member("b", "somewhere:8472", a)
     await a.sees("joined", name="b")
@@ -389,7 +389,7 @@ async def test_voter_whose_disk_fails_stops(member, monkeypatch: pytest.MonkeyPa
 
 
 async def test_peers_that_cannot_be_kept_are_an_alarm_and_no_end(member, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(file: PeerFile, peers: list[Peer]) -> None:
+    def fail(file: PeerFile, peers: list[RememberedPeer]) -> None:
         raise StoreFailed(Path("peers"), "peers could not be written (no space left on device)")
 
     monkeypatch.setattr(module, "REMEMBER_S", 0.01)

@@ -15,10 +15,10 @@ import pytest
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Transmit
-from talka.control.member.admission import Porter
-from talka.control.member.announcement import Standing, standing_of
-from talka.control.member.replay_guard import Door
-from talka.net.asker import AnswerRefused, Asker, NoAnswer
+from talka.control.member.admission import Admission
+from talka.control.member.announcement import Announcement, standing_of
+from talka.control.member.replay_guard import ReplayGuard
+from talka.net.asker import AnswerRefused, NodeAsker, NodeSilent
 from talka.net.certificates import issue, make_authority
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.store.files.keyring import KeyringFile
@@ -26,7 +26,7 @@ from talka.wire import greeting
 from talka.wire import membership as membership_wire
 from talka.wire.asking import AskKeys, AskMembers, AskMetrics, RepairKeys
 from talka.wire.greeting import Self, ShareRing
-from talka.wire.membership import Alive, Gossip, State, Stated
+from talka.wire.membership import Alive, Gossip, MemberState, Stated
 from talka.wire.security.keys import Keyring, encode_ring, key_id
 from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
@@ -86,8 +86,8 @@ class Intruder:
         self._socket.bind(("127.0.0.1", 0))
         self._target = (host, int(port))
         boot = random.getrandbits(61)
-        self._porter = Porter(
-            door=Door(group="default/default", name=name, boot=boot),
+        self._porter = Admission(
+            door=ReplayGuard(group="default/default", name=name, boot=boot),
             seal=Seal(Keyring.of((secret,)), boot),
             name=name,
             me=Self("default", "default", "manager", str(PROTOCOL_VERSION)),
@@ -173,7 +173,9 @@ async def test_a_datagram_does_not_say_where_another_member_is(member: Callable[
     membership = a.node.member.membership
     assert membership is not None
     elsewhere = Alive("b", b.node.boot, 1000, "127.0.0.1:9")
-    stated = Stated("b", b.node.boot, State(1000, msgspec.msgpack.encode(Standing("", api="http://127.0.0.1:9"))))
+    stated = Stated(
+        "b", b.node.boot, MemberState(1000, msgspec.msgpack.encode(Announcement("", api="http://127.0.0.1:9")))
+    )
     with contextlib.closing(Intruder(a.node.address, name="x")) as intruder:
         await intruder.say(
             membership_wire.CHANNEL,
@@ -208,9 +210,9 @@ async def test_three_certified_members_learn_of_each_other_through_one(
 NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
 
 
-def asker(member: Running, secret: str, certs: Path | None, name: str = "") -> Asker:
+def asker(member: Running, secret: str, certs: Path | None, name: str = "") -> NodeAsker:
     at = member.node.address
-    return Asker(
+    return NodeAsker(
         at,
         at,
         secrets=(secret, NEW),
@@ -257,7 +259,7 @@ async def test_nobody_else_repairs_a_certified_cluster(member: Callable[..., Run
     a = member("a", certs=certs)
     await a.sees("ready")
 
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NodeSilent):
         async with asker(a, SECRET, None):
             pass
     async with asyncio.timeout(LIMIT_S), asker(a, SECRET, certs, "client") as client:

@@ -24,11 +24,11 @@ from talka.errors import Invalid
 from talka.net.endorsing import Endorser
 from talka.nodes.manager import ManagerNode
 from talka.web.app import make_app
-from talka.web.audit import Audit
+from talka.web.audit import ApiAudit
 from talka.web.operations import OPERATIONS
 from talka.web.server import serve
 from talka.wire.asking import AskAudit, AskKeys, AskLeader, AskMembers, AskMetrics
-from talka.wire.jobs import Beat, Call, JobMessage, WantBlob, Watch, WorkerFacts, encode
+from talka.wire.jobs import Beat, JobMessage, ManagerCall, WantBlob, WatchJob, WorkerFacts, encode
 from talka.wire.manager_calls import CancelCall, JobsCall, NameCall, SubmitCall
 from talka.wire.manager_calls import encode as encode_call
 from talka.wire.security.envelopes import SEALING_PURPOSE, Opener, SealingKey, vouched_for
@@ -75,7 +75,7 @@ class Api:
 @asynccontextmanager
 async def api_of(node: ManagerNode) -> AsyncIterator[Api]:
     listener, stop, started = socket.create_server(("127.0.0.1", 0)), asyncio.Event(), asyncio.Event()
-    audit = Audit(node.folder / "audit.log")
+    audit = ApiAudit(node.folder / "audit.log")
     app = make_app(node.control, audit=audit)
     serving = asyncio.create_task(serve(app, listener, stop=stop, on_started=started.set))
     await started.wait()
@@ -111,11 +111,11 @@ def answers_of_the_port(node: ManagerNode, job: str, order: Any, sender: str) ->
             message = msgspec.structs.replace(message, job=job)  # type: ignore[call-arg]
         asked[name] = message
     for number, (what, content) in enumerate(calls(job, order, "k").items()):
-        asked[f"call {what}"] = Call(number, what, content)
+        asked[f"call {what}"] = ManagerCall(number, what, content)
     for path in sorted((node.folder / "blobs").rglob("*")):
         if path.is_file():
             asked[f"blob {path.name}"] = WantBlob(path.name, 0)
-    asked["watch"] = Watch(job, 7, -1, True)
+    asked["watch"] = WatchJob(job, 7, -1, True)
     found: dict[str, bytes] = {}
     for name, message in asked.items():
         for at, effect in enumerate(node.manager.on_message(boottime_ns(), sender, message, 5, "#1")):

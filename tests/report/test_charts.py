@@ -14,7 +14,7 @@ from talka.report.charts import (
     Axis,
     Band,
     Cell,
-    Line,
+    ChartLine,
     Mark,
     average_line,
     averages,
@@ -42,7 +42,7 @@ def labels(axis: Axis) -> list[str]:
     return [label for _, label in axis.ticks]
 
 
-def drawn(*lines: Line, **more: object) -> ET.Element:
+def drawn(*lines: ChartLine, **more: object) -> ET.Element:
     """The figure, read back: what does not parse fails here."""
     return ET.fromstring(chart("a", "A title", "A description.", X, X, lines, **more))  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ def test_a_path_goes_in_steps_and_a_single_point_is_a_dot() -> None:
 
 
 def test_a_chart_has_a_title_a_description_a_legend_and_both_axes() -> None:
-    figure = drawn(Line("requests", "main", [[(0, 0), (10, 10)]]), Line("failed", "bad", [[(0, 1), (10, 2)]]))
+    figure = drawn(ChartLine("requests", "main", [[(0, 0), (10, 10)]]), ChartLine("failed", "bad", [[(0, 1), (10, 2)]]))
     frame = figure.find(".//svg[@role='img']")
     assert frame is not None
     title, text = frame.find("title"), frame.find("desc")
@@ -221,17 +221,17 @@ def test_a_chart_has_a_title_a_description_a_legend_and_both_axes() -> None:
 
 
 def test_high_values_are_drawn_high() -> None:
-    figure = drawn(Line("requests", "main", [[(0, 0), (10, 10)]]))
+    figure = drawn(ChartLine("requests", "main", [[(0, 0), (10, 10)]]))
     assert [item.get("d") for item in figure.findall(".//path")] == ["M0 1000l1000-1000"]
 
 
 def test_pieces_of_a_line_are_not_joined() -> None:
-    figure = drawn(Line("p50", "main", [[(0, 5), (1, 5)], [(9, 5), (10, 5)]]))
+    figure = drawn(ChartLine("p50", "main", [[(0, 5), (1, 5)], [(9, 5), (10, 5)]]))
     assert [item.get("d") for item in figure.findall(".//path")] == ["M0 500l100 0M900 500l100 0"]
 
 
 def test_a_filled_line_and_a_range_have_areas_that_are_closed() -> None:
-    figure = drawn(Line("requests", "main", [[(0, 5), (10, 5)]], [[(0, 4, 6), (10, 4, 6)]], is_filled=True))
+    figure = drawn(ChartLine("requests", "main", [[(0, 5), (10, 5)]], [[(0, 4, 6), (10, 4, 6)]], is_filled=True))
     area, spread, _ = figure.findall(".//path")
     assert area.get("d") == "M0 500l1000 0V1000H0z"
     assert spread.get("d") == "M0 400l1000 0 0 200-1000 0z"
@@ -240,7 +240,7 @@ def test_a_filled_line_and_a_range_have_areas_that_are_closed() -> None:
 
 def test_bands_and_marks_stand_at_their_instants() -> None:
     figure = drawn(
-        Line("a", "main", [[(0, 1), (10, 1)]]), bands=[Band(2, 4, "core 3 was lost")], marks=[Mark(5, "p50", True)]
+        ChartLine("a", "main", [[(0, 1), (10, 1)]]), bands=[Band(2, 4, "core 3 was lost")], marks=[Mark(5, "p50", True)]
     )
     band = figure.find(".//div//rect[@class='band']")
     assert band is not None and (band.get("x"), band.get("width")) == ("20%", "20%")
@@ -251,7 +251,7 @@ def test_bands_and_marks_stand_at_their_instants() -> None:
 
 
 def test_a_chart_without_a_line_says_so_in_words() -> None:
-    figure = drawn(Line("a", "main", []), empty="Nothing was sent.")
+    figure = drawn(ChartLine("a", "main", []), empty="Nothing was sent.")
     assert figure.findtext("p") == "Nothing was sent."
     assert figure.find(".//svg") is None
 
@@ -265,7 +265,7 @@ def test_texts_are_text_and_nothing_else() -> None:
             hostile,
             X,
             X,
-            [Line(hostile, "main", [[(0, 0)]])],
+            [ChartLine(hostile, "main", [[(0, 0)]])],
             unit=hostile,
             x_unit=hostile,
             bands=[Band(0, 1, hostile)],
@@ -277,7 +277,7 @@ def test_texts_are_text_and_nothing_else() -> None:
 
 
 def test_nothing_needs_a_style_attribute_or_another_file() -> None:
-    text = chart("a", "b", "c", X, X, [Line("d", "main", [[(0, 0)]])], bands=[Band(0, 1, "e")])
+    text = chart("a", "b", "c", X, X, [ChartLine("d", "main", [[(0, 0)]])], bands=[Band(0, 1, "e")])
     assert not re.search(r"style=|href|http|<script|<image|url\(", text)
 
 

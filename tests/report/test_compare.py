@@ -21,9 +21,9 @@ from talka.report.comparison import (
     BadRule,
     BadWithin,
     Comparison,
+    ComparisonRow,
     Comparisons,
     NotComparable,
-    Row,
 )
 from talka.report.document import BadResult, Generator, Job, ResultDocument, Step, TimelineRow, Times, Totals, Workflow
 from talka.report.html.comparison_page import comparison_html
@@ -119,7 +119,7 @@ def one_step(job: str = "job-b", **changes: Any) -> ResultDocument:
     return a_document(a_workflow(a_step(**changes)), job=job)
 
 
-def row_of(comparison: Comparison, measure: str, stat: str | None = None, step: str | None = "get") -> Row:
+def row_of(comparison: Comparison, measure: str, stat: str | None = None, step: str | None = "get") -> ComparisonRow:
     (row,) = [row for row in comparison.rows if (row.measure, row.stat, row.step) == (measure, stat, step)]
     return row
 

@@ -15,12 +15,12 @@ from talka.cluster.effects import Lane, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.admission import Porter, RingChanged
-from talka.control.member.announcement import Standing
+from talka.control.member.admission import Admission, RingChanged
+from talka.control.member.announcement import Announcement
 from talka.control.member.composite import ClusterMember
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
-from talka.testing.faults import Faults, Limits
+from talka.testing.faults import FaultLimits, Faults
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import OneLeaderPerTerm
 from talka.testing.membership_checkers import FullViews, membership_of
@@ -28,7 +28,7 @@ from talka.testing.network import LinkProfile
 from talka.testing.world import SECOND, Boot, Observer, World
 from talka.wire import greeting, membership
 from talka.wire.greeting import Self, ShareRing
-from talka.wire.membership import Alive, Gossip, State, Stated, encode_update
+from talka.wire.membership import Alive, Gossip, MemberState, Stated, encode_update
 from talka.wire.security.keys import JUMP_LIMIT, Keyring, encode_ring, key_id
 from talka.wire.security.roles import NOBODY, Proven, Role
 from talka.wire.security.sealing import Seal
@@ -74,8 +74,8 @@ class Stranger:
         self._address = address
         self._lane = lane
         boot = rng.getrandbits(60)
-        self._porter = Porter(
-            door=Door(group=GROUP, name=name, boot=boot),
+        self._porter = Admission(
+            door=ReplayGuard(group=GROUP, name=name, boot=boot),
             seal=Seal(Keyring.of((SECRET,)), boot),
             name=name,
             me=ME,
@@ -127,7 +127,9 @@ class Attack:
                 intruder.say(victim.name, greeting.CHANNEL, _share(taken))
             case 1:
                 elsewhere = Alive(subject.name, subject.boot, rng.randrange(50, 90), f"{INTRUDER}-elsewhere")
-                state = State(rng.randrange(1000, 2000), msgspec.msgpack.encode(Standing("", api="http://evil")))
+                state = MemberState(
+                    rng.randrange(1000, 2000), msgspec.msgpack.encode(Announcement("", api="http://evil"))
+                )
                 news = [elsewhere, Stated(subject.name, subject.boot, state), Alive("ghost", 1, 0, INTRUDER)]
                 updates = [encode_update(each) for each in news]
                 intruder.say(victim.name, membership.CHANNEL, membership.encode(Gossip()), updates)
@@ -190,14 +192,14 @@ class Story:
         self.views = FullViews()
         self.keys = KeysAndAddresses()
         world.observers += [OneLeaderPerTerm(), self.views, self.keys]
-        limits = Limits(gap_ns=rng.randrange(1500, 4000) * MILLISECOND, down_ns=(50 * MILLISECOND, 8 * SECOND))
+        limits = FaultLimits(gap_ns=rng.randrange(1500, 4000) * MILLISECOND, down_ns=(50 * MILLISECOND, 8 * SECOND))
         self.faults = Faults(world, list(world.hosts), CLASSES, limits=limits)
 
     def _start(self, boot: Boot) -> ClusterMember:
-        door = Door(group=GROUP, name=boot.name, boot=boot.boot, safeguards=self._safeguards)
+        door = ReplayGuard(group=GROUP, name=boot.name, boot=boot.boot, safeguards=self._safeguards)
         ring = Keyring.of((SECRET,))
         kept = self.keys.rings.get(boot.name)
-        porter = Porter(
+        porter = Admission(
             door=door,
             seal=Seal(ring if kept is None else ring.merge(kept), boot.boot, (SECRET,)),
             name=boot.name,

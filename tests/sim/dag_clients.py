@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from talka.control.dags.job import DagJob, Step
-from talka.control.dags.keeper import Durable
+from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, Unavailable
 from talka.testing.dag_checkers import DagHistory
@@ -19,7 +19,7 @@ MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 PATIENCE_NS: Final = 5 * SECOND
 
-Asking = Callable[[Durable, int, int], list[object]]
+Asking = Callable[[DagKeeper, int, int], list[object]]
 """With the keeper, the time and the number of the call."""
 
 
@@ -105,14 +105,14 @@ class DagClients(Observer, StoreListener):
             self._acknowledged(job, known.id)
             return
 
-        def ask(durable: Durable, now: int, call: int) -> list[object]:
+        def ask(durable: DagKeeper, now: int, call: int) -> list[object]:
             keyed = self._shell.rows.keyed([task.key for task in errand.spec.tasks])
             return durable.submit(now, call, errand.spec, key=errand.key, keyed=keyed)
 
         self._ask(job, "submit", ask)
 
     def _wish(self, job: DagJobSeen, wish: Wish) -> None:
-        def what(dag: DagJob, now: int) -> Step:
+        def what(dag: DagJob, now: int) -> DagStep:
             match wish.what:
                 case "pause":
                     return dag.pause(now)
@@ -123,7 +123,7 @@ class DagClients(Observer, StoreListener):
                 case _:
                     return dag.skip(now, wish.tasks)
 
-        def ask(durable: Durable, now: int, call: int) -> list[object]:
+        def ask(durable: DagKeeper, now: int, call: int) -> list[object]:
             if wish.what != "rerun":
                 return durable.change(now, call, job.id, lambda dag: what(dag, now))
             rows = self._shell.rows

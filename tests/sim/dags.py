@@ -19,8 +19,8 @@ from talka.control.worker.composite import Worker
 from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
-from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
-from talka.testing.handler_cores import FILES, HandlerCores, HandlerLedger, Script
+from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
+from talka.testing.handler_cores import FILES, HandlerLedger, Script, SimulatedHandlerCores
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
 from talka.testing.records import StoreDisk, StoreShell, durable_on
@@ -273,7 +273,7 @@ class Story:
         self.world = world = build(plan, safeguards, verbose)
         self.manager = world.hosts[MANAGER]
         self.ledger = HandlerLedger()
-        self.cores = HandlerCores(world, self.ledger)
+        self.cores = SimulatedHandlerCores(world, self.ledger)
         self.shell = StoreShell(world, self.manager, EPOCH_NS, safeguards)
         self.history = DagHistory(self.shell)
         self.clients = DagClients(world, self.manager, self.shell, plan.errands, self.history)
@@ -305,7 +305,7 @@ class Story:
             world,
             nodes,
             [name for name in plan.classes if name not in OWN],
-            limits=Limits(
+            limits=FaultLimits(
                 gap_ns=plan.gap_ns,
                 down_ns=(50 * MILLISECOND, 9 * SECOND),
                 cut_ns=(500 * MILLISECOND, 9 * SECOND),

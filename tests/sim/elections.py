@@ -22,7 +22,7 @@ from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
 from talka.control.member.voter import Voter
-from talka.testing.faults import HOST_FAULTS, LINK_FAULTS, NETWORK_FAULTS, Faults, Limits, link_profile, missing
+from talka.testing.faults import HOST_FAULTS, LINK_FAULTS, NETWORK_FAULTS, FaultLimits, Faults, link_profile, missing
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import (
     CapsHold,
@@ -334,7 +334,7 @@ class Story:
             world,
             list(world.hosts),
             plan.classes,
-            limits=Limits(gap_ns=plan.gap_ns, down_ns=plan.down_ns, drift_ppm=plan.drift_limit_ppm),
+            limits=FaultLimits(gap_ns=plan.gap_ns, down_ns=plan.down_ns, drift_ppm=plan.drift_limit_ppm),
             favourites=lambda: [host.name for host in self.workload.leaders()],
             may_lose_disk=self._may_lose_disk,
         )

@@ -5,7 +5,7 @@ from random import Random
 from typing import Final
 
 from talka.cluster.effects import Lane
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.testing.trust import GROUP, SIGNER
 from talka.testing.world import SECOND, World
 from talka.wire.jobs import CHANNEL, Assign, BundleFacts, encode
@@ -36,7 +36,7 @@ class Forger:
         self._world = world
         self._workers = workers
         self._rng: Random = world.rng("forger")
-        self._door = Door(group=GROUP, name=NAME, boot=1)
+        self._door = ReplayGuard(group=GROUP, name=NAME, boot=1)
 
     def begin(self, until_ns: int) -> None:
         if self._world.now >= until_ns:

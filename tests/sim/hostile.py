@@ -11,7 +11,7 @@ from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
 from talka.wire.entries import JobOrder
 from talka.wire.security.roles import Role
-from talka.wire.tasks import Progress, TaskResult
+from talka.wire.tasks import HandlerProgress, TaskResult
 
 NAME: Final = "x0"
 PLANNED: Final = "planned"
@@ -108,5 +108,5 @@ def known_of_dags(world: World, manager: Host, hosts: tuple[str, ...]) -> Known:
             (TaskResult(fence, "completed", b'{"fence":0}', job=task.job.row.id, task=task.id),)
             for fence, task in running.items()
         ]
-        known["progress"] = [(Progress(fence, b'"stolen"'),) for fence in fences]
+        known["progress"] = [(HandlerProgress(fence, b'"stolen"'),) for fence in fences]
     return known | {"epoch": [found.durable.floor.epoch], "of": [found.durable.floor.life]}

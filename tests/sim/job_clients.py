@@ -15,7 +15,7 @@ from talka.control.member.composite import ClusterMember
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.speech import Speak
 from talka.testing.host import Host
-from talka.testing.job_checkers import Document, JobHistory, Rule
+from talka.testing.job_checkers import Document, JobHistory, JobRule
 from talka.testing.world import Observer, World
 from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.views import JobFacts, JobUpdate
@@ -83,7 +83,7 @@ class Duties(Observer):
             tallies={run.spec.name: run.tally() for run in job.workflows.values()},
             states={run.spec.name: str(run.state) for run in job.workflows.values()},
             lost=[(lost.workflow, lost.shard, lost.from_ns, lost.to_ns) for lost in job.lost],
-            rules=[Rule(workflow, rule.text, verdict.value) for workflow, rule, verdict in job.verdicts(now)],
+            rules=[JobRule(workflow, rule.text, verdict.value) for workflow, rule, verdict in job.verdicts(now)],
             aborted=job.aborted.rule if job.aborted is not None else "",
         )
         state, reason = JobState.COMPLETED, ""

@@ -18,7 +18,7 @@ from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
 from talka.testing.cores import Cores, Ledger, WorkerPart
-from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
+from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
 from talka.testing.host import Clock
 from talka.testing.job_checkers import (
     CountsAreTrue,
@@ -290,7 +290,7 @@ class Story:
             world,
             nodes,
             [name for name in plan.classes if name not in (CORE_DIES, FrozenWorkers.NAME)],
-            limits=Limits(
+            limits=FaultLimits(
                 gap_ns=plan.gap_ns,
                 down_ns=(50 * MILLISECOND, 9 * SECOND),
                 cut_ns=(500 * MILLISECOND, 9 * SECOND),

@@ -11,7 +11,7 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.composite import ClusterMember
-from talka.testing.faults import LINK_FAULTS, Faults, Limits, link_profile, missing
+from talka.testing.faults import LINK_FAULTS, FaultLimits, Faults, link_profile, missing
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NoReplayAccepted
 from talka.testing.membership_checkers import (
@@ -153,7 +153,7 @@ class Story:
             MembershipWithinLimits(),
             self.views,
         ]
-        limits = Limits(
+        limits = FaultLimits(
             gap_ns=plan.gap_ns,
             down_ns=(100 * MILLISECOND, 12 * SECOND),
             stall_ns=(500 * MILLISECOND, 3 * SECOND),

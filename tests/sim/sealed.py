@@ -13,11 +13,11 @@ from talka.cluster.effects import Lane
 from talka.cluster.leadership.leader_term import Elected
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
-from talka.control.member.admission import PROOF_NS, Porter
+from talka.control.member.admission import PROOF_NS, Admission
 from talka.control.member.composite import ClusterMember
-from talka.control.member.replay_guard import REPEATABLE, Door
+from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.voter import Voter
-from talka.testing.faults import Faults, Limits, missing
+from talka.testing.faults import FaultLimits, Faults, missing
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NoReplayAccepted, OneLeaderPerTerm
 from talka.testing.membership_checkers import FULL_WITHIN_NS, FullViews
@@ -61,7 +61,7 @@ class Sent(msgspec.Struct, frozen=True):
     """(boot, number): what a frame says of itself in the clear."""
 
 
-class WatchedDoor(Door):
+class WatchedDoor(ReplayGuard):
     """Tells of every packet that it lets in, also of those that were held before."""
 
     def __init__(self, boot: Boot, on_passed: Callable[[str, Packet], None]) -> None:
@@ -171,14 +171,14 @@ class Story:
             world.add_host(name, self._start, clock=Clock(rng.randrange(1000) * SECOND))
         self.views = FullViews()
         world.observers += [OneLeaderPerTerm(), NoReplayAccepted(), self.views, self.adversary]
-        limits = Limits(gap_ns=rng.randrange(1500, 4000) * MILLISECOND, down_ns=(50 * MILLISECOND, 8 * SECOND))
+        limits = FaultLimits(gap_ns=rng.randrange(1500, 4000) * MILLISECOND, down_ns=(50 * MILLISECOND, 8 * SECOND))
         self.faults = Faults(world, list(world.hosts), CLASSES, limits=limits, favourites=self._leaders)
 
     def _start(self, boot: Boot) -> ClusterMember:
         door = WatchedDoor(boot, self.adversary.on_passed)
         # Of its own, as on a real network: nonces must not be guessed from what else a member draws.
         nonces = self.world.rng("nonce", f"{boot.name}:{boot.boot}")
-        porter = Porter(door=door, seal=Seal(RING, boot.boot), name=boot.name, me=ME, rng=nonces)
+        porter = Admission(door=door, seal=Seal(RING, boot.boot), name=boot.name, me=ME, rng=nonces)
         config = PRESETS["default"]
         members = Membership(
             name=boot.name, boot=boot.boot, address=boot.name, group=GROUP, config=config, rng=boot.rng, now=boot.now

@@ -7,7 +7,7 @@ import pytest
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, merged
 from talka.testing.host import Host
 from talka.testing.job_checkers import manager_on
-from talka.testing.journeys import NAMES_PER_CORE, PAGE, Counts
+from talka.testing.journeys import NAMES_PER_CORE, PAGE, JourneyCounts
 from talka.testing.world import SECOND, Observer, World
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.thresholds import Threshold, parse_threshold
@@ -32,9 +32,9 @@ def run(story: jobs.Story) -> World:
     return world
 
 
-def truth(story: jobs.Story) -> Counts:
+def truth(story: jobs.Story) -> JourneyCounts:
     runs = [run for runs in story.ledger.cores.values() for run in runs]
-    return sum((run.journeys.counts for run in runs), Counts())
+    return sum((run.journeys.counts for run in runs), JourneyCounts())
 
 
 # How iterations end.

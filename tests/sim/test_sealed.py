@@ -2,7 +2,7 @@
 
 import pytest
 
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.testing.membership_checkers import incomplete_views
 from talka.testing.world import SECOND
 from tests.sim.sealed import CALM_FROM, PLAYED_FROM, Story
@@ -25,7 +25,7 @@ def test_no_recording_is_let_in_one_leads_per_term_and_all_that_live_are_seen_al
 
 
 def test_without_asking_for_proofs_recordings_would_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Door, "knows", lambda self, packet: True)
+    monkeypatch.setattr(ReplayGuard, "knows", lambda self, packet: True)
 
     world = Story(1).run()
 

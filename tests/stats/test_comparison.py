@@ -17,7 +17,7 @@ from talka.stats.comparison import (
     LEAST_SHARE,
     Estimate,
     Noise,
-    Slice,
+    TimeSlice,
     Unit,
     Verdict,
     Weighed,
@@ -69,7 +69,7 @@ def a_run(
         )
         for value in found:
             times.record(value)
-        slices.append(Slice(0.1, per_window, 0, found[per_window // 2] / 1000, found[-1] / 1000))
+        slices.append(TimeSlice(0.1, per_window, 0, found[per_window // 2] / 1000, found[-1] / 1000))
     return noise_of(slices, times), times
 
 
@@ -86,8 +86,8 @@ def verdicts(one: tuple[Noise | None, Histogram], other: tuple[Noise | None, His
     return found
 
 
-def slices_of(*requests: int, failed: int = 0) -> list[Slice]:
-    return [Slice(0.1, count, failed, 5.0, 9.0) for count in requests]
+def slices_of(*requests: int, failed: int = 0) -> list[TimeSlice]:
+    return [TimeSlice(0.1, count, failed, 5.0, 9.0) for count in requests]
 
 
 def uniform(count: int = 1000) -> Histogram:
@@ -268,7 +268,7 @@ def test_five_seconds_of_windows_make_the_blocks_wanted() -> None:
 
 
 def test_wide_slices_stand_alone() -> None:
-    wide = [Slice(10.0, 2000, 0, 5.0, 9.0)] * 3
+    wide = [TimeSlice(10.0, 2000, 0, 5.0, 9.0)] * 3
     blocks = blocks_of([*wide, *slices_of(*[20] * 600)])
     assert [len(block) for block in blocks[:3]] == [1, 1, 1]
     assert {len(block) for block in blocks[3:-1]} == {36}
@@ -277,7 +277,7 @@ def test_wide_slices_stand_alone() -> None:
 @given(st.lists(st.sampled_from([0.1, 10.0, 60.0]), max_size=300))
 @settings(deadline=None, derandomize=True)
 def test_blocks_hold_every_slice_once_and_in_order(widths: list[float]) -> None:
-    slices = [Slice(width, number, 0, None, None) for number, width in enumerate(widths)]
+    slices = [TimeSlice(width, number, 0, None, None) for number, width in enumerate(widths)]
     blocks = blocks_of(slices)
     assert [part for block in blocks for part in block] == slices and all(blocks)
 
@@ -288,7 +288,7 @@ def test_run_too_short_to_know_its_noise_has_none() -> None:
 
 
 def test_slices_without_width_are_passed_over() -> None:
-    assert noise_of([Slice(0.0, 20, 0, 5.0, 9.0)] * 50, uniform()) is None
+    assert noise_of([TimeSlice(0.0, 20, 0, 5.0, 9.0)] * 50, uniform()) is None
 
 
 def test_run_that_never_wavers_is_worth_all_its_requests() -> None:
@@ -304,7 +304,7 @@ def test_run_that_wanders_is_worth_fewer_requests_than_it_made() -> None:
 
 
 def test_run_without_answers_has_no_scatter_of_times() -> None:
-    silent = [Slice(0.1, 0, 0, None, None)] * 50
+    silent = [TimeSlice(0.1, 0, 0, None, None)] * 50
     assert noise_of(silent, Histogram()) == noise(blocks=25)
 
 
@@ -316,27 +316,27 @@ def test_windows_with_times_beside_steps_without_any_say_nothing() -> None:
 def test_times_of_nothing_at_all_do_not_divide_by_zero() -> None:
     times = Histogram()
     times.record(0, 1000)
-    swinging = [Slice(0.1, 20, 0, float(number // 2 % 2), 1.0) for number in range(50)]
+    swinging = [TimeSlice(0.1, 20, 0, float(number // 2 % 2), 1.0) for number in range(50)]
     found = noise_of(swinging, times)
     assert found is not None and found.middle > 1
 
 
 def test_answer_in_a_slice_without_requests_counts() -> None:
-    slices = [Slice(0.1, 0, 0, 1.0 + number // 10, 2.0) for number in range(50)]
+    slices = [TimeSlice(0.1, 0, 0, 1.0 + number // 10, 2.0) for number in range(50)]
     found = noise_of(slices, uniform())
     assert found is not None and found.middle > 1
 
 
 def test_failures_that_come_together_are_worth_less_than_scattered_ones() -> None:
-    together = [Slice(0.1, 20, 20 if number < 4 else 0, 5.0, 9.0) for number in range(50)]
-    scattered = [Slice(0.1, 20, 2 if number % 5 else 0, 5.0, 9.0) for number in range(50)]
+    together = [TimeSlice(0.1, 20, 20 if number < 4 else 0, 5.0, 9.0) for number in range(50)]
+    scattered = [TimeSlice(0.1, 20, 2 if number % 5 else 0, 5.0, 9.0) for number in range(50)]
     burst, rain = noise_of(together, uniform()), noise_of(scattered, uniform())
     assert burst is not None and rain is not None
     assert burst.failures > 20 and rain.failures < 2
 
 
 def test_when_all_failed_there_is_nothing_to_scatter() -> None:
-    found = noise_of([Slice(0.1, 20, 20, 5.0, 9.0)] * 50, uniform())
+    found = noise_of([TimeSlice(0.1, 20, 20, 5.0, 9.0)] * 50, uniform())
     assert found is not None and found.failures == 1.0
 
 
@@ -350,9 +350,9 @@ def test_end_of_a_run_says_nothing_about_its_rate() -> None:
     assert found is not None and found.rate_error == pytest.approx(0)
 
 
-def drifting(*levels: float) -> list[Slice]:
+def drifting(*levels: float) -> list[TimeSlice]:
     """A run whose parts, of ten windows each, were at these levels."""
-    return [Slice(0.1, round(20 * level), 0, 5 * level, 9 * level) for level in levels for _ in range(10)]
+    return [TimeSlice(0.1, round(20 * level), 0, 5 * level, 9 * level) for level in levels for _ in range(10)]
 
 
 def test_run_whose_parts_differ_may_have_differed_as_a_whole() -> None:
@@ -365,7 +365,7 @@ def test_run_whose_parts_differ_may_have_differed_as_a_whole() -> None:
 
 
 def test_run_that_answered_in_one_part_only_shows_no_drift() -> None:
-    silence = [Slice(0.1, 20, 20, None, None)] * 40
+    silence = [TimeSlice(0.1, 20, 20, None, None)] * 40
     found = noise_of([*silence, *drifting(1)], uniform())
     assert found is not None and (found.middle_drift, found.tail_drift) == (0, 0)
 
@@ -378,7 +378,7 @@ def test_parts_of_a_run_weigh_all_its_blocks() -> None:
 
 
 def test_median_that_jumps_between_steps_drifts_no_more_than_the_tail() -> None:
-    jumping = [Slice(0.1, 20, 0, 5.0 if number // 10 % 2 else 50.0, 60.0) for number in range(50)]
+    jumping = [TimeSlice(0.1, 20, 0, 5.0 if number // 10 % 2 else 50.0, 60.0) for number in range(50)]
     found = noise_of(jumping, uniform())
     assert found is not None and (found.middle_drift, found.tail_drift, found.mean_error) == (0, 0, 0)
 

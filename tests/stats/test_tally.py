@@ -35,7 +35,11 @@ MICROSECONDS = st.lists(st.integers(0, 10_000_000), max_size=4)
 EIGHTHS = st.integers(-8_000, 8_000).map(lambda eighths: eighths / 8)
 SAMPLES = st.lists(
     st.builds(
-        Sample, at_ns=st.integers(0, 9), kind=st.sampled_from(ERROR_KINDS[:3]), text=st.sampled_from("ab"), status=SMALL
+        Sample,
+        at_ns=st.integers(0, 9),
+        kind=st.sampled_from(ERROR_KINDS[:3]),
+        text=st.sampled_from("ab"),
+        status=SMALL,
     ),
     max_size=12,
 )
@@ -261,7 +265,11 @@ def test_the_first_samples_of_a_check_are_kept_and_every_failure_is_counted() ->
 
 
 def test_samples_are_kept_in_order_whatever_order_they_came_in() -> None:
-    samples = [Sample(3, "reset", "gone"), Sample(1, "dns", "No such host."), Sample(2, "reset", "gone")]
+    samples = [
+        Sample(3, "reset", "gone"),
+        Sample(1, "dns", "No such host."),
+        Sample(2, "reset", "gone"),
+    ]
     assert step_of(0, 0, [], [], samples).samples == sorted(samples)
     assert check_of(0, samples).samples == sorted(samples)
 

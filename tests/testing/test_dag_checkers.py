@@ -7,7 +7,7 @@ import pytest
 from talka.cluster.effects import Lane
 from talka.control.tasks.store_effects import Commit
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
-from talka.testing.handler_cores import HandlerLedger, HandlerRun, Script
+from talka.testing.handler_cores import HandlerLedger, Script, SimulatedRun
 from talka.testing.host import NEVER, Host
 from talka.testing.records import StoreDisk, StoreShell
 from talka.testing.world import Boot, World
@@ -17,7 +17,7 @@ from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import (
     AttemptRow,
     Change,
-    Claim,
+    ClaimTask,
     Complete,
     DropJob,
     JobRow,
@@ -50,7 +50,7 @@ class Quiet:
         return []
 
 
-class LeasedRun(HandlerRun):
+class LeasedRun(SimulatedRun):
     """On a worker that has a lease as long as the test says so."""
 
     __slots__ = ("is_leased",)
@@ -104,7 +104,7 @@ class Play:
         self.runs.began(run)
         return run
 
-    def finish(self, run: HandlerRun, output: bytes = b"") -> None:
+    def finish(self, run: SimulatedRun, output: bytes = b"") -> None:
         run.output = output or b'{"fence":%d,"run":%d}' % (run.fence, run.number)
         self.ledger.end(run, self.world.now, "completed")
         self.runs.ended(run)
@@ -129,7 +129,7 @@ def test_all_that_is_well_is_no_violation(play: Play) -> None:
     play.history.acknowledged(play.world, "key", "j")
     for index, id in enumerate("abcd"):
         inputs = {"a": b'{"fence":1,"run":1}'} if id == "b" else {}
-        play.applied(Claim(1, index, 1, index + 1, "w", 2))
+        play.applied(ClaimTask(1, index, 1, index + 1, "w", 2))
         run = play.begin(id, index + 1, **inputs)
         play.finish(run)
         play.applied(completed(index, index + 1, run.output))
@@ -164,7 +164,7 @@ def test_d1_every_job_ends(play: Play) -> None:
 
 def test_d2_of_an_attempt_one_result_is_accepted(play: Play) -> None:
     row = AttemptRow(job=1, index=0, attempt=1, fence=1, worker="w", started_ms=1, ended_ms=2, cause="Boom")
-    play.applied(Claim(1, 0, 1, 1, "w", 2), PutAttempt(row), PutAttempt(row))
+    play.applied(ClaimTask(1, 0, 1, 1, "w", 2), PutAttempt(row), PutAttempt(row))
     assert play.found == ["D2"]
 
 
@@ -172,7 +172,7 @@ def test_d2_of_an_attempt_one_result_is_accepted(play: Play) -> None:
     "change", [completed(0, 9, b'{"fence":9}'), Release(1, 0, 9, 0, 1)], ids=["an end", "another try"]
 )
 def test_d2_the_store_refuses_nothing_that_the_manager_decided(play: Play, change: Change) -> None:
-    play.applied(Claim(1, 0, 1, 1, "w", 2), change)
+    play.applied(ClaimTask(1, 0, 1, 1, "w", 2), change)
     assert play.found == ["D2"]
 
 
@@ -188,15 +188,15 @@ def test_d3_nothing_begins_of_a_job_that_the_store_does_not_have() -> None:
 
 
 def test_d4_no_result_of_an_earlier_attempt_is_accepted(play: Play) -> None:
-    play.applied(Claim(1, 0, 1, 1, "w", 2))
+    play.applied(ClaimTask(1, 0, 1, 1, "w", 2))
     play.finish(play.begin("a", 1))
-    play.applied(Release(1, 0, 1, 0, 1), Claim(1, 0, 2, 2, "w", 3))
+    play.applied(Release(1, 0, 1, 0, 1), ClaimTask(1, 0, 2, 2, "w", 3))
     play.applied(completed(0, 2, b'{"fence":1}'))
     assert play.found == ["D4"]
 
 
 def test_d4_what_was_not_run_has_an_output_that_counts(play: Play) -> None:
-    play.applied(Claim(1, 0, 1, 1, "w", 2))
+    play.applied(ClaimTask(1, 0, 1, 1, "w", 2))
     play.finish(play.begin("a", 1))
     output = b'{"fence":1,"run":1}'
     play.applied(completed(0, 1, output), completed(2, 0, output))
@@ -252,9 +252,9 @@ def test_d7_a_job_ends_with_the_counts_of_its_tasks(play: Play) -> None:
 
 
 def test_d8_an_accepted_result_was_made_from_accepted_outputs(play: Play) -> None:
-    play.applied(Claim(1, 0, 1, 1, "w", 2))
+    play.applied(ClaimTask(1, 0, 1, 1, "w", 2))
     play.finish(play.begin("a", 1))
-    play.applied(completed(0, 1, b'{"fence":1,"run":1}'), Claim(1, 1, 1, 2, "w", 3))
+    play.applied(completed(0, 1, b'{"fence":1,"run":1}'), ClaimTask(1, 1, 1, 2, "w", 3))
     run = play.begin("b", 2, a=b'{"fence":0}')
     play.finish(run)
     play.applied(completed(1, 2, run.output))
@@ -275,7 +275,7 @@ def replaced(play: Play, how: Literal["backup", "rollback", "new"]) -> None:
 
 
 def test_d9_an_output_is_that_of_the_task_it_counts_for(play: Play) -> None:
-    play.applied(Claim(1, 0, 1, 1, WORKER, 2), Claim(1, 2, 1, 2, WORKER, 2))
+    play.applied(ClaimTask(1, 0, 1, 1, WORKER, 2), ClaimTask(1, 2, 1, 2, WORKER, 2))
     run = play.begin("c", 1)
     play.finish(run)
     play.applied(completed(0, 1, run.output))
@@ -288,33 +288,33 @@ def test_d9_an_output_is_that_of_the_task_it_counts_for(play: Play) -> None:
 def test_d9_what_was_given_out_before_the_copy_counts_in_the_same_life_alone(
     play: Play, how: Literal["backup", "rollback"], found: list[str]
 ) -> None:
-    play.applied(Claim(1, 0, 1, 1, WORKER, 2))
+    play.applied(ClaimTask(1, 0, 1, 1, WORKER, 2))
     run = play.begin("a", 1)
     play.shell.back_up()
     replaced(play, how)
     play.finish(run)
-    play.applied(Claim(1, 0, 1, 1, WORKER, 2), completed(0, 1, run.output))
+    play.applied(ClaimTask(1, 0, 1, 1, WORKER, 2), completed(0, 1, run.output))
     assert play.found == found
 
 
 def test_d9_what_was_given_out_after_the_copy_counts_for_nothing(play: Play) -> None:
     """Also where the number was given out again, for the same task, to another worker."""
     play.shell.back_up()
-    play.applied(Claim(1, 0, 1, 1, WORKER, 2))
+    play.applied(ClaimTask(1, 0, 1, 1, WORKER, 2))
     run = play.begin("a", 1)
     replaced(play, "rollback")
     play.finish(run)
-    play.applied(Claim(1, 0, 1, 1, "v#1#7", 2), completed(0, 1, run.output))
+    play.applied(ClaimTask(1, 0, 1, 1, "v#1#7", 2), completed(0, 1, run.output))
     assert play.found == ["D9"]
 
 
 def test_what_a_replaced_store_gave_out_is_in_nobodys_way(play: Play) -> None:
-    play.applied(Claim(1, 2, 1, 1, WORKER, 2))
+    play.applied(ClaimTask(1, 2, 1, 1, WORKER, 2))
     play.begin("c", 1)
     play.shell.back_up()
     replaced(play, "backup")
     play.begin("b", 9)
-    play.applied(Claim(1, 2, 1, 2, WORKER, 3))
+    play.applied(ClaimTask(1, 2, 1, 2, WORKER, 3))
     play.begin("c", 2)
     assert play.found == []
     assert play.runs.lost == 1
@@ -343,6 +343,6 @@ def test_a_store_that_was_never_copied_is_replaced_by_a_new_one(play: Play) -> N
 def test_a_script_is_what_a_config_says() -> None:
     world = World(1)
     host: Host = world.add_host("w", Quiet)
-    run = HandlerRun(host, 1, HandedTask(1, "j", "a", "h", 1, b'{"ms":7,"fails":3}'), 0)
+    run = SimulatedRun(host, 1, HandedTask(1, "j", "a", "h", 1, b'{"ms":7,"fails":3}'), 0)
     assert run.script == Script(7, fails=3)
     assert not run.has_lease, "its host is down"

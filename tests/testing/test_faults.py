@@ -6,8 +6,8 @@ from talka.testing.faults import (
     LINK_FAULTS,
     NETWORK_FAULTS,
     SECOND,
+    FaultLimits,
     Faults,
-    Limits,
     link_profile,
     missing,
 )
@@ -54,7 +54,7 @@ def world_of(seed: int = 1) -> World:
 
 def test_every_class_strikes_again_and_again_also_where_disks_may_not_be_touched() -> None:
     world = world_of()
-    faults = Faults(world, NAMES, (*HOST_FAULTS, *NETWORK_FAULTS), limits=Limits(gap_ns=SECOND // 4))
+    faults = Faults(world, NAMES, (*HOST_FAULTS, *NETWORK_FAULTS), limits=FaultLimits(gap_ns=SECOND // 4))
     faults.begin(UNTIL + LAST_CALL_NS)
     world.run_until(UNTIL)
 
@@ -66,7 +66,11 @@ def test_towards_the_end_other_faults_make_way_for_those_of_disks() -> None:
     world = world_of()
     classes = ("partition", "flapping link", *DISK_FAULTS)
     faults = Faults(
-        world, NAMES, classes, limits=Limits(gap_ns=SECOND // 4), may_lose_disk=lambda name: world.now > 50 * SECOND
+        world,
+        NAMES,
+        classes,
+        limits=FaultLimits(gap_ns=SECOND // 4),
+        may_lose_disk=lambda name: world.now > 50 * SECOND,
     )
     faults.begin(UNTIL)
     world.run_until(UNTIL)
@@ -76,7 +80,7 @@ def test_towards_the_end_other_faults_make_way_for_those_of_disks() -> None:
 
 def test_when_faults_stop_links_heal_and_hosts_come_back() -> None:
     world = world_of()
-    limits = Limits(gap_ns=SECOND // 20, down_ns=(30 * SECOND, 31 * SECOND), cut_ns=(30 * SECOND, 31 * SECOND))
+    limits = FaultLimits(gap_ns=SECOND // 20, down_ns=(30 * SECOND, 31 * SECOND), cut_ns=(30 * SECOND, 31 * SECOND))
     faults = Faults(world, NAMES, ("crash", "isolation", "slow cpu"), limits=limits)
     faults.begin(UNTIL)
     world.run_until(2 * SECOND)
@@ -95,7 +99,7 @@ def test_when_faults_stop_links_heal_and_hosts_come_back() -> None:
 def test_what_leads_is_struck_more_often_than_by_chance() -> None:
     world = world_of()
     crashed = dict.fromkeys(NAMES, 0)
-    faults = Faults(world, NAMES, ("crash",), limits=Limits(gap_ns=SECOND), favourites=lambda: ["b"])
+    faults = Faults(world, NAMES, ("crash",), limits=FaultLimits(gap_ns=SECOND), favourites=lambda: ["b"])
     faults.begin(UNTIL)
     while world.now < UNTIL:
         world.run_until(world.now + SECOND // 20)

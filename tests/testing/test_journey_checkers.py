@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from talka.stats.tally import OTHER_CALLS, StepTally, Tally, fold_calls, merged
-from talka.testing.job_checkers import Document, Rule
+from talka.testing.job_checkers import Document, JobRule
 from talka.testing.journey_checkers import JourneysAddUp, RulesAreTrue
 from talka.testing.journeys import (
     BUY,
@@ -15,7 +15,7 @@ from talka.testing.journeys import (
     LOOK,
     PAGE,
     SECOND,
-    Counts,
+    JourneyCounts,
     Journeys,
     Manner,
     counts_in,
@@ -29,7 +29,7 @@ from talka.wire.jobs import AttemptResult
 from talka.work.lifecycle import TaskState
 
 MANNER = Manner.of(1)
-COUNTS = (Counts(70, 60, 8), Counts(41, 41, 0), Counts(9, 0, 9))
+COUNTS = (JourneyCounts(70, 60, 8), JourneyCounts(41, 41, 0), JourneyCounts(9, 0, 9))
 
 
 def a_tally(manner: Manner = MANNER) -> Tally:
@@ -45,13 +45,13 @@ def test_whatever_was_merged_of_what_cores_told_adds_up(seed: int) -> None:
 def test_what_a_core_tells_of_its_requests_is_the_sum_of_its_calls(seed: int) -> None:
     manner = Manner.of(seed | 1)
 
-    assert list(discrepancies(manner, tally_of(manner, 0, Counts(70, 60, 8)))) == []
+    assert list(discrepancies(manner, tally_of(manner, 0, JourneyCounts(70, 60, 8)))) == []
     assert tally_of(manner, 0, COUNTS[0]).exchanges == totals_of(manner, COUNTS[0]).exchanges
 
 
 def test_names_that_were_folded_still_add_up() -> None:
     manner = Manner.of(1 | 4)
-    tally = merged([tally_of(manner, shard, Counts(200, 200, 0)) for shard in range(3)])
+    tally = merged([tally_of(manner, shard, JourneyCounts(200, 200, 0)) for shard in range(3)])
     fold_calls(tally.calls)
 
     assert OTHER_CALLS in tally.calls[PAGE]
@@ -121,22 +121,22 @@ def test_iterations_end_after_their_time_or_are_cut() -> None:
     journeys = Journeys()
     journeys.begin(0, 8, is_slow=True)
     journeys.advance(1_200_000_000)
-    assert journeys.counts == Counts(8, 6, 0) and not journeys.are_over
+    assert journeys.counts == JourneyCounts(8, 6, 0) and not journeys.are_over
 
     journeys.cut()
 
-    assert journeys.counts == Counts(8, 6, 2) and journeys.are_over
+    assert journeys.counts == JourneyCounts(8, 6, 2) and journeys.are_over
 
 
 def test_rows_of_which_nothing_was_counted_are_not_told() -> None:
-    assert rows_of(MANNER, 0, Counts()) == []
-    assert {row.name for row in rows_of(MANNER, 0, Counts(started=3))} == {PAGE}
+    assert rows_of(MANNER, 0, JourneyCounts()) == []
+    assert {row.name for row in rows_of(MANNER, 0, JourneyCounts(started=3))} == {PAGE}
 
 
 # Results against what cores did.
 
 
-def a_core(attempt: int, shard: int, counts: Counts, *, has_ended_well: bool = True, **more: Any) -> Any:
+def a_core(attempt: int, shard: int, counts: JourneyCounts, *, has_ended_well: bool = True, **more: Any) -> Any:
     known = more.get("known", counts)
     return SimpleNamespace(
         attempt=attempt,
@@ -169,24 +169,24 @@ def judged(world: World, checker: JourneysAddUp, tally: Tally, result: AttemptRe
 
 
 def test_a_result_of_all_that_cores_counted_is_let_pass() -> None:
-    world, checker = a_checker(a_core(1, 0, Counts(9, 7, 2)))
-    tally = tally_of(MANNER, 0, Counts(9, 7, 2))
+    world, checker = a_checker(a_core(1, 0, JourneyCounts(9, 7, 2)))
+    tally = tally_of(MANNER, 0, JourneyCounts(9, 7, 2))
 
     assert judged(world, checker, tally, AttemptResult("job", 1, tally, [])) == ""
-    assert (checker.counted, checker.whole) == (Counts(9, 7, 2), 1)
+    assert (checker.counted, checker.whole) == (JourneyCounts(9, 7, 2), 1)
 
 
-@pytest.mark.parametrize("counts", [Counts(9, 7, 0), Counts(8, 7, 1), Counts(10, 8, 2)])
-def test_a_result_of_fewer_or_more_is_told_where_nothing_was_lost(counts: Counts) -> None:
-    world, checker = a_checker(a_core(1, 0, Counts(9, 7, 2)))
+@pytest.mark.parametrize("counts", [JourneyCounts(9, 7, 0), JourneyCounts(8, 7, 1), JourneyCounts(10, 8, 2)])
+def test_a_result_of_fewer_or_more_is_told_where_nothing_was_lost(counts: JourneyCounts) -> None:
+    world, checker = a_checker(a_core(1, 0, JourneyCounts(9, 7, 2)))
     tally = tally_of(MANNER, 0, counts)
 
     assert "nothing was lost" in judged(world, checker, tally, AttemptResult("job", 1, tally, []))
 
 
 def test_of_a_core_that_was_lost_what_it_said_at_some_instant_is_enough_if_that_is_told() -> None:
-    core = a_core(1, 0, Counts(9, 7, 0), has_ended_well=False, known=Counts(5, 3, 0))
-    tally = tally_of(MANNER, 0, Counts(5, 3, 0))
+    core = a_core(1, 0, JourneyCounts(9, 7, 0), has_ended_well=False, known=JourneyCounts(5, 3, 0))
+    tally = tally_of(MANNER, 0, JourneyCounts(5, 3, 0))
     result = AttemptResult("job", 1, tally, [], is_lost=True)
 
     assert judged(*a_checker(core), tally, result, lost=True) == ""
@@ -194,21 +194,21 @@ def test_of_a_core_that_was_lost_what_it_said_at_some_instant_is_enough_if_that_
 
 
 def test_more_iterations_under_way_than_can_have_been_lost_are_told() -> None:
-    tally = tally_of(MANNER, 0, Counts(9, 5, 1))
+    tally = tally_of(MANNER, 0, JourneyCounts(9, 5, 1))
     result = AttemptResult("job", 1, tally, [])
 
-    text = judged(*a_checker(a_core(1, 0, Counts(9, 7, 2))), tally, result, lost=True)
+    text = judged(*a_checker(a_core(1, 0, JourneyCounts(9, 7, 2))), tally, result, lost=True)
 
     assert "3 iterations neither ended nor were cut, and 0 can have been lost" in text
 
 
 def test_a_result_that_is_not_the_sum_of_its_attempts_is_told() -> None:
-    tally = tally_of(MANNER, 0, Counts(9, 7, 2))
+    tally = tally_of(MANNER, 0, JourneyCounts(9, 7, 2))
     twice = merged([tally, tally])
-    checked = a_checker(a_core(1, 0, Counts(9, 7, 2)))
+    checked = a_checker(a_core(1, 0, JourneyCounts(9, 7, 2)))
 
     assert "those accepted" in judged(*checked, twice, AttemptResult("job", 1, tally, []), lost=True)
-    assert counts_in(twice) == Counts(18, 14, 4)
+    assert counts_in(twice) == JourneyCounts(18, 14, 4)
 
 
 # Rules.
@@ -221,7 +221,7 @@ def test_failed_is_held_against_both_shares(value: float | None, is_told: bool) 
     world, checker = World(0), RulesAreTrue()
     host: Any = SimpleNamespace()
 
-    checker.on_document(world, host, document(tally, rules=[Rule(None, "failed < 1%", value)]))
+    checker.on_document(world, host, document(tally, rules=[JobRule(None, "failed < 1%", value)]))
 
     assert bool(world.violations) is is_told
 

@@ -37,7 +37,7 @@ from talka.testing.leadership_checkers import (
     OneOwnerPerKey,
     RegisterIsLinearizable,
 )
-from talka.testing.linearizability import History
+from talka.testing.linearizability import RegisterHistory
 from talka.testing.world import SECOND, Boot, Observer, World
 from talka.wire.leadership import PAGES_LIMIT
 
@@ -685,9 +685,9 @@ def lead(bench: Bench, name: str, term: int, lasts_ns: int) -> None:
     bench.say(name, elected(term, until))
 
 
-def liveness(*core: str) -> tuple[Bench, LeaderInTime, History]:
+def liveness(*core: str) -> tuple[Bench, LeaderInTime, RegisterHistory]:
     """Three hosts one second into a run, and a calm that begins then and must have a leader after five seconds."""
-    history = History()
+    history = RegisterHistory()
     checker = LeaderInTime(history)
     bench = Bench(checker, "a", "b", "c")
     bench.run(SECOND)
@@ -696,7 +696,7 @@ def liveness(*core: str) -> tuple[Bench, LeaderInTime, History]:
 
 
 def test_before_the_calm_nobody_must_lead() -> None:
-    bench = Bench(LeaderInTime(History()), "a")
+    bench = Bench(LeaderInTime(RegisterHistory()), "a")
     bench.run(60 * SECOND)
     for term in range(5):
         bench.say("a", elected(term))

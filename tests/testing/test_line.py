@@ -2,7 +2,7 @@
 
 from talka.cluster.effects import Lane
 from talka.testing.host import NEVER, Host
-from talka.testing.line import Line
+from talka.testing.line import CallLine
 from talka.testing.world import SECOND, Boot, World
 
 
@@ -26,14 +26,14 @@ class Quiet:
         return []
 
 
-def started() -> tuple[World, Host, Line, list[int]]:
+def started() -> tuple[World, Host, CallLine, list[int]]:
     world = World(1)
     host = world.add_host("a", Quiet)
     host.start()
-    return world, host, Line(world, host), []
+    return world, host, CallLine(world, host), []
 
 
-def put(line: Line, heard: list[int], *numbers: int) -> None:
+def put(line: CallLine, heard: list[int], *numbers: int) -> None:
     for number in numbers:
         line.put(lambda now, number=number: heard.append(number) or [])  # type: ignore[misc]
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.testing.linearizability import History, Operation
+from talka.testing.linearizability import RegisterHistory, RegisterOperation
 
 
-def history_of(*calls: tuple[Any, ...]) -> History:
+def history_of(*calls: tuple[Any, ...]) -> RegisterHistory:
     """Each call: kind, began, ended or None, outcome or None, value."""
-    history = History()
+    history = RegisterHistory()
     for kind, began, ended, outcome, value in calls:
         op = history.invoke(began, "k", kind, value if kind == "write" else None)
         if outcome is not None:
@@ -91,7 +91,7 @@ def test_a_history_that_no_single_place_could_have_had_is_told(name: str) -> Non
 
 
 def test_keys_are_judged_apart() -> None:
-    history = History()
+    history = RegisterHistory()
     history.ended(1, history.invoke(0, "good", "write", b"a"), "accepted")
     history.ended(3, history.invoke(2, "bad", "read"), "accepted", b"a")
     assert history.keys() == ["good", "bad"] and len(history) == 2
@@ -119,11 +119,11 @@ def test_a_history_refuses_what_it_could_not_judge() -> None:
         history.ended(2, 0, "unknown")
     history.invoke(2, "other", "write", b"a")  # another key may hold the same value
     assert len(history) == 2
-    assert history.operation(0) == Operation("k", "write", 0, b"a", 1, "accepted")
+    assert history.operation(0) == RegisterOperation("k", "write", 0, b"a", 1, "accepted")
 
 
 def test_ten_thousand_calls_are_judged_at_once() -> None:
-    history = History()
+    history = RegisterHistory()
     for number in range(5000):
         value = b"%d" % number
         history.ended(4 * number + 1, history.invoke(4 * number, "k", "write", value), "accepted")
@@ -136,7 +136,7 @@ def test_ten_thousand_calls_are_judged_at_once() -> None:
 # ---- against every order there is
 
 
-def is_linearizable(operations: list[Operation]) -> bool:
+def is_linearizable(operations: list[RegisterOperation]) -> bool:
     """By trying: every choice of what unknown writes did, in every order that respects who ended before whom began."""
     certain = [op for op in operations if op.outcome == "accepted"]
     doubtful = [op for op in operations if op.kind == "write" and op.outcome in ("unknown", None)]
@@ -147,7 +147,7 @@ def is_linearizable(operations: list[Operation]) -> bool:
     return False
 
 
-def is_legal(order: tuple[Operation, ...]) -> bool:
+def is_legal(order: tuple[RegisterOperation, ...]) -> bool:
     held: bytes | None = None
     for index, op in enumerate(order):
         if any(end_of(later) < op.began for later in order[index + 1 :]):
@@ -159,13 +159,13 @@ def is_legal(order: tuple[Operation, ...]) -> bool:
     return True
 
 
-def end_of(op: Operation) -> float:
+def end_of(op: RegisterOperation) -> float:
     return op.ended if op.outcome == "accepted" and op.ended is not None else inf
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
-    history = History()
+def histories(draw: st.DrawFn) -> RegisterHistory:
+    history = RegisterHistory()
     values = [b"a", b"b", b"c"]
     unwritten = list(values)
     for _ in range(draw(st.integers(0, 6))):
@@ -183,6 +183,6 @@ def histories(draw: st.DrawFn) -> History:
 
 @settings(deadline=None, derandomize=True, max_examples=120)
 @given(histories())
-def test_the_zones_say_what_trying_every_order_says(history: History) -> None:
+def test_the_zones_say_what_trying_every_order_says(history: RegisterHistory) -> None:
     operations = [history.operation(op) for op in range(len(history))]
     assert (history.check("k") == []) == is_linearizable(operations)

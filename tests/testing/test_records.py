@@ -12,7 +12,7 @@ from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import (
     AttemptRow,
     Change,
-    Claim,
+    ClaimTask,
     Complete,
     DropJob,
     EventRow,
@@ -64,7 +64,7 @@ def drawn(rng: Random, jobs: int) -> Change:
     job, index, fence = rng.randrange(1, jobs + 2), rng.randrange(TASKS + 1), rng.choice((0, 0, 5, 6, 7))
     match rng.randrange(10):
         case 0 | 1:
-            return Claim(job, index, rng.randrange(1, 4), max(fence, 1), rng.choice(("a#1#2", "b#2#3")), 11)
+            return ClaimTask(job, index, rng.randrange(1, 4), max(fence, 1), rng.choice(("a#1#2", "b#2#3")), 11)
         case 2:
             output, key = b'"%d"' % rng.randrange(9), rng.choice(("", "k", "l"))
             return Complete(job, index, fence, TaskState.COMPLETED, 12, output, worker="a#1#2", attempts=2, key=key)

@@ -16,7 +16,7 @@ from talka.testing.disk import Puts
 from talka.testing.host import NEVER, Clock, Cpu, Host
 from talka.testing.network import LinkProfile
 from talka.testing.trace import CHUNK, RECENT
-from talka.testing.world import SECOND, Boot, Node, Observer, Violation, World
+from talka.testing.world import SECOND, Boot, Observer, SimulatedNode, Violation, World
 
 
 class Greeted(msgspec.Struct, frozen=True):
@@ -353,7 +353,7 @@ def test_every_boot_is_new_and_has_randomness_of_its_own(monkeypatch: pytest.Mon
     world = World(1)
     boots: list[Boot] = []
 
-    def starter(boot: Boot) -> Node:
+    def starter(boot: Boot) -> SimulatedNode:
         boots.append(boot)
         node = Chatter(boot, "a")
         node.next_tick_at = NEVER

@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from talka.client import calls
-from talka.client.calls import Calls
+from talka.client.calls import ApiCalls
 from talka.client.client import Client
 from talka.client.requests import JobOrder
 from talka.clock import SECOND
@@ -58,12 +58,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
     """Makes clients whose time is over once every manager was asked, however long that takes on a busy machine."""
     now_ns = 0
 
-    async def pause(client: Calls, attempts: int, most_s: float = 0.0) -> None:
+    async def pause(client: ApiCalls, attempts: int, most_s: float = 0.0) -> None:
         nonlocal now_ns
         now_ns += LIMIT_S * SECOND
 
     monkeypatch.setattr(calls, "monotonic_ns", lambda: now_ns)
-    monkeypatch.setattr(Calls, "_pause", pause)
+    monkeypatch.setattr(ApiCalls, "_pause", pause)
 
     def make(*addresses: str, **more: str) -> Client:
         return Client(addresses, question_s=LIMIT_S, result_s=LIMIT_S, **more)

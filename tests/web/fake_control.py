@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Iterator
 import msgspec
 
 from talka.client.dags import DagControl
-from talka.client.http import Address, Answer, call
+from talka.client.http import ApiAddress, HttpAnswer, call
 from talka.client.requests import (
     BundleMissing,
     ClusterView,
@@ -24,10 +24,10 @@ from talka.client.requests import (
     NotEnded,
     WorkerView,
 )
-from talka.control.clients.connections import Limits
+from talka.control.clients.connections import ConnectionLimits
 from talka.web.answers import Limiter, no_limit
 from talka.web.app import make_app
-from talka.web.audit import Audit
+from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.server import WHOLE, listen, serve
 from talka.wire.entries import WorkflowOrder
@@ -216,13 +216,13 @@ class Api:
         self.control = control
         self.dags = dags
         host, port = listener.getsockname()[:2]
-        self.address = Address("https" if tls else "http", host, port)
+        self.address = ApiAddress("https" if tls else "http", host, port)
         self.stop = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
     async def ask(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, token: str = ""
-    ) -> Answer:
+    ) -> HttpAnswer:
         headers = dict(headers or {})
         if token:
             headers["authorization"] = f"Bearer {token}"
@@ -260,14 +260,14 @@ class Apis:
         control: FakeControl | None = None,
         *,
         dags: DagControl | None = None,
-        audit: Audit | None = None,
+        audit: ApiAudit | None = None,
         auth: Tokens | None = None,
         allowed_hosts: Collection[str] = (),
         limiter: Limiter = no_limit,
         tls: ssl.SSLContext | None = None,
         grace_s: int = 1,
         listener: socket.socket | None = None,
-        limits: Limits = WHOLE,
+        limits: ConnectionLimits = WHOLE,
     ) -> Api:
         listener = listener or listen("127.0.0.1", 0, has_tokens=auth is not None)
         api = Api(control or FakeControl(), listener, tls, dags)

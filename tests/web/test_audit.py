@@ -11,7 +11,7 @@ import pytest
 from talka.clock import SECOND
 from talka.errors import Invalid, Unavailable
 from talka.web import audit as module
-from talka.web.audit import Audit, AuditLine, Refusals
+from talka.web.audit import ApiAudit, AuditLine, Refusals
 from talka.web.auth import REVOKED_MOST, Revoked, Tokens
 from tests.web.fake_control import KEY, Api, Apis
 from tests.web.fake_dags import FakeDags
@@ -27,12 +27,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def audit(path: Path) -> Audit:
-    return Audit(path)
+def audit(path: Path) -> ApiAudit:
+    return ApiAudit(path)
 
 
 @pytest.fixture
-async def guarded(apis: Apis, dags: FakeDags, tokens: Tokens, audit: Audit) -> Api:
+async def guarded(apis: Apis, dags: FakeDags, tokens: Tokens, audit: ApiAudit) -> Api:
     return await apis.start(dags=dags, auth=tokens, audit=audit)
 
 
@@ -51,7 +51,7 @@ def mode_of(path: Path) -> int:
 # What is put down.
 
 
-async def test_every_change_is_put_down(guarded: Api, tokens: Tokens, audit: Audit, path: Path) -> None:
+async def test_every_change_is_put_down(guarded: Api, tokens: Tokens, audit: ApiAudit, path: Path) -> None:
     token = tokens.issue("ann", "operator", LATER_S, "t1")
 
     await guarded.ask("POST", "/v1/jobs", DAG, JSON, token)
@@ -74,7 +74,7 @@ async def test_every_change_is_put_down(guarded: Api, tokens: Tokens, audit: Aud
     assert mode_of(path) == 0o600
 
 
-async def test_looking_leaves_no_trace(guarded: Api, tokens: Tokens, audit: Audit, path: Path) -> None:
+async def test_looking_leaves_no_trace(guarded: Api, tokens: Tokens, audit: ApiAudit, path: Path) -> None:
     await guarded.ask("GET", "/v1/jobs", token=tokens.issue("ann", "viewer", LATER_S))
     await guarded.ask("GET", "/livez")
     await audit.flush()
@@ -83,7 +83,7 @@ async def test_looking_leaves_no_trace(guarded: Api, tokens: Tokens, audit: Audi
 
 
 async def test_every_refusal_is_put_down_and_logged(
-    guarded: Api, tokens: Tokens, audit: Audit, path: Path, caplog: pytest.LogCaptureFixture
+    guarded: Api, tokens: Tokens, audit: ApiAudit, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     viewer = tokens.issue("ann", "viewer", LATER_S)
 
@@ -114,7 +114,7 @@ FORGED = 'eve\n{"at":"2026-01-01","who":"ann","what":"drain","status":200}\r\x1b
 
 
 async def test_a_name_forges_no_line_and_steers_no_terminal(
-    guarded: Api, tokens: Tokens, audit: Audit, path: Path, caplog: pytest.LogCaptureFixture
+    guarded: Api, tokens: Tokens, audit: ApiAudit, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     forger = tokens.issue(FORGED, "viewer", LATER_S)
 
@@ -132,7 +132,7 @@ async def test_a_name_forges_no_line_and_steers_no_terminal(
     assert "of eve\\n{" in told[0] and "\\x1b[2K\\x9b2K" in told[0]
 
 
-async def test_who_asks_too_often_is_put_down(apis: Apis, audit: Audit, path: Path) -> None:
+async def test_who_asks_too_often_is_put_down(apis: Apis, audit: ApiAudit, path: Path) -> None:
     api = await apis.start(audit=audit, limiter=lambda operation, client: 1.0)
 
     await api.ask("GET", "/v1/jobs")
@@ -141,7 +141,7 @@ async def test_who_asks_too_often_is_put_down(apis: Apis, audit: Audit, path: Pa
     assert [(line.what, line.status) for line in lines_in(path)] == [("jobs", 429)]
 
 
-async def test_a_refused_websocket_is_put_down(guarded: Api, tokens: Tokens, audit: Audit, path: Path) -> None:
+async def test_a_refused_websocket_is_put_down(guarded: Api, tokens: Tokens, audit: ApiAudit, path: Path) -> None:
     upgrade = {
         "connection": "Upgrade",
         "upgrade": "websocket",
@@ -179,7 +179,7 @@ async def test_without_a_file_there_is_nothing_to_read(api: Api) -> None:
 
 
 async def test_files_are_rotated_and_the_oldest_goes(path: Path) -> None:
-    audit = Audit(path, limit_bytes=200, files=3)
+    audit = ApiAudit(path, limit_bytes=200, files=3)
 
     for n in range(20):
         audit.note(f"change{n}", 200)
@@ -193,7 +193,7 @@ async def test_files_are_rotated_and_the_oldest_goes(path: Path) -> None:
 
 
 async def test_what_waits_is_written_at_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    audit = Audit(path)
+    audit = ApiAudit(path)
     audit.note("one", 200)
 
     audit.close()
@@ -204,7 +204,7 @@ async def test_what_waits_is_written_at_the_end(path: Path, monkeypatch: pytest.
 
 
 async def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    audit = Audit(tmp_path / "nowhere" / "audit.log")
+    audit = ApiAudit(tmp_path / "nowhere" / "audit.log")
 
     for _ in range(3):
         audit.note("change", 200)
@@ -217,7 +217,7 @@ async def test_a_disk_that_takes_nothing_stops_nobody(tmp_path: Path, caplog: py
 
 async def test_lines_that_wait_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING_LIMIT", 10)
-    audit = Audit(path)
+    audit = ApiAudit(path)
 
     for n in range(15):
         audit.note(f"change{n}", 200, text="x" * 5000)
@@ -229,7 +229,7 @@ async def test_lines_that_wait_are_bounded(path: Path, monkeypatch: pytest.Monke
 
 async def test_the_tail_of_a_long_file_begins_with_a_whole_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TAIL_BYTES", 500)
-    audit = Audit(path)
+    audit = ApiAudit(path)
     for n in range(100):
         audit.note(f"change{n}", 200)
 
@@ -240,7 +240,7 @@ async def test_the_tail_of_a_long_file_begins_with_a_whole_line(path: Path, monk
 
 
 async def test_a_line_that_a_death_cut_off_hides_no_other(path: Path) -> None:
-    audit = Audit(path)
+    audit = ApiAudit(path)
     audit.note("one", 200)
     await audit.flush()
     cut_off(path)
@@ -353,7 +353,7 @@ def test_a_role_in_a_token_may_be_called_by_what_it_does(tokens: Tokens, word: s
 
 
 async def test_many_notes_at_once_are_written_in_order(path: Path) -> None:
-    audit = Audit(path)
+    audit = ApiAudit(path)
 
     for n in range(50):
         audit.note(f"change{n}", 200)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from talka.client.requests import JobUpdate
-from talka.control.clients.connections import Limits
+from talka.control.clients.connections import ConnectionLimits
 from talka.engine.process_start import new_event_loop
 from talka.net.certificates import issue, make_authority
 from talka.net.tls import cert_files
@@ -18,7 +18,7 @@ from talka.web.crowd import is_probe
 from talka.wire.security.roles import Role
 from tests.web.fake_control import LIMIT_S, Api, Apis
 
-FEW = Limits(places=4, heads=6, heads_of_one=4, probes=2, burst=8)
+FEW = ConnectionLimits(places=4, heads=6, heads_of_one=4, probes=2, burst=8)
 HALF = b"GET /v1/jobs HTTP/1.1\r\nHost: loc"
 JOBS = b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WATCH = (

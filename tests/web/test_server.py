@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from talka.client.client import Client
-from talka.client.http import NoAnswer
+from talka.client.http import ApiSilent
 from talka.client.requests import ClusterUnreachable
 from talka.net.certificates import issue, make_authority
 from talka.net.tls import cert_files
 from talka.web import server as module
-from talka.web.server import CannotListen, Exposed, listen
+from talka.web.server import ApiCannotListen, Exposed, listen
 from talka.wire.security.roles import Role
 from tests.web.fake_control import LIMIT_S, Api, Apis
 
@@ -33,9 +33,11 @@ def test_without_tokens_it_listens_on_loopback_only() -> None:
 def test_an_address_that_is_taken_or_not_there_is_said_in_words() -> None:
     with listen("127.0.0.1", 0, has_tokens=False) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; end what"):
+        with pytest.raises(
+            ApiCannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use; end what"
+        ):
             listen("127.0.0.1", port, has_tokens=False)
-    with pytest.raises(CannotListen, match="cannot listen on no.such.host.invalid"):
+    with pytest.raises(ApiCannotListen, match="cannot listen on no.such.host.invalid"):
         listen("no.such.host.invalid", 0, has_tokens=False)
 
 
@@ -60,7 +62,7 @@ async def test_stopping_lets_a_call_that_is_under_way_finish(apis: Apis) -> None
     assert (await asked).status == 200
     assert api.task is not None
     await api.task
-    with pytest.raises(NoAnswer):
+    with pytest.raises(ApiSilent):
         await api.ask("GET", "/v1/jobs")
 
 
@@ -75,7 +77,7 @@ async def test_stopping_does_not_wait_for_ever(apis: Apis) -> None:
     async with asyncio.timeout(LIMIT_S):
         await api.task
 
-    with pytest.raises(NoAnswer):
+    with pytest.raises(ApiSilent):
         await asked
 
 

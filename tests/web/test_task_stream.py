@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 
 from talka.client.requests import Problem, TooBusy
 from talka.web import bodies, task_stream
-from talka.web.audit import Audit
+from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.task_stream import Part, tasks_in
 from talka.work.dag import BadDag, DagSettings, TaskSpec, encode_task
@@ -414,7 +414,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_connection_and_no_more(
 
 
 async def test_how_many_came_is_put_down_at_the_end(apis: Apis, dags: FakeDags, tmp_path) -> None:
-    audit = Audit(tmp_path / "audit.log")
+    audit = ApiAudit(tmp_path / "audit.log")
     api = await apis.start(dags=dags, audit=audit)
     async with submitting(api) as websocket:
         for frame in (task_frame("a"), "nonsense", task_frame("b")):

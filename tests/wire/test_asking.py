@@ -14,8 +14,8 @@ from talka.wire.asking import (
     ANSWER_LIMIT_BYTES,
     SECRET_LIMIT,
     AddKey,
-    Answer,
     Ask,
+    AskAnswer,
     AskAudit,
     AskingMessage,
     AskKeys,
@@ -55,8 +55,8 @@ ALL: dict[str, AskingMessage] = {
     "repair-keys": Ask(11, RepairKeys(("correct horse battery staple 2026", "another one, as long as the first"))),
     "lease": Ask(11, AskLease()),
     "change-lease": Ask(12, ChangeLease(2_000_000_000)),
-    "answer": Answer(300, "", b'{"leader":"a"}'),
-    "answer-of-a-problem": Answer(301, "a is no voter"),
+    "answer": AskAnswer(300, "", b'{"leader":"a"}'),
+    "answer-of-a-problem": AskAnswer(301, "a is no voter"),
 }
 
 
@@ -73,7 +73,7 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
     asked = {type(message.question) for message in ALL.values() if isinstance(message, Ask)}
 
     assert asked == kinds - {Message} == set(get_args(Question))
-    assert {type(message) for message in ALL.values()} == {Ask, Answer}
+    assert {type(message) for message in ALL.values()} == {Ask, AskAnswer}
     assert {path.stem for path in GOLDEN.iterdir()} == set(ALL)
 
 
@@ -87,7 +87,7 @@ def test_no_two_questions_share_a_number() -> None:
 def test_fields_with_a_default_may_be_missing_as_in_messages_of_an_older_protocol() -> None:
     assert decode(msgspec.msgpack.encode([20, 1, [1]])) == Ask(1, AskMembers(""), 10_000)
     assert decode(msgspec.msgpack.encode([20, 1, [8, "id"]])) == Ask(1, RetireKey("id", False))
-    assert decode(msgspec.msgpack.encode([21, 1, "no"])) == Answer(1, "no", b"")
+    assert decode(msgspec.msgpack.encode([21, 1, "no"])) == AskAnswer(1, "no", b"")
 
 
 def test_fields_of_a_newer_protocol_are_ignored() -> None:
@@ -132,7 +132,7 @@ def test_bytes_that_are_no_message_are_untrusted(content: bytes) -> None:
 
 
 def test_the_largest_answer_fits_a_frame_with_all_that_is_around_it() -> None:
-    largest = Answer(2**62, "ü" * 4096, bytes(ANSWER_LIMIT_BYTES))
+    largest = AskAnswer(2**62, "ü" * 4096, bytes(ANSWER_LIMIT_BYTES))
     packet = Packet(
         PROTOCOL,
         "g" * GROUP_LIMIT,

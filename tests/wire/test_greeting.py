@@ -16,14 +16,14 @@ from talka.wire.greeting import (
     TEXT_LIMIT,
     BadGreeting,
     Challenge,
+    GreetingHello,
     GreetingMessage,
-    Hello,
+    GreetingRefusal,
+    GreetingWelcome,
     Message,
     Proof,
-    Refusal,
     Self,
     ShareRing,
-    Welcome,
     decode,
     encode,
 )
@@ -36,12 +36,12 @@ A, B = bytes(range(NONCE_BYTES)), bytes(range(100, 100 + NONCE_BYTES))
 ME = Self("shop", "staging", "manager", "1.0", ["challenge"], ["keyring"], "east", "eu", "0.1.0")
 
 ALL: dict[str, GreetingMessage] = {
-    "hello": Hello(ME, A),
-    "hello-of-few-words": Hello(Self("shop", "staging", "worker", "1.0"), A),
-    "welcome": Welcome(ME, A, B),
+    "hello": GreetingHello(ME, A),
+    "hello-of-few-words": GreetingHello(Self("shop", "staging", "worker", "1.0"), A),
+    "welcome": GreetingWelcome(ME, A, B),
     "challenge": Challenge(B),
     "proof": Proof(B, 300),
-    "refusal": Refusal(A, "cluster", "'a' is of cluster 'shop', not of 'bank'"),
+    "refusal": GreetingRefusal(A, "cluster", "'a' is of cluster 'shop', not of 'bank'"),
     "share-ring": ShareRing(b"\x92\x90\x92\x00\xa0"),
 }
 
@@ -64,17 +64,19 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
 def test_no_two_messages_share_a_number() -> None:
     numbers = {type(message): encode(message)[1] for message in ALL.values()}
 
-    assert numbers == {Hello: 1, Welcome: 2, Challenge: 3, Proof: 4, Refusal: 5, ShareRing: 6}
+    assert numbers == {GreetingHello: 1, GreetingWelcome: 2, Challenge: 3, Proof: 4, GreetingRefusal: 5, ShareRing: 6}
 
 
 def test_fields_with_a_default_may_be_missing_as_in_messages_of_an_older_protocol() -> None:
-    assert decode(msgspec.msgpack.encode([1, ["c", "e", "gate", "1.0"], A])) == Hello(Self("c", "e", "gate", "1.0"), A)
+    assert decode(msgspec.msgpack.encode([1, ["c", "e", "gate", "1.0"], A])) == GreetingHello(
+        Self("c", "e", "gate", "1.0"), A
+    )
 
 
 def test_fields_of_a_newer_protocol_are_ignored() -> None:
     assert decode(msgspec.msgpack.encode([3, A, "new", {"a": 1}])) == Challenge(A)
     newer = [*msgspec.to_builtins(ME), "new"]
-    assert decode(msgspec.msgpack.encode([1, newer, A])) == Hello(ME, A)
+    assert decode(msgspec.msgpack.encode([1, newer, A])) == GreetingHello(ME, A)
 
 
 WORD = "w" * 65
@@ -124,7 +126,7 @@ def test_bytes_that_are_no_message_are_untrusted(content: bytes) -> None:
 def test_a_common_greeting_fits_a_datagram_and_the_largest_ring_fits_a_frame() -> None:
     capabilities = ["capability-" + "x" * 9] * 20
     talkative = Self("c" * 64, "e" * 64, "outside-worker", "1.0", capabilities, capabilities[:2], "d" * 64, "", "1.2.3")
-    assert len(encode(Welcome(talkative, A, B))) < DATAGRAM_LIMIT_BYTES - 400
+    assert len(encode(GreetingWelcome(talkative, A, B))) < DATAGRAM_LIMIT_BYTES - 400
 
     largest = ShareRing(bytes(RING_LIMIT_BYTES))
     assert decode(encode(largest)) == largest

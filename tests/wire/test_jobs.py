@@ -20,18 +20,15 @@ from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     RUNNING_LIMIT,
     VIEW_LIMIT_BYTES,
-    Accepted,
     Account,
     Accounted,
     Acknowledge,
-    Answer,
     Assign,
     AttemptResult,
     BadJobMessage,
     Beat,
     BundleFacts,
-    Call,
-    Declined,
+    CallAnswer,
     Elsewhere,
     Finished,
     Goodbye,
@@ -43,23 +40,26 @@ from talka.wire.jobs import (
     Leaderless,
     LogLines,
     ManagerAt,
+    ManagerCall,
     Message,
     NoTask,
     Piece,
     Reconcile,
     Renew,
     Report,
+    ResultAccepted,
     Running,
-    Snapshot,
     Stale,
     Start,
     Sync,
     Synced,
+    TaskDeclined,
     TaskFacts,
-    View,
+    ViewUpdate,
     WantBlob,
-    Watch,
+    WatchJob,
     WorkerFacts,
+    WorkerSnapshot,
     decode,
     decode_result,
     encode,
@@ -94,7 +94,7 @@ WORKER = WorkerFacts(
     sealing=bytes(range(34)),
 )
 OLDER_FIELDS: dict[tuple[type, str], Any] = {
-    (Call, "asker"): None,
+    (ManagerCall, "asker"): None,
     (WorkerFacts, "sealing"): b"",
     (Renew, "signers"): (),
     (BundleFacts, "word"): b"",
@@ -164,9 +164,9 @@ ALL: dict[str, JobMessage] = {
     "halt-stop": Halt("b4k7", FENCE, 3, "stop"),
     "halt-kill": Halt("b4k7", FENCE, 3, "kill"),
     "acknowledge": Acknowledge("b4k7", FENCE, 3, 299, 400),
-    "accepted": Accepted("b4k7", FENCE, 3),
+    "accepted": ResultAccepted("b4k7", FENCE, 3),
     "reconcile": Reconcile("b4k7", FENCE, 2),
-    "snapshot": Snapshot(
+    "snapshot": WorkerSnapshot(
         "b4k7",
         FENCE,
         2,
@@ -178,7 +178,7 @@ ALL: dict[str, JobMessage] = {
     "no-task": NoTask("b4k7", 3, FENCE),
     "sync": Sync(12),
     "synced": Synced(12, 1_020 * SECOND),
-    "declined": Declined("b4k7", 3, FENCE, "it has no lease"),
+    "declined": TaskDeclined("b4k7", 3, FENCE, "it has no lease"),
     "log-lines": LogLines("b4k7", 3, 200, ("a line", "ein gr\u00fcner")),
     "want-blob": WantBlob(DIGEST, 524_288),
     "piece": Piece(DIGEST, 524_288, 524_290, b"\x00\xff"),
@@ -190,12 +190,12 @@ ALL: dict[str, JobMessage] = {
     "account": Account("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
     "accounted": Accounted("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
-    "call": Call(2**40, "submit", b"\x80", Asker("submit", "submitter", "ada", "t1", "10.0.0.7")),
-    "call-of-nobody": Call(2**40, "submit", b"\x80"),
-    "answer": Answer(2**40, "", b"\x80"),
-    "answer-with-a-problem": Answer(2**40, "busy", b"too much to do", 1500),
-    "watch": Watch("b4k7", 2**47, 120, True),
-    "view": View("b4k7", 2**47, b"\x80"),
+    "call": ManagerCall(2**40, "submit", b"\x80", Asker("submit", "submitter", "ada", "t1", "10.0.0.7")),
+    "call-of-nobody": ManagerCall(2**40, "submit", b"\x80"),
+    "answer": CallAnswer(2**40, "", b"\x80"),
+    "answer-with-a-problem": CallAnswer(2**40, "busy", b"too much to do", 1500),
+    "watch": WatchJob("b4k7", 2**47, 120, True),
+    "view": ViewUpdate("b4k7", 2**47, b"\x80"),
 }
 
 
@@ -272,16 +272,16 @@ def test_no_two_messages_share_a_number() -> None:
         "Start": 11,
         "Halt": 12,
         "Acknowledge": 13,
-        "Accepted": 14,
+        "ResultAccepted": 14,
         "Reconcile": 15,
-        "Snapshot": 16,
+        "WorkerSnapshot": 16,
         "Report": 17,
         "Finished": 18,
         "Stale": 19,
         "NoTask": 20,
         "Sync": 21,
         "Synced": 22,
-        "Declined": 23,
+        "TaskDeclined": 23,
         "LogLines": 24,
         "WantBlob": 30,
         "Piece": 31,
@@ -291,16 +291,16 @@ def test_no_two_messages_share_a_number() -> None:
         "Account": 41,
         "Accounted": 42,
         "Leaderless": 43,
-        "Call": 50,
-        "Answer": 51,
-        "Watch": 52,
-        "View": 53,
+        "ManagerCall": 50,
+        "CallAnswer": 51,
+        "WatchJob": 52,
+        "ViewUpdate": 53,
     }
 
 
 def test_fields_with_a_default_may_be_missing_as_in_messages_of_an_older_protocol() -> None:
     assert decode(msgspec.msgpack.encode([1, 5, [4]])) == Beat(5, WorkerFacts(4))
-    assert decode(msgspec.msgpack.encode([52, "b4k7", 1])) == Watch("b4k7", 1, -1, False)
+    assert decode(msgspec.msgpack.encode([52, "b4k7", 1])) == WatchJob("b4k7", 1, -1, False)
     assert decode(msgspec.msgpack.encode([41, "b4k7", FENCE, 1, "running", b""])) == Account(
         "b4k7", FENCE, 1, "running", b""
     )
@@ -391,14 +391,14 @@ def test_the_largest_messages_fit_a_frame() -> None:
     largest: list[JobMessage] = [
         Piece(DIGEST, 0, 1, bytes(PIECE_LIMIT_BYTES)),
         KeepBlob(DIGEST, 0, 1, bytes(PIECE_LIMIT_BYTES)),
-        View("j" * 64, 1, bytes(VIEW_LIMIT_BYTES)),
+        ViewUpdate("j" * 64, 1, bytes(VIEW_LIMIT_BYTES)),
         Report("j" * 64, 1, bytes(900_000)),
         Lead(bytes(300_000)),
         Account("j" * 64, FENCE, 1, "running", bytes(200_000), "x" * 4096, DIGEST),
-        Call(1, "submit", bytes(CALL_LIMIT_BYTES)),
-        Answer(1, "", bytes(CALL_LIMIT_BYTES)),
+        ManagerCall(1, "submit", bytes(CALL_LIMIT_BYTES)),
+        CallAnswer(1, "", bytes(CALL_LIMIT_BYTES)),
         Beat(1, WORKER, (Running("j" * 64, 2**61, 4096, "running"),) * RUNNING_LIMIT),
-        Snapshot("j" * 64, FENCE, 1, (TaskFacts(2**61, "ended", 2**62, 2**62, DIGEST, 2**61),) * RUNNING_LIMIT),
+        WorkerSnapshot("j" * 64, FENCE, 1, (TaskFacts(2**61, "ended", 2**62, 2**62, DIGEST, 2**61),) * RUNNING_LIMIT),
     ]
     for message in largest:
         assert decode(encode(message)) == message
@@ -435,8 +435,8 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
     ),
     Start: st.builds(Start, job_names, fences, counts, instants, instants, instants),
     Halt: st.builds(Halt, job_names, fences, counts, st.sampled_from(["stop", "kill"])),
-    Snapshot: st.builds(
-        Snapshot,
+    WorkerSnapshot: st.builds(
+        WorkerSnapshot,
         job_names,
         fences,
         counts,
@@ -462,9 +462,9 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
         counts,
     ),
     Accounted: st.builds(Accounted, job_names, fences, counts, st.booleans(), counts),
-    Call: st.builds(Call, counts, names, st.binary(max_size=50)),
-    Watch: st.builds(Watch, job_names, counts, st.integers(-1, 2**40), st.booleans()),
-    View: st.builds(View, job_names, counts, st.binary(max_size=50)),
+    ManagerCall: st.builds(ManagerCall, counts, names, st.binary(max_size=50)),
+    WatchJob: st.builds(WatchJob, job_names, counts, st.integers(-1, 2**40), st.booleans()),
+    ViewUpdate: st.builds(ViewUpdate, job_names, counts, st.binary(max_size=50)),
 }
 
 

@@ -20,27 +20,27 @@ from talka.wire.leadership import (
     PAGE_LIMIT_BYTES,
     PAGES_LIMIT,
     VALUE_LIMIT_BYTES,
-    Accepted,
     BadLeadershipMessage,
     Collect,
     Collected,
-    Entry,
     Heartbeat,
     HeartbeatReply,
-    Hello,
     LeadershipMessage,
     Message,
     PreVote,
     PreVoteReply,
+    ProposalAccepted,
+    ProposalRefused,
     Propose,
-    Refused,
+    RegisterEntry,
+    RegisterSnapshot,
     Released,
-    Snapshot,
     SnapshotReply,
     Version,
     Vote,
     VoteReply,
-    Welcome,
+    VoterHello,
+    VoterWelcome,
     decode,
     encode,
     pages,
@@ -53,11 +53,11 @@ quick = settings(deadline=None, derandomize=True, max_examples=200)
 
 STORAGE = 2**61 + 17
 FOUNDED = 2**60 + 5
-ENTRY = Entry("job/b4k7", Version(7, 3), b"\x91\x01")
+ENTRY = RegisterEntry("job/b4k7", Version(7, 3), b"\x91\x01")
 
 ALL: dict[str, LeadershipMessage] = {
-    "hello": Hello(STORAGE, 12, True, FOUNDED, 2**50, 2**39 + 1),
-    "welcome": Welcome(STORAGE, 11, FOUNDED, STORAGE, Version(7, 1), 8, 2**39 + 2),
+    "hello": VoterHello(STORAGE, 12, True, FOUNDED, 2**50, 2**39 + 1),
+    "welcome": VoterWelcome(STORAGE, 11, FOUNDED, STORAGE, Version(7, 1), 8, 2**39 + 2),
     "pre-vote": PreVote(8, 3, Version(7, 1), FOUNDED, 7, 1_500_000_000),
     "pre-vote-reply": PreVoteReply(7, 3, True),
     "vote": Vote(8, Version(7, 1), FOUNDED, 7, 1_500_000_000),
@@ -66,10 +66,10 @@ ALL: dict[str, LeadershipMessage] = {
     "heartbeat-reply": HeartbeatReply(8, 300, STORAGE, 12, Version(7, 1), 2),
     "collect": Collect(8, "job/b4k7"),
     "collected": Collected(8, "", (ENTRY,), True),
-    "propose": Propose(8, 4, (ENTRY, Entry("leader", Version(8, 1), "Jörg".encode()))),
-    "accepted": Accepted(8, 4, STORAGE, 13),
-    "refused": Refused(9),
-    "snapshot": Snapshot(8, 5, 1, 3, (ENTRY,), FOUNDED),
+    "propose": Propose(8, 4, (ENTRY, RegisterEntry("leader", Version(8, 1), "Jörg".encode()))),
+    "accepted": ProposalAccepted(8, 4, STORAGE, 13),
+    "refused": ProposalRefused(9),
+    "snapshot": RegisterSnapshot(8, 5, 1, 3, (ENTRY,), FOUNDED),
     "snapshot-reply": SnapshotReply(8, 5, 1, STORAGE),
     "released": Released(8, "manager-2"),
 }
@@ -94,8 +94,8 @@ def test_no_two_messages_share_a_number() -> None:
     numbers = {type(message): encode(message)[1] for message in ALL.values()}
 
     assert numbers == {
-        Hello: 1,
-        Welcome: 2,
+        VoterHello: 1,
+        VoterWelcome: 2,
         PreVote: 3,
         PreVoteReply: 4,
         Vote: 5,
@@ -105,9 +105,9 @@ def test_no_two_messages_share_a_number() -> None:
         Collect: 9,
         Collected: 10,
         Propose: 11,
-        Accepted: 12,
-        Refused: 13,
-        Snapshot: 14,
+        ProposalAccepted: 12,
+        ProposalRefused: 13,
+        RegisterSnapshot: 14,
         SnapshotReply: 15,
         Released: 16,
     }
@@ -116,8 +116,8 @@ def test_no_two_messages_share_a_number() -> None:
 @pytest.mark.parametrize(
     ("parts", "meant"),
     [
-        pytest.param([1, 5, 12, True, 6, 4], Hello(5, 12, True, 6, 4), id="hello"),
-        pytest.param([2, 5, 11, 6, 5, [7, 1], 8], Welcome(5, 11, 6, 5, Version(7, 1), 8), id="welcome"),
+        pytest.param([1, 5, 12, True, 6, 4], VoterHello(5, 12, True, 6, 4), id="hello"),
+        pytest.param([2, 5, 11, 6, 5, [7, 1], 8], VoterWelcome(5, 11, 6, 5, Version(7, 1), 8), id="welcome"),
         pytest.param([3, 8, 3, [7, 1]], PreVote(8, 3, Version(7, 1)), id="pre-vote"),
         pytest.param([5, 8, [7, 1]], Vote(8, Version(7, 1)), id="vote"),
         pytest.param([7, 8, 300, 6], Heartbeat(8, 300, 6), id="heartbeat"),
@@ -131,7 +131,7 @@ def test_fields_with_a_default_may_be_missing_as_in_messages_of_an_older_protoco
 
 
 def test_fields_of_a_newer_protocol_are_ignored() -> None:
-    assert decode(msgspec.msgpack.encode([13, 9, "new", {"a": 1}])) == Refused(9)
+    assert decode(msgspec.msgpack.encode([13, 9, "new", {"a": 1}])) == ProposalRefused(9)
 
 
 def entry_parts(key: str = "k", version: object = (1, 1), value: object = b"") -> list[object]:
@@ -175,8 +175,8 @@ def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -
 
 
 def test_what_is_just_within_the_limits_is_read() -> None:
-    entry = Entry("k" * KEY_LIMIT, Version(2**62 - 1, 2**62 - 1), bytes(VALUE_LIMIT_BYTES))
-    message = Snapshot(2**62 - 1, 5, PAGES_LIMIT - 1, PAGES_LIMIT, (entry,), 1)
+    entry = RegisterEntry("k" * KEY_LIMIT, Version(2**62 - 1, 2**62 - 1), bytes(VALUE_LIMIT_BYTES))
+    message = RegisterSnapshot(2**62 - 1, 5, PAGES_LIMIT - 1, PAGES_LIMIT, (entry,), 1)
 
     assert decode(encode(message)) == message
     assert decode(encode(Released(8, "n" * NAME_LIMIT))) == Released(8, "n" * NAME_LIMIT)
@@ -232,7 +232,9 @@ runs = st.lists(st.tuples(sizes, st.integers(1, 40), st.sampled_from([1, KEY_LIM
 @given(runs=runs)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_pages_hold_every_entry_once_in_order_and_each_fits_a_message(runs: list[tuple[int, int, int]]) -> None:
-    entries = [Entry("ü" * length, Version(1, 1), bytes(size)) for size, count, length in runs for _ in range(count)]
+    entries = [
+        RegisterEntry("ü" * length, Version(1, 1), bytes(size)) for size, count, length in runs for _ in range(count)
+    ]
 
     parts = pages(entries)
 
@@ -241,13 +243,13 @@ def test_pages_hold_every_entry_once_in_order_and_each_fits_a_message(runs: list
     for part in parts:
         assert len(part) <= ENTRIES_PER_PAGE
         assert sum(len(entry.value) for entry in part) <= PAGE_LIMIT_BYTES
-        message = Snapshot(2**62 - 1, 2**62 - 1, 0, PAGES_LIMIT, part, 2**62 - 1)
+        message = RegisterSnapshot(2**62 - 1, 2**62 - 1, 0, PAGES_LIMIT, part, 2**62 - 1)
         assert len(encode(message)) < min(FRAME_LIMIT_BYTES, PAGE_LIMIT_BYTES + 1_000)
 
 
 def test_a_page_is_not_cut_before_it_is_full() -> None:
-    small = [Entry(f"k{number}", Version(1, 1), b"") for number in range(ENTRIES_PER_PAGE + 1)]
-    large = [Entry("k", Version(1, 1), bytes(100_000))] * 7
+    small = [RegisterEntry(f"k{number}", Version(1, 1), b"") for number in range(ENTRIES_PER_PAGE + 1)]
+    large = [RegisterEntry("k", Version(1, 1), bytes(100_000))] * 7
 
     assert [len(page) for page in pages(small)] == [ENTRIES_PER_PAGE, 1]
     assert [len(page) for page in pages(large)] == [5, 2]
@@ -258,6 +260,6 @@ def test_nothing_is_one_empty_page() -> None:
 
 
 def test_a_full_page_of_the_longest_keys_is_within_what_a_message_may_have() -> None:
-    entries = [Entry("k" * KEY_LIMIT, Version(1, 1), b"")] * (2 * ENTRIES_PER_PAGE)
+    entries = [RegisterEntry("k" * KEY_LIMIT, Version(1, 1), b"")] * (2 * ENTRIES_PER_PAGE)
 
     assert all(decode(encode(Propose(1, 1, part))) for part in pages(entries))

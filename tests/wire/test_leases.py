@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from talka.errors import Untrusted
 from talka.wire import leadership, leases
 from talka.wire.framing import FRAME_LIMIT_BYTES
-from talka.wire.leadership import Entry, Propose, Version
+from talka.wire.leadership import Propose, RegisterEntry, Version
 from talka.wire.leases import (
     BODY_LIMIT_BYTES,
     LEASE_KEY_LIMIT,
     AcquireLease,
     BadLeaseMessage,
-    Command,
     CommandAnswer,
     LeaseAnswer,
+    LeaseCommand,
     LeaseMessage,
     Message,
     ReleaseLease,
@@ -36,7 +36,7 @@ ALL: dict[str, LeaseMessage] = {
     "answer-granted": LeaseAnswer("shard/17", 5, "granted", 4, 10_000_000_000),
     "answer-elsewhere": LeaseAnswer("shard/17", 5, "elsewhere", wait_ns=250_000_000, leader="manager-2"),
     "release": ReleaseLease("shard/17", 4),
-    "command": Command((2, 7, 1), 12, b"\x91\x01"),
+    "command": LeaseCommand((2, 7, 1), 12, b"\x91\x01"),
     "command-answer": CommandAnswer(12, False, (2, 8, 1)),
 }
 
@@ -59,7 +59,7 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
 def test_no_two_messages_share_a_number() -> None:
     numbers = {type(message): encode(message)[1] for message in ALL.values()}
 
-    assert numbers == {AcquireLease: 1, LeaseAnswer: 2, ReleaseLease: 3, Command: 4, CommandAnswer: 5}
+    assert numbers == {AcquireLease: 1, LeaseAnswer: 2, ReleaseLease: 3, LeaseCommand: 4, CommandAnswer: 5}
 
 
 def test_fields_with_a_default_may_be_missing_as_in_messages_of_an_older_protocol() -> None:
@@ -95,7 +95,7 @@ def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -
 
 def test_the_longest_key_is_read_and_fits_the_register_behind_its_prefix() -> None:
     longest = AcquireLease("ü" * LEASE_KEY_LIMIT, 1, 1, 1)
-    kept = Propose(1, 1, (Entry("lease/" + longest.key, Version(1, 1), b""),))
+    kept = Propose(1, 1, (RegisterEntry("lease/" + longest.key, Version(1, 1), b""),))
 
     assert decode(encode(longest)) == longest
     assert leadership.decode(leadership.encode(kept)) == kept
@@ -116,7 +116,7 @@ def test_bytes_that_are_no_message_are_untrusted(content: bytes) -> None:
 
 
 def test_the_largest_command_fits_a_frame() -> None:
-    largest = Command((2**62 - 1,) * 3, 2**62 - 1, bytes(BODY_LIMIT_BYTES))
+    largest = LeaseCommand((2**62 - 1,) * 3, 2**62 - 1, bytes(BODY_LIMIT_BYTES))
 
     assert decode(encode(largest)) == largest
     assert len(encode(largest)) < FRAME_LIMIT_BYTES

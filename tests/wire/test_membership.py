@@ -18,28 +18,28 @@ from talka.wire.membership import (
     PEERS_LIMIT,
     REASON_LIMIT,
     ZONE_LIMIT,
-    Ack,
     Alive,
-    BadMessage,
+    BadMembershipMessage,
     Dead,
     Gossip,
-    Left,
+    MemberHasLeft,
+    MemberRecord,
     MembershipMessage,
+    MemberState,
     MemberUpdate,
     Message,
     Nack,
-    Peer,
+    PeerAddress,
     Ping,
     PingRequest,
-    Record,
-    State,
+    ProbeAck,
     Stated,
     Suspect,
     SyncOffer,
     SyncRecords,
     SyncReply,
     Update,
-    Watch,
+    WatchGroup,
     WatchReply,
     decode,
     decode_update,
@@ -52,29 +52,29 @@ GOLDEN = Path(__file__).parent / "golden" / f"protocol-{PROTOCOL}"
 PREFIX = "membership-"
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
-STATE = State(7, b"\x01busy")
+STATE = MemberState(7, b"\x01busy")
 ME = Alive("w-1", 2**61 + 5, 3, "10.0.0.1:7000", "eu-1", b"meta")
-RECORD = Record("w-2", 12, 4, "10.0.0.2:7000", "eu-2", b"", 2, STATE, "w-1", "no answer")
+RECORD = MemberRecord("w-2", 12, 4, "10.0.0.2:7000", "eu-2", b"", 2, STATE, "w-1", "no answer")
 MESSAGES: dict[str, MembershipMessage] = {
     "ping": Ping(300, "w-2", 2**61 + 1, STATE, 6, True),
-    "ack": Ack(300, STATE, 6),
+    "ack": ProbeAck(300, STATE, 6),
     "ping-request": PingRequest(301, "wörker", 12, "10.0.0.2:7000"),
     "nack": Nack(301),
     "gossip": Gossip(),
     "sync-offer": SyncOffer(ME, STATE, bytes(range(16))),
     "sync-reply": SyncReply(ME, [0, 63], [RECORD]),
     "sync-records": SyncRecords([RECORD]),
-    "watch": Watch(9, "m-1", True),
-    "watch-reply": WatchReply(9, "m-1", 2**61 + 7, 3, STATE, [Peer("m-2", 8, "10.0.0.3:7000", 1)]),
+    "watch": WatchGroup(9, "m-1", True),
+    "watch-reply": WatchReply(9, "m-1", 2**61 + 7, 3, STATE, [PeerAddress("m-2", 8, "10.0.0.3:7000", 1)]),
 }
 UPDATES: dict[str, MemberUpdate] = {
     "alive": ME,
     "suspect": Suspect("w-2", 12, 4, "w-1", "no answer"),
     "dead": Dead("w-2", 12, 4, "w-1", "no answer"),
-    "left": Left("w-2", 12, 4),
+    "left": MemberHasLeft("w-2", 12, 4),
     "stated": Stated("w-2", 12, STATE),
     "alive-signed": msgspec.structs.replace(ME, certificate=b"certificate", signature=b"signature"),
-    "stated-signed": Stated("w-2", 12, State(8, b"", b"signature")),
+    "stated-signed": Stated("w-2", 12, MemberState(8, b"", b"signature")),
 }
 ALL: dict[str, Message] = {**MESSAGES, **UPDATES}
 
@@ -121,19 +121,19 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
 def test_no_two_messages_share_a_number() -> None:
     assert {type(message): written(name)[1] for name, message in ALL.items()} == {
         Ping: 1,
-        Ack: 2,
+        ProbeAck: 2,
         PingRequest: 3,
         Nack: 4,
         Gossip: 5,
         SyncOffer: 6,
         SyncReply: 7,
         SyncRecords: 8,
-        Watch: 9,
+        WatchGroup: 9,
         WatchReply: 10,
         Alive: 21,
         Suspect: 22,
         Dead: 23,
-        Left: 24,
+        MemberHasLeft: 24,
         Stated: 25,
     }
 
@@ -150,7 +150,7 @@ def test_fields_of_a_newer_protocol_are_ignored() -> None:
 def test_updates_are_no_messages_and_messages_are_no_updates() -> None:
     for name in ALL:
         other: Callable[[bytes], Message] = decode_update if name in MESSAGES else decode
-        with pytest.raises(BadMessage):
+        with pytest.raises(BadMembershipMessage):
             other(written(name))
 
 
@@ -160,9 +160,9 @@ def test_an_update_is_read_where_it_lies_in_a_packet() -> None:
 
 
 def test_errors_are_sentences() -> None:
-    with pytest.raises(BadMessage, match="^a member sent what is no message of membership: "):
+    with pytest.raises(BadMembershipMessage, match="^a member sent what is no message of membership: "):
         decode(b"")
-    with pytest.raises(BadMessage, match="^a member sent what is no update of membership: "):
+    with pytest.raises(BadMembershipMessage, match="^a member sent what is no update of membership: "):
         decode_update(b"")
 
 

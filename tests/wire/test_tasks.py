@@ -18,30 +18,30 @@ from talka.wire.tasks import (
     ERROR_LIMIT,
     LOG_LINE_LIMIT,
     TASKS_LIMIT,
+    AskHeld,
+    AssignTasks,
     BadTaskMessage,
     Done,
-    Feed,
     FromHandlers,
-    Hand,
     HandedTask,
-    Holding,
+    HandlerProgress,
+    Held,
     Load,
     Loaded,
-    LogLine,
-    Message,
-    Progress,
     Ran,
     Recall,
-    Run,
+    ResultsStored,
+    RunTasks,
     Said,
     Spent,
-    Stop,
+    StopTasks,
+    TaskInputs,
+    TaskLine,
     TaskMessage,
+    TaskMessageBase,
+    TaskProgress,
     TaskResult,
     ToHandlers,
-    Took,
-    Underway,
-    Which,
     decode_from_handlers,
     decode_to_handlers,
 )
@@ -84,24 +84,24 @@ FAILED = TaskResult(
     "resize[3]",
 )
 DIED = TaskResult(FENCE + 1, "died", error="it was killed", cause="SIGSEGV", signal="SIGSEGV", alone=True)
-LINE = LogLine(FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
-PROGRESS = Progress(FENCE, b'{"row":7}')
+LINE = TaskLine(FENCE, 1_760_000_000_123, "row 7 of 9 – fertig")
+PROGRESS = HandlerProgress(FENCE, b'{"row":7}')
 
 ALL: dict[str, TaskMessage] = {
-    "hand": Hand(7, (TASK,), 0xB007, 41, LIFE),
-    "hand-of-few-words": Hand(7, (HandedTask(FENCE, "b4k7", "a", "noop", 1, b"null"),)),
+    "hand": AssignTasks(7, (TASK,), 0xB007, 41, LIFE),
+    "hand-of-few-words": AssignTasks(7, (HandedTask(FENCE, "b4k7", "a", "noop", 1, b"null"),)),
     "recall": Recall(7, (FENCE, FENCE + 1), 5_000, LIFE),
-    "took": Took(7, (FENCE, FENCE + 1), LIFE),
-    "which": Which(7, LIFE),
-    "feed": Feed(7, FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
+    "took": ResultsStored(7, (FENCE, FENCE + 1), LIFE),
+    "which": AskHeld(7, LIFE),
+    "feed": TaskInputs(7, FENCE, {"fetch": b'"a.png"'}, 0xB007, LIFE),
     "done": Done((FAILED, DIED, TaskResult(FENCE + 2, "completed", b"[1]")), LIFE),
-    "underway": Underway((FENCE,), (PROGRESS,), (LINE,), LIFE),
-    "holding": Holding(7, (FENCE, FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
+    "underway": TaskProgress((FENCE,), (PROGRESS,), (LINE,), LIFE),
+    "holding": Held(7, (FENCE, FENCE + 1), 1, 2, LIFE, (Dropped(0x5706E, 0x11FE, 3, 2),)),
 }
 TO_HANDLERS: dict[str, ToHandlers] = {
     "load": Load(("etl.py", "more.py"), 2, "w1"),
-    "run": Run((TASK,)),
-    "stop": Stop((FENCE,), "timeout"),
+    "run": RunTasks((TASK,)),
+    "stop": StopTasks((FENCE,), "timeout"),
 }
 FROM_HANDLERS: dict[str, FromHandlers] = {
     "loaded": Loaded(4711, ("resize", "fetch"), plain=("resize",)),
@@ -135,9 +135,9 @@ def test_golden_bytes_of_cores_are_read_as_the_message_and_written_from_it(name:
 
 
 def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
-    kinds = {kind for kind in vars(tasks).values() if isinstance(kind, type) and issubclass(kind, Message)}
+    kinds = {kind for kind in vars(tasks).values() if isinstance(kind, type) and issubclass(kind, TaskMessageBase)}
 
-    assert {type(message) for message in ALL.values()} == kinds - {Message} == set(get_args(TaskMessage))
+    assert {type(message) for message in ALL.values()} == kinds - {TaskMessageBase} == set(get_args(TaskMessage))
     assert {type(message) for message in TO_HANDLERS.values()} == set(get_args(ToHandlers))
     assert {type(message) for message in FROM_HANDLERS.values()} == set(get_args(FromHandlers))
     assert {path.stem for path in (PROTOCOL / "tasks").iterdir()} == set(ALL)
@@ -146,20 +146,20 @@ def test_there_are_golden_bytes_of_every_message_and_of_nothing_else() -> None:
 
 def test_no_two_messages_share_a_number() -> None:
     assert {type(message).__name__: encode(message)[1] for message in ALL.values()} == {
-        "Hand": 60,
+        "AssignTasks": 60,
         "Recall": 61,
-        "Took": 62,
-        "Which": 63,
+        "ResultsStored": 62,
+        "AskHeld": 63,
         "Done": 64,
-        "Underway": 65,
-        "Holding": 66,
-        "Feed": 67,
+        "TaskProgress": 65,
+        "Held": 66,
+        "TaskInputs": 67,
     }
     both = {**TO_HANDLERS, **FROM_HANDLERS}
     assert {type(message).__name__: tasks.encode(message)[1] for message in both.values()} == {
         "Load": 1,
-        "Run": 2,
-        "Stop": 3,
+        "RunTasks": 2,
+        "StopTasks": 3,
         "Loaded": 10,
         "Ran": 11,
         "Said": 12,
@@ -196,7 +196,7 @@ def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -
         pytest.param(b"", id="nothing"),
         pytest.param(tasks.encode(Load(("m2.py",))).replace(b"m2", b"\xc3\x28"), id="text that is not UTF-8"),
         pytest.param(b"\x91\x01" + b"\x91" * 100_000 + b"\xc0", id="deeper than any message"),
-        pytest.param(encode(Which(1)), id="a message of managers"),
+        pytest.param(encode(AskHeld(1)), id="a message of managers"),
     ],
 )
 def test_bytes_that_are_no_message_to_or_of_a_core_are_untrusted(content: bytes) -> None:
@@ -208,11 +208,11 @@ def test_bytes_that_are_no_message_to_or_of_a_core_are_untrusted(content: bytes)
 
 def test_the_largest_messages_fit_a_frame() -> None:
     largest: list[TaskMessage] = [
-        Hand(7, (HandedTask(FENCE, "j", "t", "h", 1, bytes(256 << 10), {"a": bytes(BATCH_LIMIT_BYTES - 1)}),)),
-        Feed(7, FENCE, {"a" * 128: bytes(BATCH_LIMIT_BYTES)}),
+        AssignTasks(7, (HandedTask(FENCE, "j", "t", "h", 1, bytes(256 << 10), {"a": bytes(BATCH_LIMIT_BYTES - 1)}),)),
+        TaskInputs(7, FENCE, {"a" * 128: bytes(BATCH_LIMIT_BYTES)}),
         Done((TaskResult(FENCE, "completed", bytes(BATCH_LIMIT_BYTES), error="ü" * ERROR_LIMIT),)),
         Done((TaskResult(2**62, "failed", cause="c" * 200),) * TASKS_LIMIT),
-        Holding(7, (2**62,) * 65_536),
+        Held(7, (2**62,) * 65_536),
     ]
     for message in largest:
         assert decode(encode(message)) == message
@@ -230,23 +230,23 @@ inputs = st.dictionaries(words, blobs, max_size=3)
 outcomes = st.sampled_from(["completed", "failed", "died", "timeout", "cancelled", "refused"])
 handed = st.builds(HandedTask, fences, words, words, words, fences, blobs, inputs, fences, words, blobs, st.booleans())
 results = st.builds(TaskResult, fences, outcomes, blobs, words, words, st.integers(-5, 300), words, fences)
-lines = st.builds(LogLine, fences, fences, words)
-progress = st.builds(Progress, fences, blobs)
+lines = st.builds(TaskLine, fences, fences, words)
+progress = st.builds(HandlerProgress, fences, blobs)
 
 
 def several(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(of, max_size=3).map(tuple)
 
 
-MADE: dict[type[Message], st.SearchStrategy[Any]] = {
-    Hand: st.builds(Hand, fences, several(handed)),
+MADE: dict[type[TaskMessageBase], st.SearchStrategy[Any]] = {
+    AssignTasks: st.builds(AssignTasks, fences, several(handed)),
     Recall: st.builds(Recall, fences, some_fences, fences),
-    Took: st.builds(Took, fences, some_fences),
-    Which: st.builds(Which, fences),
-    Feed: st.builds(Feed, fences, fences, inputs),
+    ResultsStored: st.builds(ResultsStored, fences, some_fences),
+    AskHeld: st.builds(AskHeld, fences),
+    TaskInputs: st.builds(TaskInputs, fences, fences, inputs),
     Done: st.builds(Done, several(results)),
-    Underway: st.builds(Underway, some_fences, several(progress), several(lines)),
-    Holding: st.builds(Holding, fences, some_fences, fences, st.integers(1, 1024)),
+    TaskProgress: st.builds(TaskProgress, some_fences, several(progress), several(lines)),
+    Held: st.builds(Held, fences, some_fences, fences, st.integers(1, 1024)),
 }
 
 

@@ -230,7 +230,11 @@ def test_a_large_config_is_refused() -> None:
         (TaskSpec(id="a", handler="h", min_memory="x"), "min_memory", "is not a size"),
         (TaskSpec(id="a", handler="h", bounds=Bounds(memory="x")), "bounds.memory", "is not a size"),
         (TaskSpec(id="a", handler="h", bounds=Bounds(cpu="x")), "bounds.cpu", "is not a duration"),
-        (TaskSpec(id="a", handler="h", limits=(Limit("k"), Limit("l", rate="x"))), "limits[1].rate", "is not a rate"),
+        (
+            TaskSpec(id="a", handler="h", limits=(Limit("k"), Limit("l", rate="x"))),
+            "limits[1].rate",
+            "is not a rate",
+        ),
     ],
 )
 def test_values_that_cannot_be_are_told_with_their_field(task: TaskSpec, field: str, says: str) -> None:

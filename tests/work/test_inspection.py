@@ -33,7 +33,7 @@ from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows, names_for_thresholds
 from talka.work.responses import CustomResponse, HTTPResponse, Response
 from talka.work.shapes import ConstantRate, ConstantVUs, CustomVUs, IterationsPerVU
-from talka.work.specs import BadWorkflows, Problem
+from talka.work.specs import BadWorkflows, SpecProblem
 
 
 def spec_of(workflow):
@@ -85,9 +85,9 @@ class Good(Workflow):
 
 
 def test_a_problem_reads_as_file_line_and_sentence():
-    assert str(Problem("it is wrong", "shop.py", 7)) == "shop.py:7: it is wrong"
-    assert str(Problem("it is wrong", "shop.py")) == "shop.py: it is wrong"
-    assert str(Problem("it is wrong")) == "it is wrong"
+    assert str(SpecProblem("it is wrong", "shop.py", 7)) == "shop.py:7: it is wrong"
+    assert str(SpecProblem("it is wrong", "shop.py")) == "shop.py: it is wrong"
+    assert str(SpecProblem("it is wrong")) == "it is wrong"
 
 
 def test_all_problems_of_all_workflows_are_said_at_once_each_with_its_line():

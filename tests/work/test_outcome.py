@@ -3,7 +3,7 @@
 import pytest
 
 from talka.work.lifecycle import JobState, is_final
-from talka.work.outcome import EXIT_CODES, ExitCode, Facts, decide
+from talka.work.outcome import EXIT_CODES, ExitCode, OutcomeFacts, decide
 
 COMPLETED, PARTIAL, FAILED = JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED
 CANCELLED, TIMEOUT = JobState.CANCELLED, JobState.TIMEOUT
@@ -13,7 +13,7 @@ RAISED = "shop.py raised KeyError in setup."
 
 def facts(**changed):
     """A job in which all went well, but for what the test changes."""
-    return Facts(**{"samples": 1000, "ok": 990, "arrivals": 1000, **changed})
+    return OutcomeFacts(**{"samples": 1000, "ok": 990, "arrivals": 1000, **changed})
 
 
 ONE_FINDING = [

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.work.durations import SECOND_NS
-from talka.work.load import RATE_PER_S, BadShape, Plan, Segment, Shard, Slice
+from talka.work.load import RATE_PER_S, BadShape, Plan, PlanSlice, Segment, Shard
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
@@ -32,8 +32,8 @@ splits = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 """Cores of each machine."""
 
 
-def sliced(plan: Plan, cores: list[int]) -> list[Slice]:
-    return [Slice(plan, sum(cores[:turn]), count, sum(cores)) for turn, count in enumerate(cores)]
+def sliced(plan: Plan, cores: list[int]) -> list[PlanSlice]:
+    return [PlanSlice(plan, sum(cores[:turn]), count, sum(cores)) for turn, count in enumerate(cores)]
 
 
 @given(plan=plans, cores=splits, from_ns=instants, to_ns=instants)
@@ -68,16 +68,16 @@ def test_a_shard_is_one_and_a_slice_as_many_as_it_says() -> None:
     plan = ConstantVUs(7, "1s").plan()
 
     assert Shard(plan, 1, 3).count == 1
-    assert Slice(plan, 1, 2, 3).count == 2
-    assert (Slice(plan, 1, 2, 3).index, Slice(plan, 1, 2, 3).vus) == (1, 5)
+    assert PlanSlice(plan, 1, 2, 3).count == 2
+    assert (PlanSlice(plan, 1, 2, 3).index, PlanSlice(plan, 1, 2, 3).vus) == (1, 5)
 
 
 @pytest.mark.parametrize(("first", "count", "of"), [(0, 0, 3), (-1, 1, 3), (2, 2, 3), (3, 1, 3)])
 def test_shards_that_do_not_exist_are_refused(first: int, count: int, of: int) -> None:
     with pytest.raises(BadShape, match=f"^shards {first} to {first + count - 1} of {of} do not exist"):
-        Slice(ConstantRate(5, "1s").plan(), first, count, of)
+        PlanSlice(ConstantRate(5, "1s").plan(), first, count, of)
 
 
 def test_a_part_reaches_no_further_than_the_split() -> None:
     with pytest.raises(BadShape):
-        Slice(ConstantVUs(5, "1s").plan(), 1, 2, 3).part(1, 2)
+        PlanSlice(ConstantVUs(5, "1s").plan(), 1, 2, 3).part(1, 2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.command import CliCommand, CommandEntry, LazyGroup
 from talka.cli.connection import api_options, asked, client_of, json_option, token_hint
 from talka.cli.output import ResultFile, say, tell
 from talka.errors import Invalid
@@ -23,21 +23,25 @@ if TYPE_CHECKING:
     from talka.wire.task_views import DagFacts, TaskView
 
 JOBS: Final = {
-    "list": Entry("Commands", "talka.cli.cluster_jobs:list_jobs", "the newest jobs, and how they stand"),
-    "show": Entry("Commands", "talka.cli.cluster_jobs:show", "everything about one: its tasks, graph, logs, and why"),
-    "watch": Entry("Commands", "talka.cli.cluster_jobs:watch", "follow one to its end"),
-    "logs": Entry("Commands", "talka.cli.cluster_jobs:logs", "what a load test prints on its workers"),
-    "cancel": Entry("Commands", "talka.cli.cluster_jobs:cancel", "end one early"),
-    "result": Entry("Commands", "talka.cli.cluster_jobs:result", "what came of one: summary, JSON, HTML page"),
-    "pause": Entry("Of pipelines", "talka.cli.cluster_jobs:pause", "start nothing new of one"),
-    "resume": Entry("Of pipelines", "talka.cli.cluster_jobs:resume", "go on with one that is paused"),
-    "retry": Entry("Of pipelines", "talka.cli.cluster_jobs:retry", "run tasks again, and what depends on them"),
-    "skip": Entry("Of pipelines", "talka.cli.cluster_jobs:skip", "go on without some tasks"),
-    "schedules": Entry("Of pipelines", "talka.cli.cluster_jobs:schedules", "which are submitted by the clock"),
+    "list": CommandEntry("Commands", "talka.cli.cluster_jobs:list_jobs", "the newest jobs, and how they stand"),
+    "show": CommandEntry(
+        "Commands", "talka.cli.cluster_jobs:show", "everything about one: its tasks, graph, logs, and why"
+    ),
+    "watch": CommandEntry("Commands", "talka.cli.cluster_jobs:watch", "follow one to its end"),
+    "logs": CommandEntry("Commands", "talka.cli.cluster_jobs:logs", "what a load test prints on its workers"),
+    "cancel": CommandEntry("Commands", "talka.cli.cluster_jobs:cancel", "end one early"),
+    "result": CommandEntry("Commands", "talka.cli.cluster_jobs:result", "what came of one: summary, JSON, HTML page"),
+    "pause": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:pause", "start nothing new of one"),
+    "resume": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:resume", "go on with one that is paused"),
+    "retry": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:retry", "run tasks again, and what depends on them"),
+    "skip": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:skip", "go on without some tasks"),
+    "schedules": CommandEntry("Of pipelines", "talka.cli.cluster_jobs:schedules", "which are submitted by the clock"),
 }
 WORKERS: Final = {
-    "list": Entry("Commands", "talka.cli.cluster_jobs:list_workers", "who is there, and how many cores are free"),
-    "drain": Entry("Commands", "talka.cli.cluster_jobs:drain", "give one nothing new and let it finish"),
+    "list": CommandEntry(
+        "Commands", "talka.cli.cluster_jobs:list_workers", "who is there, and how many cores are free"
+    ),
+    "drain": CommandEntry("Commands", "talka.cli.cluster_jobs:drain", "give one nothing new and let it finish"),
 }
 MOST_LISTED: Final = 10_000
 TASKS_SHOWN: Final = 50
@@ -70,7 +74,7 @@ def jobs() -> None:
 
 @click.command(
     "list",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka jobs list", "the newest 50"),
         ("talka jobs list --state running", "those that run now"),
@@ -164,7 +168,7 @@ def instant(text: str) -> str:
 
 @click.command(
     "show",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka jobs show k7fw2xq9bd", "how it stands; of a pipeline, its tasks too"),
         ("talka jobs show k7fw2xq9bd --graph", "a pipeline, layer by layer"),
@@ -268,7 +272,7 @@ def facts_text(facts: "JobFacts") -> str:
 
 @click.command(
     "watch",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka jobs watch k7fw2xq9bd", "as talka submit shows it"), ("talka jobs watch k7fw2xq9bd --json", "")],
     help="Follow a job to its end and show what came of it. Exits as the job does. Ctrl-C leaves; the job goes on.",
 )
@@ -277,7 +281,7 @@ def facts_text(facts: "JobFacts") -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each update, and no summary.")
 @api_options
 def watch(id: str, as_json: bool, **flags: Any) -> int:
-    from talka.cli.config import Settings, read_settings
+    from talka.cli.config import CliSettings, read_settings
     from talka.wire.task_views import DagFacts
 
     given = read_settings(flags)
@@ -295,7 +299,7 @@ def watch(id: str, as_json: bool, **flags: Any) -> int:
 
         if given.ui != "none":
             tell(f"watching job {id}: Ctrl-C leaves, and the job goes on")
-        return followed_dag(client, facts, Settings(ui=given.ui))
+        return followed_dag(client, facts, CliSettings(ui=given.ui))
     from talka.cli.jobs import Reporting
     from talka.cli.remote import RemoteJob, followed
 
@@ -304,7 +308,7 @@ def watch(id: str, as_json: bool, **flags: Any) -> int:
     job = RemoteJob(client, order, order.workflows, cancels=False)
     job.submitted(facts)
     # Results are written where the job was submitted, or by `talka jobs result`.
-    reporting = Reporting(job, Settings(ui=given.ui), job.waiting)
+    reporting = Reporting(job, CliSettings(ui=given.ui), job.waiting)
     return followed(job, reporting, f"watching job {id}: Ctrl-C leaves, and the job goes on")
 
 
@@ -332,7 +336,7 @@ async def print_dag_updates(client: "Client", id: str) -> int:
 
 @click.command(
     "logs",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka jobs logs k7fw2xq9bd", "the newest lines"),
         ("talka jobs logs k7fw2xq9bd --follow", "to its end"),
@@ -369,7 +373,7 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
     return 0
 
 
-@click.command("cancel", cls=Command, help="Ask a job to stop. What it measured so far stays its result.")
+@click.command("cancel", cls=CliCommand, help="Ask a job to stop. What it measured so far stays its result.")
 @click.argument("id", metavar="ID")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for those who look at it later.")
 @json_option
@@ -390,7 +394,7 @@ def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
 
 @click.command(
     "result",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka jobs result k7fw2xq9bd", "the summary"),
         ("talka jobs result k7fw2xq9bd --json > result.json", "the document, for programs"),
@@ -453,7 +457,7 @@ def dag_result(where: dict[str, Any], facts: "DagFacts", file: ResultFile | None
 # Pipelines.
 
 
-@click.command("pause", cls=Command, help="Start nothing new of a pipeline. What runs goes on to its end.")
+@click.command("pause", cls=CliCommand, help="Start nothing new of a pipeline. What runs goes on to its end.")
 @click.argument("id", metavar="ID")
 @json_option
 @api_options
@@ -462,7 +466,7 @@ def pause(id: str, as_json: bool, **where: Any) -> int:
     return ordered(facts, as_json, f"nothing new starts until talka jobs resume {id}")
 
 
-@click.command("resume", cls=Command, help="Go on with a pipeline that is paused.")
+@click.command("resume", cls=CliCommand, help="Go on with a pipeline that is paused.")
 @click.argument("id", metavar="ID")
 @json_option
 @api_options
@@ -472,7 +476,7 @@ def resume(id: str, as_json: bool, **where: Any) -> int:
 
 @click.command(
     "retry",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka jobs retry k7fw2xq9bd", "every task that did not complete"),
         ("talka jobs retry k7fw2xq9bd clean[3]", "one, and all that depends on it"),
@@ -502,7 +506,7 @@ def retry(id: str, tasks: tuple[str, ...], configs: tuple[str, ...], as_json: bo
     return ordered(facts, as_json, f"talka jobs watch {id} shows it")
 
 
-@click.command("skip", cls=Command, help="Do not run these tasks: what waits for them goes on without their output.")
+@click.command("skip", cls=CliCommand, help="Do not run these tasks: what waits for them goes on without their output.")
 @click.argument("id", metavar="ID")
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
 @json_option
@@ -514,7 +518,9 @@ def skip(id: str, tasks: tuple[str, ...], as_json: bool, **where: Any) -> int:
     return ordered(facts, as_json, f"it goes on without {', '.join(tasks)}")
 
 
-@click.command("schedules", cls=Command, help="List the pipelines that are submitted by the clock, or end one of them.")
+@click.command(
+    "schedules", cls=CliCommand, help="List the pipelines that are submitted by the clock, or end one of them."
+)
 @click.option("--drop", metavar="NAME", help="Submit this one no more. Jobs that it made stay.")
 @json_option
 @api_options
@@ -575,7 +581,7 @@ def workers() -> None:
     pass
 
 
-@click.command("list", cls=Command, help="List the workers: cores, jobs, and how they are.")
+@click.command("list", cls=CliCommand, help="List the workers: cores, jobs, and how they are.")
 @json_option
 @api_options
 def list_workers(as_json: bool, **where: Any) -> int:
@@ -615,7 +621,7 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
     )
 
 
-@click.command("drain", cls=Command, help="Give a worker nothing new and let it finish what it has.")
+@click.command("drain", cls=CliCommand, help="Give a worker nothing new and let it finish what it has.")
 @click.argument("name", metavar="NAME")
 @json_option
 @api_options

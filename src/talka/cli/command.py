@@ -55,7 +55,7 @@ def option(*names: str, section: str, **kwargs: Any) -> Callable[[Function], Fun
     return click.option(*names, cls=Option, section=section, **kwargs)
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = examples
@@ -84,7 +84,7 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command as the list of commands knows it, before its module is loaded."""
 
     section: str
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
     """Lists commands from a table and imports the module of one only when it is called."""
 
     def __init__(
-        self, *args: Any, entries: Mapping[str, Entry], examples: Sequence[tuple[str, str]], **kwargs: Any
+        self, *args: Any, entries: Mapping[str, CommandEntry], examples: Sequence[tuple[str, str]], **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.entries = entries

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.history import NoSuchRun, baseline_id, kept_result, open_store, store_option
 from talka.cli.output import ResultFile, say
-from talka.cli.saved import CannotRead, saved_result
+from talka.cli.saved import ResultUnreadable, saved_result
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class TwoOutputs(Invalid):
 
 @click.command(
     "compare",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka compare before.json after.json", "same, different, or cannot tell"),
         ('talka compare A.json B.json --fail-on "response_time.p99 +10%"', "exit code 4 if B is slower than that"),
@@ -105,7 +105,7 @@ def result_of(run: str, store: str | None) -> "ResultDocument":
     with open_store(store) as kept:
         document = kept_result(kept, run)
         if document is None:
-            raise CannotRead(
+            raise ResultUnreadable(
                 f"{run} is no file here and no run kept in {kept.place}: name a file that talka run --json has "
                 "written, or an id that talka history lists"
             )

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, TextIO, TypeAlias, cast
 
 import click
 
-from talka.cli.command import Command, did_you_mean
+from talka.cli.command import CliCommand, did_you_mean
 from talka.cli.output import say
 from talka.errors import Invalid
 from talka.work.durations import parse_duration, parse_rate, shown
@@ -32,7 +32,7 @@ class BadSetting(Invalid):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CliSettings:
     """Every setting, checked. None: what the test file or the machine says."""
 
     vus: int | None = None
@@ -66,7 +66,7 @@ class Settings:
         return self.origins.get(name, name)
 
 
-class Given(NamedTuple):
+class GivenSetting(NamedTuple):
     """A value as it was found."""
 
     value: object
@@ -76,7 +76,7 @@ class Given(NamedTuple):
     """For errors: names the flag, the variable, or the file and the key."""
 
 
-Layer: TypeAlias = dict[str, Given]
+Layer: TypeAlias = dict[str, GivenSetting]
 
 
 # Each value passes one of these, which gets its label and returns it in its own type.
@@ -214,12 +214,12 @@ NODES = ("up", "manager", "worker")
 """Tables with the settings of a node, beside those of a job."""
 
 
-def read_settings(flags: Mapping[str, object]) -> Settings:
+def read_settings(flags: Mapping[str, object]) -> CliSettings:
     """The value of every setting from the highest place that has one. `flags` may hold None for those not given."""
     return settled([*layers_of_files(Path.cwd()), layer_of_environment(os.environ), layer_of_flags(flags)])
 
 
-def settled(layers: Iterable[Layer]) -> Settings:
+def settled(layers: Iterable[Layer]) -> CliSettings:
     """What the layers say, the lowest given first."""
     chosen: Layer = {}
     for layer in layers:
@@ -229,7 +229,7 @@ def settled(layers: Iterable[Layer]) -> Settings:
                 chosen.pop(other, None)
         chosen |= layer
     values: dict[str, Any] = {name: CHECKS[name](given.label, given.value) for name, given in chosen.items()}
-    return Settings(**values, origins={name: given.origin for name, given in chosen.items()})
+    return CliSettings(**values, origins={name: given.origin for name, given in chosen.items()})
 
 
 def layer_of_flags(flags: Mapping[str, object]) -> Layer:
@@ -237,7 +237,7 @@ def layer_of_flags(flags: Mapping[str, object]) -> Layer:
     for name, value in flags.items():
         if value is not None and value != ():
             flag = FLAGS.get(name, "--" + name.replace("_", "-"))
-            layer[name] = Given(from_text(name, value), flag, flag)
+            layer[name] = GivenSetting(from_text(name, value), flag, flag)
     return layer
 
 
@@ -246,7 +246,7 @@ def layer_of_environment(environment: Mapping[str, str]) -> Layer:
     for name in CHECKS:
         variable = f"TALKA_{name.upper()}"
         if text := environment.get(variable):
-            layer[name] = Given(from_text(name, text), variable, variable)
+            layer[name] = GivenSetting(from_text(name, text), variable, variable)
     return layer
 
 
@@ -297,7 +297,7 @@ def layer_of_table(table: object, path: Path, section: str, known: Collection[st
         if key in paths and isinstance(value, str) and value not in ("", "-"):
             # Beside the file that names it, from whatever folder the command is called.
             value = os.path.relpath(path.parent / os.path.expanduser(value))
-        layer[key] = Given(value, f"{place} {section}".strip(), f"{place}: {section}{key}")
+        layer[key] = GivenSetting(value, f"{place} {section}".strip(), f"{place}: {section}{key}")
     return layer
 
 
@@ -313,7 +313,7 @@ def layer_of_node(kind: str, flags: Mapping[str, object], known: Collection[str]
     for name in known:
         variable = f"TALKA_{name.upper()}"
         if text := os.environ.get(variable):
-            layer[name] = Given(text, variable, variable)
+            layer[name] = GivenSetting(text, variable, variable)
     return layer | layer_of_flags({name: value for name, value in flags.items() if name in known})
 
 
@@ -409,7 +409,7 @@ def config() -> None:
 
 @config.command(
     "show",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka config show", "a table"), ("TALKA_VUS=5 talka config show --json", "for programs")],
     help="Show every setting, its value, and where the value comes from.",
 )

@@ -13,7 +13,7 @@ from talka.cli.output import tell
 from talka.errors import Invalid
 
 if TYPE_CHECKING:
-    from talka.cli.config import Settings
+    from talka.cli.config import CliSettings
     from talka.client.client import Client
 
 DEFAULT_TO: Final = "127.0.0.1:8470"
@@ -44,7 +44,7 @@ def api_options(command: Decorated) -> Decorated:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def client_of(settings: "Settings") -> "Client":
+def client_of(settings: "CliSettings") -> "Client":
     from talka.client.client import Client
 
     addresses = [address.strip() for address in (settings.to or DEFAULT_TO).split(",") if address.strip()]
@@ -56,7 +56,7 @@ def client_of(settings: "Settings") -> "Client":
     return client
 
 
-def token_of(settings: "Settings") -> str | None:
+def token_of(settings: "CliSettings") -> str | None:
     """A flag comes before TALKA_TOKEN, which comes before a file that the configuration names."""
     from talka.cli.config import own_token
 
@@ -93,7 +93,7 @@ def asked(flags: dict[str, Any], question: Callable[["Client"], Awaitable[Found]
 
 
 @contextlib.contextmanager
-def token_hint(settings: "Settings") -> Iterator[None]:
+def token_hint(settings: "CliSettings") -> Iterator[None]:
     """Who has no token and needs one is told how to show one."""
     from talka.client.requests import NotAuthorised
 

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from talka.cli.live.layout import Line, Part, Size, Style, View, bar, clock_text, pulse, styled
+from talka.cli.live.layout import FrameView, Line, Part, Size, Style, bar, clock_text, pulse, styled
 from talka.cli.nodes.cluster import table
 from talka.report.tame import tame
-from talka.report.text import Page, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
+from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
 from talka.wire.task_views import (
     AttemptView,
     DagFacts,
@@ -240,7 +240,7 @@ def attempts_table(attempts: Sequence[AttemptView]) -> str:
 # Progress.
 
 
-class Pace:
+class TaskPace:
     """How fast tasks have ended of late, and how long the rest takes at that rate."""
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class Pace:
         return round((facts.tasks - ended_count(facts.counts)) / rate * SECOND) if rate else None
 
 
-def progress_text(facts: DagFacts, now: int, pace: Pace) -> str:
+def progress_text(facts: DagFacts, now: int, pace: TaskPace) -> str:
     """One line of progress."""
     if facts.position is not None and facts.state in (JobState.SUBMITTED, JobState.QUEUED, JobState.RUNNING):
         return f"{facts.state}: {position_text(facts.position)}"
@@ -286,7 +286,9 @@ def progress_text(facts: DagFacts, now: int, pace: Pace) -> str:
     return ", ".join(parts)
 
 
-def live_view(facts: DagFacts, running: Sequence[TaskView], now: int, began: int, pace: Pace, size: Size) -> View:
+def live_view(
+    facts: DagFacts, running: Sequence[TaskView], now: int, began: int, pace: TaskPace, size: Size
+) -> FrameView:
     """A frame: the job, a bar, tasks by state, and some of those that run."""
     width = max(size.columns, 20)
     ended = ended_count(facts.counts)
@@ -309,10 +311,10 @@ def live_view(facts: DagFacts, running: Sequence[TaskView], now: int, began: int
     hidden = sum(facts.counts.get(state, 0) for state in UNDER_WAY) - len(running)
     if running and hidden > 0:
         lines.append(styled(width, (f"  … and {hidden:,} more run", "dim")))
-    return View(tuple(lines[: max(1, size.rows - 1)]))
+    return FrameView(tuple(lines[: max(1, size.rows - 1)]))
 
 
-def bar_line(facts: DagFacts, ended: int, now: int, began: int, pace: Pace, width: int) -> Line:
+def bar_line(facts: DagFacts, ended: int, now: int, began: int, pace: TaskPace, width: int) -> Line:
     left_ns = pace.left_ns(now, facts)
     rate = pace.per_s(now, facts)
     tail = f" {ended:,} of {facts.tasks:,}  {clock_text(now - began)}"
@@ -338,7 +340,7 @@ def dag_summary(
     facts: DagFacts, slowest: Sequence[TaskView], failed: Sequence[TaskView], *, width: int = 100, color: bool = False
 ) -> str:
     """What came of a job, the verdict first, and what to do about what failed. The last line has no end of line."""
-    page = Page(width, color=color)
+    page = TextPage(width, color=color)
     code = exit_code_of(facts)
     verdict = f"{sign(code == 0)} {facts.state.upper()}"
     tail = f"  (exit code {code})" if code else ""
@@ -356,7 +358,7 @@ def dag_summary(
     return page.text()
 
 
-def show_failed(page: Page, facts: DagFacts, failed: Sequence[TaskView]) -> None:
+def show_failed(page: TextPage, facts: DagFacts, failed: Sequence[TaskView]) -> None:
     if not failed:
         return
     page.section("GIVEN UP")
@@ -388,7 +390,7 @@ def slowest_of(tasks: Iterable[TaskView], count: int = SLOWEST_SHOWN) -> list[Ta
 # The graph.
 
 
-class Group(NamedTuple):
+class TaskGroup(NamedTuple):
     """Tasks that stand alike: same layer, state, handler, and the same before and after them."""
 
     layer: int
@@ -445,19 +447,19 @@ def edges_of(graph: GraphView, known: Mapping[str, int]) -> tuple[dict[str, list
     return after, waits
 
 
-def groups_of(graph: GraphView, layers: Mapping[str, int]) -> list[Group]:
+def groups_of(graph: GraphView, layers: Mapping[str, int]) -> list[TaskGroup]:
     after, _ = edges_of(graph, layers)
     before: dict[str, list[str]] = {name: [] for name in layers}
     for name, dependents in after.items():
         for dependent in dependents:
             before[dependent].append(name)
-    found: dict[tuple[object, ...], Group] = {}
+    found: dict[tuple[object, ...], TaskGroup] = {}
     for task in graph.tasks:
         same = (layers[task.id], task.state, task.handler, tuple(before[task.id]), tuple(after[task.id]))
         if same in found:
             found[same].names.append(task.id)
         else:
-            found[same] = Group(layers[task.id], [task.id], task.state, tuple(after[task.id]))
+            found[same] = TaskGroup(layers[task.id], [task.id], task.state, tuple(after[task.id]))
     return sorted(found.values(), key=lambda group: group.layer)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from talka.cli.cluster_jobs import MOST_LISTED, ListingGroup, checked_json
-from talka.cli.command import Command, Entry
+from talka.cli.command import CliCommand, CommandEntry
 from talka.cli.connection import api_options, asked, json_option
 from talka.cli.output import say, tell
 from talka.errors import Invalid
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from talka.wire.task_views import DeadLetter
 
 LETTERS: Final = {
-    "list": Entry("Commands", "talka.cli.dead_letters:list_letters", "tasks that were given up, and why"),
-    "show": Entry("Commands", "talka.cli.dead_letters:show", "one of them, with every attempt"),
-    "replay": Entry("Commands", "talka.cli.dead_letters:replay", "run one again, as it was or with another config"),
+    "list": CommandEntry("Commands", "talka.cli.dead_letters:list_letters", "tasks that were given up, and why"),
+    "show": CommandEntry("Commands", "talka.cli.dead_letters:show", "one of them, with every attempt"),
+    "replay": CommandEntry(
+        "Commands", "talka.cli.dead_letters:replay", "run one again, as it was or with another config"
+    ),
 }
 
 
@@ -41,7 +43,7 @@ def dead_letters() -> None:
 
 @click.command(
     "list",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka dead-letters list", "the first 50"),
         ("talka dead-letters list --job k7fw2xq9bd", "of one job"),
@@ -87,7 +89,7 @@ async def letters_of(client: "Client", limit: int, *, job: str = "", task: str =
 
 @click.command(
     "show",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka dead-letters show k7fw2xq9bd/load", "cause, error, and every attempt")],
     help="Show a task that was given up, and everything that was tried.",
 )
@@ -115,7 +117,7 @@ def show(letter: str, as_json: bool, **where: Any) -> int:
 
 @click.command(
     "replay",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka dead-letters replay k7fw2xq9bd/load", "as it was, once its cause is mended"),
         ("talka dead-letters replay k7fw2xq9bd/load --config '{\"rows\": 10}'", "with another config"),

@@ -1,6 +1,6 @@
 """The command `talka doctor`: is this machine fit to make load, and what would make it fitter?
 
-`gather` looks at the machine; the checks are functions of the `Facts` it returns and look at nothing else.
+`gather` looks at the machine; the checks are functions of the `MachineFacts` it returns and look at nothing else.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.output import columns_of, say
 
 OLDEST_PYTHON: Final = (3, 11)
@@ -42,7 +42,7 @@ Read = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class MachineFacts:
     """What was found. None: this system does not say."""
 
     python: tuple[int, int, int]
@@ -89,21 +89,21 @@ class Finding:
 # The checks.
 
 
-def python_version(facts: Facts) -> Finding:
+def python_version(facts: MachineFacts) -> Finding:
     version = ".".join(map(str, facts.python))
     if facts.python[:2] < OLDEST_PYTHON:
         return Finding("python", "problem", f"{version} is too old", "Install Python 3.11 or newer.")
     return Finding("python", "ok", version)
 
 
-def required_packages(facts: Facts) -> Finding:
+def required_packages(facts: MachineFacts) -> Finding:
     missing = [module for module in REQUIRED if facts.packages.get(module) is None]
     if missing:
         return Finding("packages", "problem", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     return Finding("packages", "ok", "all that are required are installed")
 
 
-def open_files(facts: Facts) -> Finding:
+def open_files(facts: MachineFacts) -> Finding:
     if facts.files_hard is None:
         return Finding("open files", "ok", "no limit")
     each = facts.files_hard - facts.files_spare
@@ -118,7 +118,7 @@ def open_files(facts: Facts) -> Finding:
     return Finding("open files", "warning" if facts.files_hard < FEW_FILES else "ok", text, fix)
 
 
-def ephemeral_ports(facts: Facts) -> Finding:
+def ephemeral_ports(facts: MachineFacts) -> Finding:
     if facts.ports is None:
         return Finding("ports", "ok", "the range of ports for connections cannot be read on this system")
     low, high = facts.ports
@@ -133,7 +133,7 @@ def ephemeral_ports(facts: Facts) -> Finding:
     return Finding("ports", "warning" if count < FEW_PORTS else "ok", text, fix)
 
 
-def cores(facts: Facts) -> Finding:
+def cores(facts: MachineFacts) -> Finding:
     physical = "unknown" if facts.cores_physical is None else str(facts.cores_physical)
     text = f"{facts.cores} to use: {physical} physical, {facts.cpus_logical} logical, {facts.cpus_allowed} allowed"
     if facts.cpus_allowed < min(facts.cores_physical or facts.cpus_logical, facts.cpus_logical):
@@ -145,7 +145,7 @@ def cores(facts: Facts) -> Finding:
     return Finding("cores", "ok", text)
 
 
-def cgroup_limit(facts: Facts) -> Finding:
+def cgroup_limit(facts: MachineFacts) -> Finding:
     if facts.cgroup_cpus is None:
         return Finding("cpu limit", "ok", "none set by a control group")
     text = f"the control group allows {facts.cgroup_cpus:g} CPUs"
@@ -156,7 +156,7 @@ def cgroup_limit(facts: Facts) -> Finding:
     return Finding("cpu limit", "ok", text)
 
 
-def load_now(facts: Facts) -> Finding:
+def load_now(facts: MachineFacts) -> Finding:
     if facts.load_1m is None:
         return Finding("load", "ok", "cannot be read on this system")
     text = f"{facts.load_1m:.2f} in the last minute, on {counted(facts.cpus_allowed, 'CPU')}"
@@ -165,7 +165,7 @@ def load_now(facts: Facts) -> Finding:
     return Finding("load", "ok", text)
 
 
-def event_loop(facts: Facts) -> Finding:
+def event_loop(facts: MachineFacts) -> Finding:
     version = facts.packages.get("uvloop")
     if version is None:
         fix = "About twice the load from each core: pip install 'talka[fast]'."
@@ -173,7 +173,7 @@ def event_loop(facts: Facts) -> Finding:
     return Finding("event loop", "ok", f"uvloop {version}")
 
 
-def timers(facts: Facts) -> Finding:
+def timers(facts: MachineFacts) -> Finding:
     text = f"{facts.timer_late_us:.0f} µs late in the median, {facts.timer_worst_us:.0f} µs at worst (measured)"
     if facts.timer_late_us > LATE_US:
         fix = "Arrivals will start late: end other work, or use a machine that is not shared."
@@ -181,7 +181,7 @@ def timers(facts: Facts) -> Finding:
     return Finding("timers", "ok", text)
 
 
-def clock(facts: Facts) -> Finding:
+def clock(facts: MachineFacts) -> Finding:
     source = f", source {facts.clock_source}" if facts.clock_source else ""
     text = f"monotonic, {facts.clock_resolution_ns:g} ns{source}"
     if not facts.clock_is_monotonic:
@@ -193,14 +193,14 @@ def clock(facts: Facts) -> Finding:
     return Finding("clock", "ok", text)
 
 
-def engine(facts: Facts) -> Finding:
+def engine(facts: MachineFacts) -> Finding:
     if facts.native_obstacle is None:
         return Finding("engine", "ok", "native")
     fix = "Far more load from each core: on Linux, install a C compiler and Python's headers, then Talka anew from source."
     return Finding("engine", "warning", f"python; there is no native one: {facts.native_obstacle}", fix)
 
 
-def tcp_settings(facts: Facts) -> Finding:
+def tcp_settings(facts: MachineFacts) -> Finding:
     if facts.somaxconn is None and facts.tcp_tw_reuse is None:
         return Finding("tcp", "ok", "its settings cannot be read on this system")
     shown = {"somaxconn": facts.somaxconn, "tcp_tw_reuse": facts.tcp_tw_reuse}
@@ -213,7 +213,7 @@ def tcp_settings(facts: Facts) -> Finding:
     return Finding("tcp", "warning" if fixes else "ok", text, " ".join(fixes))
 
 
-def memory(facts: Facts) -> Finding:
+def memory(facts: MachineFacts) -> Finding:
     if facts.memory_available_bytes is None:
         return Finding("memory", "ok", "cannot be read on this system")
     text = f"{facts.memory_available_bytes / 1024**2:,.0f} MiB free"
@@ -223,7 +223,7 @@ def memory(facts: Facts) -> Finding:
     return Finding("memory", "warning" if facts.memory_available_bytes < LITTLE_MEMORY else "ok", text, fix)
 
 
-def extras(facts: Facts) -> Finding:
+def extras(facts: MachineFacts) -> Finding:
     there = [f"{module} {version}" for module in OPTIONAL if (version := facts.packages.get(module)) is not None]
     missing = [
         f"{package} ({purpose})"
@@ -235,13 +235,13 @@ def extras(facts: Facts) -> Finding:
     return Finding("extras", "ok", "; ".join(parts))
 
 
-CHECKS: Final[Sequence[Callable[[Facts], Finding]]] = (
+CHECKS: Final[Sequence[Callable[[MachineFacts], Finding]]] = (
     *(python_version, required_packages, open_files, ephemeral_ports, cores, cgroup_limit, load_now, memory),
     *(event_loop, timers, clock, engine, tcp_settings, extras),
 )
 
 
-def examine(facts: Facts) -> list[Finding]:
+def examine(facts: MachineFacts) -> list[Finding]:
     return [check(facts) for check in CHECKS]
 
 
@@ -252,7 +252,7 @@ def counted(count: int, what: str) -> str:
 # Looking at the machine.
 
 
-def gather() -> Facts:
+def gather() -> MachineFacts:
     import os
     import time
 
@@ -261,7 +261,7 @@ def gather() -> Facts:
     late_us, worst_us = timer_lateness_us()
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     physical, available = from_psutil()
-    return Facts(
+    return MachineFacts(
         python=sys.version_info[:3],
         files_soft=soft,
         files_hard=hard,
@@ -412,7 +412,7 @@ def timer_lateness_us() -> tuple[float, float]:
 
 @click.command(
     "doctor",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka doctor", "what is well, what is not, and what to do about it"),
         ("talka doctor --json", "for programs"),
@@ -434,7 +434,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return ExitCode.USAGE if any(finding.verdict == "problem" for finding in findings) else ExitCode.HELD
 
 
-def document(facts: Facts, findings: Sequence[Finding]) -> str:
+def document(facts: MachineFacts, findings: Sequence[Finding]) -> str:
     checks = [
         {"check": finding.check, "verdict": finding.verdict, "text": finding.text, "fix": fix_of(finding) or None}
         for finding in findings
@@ -451,9 +451,9 @@ def fix_of(finding: Finding) -> str:
 
 
 def page(findings: Sequence[Finding], width: int) -> str:
-    from talka.report.text import Page
+    from talka.report.text import TextPage
 
-    made = Page(width)
+    made = TextPage(width)
     widest = max(len(finding.check) for finding in findings)
     for finding in findings:
         made.sentence(finding.text, indent=0, lead=f"{MARKS[finding.verdict]} {finding.check:<{widest}}  ")

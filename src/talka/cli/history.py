@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.command import CliCommand, CommandEntry, LazyGroup
 from talka.cli.output import ResultFile, columns_of, say, tell
 from talka.errors import Invalid
 
@@ -24,10 +24,12 @@ NAME_COLUMNS: Final = 30
 GAP: Final = 2
 NAMES_SHOWN: Final = 8
 COMMANDS: Final = {
-    "list": Entry("Commands", "talka.cli.history:list_command", "list the newest kept runs (what it does by itself)"),
-    "show": Entry("Commands", "talka.cli.history:show", "show the summary of a kept run, or write its result"),
-    "baseline": Entry("Commands", "talka.cli.history:baseline", "name a kept run to compare others with"),
-    "forget": Entry("Commands", "talka.cli.history:forget", "remove kept runs"),
+    "list": CommandEntry(
+        "Commands", "talka.cli.history:list_command", "list the newest kept runs (what it does by itself)"
+    ),
+    "show": CommandEntry("Commands", "talka.cli.history:show", "show the summary of a kept run, or write its result"),
+    "baseline": CommandEntry("Commands", "talka.cli.history:baseline", "name a kept run to compare others with"),
+    "forget": CommandEntry("Commands", "talka.cli.history:forget", "remove kept runs"),
 }
 
 
@@ -107,7 +109,7 @@ def history() -> None:
 
 @click.command(
     "list",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka history", "the newest 50"),
         ("talka history --name shop.py --limit 5", "of one test"),
@@ -138,7 +140,7 @@ def list_command(store: str | None, name: str | None, limit: int, as_json: bool)
 
 @click.command(
     "show",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka history show k7f", "as it was at the end of the run"),
         ("talka history show k7f --json result.json", "and the result document"),
@@ -172,7 +174,7 @@ def show(id: str, store: str | None, json_file: str | None) -> int:
 
 @click.command(
     "forget",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka history forget k7f 9wz", "two of them")],
     help="Remove kept runs. All of them are there, or none is removed. ID is as for talka history show.",
 )
@@ -197,7 +199,7 @@ def forget(ids: tuple[str, ...], store: str | None) -> int:
 
 @click.command(
     "baseline",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka history baseline main k7f", "the run k7f is what others are compared with"),
         ("talka compare --baseline main result.json", "compare with it"),
@@ -322,7 +324,7 @@ def kept_run(document: "ResultDocument") -> "KeptRun":
 
 def table(runs: "Sequence[RunFacts]", *, width: int) -> str:
     """A line for each run. Where it is narrow, some numbers give way to the name."""
-    from talka.report.text import Page, padded, rate_text, room_for, seconds_text, sign, time_text
+    from talka.report.text import TextPage, padded, rate_text, room_for, seconds_text, sign, time_text
 
     def cell(head: str, text: str) -> str:
         return (padded(text, rooms[head]) if head in WORDS else text.rjust(rooms[head])) + " " * GAP
@@ -343,7 +345,7 @@ def table(runs: "Sequence[RunFacts]", *, width: int) -> str:
     for head in GIVE_WAY:
         if sum(rooms.values()) + GAP * len(rooms) + room_for(names, NAME_COLUMNS) > width:
             del cells[head], rooms[head]
-    page = Page(width)
+    page = TextPage(width)
     page.line(*(cell(head, head) for head in cells), "NAME")
     for number, name in enumerate(names):
         page.line(*(cell(head, texts[number]) for head, texts in cells.items()), name)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from talka.cli.config import BadSetting, Settings, step_summary, wants_color, wants_live_view
+from talka.cli.config import BadSetting, CliSettings, step_summary, wants_color, wants_live_view
 from talka.cli.history import keep_result, open_store
 from talka.cli.live.screen import LiveView
 from talka.cli.live.view import Composer
@@ -57,7 +57,7 @@ class ReportedJob(Protocol):
     ) -> ResultDocument: ...
 
 
-def plan(target: str, settings: Settings, request: UrlRequest = PLAIN_GET) -> LocalJob:
+def plan(target: str, settings: CliSettings, request: UrlRequest = PLAIN_GET) -> LocalJob:
     """The job of the target with the settings' load in place of its own. Nothing is sent."""
     options = LocalOptions(
         cores=settings.cores,
@@ -74,12 +74,12 @@ def plan(target: str, settings: Settings, request: UrlRequest = PLAIN_GET) -> Lo
         return job_from_file(*file_and_names(target), options)
 
 
-def overrides_of(settings: Settings) -> Overrides:
+def overrides_of(settings: CliSettings) -> Overrides:
     return Overrides(settings.vus, settings.rate, settings.duration, settings.iterations)
 
 
 @contextlib.contextmanager
-def mistakes_of(settings: Settings) -> Iterator[None]:
+def mistakes_of(settings: CliSettings) -> Iterator[None]:
     """What is wrong with a plan because of the settings is said of the settings."""
     try:
         yield
@@ -134,7 +134,7 @@ def show_plan(job: LocalJob, file: ResultFile | None) -> None:
 class Reporting:
     """Everything that is told of a job while it runs and when it has ended. What cannot be written is found here first."""
 
-    def __init__(self, job: ReportedJob, settings: Settings, waiting: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, job: ReportedJob, settings: CliSettings, waiting: Callable[[], str] = lambda: "") -> None:
         """`waiting` says what the job waits for before it begins; empty once it has begun."""
         self._job = job
         self._waiting = waiting

@@ -7,42 +7,60 @@ from collections.abc import Sequence
 
 import click
 
-from talka.cli.command import Entry, LazyGroup
+from talka.cli.command import CommandEntry, LazyGroup
 from talka.cli.output import silence_stdout, tell
 from talka.errors import Invalid, TalkaError
 from talka.version import VERSION
 
 COMMANDS = {
-    "run": Entry("Run", "talka.cli.run:run", "run a load test: a file, some of its workflows, or a URL"),
-    "debug": Entry("Run", "talka.cli.run:debug", "run each workflow once in one process and show every request"),
-    "demo": Entry("Run", "talka.cli.demo.command:demo", "run a bundled test against a bundled server"),
-    "check": Entry("Look", "talka.cli.run:check", "find mistakes in a test and show its plan; sends nothing"),
-    "report": Entry("Look", "talka.cli.report:report", "make an HTML page of a saved result"),
-    "compare": Entry("Look", "talka.cli.compare:compare", "compare two results, and tell differences from noise"),
-    "history": Entry("Look", "talka.cli.history:history", "results that were kept: list, show and forget them"),
-    "config": Entry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
-    "doctor": Entry("Look", "talka.cli.doctor:doctor", "is this machine fit to make load, and what would help?"),
-    "help": Entry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
-    "up": Entry("Cluster", "talka.cli.nodes.node:up", "a cluster of this machine alone: manager, worker and API"),
-    "submit": Entry("Cluster", "talka.cli.submit:submit", "run a load test on a cluster"),
-    "jobs": Entry("Cluster", "talka.cli.cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
-    "workers": Entry("Cluster", "talka.cli.cluster_jobs:workers", "who works, and how many cores are free; drain one"),
-    "dead-letters": Entry(
+    "run": CommandEntry("Run", "talka.cli.run:run", "run a load test: a file, some of its workflows, or a URL"),
+    "debug": CommandEntry("Run", "talka.cli.run:debug", "run each workflow once in one process and show every request"),
+    "demo": CommandEntry("Run", "talka.cli.demo.command:demo", "run a bundled test against a bundled server"),
+    "check": CommandEntry("Look", "talka.cli.run:check", "find mistakes in a test and show its plan; sends nothing"),
+    "report": CommandEntry("Look", "talka.cli.report:report", "make an HTML page of a saved result"),
+    "compare": CommandEntry(
+        "Look", "talka.cli.compare:compare", "compare two results, and tell differences from noise"
+    ),
+    "history": CommandEntry("Look", "talka.cli.history:history", "results that were kept: list, show and forget them"),
+    "config": CommandEntry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
+    "doctor": CommandEntry("Look", "talka.cli.doctor:doctor", "is this machine fit to make load, and what would help?"),
+    "help": CommandEntry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
+    "up": CommandEntry(
+        "Cluster", "talka.cli.nodes.node:up", "a cluster of this machine alone: manager, worker and API"
+    ),
+    "submit": CommandEntry("Cluster", "talka.cli.submit:submit", "run a load test on a cluster"),
+    "jobs": CommandEntry("Cluster", "talka.cli.cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
+    "workers": CommandEntry(
+        "Cluster", "talka.cli.cluster_jobs:workers", "who works, and how many cores are free; drain one"
+    ),
+    "dead-letters": CommandEntry(
         "Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them"
     ),
-    "manager": Entry("Cluster", "talka.cli.nodes.node:manager", "be a manager: keep jobs, lead them, answer clients"),
-    "worker": Entry("Cluster", "talka.cli.nodes.node:worker", "be a worker: run what managers give it"),
-    "member": Entry("Cluster", "talka.cli.nodes.member:member", "be a member of a cluster, and tell who else is"),
-    "cluster": Entry(
+    "manager": CommandEntry(
+        "Cluster", "talka.cli.nodes.node:manager", "be a manager: keep jobs, lead them, answer clients"
+    ),
+    "worker": CommandEntry("Cluster", "talka.cli.nodes.node:worker", "be a worker: run what managers give it"),
+    "member": CommandEntry(
+        "Cluster", "talka.cli.nodes.member:member", "be a member of a cluster, and tell who else is"
+    ),
+    "cluster": CommandEntry(
         "Cluster", "talka.cli.nodes.cluster:cluster", "how it stands: who is there, who leads, which keys"
     ),
-    "secret": Entry("Cluster", "talka.cli.nodes.secret:secret", "make the secret that a cluster's nodes share"),
-    "certs": Entry("Cluster", "talka.cli.nodes.certs:certs", "make the certificates of a cluster: init, issue, show"),
-    "token": Entry("Cluster", "talka.cli.nodes.token:token", "make tokens that open a cluster's API: key, issue"),
-    "store": Entry("Cluster", "talka.cli.nodes.store:store", "the store of dag jobs: migrate, check and back it up"),
-    "init": Entry("Set up", "talka.cli.importers.init:init", "write a load test that runs, with settings and a CI job"),
-    "demo-server": Entry("Set up", "talka.cli.demo.command:demo_server", "a small HTTP server to aim a test at"),
-    "completion": Entry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
+    "secret": CommandEntry("Cluster", "talka.cli.nodes.secret:secret", "make the secret that a cluster's nodes share"),
+    "certs": CommandEntry(
+        "Cluster", "talka.cli.nodes.certs:certs", "make the certificates of a cluster: init, issue, show"
+    ),
+    "token": CommandEntry(
+        "Cluster", "talka.cli.nodes.token:token", "make tokens that open a cluster's API: key, issue"
+    ),
+    "store": CommandEntry(
+        "Cluster", "talka.cli.nodes.store:store", "the store of dag jobs: migrate, check and back it up"
+    ),
+    "init": CommandEntry(
+        "Set up", "talka.cli.importers.init:init", "write a load test that runs, with settings and a CI job"
+    ),
+    "demo-server": CommandEntry("Set up", "talka.cli.demo.command:demo_server", "a small HTTP server to aim a test at"),
+    "completion": CommandEntry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
 }
 EXAMPLES = (
     ("talka demo", "a first load test in ten seconds"),

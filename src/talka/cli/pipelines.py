@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from talka.cli.config import BadSetting, Settings, wants_color, wants_live_view
+from talka.cli.config import BadSetting, CliSettings, wants_color, wants_live_view
 from talka.cli.connection import asked, client_of, token_hint
 from talka.cli.dag_text import (
     FAILED_SHOWN,
     GIVEN_UP,
     UNDER_WAY,
     DagResult,
-    Pace,
+    TaskPace,
     dag_summary,
     exit_code_of,
     graph_text,
@@ -30,10 +30,10 @@ from talka.cli.dag_text import (
     why_text,
 )
 from talka.cli.jobs import file_and_names, is_url
-from talka.cli.live.layout import Size, View
+from talka.cli.live.layout import FrameView, Size
 from talka.cli.live.screen import LiveView
 from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
-from talka.cli.remote import Left, Signal
+from talka.cli.remote import LeftRunning, Signal
 from talka.client.client import Client
 from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
 from talka.clock import SECOND, monotonic_ns
@@ -130,7 +130,7 @@ def names_in(tree: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def check_settings(target: str, settings: Settings, env: Sequence[str]) -> None:
+def check_settings(target: str, settings: CliSettings, env: Sequence[str]) -> None:
     given = [settings.named(name) for name in FOR_LOAD if settings.origins.get(name, "").startswith("--")]
     if given:
         raise BadSetting(f"{given[0]} is for load tests, and {target} is a pipeline: leave it out")
@@ -141,7 +141,7 @@ def check_settings(target: str, settings: Settings, env: Sequence[str]) -> None:
 # Submitting.
 
 
-def submit_pipeline(spec: DagSpec, settings: Settings, key: str, *, detach: bool) -> int:
+def submit_pipeline(spec: DagSpec, settings: CliSettings, key: str, *, detach: bool) -> int:
     client = client_of(settings)
     # Before anything is sent: it finds what cannot be written.
     file = None if settings.json is None else ResultFile(settings.json, what=settings.named("json"))
@@ -164,7 +164,7 @@ def submit_pipeline(spec: DagSpec, settings: Settings, key: str, *, detach: bool
     return followed(client, facts, settings, file)
 
 
-def put_schedule(client: Client, spec: DagSpec, settings: Settings, file: ResultFile | None) -> int:
+def put_schedule(client: Client, spec: DagSpec, settings: CliSettings, file: ResultFile | None) -> int:
     with token_hint(settings):
         schedule = asyncio.run(client.put_schedule(spec))
     if file is not None:
@@ -184,12 +184,12 @@ def json_of(value: object) -> bytes:
 # Following.
 
 
-def followed(client: Client, facts: DagFacts, settings: Settings, file: ResultFile | None = None) -> int:
+def followed(client: Client, facts: DagFacts, settings: CliSettings, file: ResultFile | None = None) -> int:
     """Show the job to its end and sum it up. The exit code of the whole command."""
     following = Following(client, facts, wants_outputs=file is not None)
     try:
         result = following.run(settings.ui)
-    except Left as left:
+    except LeftRunning as left:
         tell(str(left))
         return left.exit_code
     except ClusterUnreachable as error:
@@ -220,7 +220,7 @@ class Following:
         self.running: list[TaskView] = []
         self.failed: list[TaskView] = []
         """Those that were given up, some of them, once it has ended."""
-        self.pace = Pace()
+        self.pace = TaskPace()
         self.began_ns = monotonic_ns()
         self._client = client
         self._wants_outputs = wants_outputs
@@ -259,7 +259,7 @@ class Following:
                         await asyncio.gather(task, return_exceptions=True)
         if self._working.cancelled():
             assert self._signal is not None  # nothing else cancels it
-            raise Left(farewell(self.facts.id), self._signal)
+            raise LeftRunning(farewell(self.facts.id), self._signal)
         return self._working.result()
 
     async def _work(self) -> DagResult:
@@ -297,10 +297,10 @@ class LiveDag:
     def __init__(self, following: Following) -> None:
         self._following = following
 
-    def opening(self, size: Size) -> View:
+    def opening(self, size: Size) -> FrameView:
         return self.view(None, monotonic_ns(), size)
 
-    def view(self, job: object, now: int, size: Size) -> View:
+    def view(self, job: object, now: int, size: Size) -> FrameView:
         at = self._following
         return live_view(at.facts, at.running, now, at.began_ns, at.pace, size)
 

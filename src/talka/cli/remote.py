@@ -26,7 +26,7 @@ from talka.work.specs import Outlined
 Signal = Literal["SIGINT", "SIGTERM"]
 
 
-class Left(TalkaError):
+class LeftRunning(TalkaError):
     """Whoever watched does not want to any longer; the job is still there."""
 
     def __init__(self, text: str, signal: Signal) -> None:
@@ -104,7 +104,7 @@ class RemoteJob:
         if not watching.cancelled():
             return watching.result()
         assert self._signal is not None  # nothing else cancels it
-        raise Left(self._farewell(), self._signal)
+        raise LeftRunning(self._farewell(), self._signal)
 
     async def _watch(self, on_progress: Progress | None) -> bytes:
         told: str | None = None
@@ -178,7 +178,7 @@ def followed(job: RemoteJob, reporting: Reporting, opening: str) -> int:
     """Show the job to its end. The exit code of the whole command."""
     try:
         return reporting.report(reporting.carry_out(opening))
-    except Left as left:
+    except LeftRunning as left:
         tell(str(left))
         return left.exit_code
     except NoResult as error:

@@ -4,7 +4,7 @@ import os
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.output import ResultFile, say
 from talka.cli.saved import saved_result, summary_of
 from talka.errors import Invalid
@@ -12,7 +12,7 @@ from talka.errors import Invalid
 
 @click.command(
     "report",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka report result.json -o report.html", "a page to open, print or send"),
         ("talka report - -o - < result.json", "from stdin to stdout"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import Command, option, options
+from talka.cli.command import CliCommand, option, options
 from talka.cli.output import ResultFile, harmless, say
 
 LOAD, REQUEST, RESULT, RUNNING = "Load (replaces what the file says)", "Request (of a URL)", "Result", "Running"
@@ -100,7 +100,7 @@ running_options = options(
 
 @click.command(
     "run",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka run shop.py", "all of the file, as it says"),
         ("talka run https://staging.example.com/", "no file: 50/s for 10 s"),
@@ -133,7 +133,7 @@ def run(target: str, env: tuple[str, ...], **flags: Any) -> int:
 
 @click.command(
     "check",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka check shop.py", "what is wrong with it, or what it would do"),
         ("talka check shop.py:Browse --rate 200/s", "the plan with another load"),
@@ -165,7 +165,7 @@ def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any
 
 @click.command(
     "debug",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka debug shop.py", "one user, one iteration of every workflow"),
         ("talka debug shop.py:Browse", "of one, and of those it depends on"),
@@ -176,7 +176,7 @@ def check(target: str, env: tuple[str, ...], plan_file: str | None, **flags: Any
 @request_options
 @env
 def debug(target: str, env: tuple[str, ...], **flags: Any) -> int:
-    from talka.cli.config import Settings, pass_variables
+    from talka.cli.config import CliSettings, pass_variables
     from talka.cli.url_request import take_request
 
     request = take_request(flags, target)
@@ -187,5 +187,5 @@ def debug(target: str, env: tuple[str, ...], **flags: Any) -> int:
     from talka.nodes.debug import debug_job
 
     # Settings are about load, of which there is none here.
-    job = plan(target, Settings(), request)
+    job = plan(target, CliSettings(), request)
     return asyncio.run(debug_job(job, lambda text: say(harmless(text))))

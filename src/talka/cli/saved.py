@@ -15,7 +15,7 @@ MOST_RESULT_BYTES: Final = 256 * 1024 * 1024
 """Far above the result of any job; whoever names a disk image by mistake is told so at once."""
 
 
-class CannotRead(Invalid):
+class ResultUnreadable(Invalid):
     """The file that was named cannot be read."""
 
 
@@ -28,10 +28,12 @@ def saved_result(path: str) -> "ResultDocument":
             content = file.read(MOST_RESULT_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise CannotRead(f"{path} cannot be read: {reason}. Name a file that talka run --json has written.") from None
+        raise ResultUnreadable(
+            f"{path} cannot be read: {reason}. Name a file that talka run --json has written."
+        ) from None
     assert isinstance(content, bytes)
     if len(content) > MOST_RESULT_BYTES:
-        raise CannotRead(f"{path} is larger than {MOST_RESULT_BYTES:,} bytes: no result of talka is")
+        raise ResultUnreadable(f"{path} is larger than {MOST_RESULT_BYTES:,} bytes: no result of talka is")
     try:
         return read(content)
     except BadResult as error:

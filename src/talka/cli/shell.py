@@ -2,7 +2,7 @@
 
 import click
 
-from talka.cli.command import Command, did_you_mean
+from talka.cli.command import CliCommand, did_you_mean
 from talka.cli.output import say
 
 SHELLS = ("bash", "zsh", "fish")
@@ -12,7 +12,7 @@ TEXT_COLUMNS = 100
 
 @click.command(
     "completion",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ('eval "$(talka completion bash)"', "in ~/.bashrc"),
         ('eval "$(talka completion zsh)"', "in ~/.zshrc"),
@@ -35,7 +35,7 @@ def completion(context: click.Context, shell: str) -> int:
 
 @click.command(
     "help",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka help run", "the same as talka run --help"), ("talka help exit-codes", "what each code means")],
     help="Explain a command, or the exit codes.",
 )

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import Command, Option, option
+from talka.cli.command import CliCommand, Option, option
 from talka.cli.connection import CLUSTER, api_options
 from talka.cli.output import say, tell
 from talka.cli.run import RESULT, RUNNING, env, load_options, request_options, result_options, running_options, target
 
 if TYPE_CHECKING:
-    from talka.cli.config import Settings
+    from talka.cli.config import CliSettings
     from talka.client.ordering import Submission
     from talka.wire.shards import UrlRequest
     from talka.work.dag import DagSpec
@@ -23,7 +23,7 @@ WATCHED: Final = ("json", "html", "junit", "summary", "outputs", "keep", "store"
 
 @click.command(
     "submit",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka submit shop.py --to 10.0.0.5:8470", "on that cluster, shown here like talka run"),
         ("talka submit shop.py --env SHOP_TOKEN --cores 32", "with a variable, on at most 32 cores"),
@@ -112,7 +112,7 @@ submit.params = [
 ]
 
 
-def pipeline_in(target: str, settings: "Settings", env: tuple[str, ...]) -> "DagSpec | None":
+def pipeline_in(target: str, settings: "CliSettings", env: tuple[str, ...]) -> "DagSpec | None":
     """The pipeline that the target is, or None: then it is a load test."""
     if target.startswith(("http://", "https://")):
         return None
@@ -126,7 +126,7 @@ def pipeline_in(target: str, settings: "Settings", env: tuple[str, ...]) -> "Dag
     return found
 
 
-def check_detached(settings: "Settings", *, logs: bool) -> None:
+def check_detached(settings: "CliSettings", *, logs: bool) -> None:
     from talka.cli.config import BadSetting
 
     if logs:
@@ -139,7 +139,7 @@ def check_detached(settings: "Settings", *, logs: bool) -> None:
             )
 
 
-def ordered(target: str, settings: "Settings", variables: dict[str, str], request: "UrlRequest") -> "Submission":
+def ordered(target: str, settings: "CliSettings", variables: dict[str, str], request: "UrlRequest") -> "Submission":
     """The target, imported and checked as `talka run` does it, packed and made an order of."""
     import msgspec
 

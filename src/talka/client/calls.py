@@ -11,7 +11,7 @@ import msgspec
 import websockets
 from websockets.asyncio.client import connect as open_websocket
 
-from talka.client.http import Address, Answer, call, parse_address, trust
+from talka.client.http import ApiAddress, HttpAnswer, call, parse_address, trust
 from talka.client.requests import (
     ClusterUnreachable,
     ClusterView,
@@ -47,7 +47,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,255}")
 Shape = TypeVar("Shape")
 
 
-class Calls:
+class ApiCalls:
     """The managers of a cluster, and what is said to whichever of them answers."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Calls:
     # For connections that last.
 
     @property
-    def next_address(self) -> Address:
+    def next_address(self) -> ApiAddress:
         return self._addresses[0]
 
     @property
@@ -116,7 +116,7 @@ class Calls:
     async def learn(self) -> None:
         await self._learn()
 
-    async def try_next(self, failed: Address, patience: "Patience") -> None:
+    async def try_next(self, failed: ApiAddress, patience: "Patience") -> None:
         self._try_next(failed)
         await self._pause_or_give_up(patience)
 
@@ -161,7 +161,7 @@ class Calls:
         attempt_s: float = ATTEMPT_S,
         limit_bytes: int = ANSWER_LIMIT_BYTES,
         is_fine: Callable[[int], bool] = lambda status: False,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The first answer that is one, from the manager that is then `self._addresses[0]`."""
         patience = Patience(patience_s or self._question_s)
         while True:
@@ -195,7 +195,7 @@ class Calls:
             self._try_next(address)
             await self._pause_or_give_up(patience)
 
-    def _try_next(self, failed: Address) -> None:
+    def _try_next(self, failed: ApiAddress) -> None:
         if self._addresses[0] == failed:  # else another call has moved on already
             self._addresses.append(self._addresses.pop(0))
 
@@ -216,7 +216,7 @@ class Calls:
         longest_s = min(BACKOFF_MOST_S, BACKOFF_S * 2 ** min(attempts, 10))
         await asyncio.sleep(min(most_s, self._rng.uniform(longest_s / 2, longest_s)))
 
-    def _open(self, address: Address, path: str) -> "Opening":
+    def _open(self, address: ApiAddress, path: str) -> "Opening":
         """A WebSocket."""
         scheme = "wss" if address.scheme == "https" else "ws"
         return Opening(f"{scheme}://{address}{path}", address, self._headers, self._tls if scheme == "wss" else None)
@@ -239,7 +239,7 @@ class Patience:
 class Opening:
     """A WebSocket whose refusal is told as the error it was."""
 
-    def __init__(self, uri: str, address: Address, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, uri: str, address: ApiAddress, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> None:
         self._address = address
         self._connecting = open_websocket(
             uri,
@@ -260,13 +260,15 @@ class Opening:
         except websockets.InvalidStatus as error:
             response = error.response
             headers = {name.lower(): value for name, value in response.headers.raw_items()}
-            raise error_in(self._address, Answer(response.status_code, headers, bytes(response.body or b""))) from None
+            raise error_in(
+                self._address, HttpAnswer(response.status_code, headers, bytes(response.body or b""))
+            ) from None
 
     async def __aexit__(self, *exception: Any) -> None:
         await self._connecting.__aexit__(*exception)
 
 
-def error_in(address: Address, answer: Answer) -> TalkaError:
+def error_in(address: ApiAddress, answer: HttpAnswer) -> TalkaError:
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -291,5 +293,5 @@ def worker_part(name: str) -> str:
     return name
 
 
-def not_ours(address: Address, what: str) -> ClusterUnreachable:
+def not_ours(address: ApiAddress, what: str) -> ClusterUnreachable:
     return ClusterUnreachable(f"{address} {what}: is a manager of the same version there?")

@@ -15,7 +15,7 @@ import websockets
 
 from talka.client.calls import Patience, error_in, job_part, not_ours, worker_part
 from talka.client.dag_calls import DagCalls
-from talka.client.http import Address
+from talka.client.http import ApiAddress
 from talka.client.requests import (
     PAGE_DEFAULT,
     BundleMissing,
@@ -156,7 +156,7 @@ class Client(DagCalls):
         return (await self._call("GET", "/metrics")).body.decode()
 
 
-def decoded_update(address: Address, frame: str | bytes) -> JobUpdate:
+def decoded_update(address: ApiAddress, frame: str | bytes) -> JobUpdate:
     try:
         return _updates.decode(frame.encode() if isinstance(frame, str) else frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:

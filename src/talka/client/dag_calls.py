@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 import websockets
 
-from talka.client.calls import Calls, Patience, error_in, job_part, not_ours
+from talka.client.calls import ApiCalls, Patience, error_in, job_part, not_ours
 from talka.client.dags import PART_BYTES, AnyJob, AnyJobsPage, ReplayRequest
 from talka.client.http import call
 from talka.client.requests import PAGE_DEFAULT, CancelRequest, NoSuchTask, NotAuthorised, Problem, error_of
@@ -42,7 +42,7 @@ ANSWER_LIMIT_BYTES: Final = 64 * 1024 * 1024
 _encoder = msgspec.json.Encoder()
 
 
-class DagCalls(Calls):
+class DagCalls(ApiCalls):
     # Submitting.
 
     async def submit_dag(self, spec: DagSpec, key: str = "") -> DagFacts:

@@ -24,11 +24,11 @@ Body: TypeAlias = bytes | AsyncIterator[bytes]
 """Whole, or in chunks none of which is empty."""
 
 
-class NoAnswer(Unavailable):
+class ApiSilent(Unavailable):
     """Nobody answered there, or not to the end. Another manager may."""
 
 
-class Address(NamedTuple):
+class ApiAddress(NamedTuple):
     scheme: str
     host: str
     port: int
@@ -37,14 +37,14 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     headers: dict[str, str]
     """Names in small letters."""
     body: bytes
 
 
-def parse_address(text: str, *, is_tls: bool = False) -> Address:
+def parse_address(text: str, *, is_tls: bool = False) -> ApiAddress:
     """HOST, HOST:PORT or a URL of these. Without a scheme it is https where `is_tls`."""
     given = text if "://" in text else f"{'https' if is_tls else 'http'}://{text}"
     try:
@@ -55,7 +55,7 @@ def parse_address(text: str, *, is_tls: bool = False) -> Address:
     is_bare = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
     if not host or parts.scheme not in ("http", "https") or not is_bare:
         raise Invalid(f"{text!r} is no address of a manager: write HOST, HOST:PORT or https://HOST:PORT")
-    return Address(parts.scheme, host, API_PORT if port is None else port)
+    return ApiAddress(parts.scheme, host, API_PORT if port is None else port)
 
 
 def trust(ca: str | None) -> ssl.SSLContext:
@@ -85,7 +85,7 @@ class ManagersOnly(ssl.SSLObject):
 
 
 async def call(
-    address: Address,
+    address: ApiAddress,
     method: str,
     path: str,
     *,
@@ -94,7 +94,7 @@ async def call(
     timeout_s: float,
     limit_bytes: int,
     tls: ssl.SSLContext | None = None,
-) -> Answer:
+) -> HttpAnswer:
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await connect(address, tls)
@@ -109,30 +109,30 @@ async def call(
                 with contextlib.suppress(OSError, ssl.SSLError):
                     await writer.wait_closed()
     except TimeoutError:
-        raise NoAnswer(f"{address} did not answer within {timeout_s:g} s") from None
+        raise ApiSilent(f"{address} did not answer within {timeout_s:g} s") from None
     except (OSError, EOFError) as error:
-        raise NoAnswer(f"{address} broke the connection: {error or type(error).__name__}") from None
+        raise ApiSilent(f"{address} broke the connection: {error or type(error).__name__}") from None
     except httptools.HttpParserError as error:
-        raise NoAnswer(f"{address} does not answer as a manager does: {error}") from None
+        raise ApiSilent(f"{address} does not answer as a manager does: {error}") from None
 
 
-async def connect(address: Address, tls: ssl.SSLContext | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(address: ApiAddress, tls: ssl.SSLContext | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             return await asyncio.open_connection(
                 address.host, address.port, ssl=tls if address.scheme == "https" else None
             )
     except ssl.SSLError as error:
-        raise NoAnswer(f"{address}: {reason_of(error)[1]}") from None
+        raise ApiSilent(f"{address}: {reason_of(error)[1]}") from None
     except TimeoutError:
-        raise NoAnswer(f"{address} did not answer within {CONNECT_TIMEOUT_S} s") from None
+        raise ApiSilent(f"{address} did not answer within {CONNECT_TIMEOUT_S} s") from None
     except OSError as error:
         # asyncio's own words for it are of no use to people.
         reason = "nothing listens there" if isinstance(error, ConnectionRefusedError) else error.strerror or error
-        raise NoAnswer(f"{address} cannot be reached: {reason}") from None
+        raise ApiSilent(f"{address} cannot be reached: {reason}") from None
 
 
-def request_head(address: Address, method: str, path: str, headers: Mapping[str, str], body: Body) -> bytes:
+def request_head(address: ApiAddress, method: str, path: str, headers: Mapping[str, str], body: Body) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", f"host: {address}", "connection: close"]
     if not isinstance(body, bytes):
         lines.append("transfer-encoding: chunked")
@@ -147,7 +147,7 @@ def request_head(address: Address, method: str, path: str, headers: Mapping[str,
 
 async def exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, body: Body, limit_bytes: int
-) -> Answer:
+) -> HttpAnswer:
     """A server may answer before it has read everything, so both go on at once."""
     answer = asyncio.ensure_future(read_answer(reader, head.startswith(b"HEAD "), limit_bytes))
     sending = asyncio.ensure_future(send(writer, head, body))
@@ -187,7 +187,7 @@ async def send(writer: asyncio.StreamWriter, head: bytes, body: Body) -> None:
         await writer.drain()
 
 
-async def read_answer(reader: asyncio.StreamReader, is_head: bool, limit_bytes: int) -> Answer:
+async def read_answer(reader: asyncio.StreamReader, is_head: bool, limit_bytes: int) -> HttpAnswer:
     collector = Collector()
     parser: Any = httptools.HttpResponseParser(collector)
     received = 0
@@ -204,7 +204,7 @@ async def read_answer(reader: asyncio.StreamReader, is_head: bool, limit_bytes: 
         if len(collector.body) > limit_bytes:
             raise httptools.HttpParserError(f"the answer has more than {limit_bytes} bytes")
         collector.status = collector.status or (parser.get_status_code() if collector.has_head else 0)
-    return Answer(collector.status, collector.headers, bytes(collector.body))
+    return HttpAnswer(collector.status, collector.headers, bytes(collector.body))
 
 
 class Collector:

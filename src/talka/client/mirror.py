@@ -7,11 +7,11 @@ from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, Workf
 from talka.control.jobs.job_checkpoint import spec_of
 from talka.control.jobs.job_view import with_counts_of
 from talka.control.load.load_job import LoadJob, WorkflowRun
-from talka.control.load.shard_run import Attempt, LostShard, ShardRun
+from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
 from talka.stats.tally import Tally
 from talka.stats.windows import Timeline, Window
 from talka.work.lifecycle import JobState, is_final
-from talka.work.load import Shard, Slice
+from talka.work.load import PlanSlice, Shard
 
 EVERYWHERE: Final = "the cluster"
 """The one place at which a mirrored job has its cores."""
@@ -27,7 +27,7 @@ class Mirror:
         self.job = LoadJob(spec_of(id, order, order.cores))
         self.facts: JobFacts | None = None
         self._attempts = {
-            name: (ShardRun(Shard(run.spec.plan, 0, 1)), Attempt(number, 0, EVERYWHERE, ()))
+            name: (ShardRun(Shard(run.spec.plan, 0, 1)), ShardAttempt(number, 0, EVERYWHERE, ()))
             for number, (name, run) in enumerate(self.job.workflows.items())
         }
 
@@ -64,7 +64,7 @@ class Mirror:
             if not shard.attempts:
                 shard.attempts.append(attempt)
                 self.job.adopt(run, shard, attempt)
-            shard.shard = Slice(run.spec.plan, 0, update.cores, update.cores)
+            shard.shard = PlanSlice(run.spec.plan, 0, update.cores, update.cores)
             run.shards = [shard]
         shard.is_done = update.ended
         attempt.armed, attempt.went_ns = update.tally is not None, run.origin_ns

@@ -252,7 +252,7 @@ class Problem(msgspec.Struct, frozen=True):
     """The path that was asked for."""
 
 
-class Kind(NamedTuple):
+class RequestField(NamedTuple):
     name: str
     error: type[TalkaError]
     status: int
@@ -260,28 +260,28 @@ class Kind(NamedTuple):
 
 
 PROBLEMS: Final = (
-    Kind("no-such-job", NoSuchJob, 404, "No such job"),
-    Kind("no-such-worker", NoSuchWorker, 404, "No such worker"),
-    Kind("no-such-task", NoSuchTask, 404, "No such task"),
-    Kind("no-such-schedule", NoSuchSchedule, 404, "No such schedule"),
-    Kind("no-dags", NoDags, 501, "No dag jobs here"),
-    Kind("bad-dag", BadDag, 422, "The dag cannot be"),
-    Kind("no-result", NoResult, 404, "No result"),
-    Kind("not-ended", NotEnded, 409, "The job has not ended"),
-    Kind("conflict", Conflict, 409, "Conflict"),
-    Kind("bundle-missing", BundleMissing, 409, "The bundle is missing"),
-    Kind("wrong-digest", WrongDigest, 422, "The digest does not fit"),
-    Kind("malformed", Malformed, 400, "Cannot be read"),
-    Kind("too-slow", TooSlow, 408, "Too slow"),
-    Kind("too-large", TooLarge, 413, "Too large"),
-    Kind("too-busy", TooBusy, 429, "Too many requests"),
-    Kind("forbidden", Forbidden, 403, "The role does not allow this"),
-    Kind("not-authorised", NotAuthorised, 401, "Not authorised"),
-    Kind("unavailable", Unavailable, 503, "Not available now"),
+    RequestField("no-such-job", NoSuchJob, 404, "No such job"),
+    RequestField("no-such-worker", NoSuchWorker, 404, "No such worker"),
+    RequestField("no-such-task", NoSuchTask, 404, "No such task"),
+    RequestField("no-such-schedule", NoSuchSchedule, 404, "No such schedule"),
+    RequestField("no-dags", NoDags, 501, "No dag jobs here"),
+    RequestField("bad-dag", BadDag, 422, "The dag cannot be"),
+    RequestField("no-result", NoResult, 404, "No result"),
+    RequestField("not-ended", NotEnded, 409, "The job has not ended"),
+    RequestField("conflict", Conflict, 409, "Conflict"),
+    RequestField("bundle-missing", BundleMissing, 409, "The bundle is missing"),
+    RequestField("wrong-digest", WrongDigest, 422, "The digest does not fit"),
+    RequestField("malformed", Malformed, 400, "Cannot be read"),
+    RequestField("too-slow", TooSlow, 408, "Too slow"),
+    RequestField("too-large", TooLarge, 413, "Too large"),
+    RequestField("too-busy", TooBusy, 429, "Too many requests"),
+    RequestField("forbidden", Forbidden, 403, "The role does not allow this"),
+    RequestField("not-authorised", NotAuthorised, 401, "Not authorised"),
+    RequestField("unavailable", Unavailable, 503, "Not available now"),
     # Another node acts now: asked again, the request finds it.
-    Kind("superseded", Superseded, 503, "Another node acts now"),
-    Kind("untrusted", Untrusted, 400, "Not acceptable"),
-    Kind("invalid", Invalid, 422, "Not valid"),
+    RequestField("superseded", Superseded, 503, "Another node acts now"),
+    RequestField("untrusted", Untrusted, 400, "Not acceptable"),
+    RequestField("invalid", Invalid, 422, "Not valid"),
 )
 """Error to problem document and back. The first that fits counts: branches of errors come after what is in them."""
 _BY_NAME: Final = {PROBLEM_PREFIX + kind.name: kind for kind in PROBLEMS}

@@ -13,9 +13,9 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from talka.client.calls import FRAME_LIMIT_BYTES, OPEN_S, Calls, Patience, error_in
+from talka.client.calls import FRAME_LIMIT_BYTES, OPEN_S, ApiCalls, Patience, error_in
 from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES, SUBMITS_LIMIT, SubmitAnswer, SubmitFrame
-from talka.client.http import CONNECT_TIMEOUT_S, Address, Answer, NoAnswer
+from talka.client.http import CONNECT_TIMEOUT_S, ApiAddress, ApiSilent, HttpAnswer
 from talka.client.requests import NotAuthorised, TooLarge, error_of
 from talka.errors import Invalid, Superseded, Unavailable
 from talka.net.tls import reason_of
@@ -34,7 +34,7 @@ _answers: msgspec.json.Decoder[list[SubmitAnswer]] = msgspec.json.Decoder(list[S
 class Submitting:
     """`async with` opens it, and waits for every answer at its end."""
 
-    def __init__(self, calls: "Calls") -> None:
+    def __init__(self, calls: "ApiCalls") -> None:
         self._calls = calls
         self._connection: SubmitConnection | None = None
 
@@ -76,7 +76,7 @@ class Submitting:
             await self._connection.drain()
 
 
-async def connected(address: Address, headers: dict[str, str], tls: ssl.SSLContext | None) -> "SubmitConnection":
+async def connected(address: ApiAddress, headers: dict[str, str], tls: ssl.SSLContext | None) -> "SubmitConnection":
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -87,11 +87,11 @@ async def connected(address: Address, headers: dict[str, str], tls: ssl.SSLConte
                 ssl=tls if address.scheme == "https" else None,
             )
     except ssl.SSLError as error:
-        raise NoAnswer(f"{address}: {reason_of(error)[1]}") from None
+        raise ApiSilent(f"{address}: {reason_of(error)[1]}") from None
     except TimeoutError:
-        raise NoAnswer(f"{address} did not answer within {CONNECT_TIMEOUT_S} s") from None
+        raise ApiSilent(f"{address} did not answer within {CONNECT_TIMEOUT_S} s") from None
     except OSError as error:
-        raise NoAnswer(f"{address} cannot be reached: {error.strerror or error}") from None
+        raise ApiSilent(f"{address} cannot be reached: {error.strerror or error}") from None
     try:
         await connection.open()
     except BaseException:
@@ -101,7 +101,7 @@ async def connected(address: Address, headers: dict[str, str], tls: ssl.SSLConte
 
 
 class SubmitConnection(asyncio.Protocol):
-    def __init__(self, address: Address, path: str, headers: dict[str, str]) -> None:
+    def __init__(self, address: ApiAddress, path: str, headers: dict[str, str]) -> None:
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -187,7 +187,7 @@ class SubmitConnection(asyncio.Protocol):
             async with asyncio.timeout(OPEN_S):
                 await self._opened
         except TimeoutError:
-            raise NoAnswer(f"{self._address} did not answer within {OPEN_S:g} s") from None
+            raise ApiSilent(f"{self._address} did not answer within {OPEN_S:g} s") from None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
@@ -216,7 +216,7 @@ class SubmitConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._error = NoAnswer(
+        self._error = ApiSilent(
             f"{self._address} broke the connection: {error or 'it was closed'}. What has no answer may have been taken:"
             " submitted again under its key it is the same job"
         )
@@ -249,10 +249,10 @@ class SubmitConnection(asyncio.Protocol):
             return
         if isinstance(refusal, InvalidStatus):
             headers = {name.lower(): value for name, value in response.headers.raw_items()}
-            answer = Answer(response.status_code, headers, bytes(response.body or b""))
+            answer = HttpAnswer(response.status_code, headers, bytes(response.body or b""))
             self._opened.set_exception(error_in(self._address, answer))
         else:
-            self._opened.set_exception(NoAnswer(f"{self._address} does not answer as a manager does: {refusal}"))
+            self._opened.set_exception(ApiSilent(f"{self._address} does not answer as a manager does: {refusal}"))
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):

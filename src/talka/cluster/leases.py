@@ -68,7 +68,7 @@ class Write(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Granted(msgspec.Struct, frozen=True):
+class GrantedNow(msgspec.Struct, frozen=True):
     """Tell the owner that it holds the key, newly or on: its request `number` is answered."""
 
     key: str
@@ -78,7 +78,7 @@ class Granted(msgspec.Struct, frozen=True):
     number: int
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldLease(msgspec.Struct, frozen=True):
     """Another owner holds the key; it is worth asking again after `wait_ns`."""
 
     owner: str
@@ -96,7 +96,7 @@ class Busy(msgspec.Struct, frozen=True):
     """A write of this key is under way, or the leader has not taken over yet: ask again soon."""
 
 
-class Full(msgspec.Struct, frozen=True):
+class LeasesFull(msgspec.Struct, frozen=True):
     """The table has no room for a new key."""
 
     limit: int
@@ -110,7 +110,7 @@ class LeaseExpired(msgspec.Struct, frozen=True):
     epoch: int
 
 
-Answer: TypeAlias = Write | Granted | Held | Ended | Busy | Full
+Answer: TypeAlias = Write | GrantedNow | HeldLease | Ended | Busy | LeasesFull
 BUSY: Final = Busy()
 
 
@@ -194,7 +194,7 @@ class LeaseTable:
             if epoch:
                 return Ended(epoch)
             if len(self._leases) >= self._limit:
-                return Full(self._limit)
+                return LeasesFull(self._limit)
             lease = self._leases[key] = _Lease(None, now)
         if lease.pending is not None:
             return BUSY
@@ -203,9 +203,9 @@ class LeaseTable:
             if current is None or current.epoch != epoch or current.owner != owner:
                 return Ended(epoch)
             lease.until = self._end(now, current.ttl_ns)
-            return Granted(key, owner, epoch, current.ttl_ns, number)
+            return GrantedNow(key, owner, epoch, current.ttl_ns, number)
         if current is not None and current.owner != owner:
-            return Held(current.owner, current.epoch, lease.until - now)
+            return HeldLease(current.owner, current.epoch, lease.until - now)
         # A number written once is not written again, even if that write seemed to fail.
         lease.highest_epoch += 1
         ttl_ns = min(max(ttl_ns, TTL_LEAST_NS), TTL_MOST_NS)
@@ -213,7 +213,7 @@ class LeaseTable:
         lease.pending = _Pending(record, number)
         return Write(key, encode_record(record), record.epoch)
 
-    def committed(self, now: int, key: str, epoch: int) -> Granted | None:
+    def committed(self, now: int, key: str, epoch: int) -> GrantedNow | None:
         """A majority has this write: what to tell the owner. None when the write is not the one under way."""
         lease = self._leases.get(key)
         if lease is None or lease.pending is None or lease.pending.record.epoch != epoch:
@@ -224,7 +224,7 @@ class LeaseTable:
         lease.is_free = False
         lease.until = self._end(now, record.ttl_ns)
         self.next_tick_at = min(self.next_tick_at, lease.until)
-        return Granted(key, record.owner, epoch, record.ttl_ns, number)
+        return GrantedNow(key, record.owner, epoch, record.ttl_ns, number)
 
     def abandoned(self, key: str, epoch: int) -> None:
         """This write failed or its outcome is unknown: its owner was not told, so it holds nothing."""

@@ -14,9 +14,9 @@ from talka.cluster.effects import Lane
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, Vault, VaultFull, piece_of
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull, ReplicatedBlobs, piece_of
 from talka.control.clients.overload import Level, report_interval_ms
-from talka.control.dags.keeper import Durable
+from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.entries import Alarmed
 from talka.control.jobs.fleet import WorkerLost
@@ -24,10 +24,10 @@ from talka.control.jobs.heard_lives import HeardLives
 from talka.control.jobs.led_effects import BlobWanted, JobOver, KeepWanted
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.registry import LeadWanted, Registry
-from talka.control.jobs.watching import Audience, Watches
+from talka.control.jobs.watching import Audience, JobWatches
 from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.leader_calls import CallEnded, Calls
+from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Untrusted
@@ -36,9 +36,8 @@ from talka.wire.entries import JobRecord, decode_account, decode_record
 from talka.wire.jobs import (
     Account,
     Accounted,
-    Answer,
     Beat,
-    Call,
+    CallAnswer,
     Elsewhere,
     Goodbye,
     JobMessage,
@@ -47,17 +46,18 @@ from talka.wire.jobs import (
     Lead,
     Leaderless,
     ManagerAt,
+    ManagerCall,
     Piece,
     Synced,
-    View,
+    ViewUpdate,
     WantBlob,
-    Watch,
+    WatchJob,
     WorkerFacts,
 )
 from talka.wire.security.access import Asker
 from talka.wire.security.permissions import OWN_ROLES
 from talka.wire.security.roles import Role
-from talka.wire.tasks import Done, Holding, Underway
+from talka.wire.tasks import Done, Held, TaskProgress
 from talka.work.lifecycle import JobState
 
 NEVER: Final = (1 << 63) - 1
@@ -105,13 +105,13 @@ class Manager:
         self.registry: Registry | None = None
         """While this manager leads the cluster."""
         self.led: dict[str, LedJob] = {}
-        self.vault = Vault(name, voter.election.config.names, blobs, rng)
+        self.vault = ReplicatedBlobs(name, voter.election.config.names, blobs, rng)
         self.bundle_rights = BundleRights(self._known_records, voter.election.held)
-        self.calls = Calls(rng)
+        self.calls = LeaderCalls(rng)
         self.clocks = ClockOffsets()
-        self.watches = Watches()
+        self.watches = JobWatches()
         self.audience = Audience()
-        self.durable: Durable | None = None
+        self.durable: DagKeeper | None = None
         """Dag jobs, once they were read from a store."""
         self.level = Level.HEALTHY
         self.is_draining = False
@@ -157,7 +157,7 @@ class Manager:
                 if self.registry is None:
                     return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
-            case Done() | Underway() | Holding():
+            case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
                 return [] if self.durable is None else self.durable.on_message(now, sender, message)
             case Goodbye():
@@ -170,13 +170,13 @@ class Manager:
                 return self.led[job].on_accounted(now, message) if job in self.led else []
             case Leaderless():
                 return [] if self.registry is None else self.registry.on_leaderless(now, sender, message)
-            case Call():
+            case ManagerCall():
                 return self._on_call(now, sender, message)
-            case Answer():
+            case CallAnswer():
                 return self.calls.on_answer(now, message)
-            case Watch():
+            case WatchJob():
                 return self.audience.on_watch(now, sender, message)
-            case View():
+            case ViewUpdate():
                 return self.watches.on_view(now, message)
             case WantBlob():
                 return self.vault.on_want(sender, message)
@@ -218,7 +218,7 @@ class Manager:
             return self._out(now, [])
         return []
 
-    def set_durable(self, now: int, durable: Durable) -> list[object]:
+    def set_durable(self, now: int, durable: DagKeeper) -> list[object]:
         """Dag jobs were read from the store: go on with them."""
         self.durable = durable
         durable.silence_of = self._silence_of
@@ -382,9 +382,9 @@ class Manager:
             return []  # said again to whoever leads then
         return self.registry.on_account(now, sender, account)
 
-    def _on_call(self, now: int, sender: str, call: Call) -> list[object]:
+    def _on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         if self.registry is None:
-            return [Speak(sender, Answer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
+            return [Speak(sender, CallAnswer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
     def _out(self, now: int, effects: list[object]) -> list[object]:
@@ -425,7 +425,7 @@ class Manager:
                 self._keeps[effect.digest] = effect
                 try:
                     effects += self.vault.keep(now, effect.digest, effect.content)
-                except VaultFull:
+                except BlobsFull:
                     self._keep_at = now + KEEP_AGAIN_NS
             elif isinstance(effect, BlobWanted):
                 self._wanted.setdefault(effect.digest, {})[effect.job] = None

@@ -24,7 +24,7 @@ from talka.engine.loader import import_root
 from talka.engine.unpack import FILES_LIMIT, flaw_of_entry, flaw_of_name
 from talka.errors import Invalid
 from talka.wire.jobs import BLOB_LIMIT_BYTES
-from talka.work.specs import BadWorkflows, Problem, WorkflowSpec
+from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec
 
 FILE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 TOTAL_LIMIT_BYTES: Final = 64 * 1024 * 1024
@@ -79,7 +79,7 @@ def make_bundle(
     if packer.problems:
         unique = list(dict.fromkeys(packer.problems))
         if len(unique) > SHOWN_PROBLEMS:
-            unique = [*unique[:SHOWN_PROBLEMS], Problem(f"and {len(unique) - SHOWN_PROBLEMS} more", path)]
+            unique = [*unique[:SHOWN_PROBLEMS], SpecProblem(f"and {len(unique) - SHOWN_PROBLEMS} more", path)]
         raise CannotTravel(unique)
     return Bundle(content, hashlib.sha256(content).hexdigest(), packer.file, dict(sent_env))
 
@@ -89,7 +89,7 @@ class Packer:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.problems: list[Problem] = []
+        self.problems: list[SpecProblem] = []
         test = Path(path).resolve()
         self.root, names = import_root(test)
         self.file = test.relative_to(self.root).as_posix()
@@ -98,7 +98,7 @@ class Packer:
         self._folders: dict[str, None] = {}
 
     def problem(self, text: str) -> None:
-        self.problems.append(Problem(text, self.path))
+        self.problems.append(SpecProblem(text, self.path))
 
     # The user's own modules.
 
@@ -275,13 +275,13 @@ class Packer:
         try:
             return self._files[name].read_bytes()
         except OSError as error:
-            raise CannotTravel([Problem(f"{name} cannot be read: {error.strerror}", self.path)]) from None
+            raise CannotTravel([SpecProblem(f"{name} cannot be read: {error.strerror}", self.path)]) from None
 
 
 # Modules and variables.
 
 
-def missing_modules(packer: Packer, scans: Mapping[str, "Scan"], allowed: Sequence[str]) -> list[Problem]:
+def missing_modules(packer: Packer, scans: Mapping[str, "Scan"], allowed: Sequence[str]) -> list[SpecProblem]:
     missing: dict[tuple[str, str], int] = {}
     for name, found in scans.items():
         has_run = name == packer.file or module_of(name) in sys.modules
@@ -296,7 +296,7 @@ def missing_modules(packer: Packer, scans: Mapping[str, "Scan"], allowed: Sequen
     distributions = metadata.packages_distributions()
     sure = {normal(name) for name in (*own_requirements(), *allowed)}
     return [
-        Problem(
+        SpecProblem(
             f"imports {top}, which workers may not have: put its source beside the test file, "
             f"or install it on every worker and say --workers-have {top}",
             packer.shown(name),
@@ -309,9 +309,9 @@ def missing_modules(packer: Packer, scans: Mapping[str, "Scan"], allowed: Sequen
 
 def unsent_variables(
     packer: Packer, scans: Mapping[str, "Scan"], sent: Mapping[str, str], environment: Mapping[str, str]
-) -> list[Problem]:
+) -> list[SpecProblem]:
     return [
-        Problem(
+        SpecProblem(
             f"reads the variable {variable}, which is set here and would not be on workers: "
             f"send it with --env {variable}, or unset it",
             packer.shown(name),

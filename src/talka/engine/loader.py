@@ -19,7 +19,7 @@ from talka.work.dsl import Workflow, WorkflowType, step
 from talka.work.inspection import inspect_workflows, no_such
 from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate
-from talka.work.specs import BadWorkflows, Problem, WorkflowSpec
+from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec
 
 LIBRARY = Path(ast.__file__).parent
 """Where Python's own modules are."""
@@ -73,16 +73,16 @@ def load_file(path: Path) -> tuple[WorkflowSpec, ...]:
     if path.is_dir():
         raise NoSuchFile(f"{path} is a folder: name a Python file")
     if path.suffix != ".py":
-        raise BadWorkflows([Problem("is not a Python file: its name must end in .py", str(path))])
+        raise BadWorkflows([SpecProblem("is not a Python file: its name must end in .py", str(path))])
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
-        raise BadWorkflows([Problem(f"syntax error: {error.msg}", str(path), error.lineno)]) from None
+        raise BadWorkflows([SpecProblem(f"syntax error: {error.msg}", str(path), error.lineno)]) from None
     except (OSError, ValueError) as error:
-        raise BadWorkflows([Problem(f"cannot be read: {error}", str(path))]) from None
+        raise BadWorkflows([SpecProblem(f"cannot be read: {error}", str(path))]) from None
     lines, duplicates = where_things_stand(tree)
-    problems = [Problem(f"there are two classes named {name}", str(path), line) for name, line in duplicates]
-    problems += [Problem(text, str(path), line) for text, line in bare_depends(tree)]
+    problems = [SpecProblem(f"there are two classes named {name}", str(path), line) for name, line in duplicates]
+    problems += [SpecProblem(text, str(path), line) for text, line in bare_depends(tree)]
     specs: tuple[WorkflowSpec, ...] = ()
     try:
         module = import_file(path)
@@ -110,7 +110,9 @@ def workflows_of(module: ModuleType, path: Path) -> list[type[Workflow]]:
         and vars(value).get("abstract", False) is not True
     ]
     if not found:
-        raise BadWorkflows([Problem("has no workflows: write a class that inherits from talka.Workflow", str(path))])
+        raise BadWorkflows(
+            [SpecProblem("has no workflows: write a class that inherits from talka.Workflow", str(path))]
+        )
     return found
 
 
@@ -160,17 +162,17 @@ def import_file(given: Path) -> ModuleType:
             module = import_alone(path)
     except SyntaxError as error:
         where = str(given) if error.filename == str(path) else error.filename
-        raise BadWorkflows([Problem(f"syntax error: {error.msg}", where, error.lineno)]) from None
+        raise BadWorkflows([SpecProblem(f"syntax error: {error.msg}", where, error.lineno)]) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's file may raise anything when imported
         frames = reversed(traceback.extract_tb(error.__traceback__))
         line = next((frame.lineno for frame in frames if frame.filename == str(path)), None)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise BadWorkflows([Problem(f"raised {text} when it was imported", str(given), line)]) from None
+        raise BadWorkflows([SpecProblem(f"raised {text} when it was imported", str(given), line)]) from None
     finally:
         being_imported.discard(str(path))
     if Path(module.__file__ or "").resolve() != path:
         text = f"cannot be imported as {module.__name__}: that name belongs to {module.__file__}; rename one of them"
-        raise BadWorkflows([Problem(text, str(given))])
+        raise BadWorkflows([SpecProblem(text, str(given))])
     return module
 
 

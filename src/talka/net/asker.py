@@ -7,13 +7,13 @@ from typing import Final
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Transmit
-from talka.control.member.admission import Declined, Porter, Welcomed
-from talka.control.member.replay_guard import Door
+from talka.control.member.admission import Admission, HelloDeclined, Welcomed
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.errors import Unavailable, Untrusted
 from talka.net.streams import Security, Streams
 from talka.wire import asking
-from talka.wire.asking import Answer, Ask, Question
+from talka.wire.asking import Ask, AskAnswer, Question
 from talka.wire.greeting import Self
 from talka.wire.security.keys import Keyring
 from talka.wire.security.roles import Proven, Role
@@ -23,11 +23,11 @@ from talka.wire.versions import VERSION as PROTOCOL_VERSION
 TIMEOUT_S: Final = 10.0
 
 
-class NoAnswer(Unavailable):
+class NodeSilent(Unavailable):
     """The node cannot be reached, or does not let us ask."""
 
 
-class NobodyThere(NoAnswer):
+class NobodyThere(NodeSilent):
     """Nobody listens at this address."""
 
 
@@ -35,7 +35,7 @@ class AnswerRefused(Unavailable):
     """The node understood the question and says why it does not do it."""
 
 
-class Asker:
+class NodeAsker:
     """One connection to one node. `async with`, then `ask`."""
 
     def __init__(
@@ -65,8 +65,8 @@ class Asker:
             role = role_in(certs, name)
             security = Certified(certs, name=name, role=role, cluster=cluster, environment=environment)
         self._ring = Keyring.of(secrets)
-        self._porter = Porter(
-            door=Door(group=f"{cluster}/{environment}", name=name, boot=boot),
+        self._porter = Admission(
+            door=ReplayGuard(group=f"{cluster}/{environment}", name=name, boot=boot),
             seal=Seal(self._ring, boot),
             name=name,
             me=Self(cluster, environment, role, str(PROTOCOL_VERSION)),
@@ -77,10 +77,10 @@ class Asker:
         )
         self._node = ""
         self._welcome: asyncio.Future[str] | None = None
-        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._answers: dict[int, asyncio.Future[AskAnswer]] = {}
         self._number = 0
 
-    async def __aenter__(self) -> "Asker":
+    async def __aenter__(self) -> "NodeAsker":
         self._welcome = asyncio.get_running_loop().create_future()
         try:
             self._carry(self._porter.hello(boottime_ns(), self._target))
@@ -88,7 +88,7 @@ class Asker:
                 self._node = await self._welcome
         except TimeoutError:
             await self._streams.close()
-            raise NoAnswer(f"{self._address} did not answer within {self._timeout_s:g} s") from None
+            raise NodeSilent(f"{self._address} did not answer within {self._timeout_s:g} s") from None
         except BaseException:
             await self._streams.close()
             raise
@@ -100,7 +100,7 @@ class Asker:
     async def ask(self, question: Question) -> bytes:
         self._number += 1
         number = self._number
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[AskAnswer] = asyncio.get_running_loop().create_future()
         self._answers[number] = answered
         body = asking.encode(Ask(number, question, round(self._timeout_s * 1000)))
         frame = self._porter.wrap(boottime_ns(), asking.CHANNEL, body, to=self._node)
@@ -109,7 +109,7 @@ class Asker:
             async with asyncio.timeout(self._timeout_s):
                 answer = await answered
         except TimeoutError:
-            raise NoAnswer(f"{self._address} did not answer within {self._timeout_s:g} s") from None
+            raise NodeSilent(f"{self._address} did not answer within {self._timeout_s:g} s") from None
         finally:
             self._answers.pop(number, None)
         if answer.problem:
@@ -127,8 +127,8 @@ class Asker:
                 message = asking.decode(arrival.packet.body)
             except Untrusted:
                 continue
-            waiting = self._answers.get(message.number) if isinstance(message, Answer) else None
-            if waiting is not None and not waiting.done() and isinstance(message, Answer):
+            waiting = self._answers.get(message.number) if isinstance(message, AskAnswer) else None
+            if waiting is not None and not waiting.done() and isinstance(message, AskAnswer):
                 waiting.set_result(message)
         return self._porter.opened > opened
 
@@ -138,27 +138,27 @@ class Asker:
                 self._streams.send(effect.to, effect.frame, Class.JOBS)
             elif isinstance(effect, Welcomed) and self._welcome is not None and not self._welcome.done():
                 self._welcome.set_result(effect.name)
-            elif isinstance(effect, Declined):
-                self._fail(NoAnswer(f"{self._address} does not let us in: {effect.text}"))
+            elif isinstance(effect, HelloDeclined):
+                self._fail(NodeSilent(f"{self._address} does not let us in: {effect.text}"))
 
     def _on_refused(self, address: str, reason: str, text: str) -> None:
-        self._fail(NoAnswer(f"{self._address}: {text}"))
+        self._fail(NodeSilent(f"{self._address}: {text}"))
 
     def _on_gone(self, address: str, was_there: bool) -> None:
         if not was_there:
             text = f"nobody listens at {self._address}: is the node running, and is its TCP port open?"
             self._fail(NobodyThere(text))
         elif self._node:
-            self._fail(NoAnswer(f"{self._address} closed the connection before it answered"))
+            self._fail(NodeSilent(f"{self._address} closed the connection before it answered"))
         else:
             self._fail(
-                NoAnswer(
+                NodeSilent(
                     f"{self._address} closed the connection without a word: it does not know this secret "
                     f"(key {self._ring.primary_id}), or it wants certificates (--certs)"
                 )
             )
 
-    def _fail(self, error: NoAnswer) -> None:
+    def _fail(self, error: NodeSilent) -> None:
         for waiting in (self._welcome, *self._answers.values()):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)

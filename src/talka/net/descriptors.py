@@ -19,7 +19,7 @@ class TooFewDescriptors(Invalid):
     """This process may open fewer files than it needs."""
 
 
-class Granted(NamedTuple):
+class DescriptorsGranted(NamedTuple):
     """What the system granted of what was wanted."""
 
     files: int
@@ -31,7 +31,7 @@ class Granted(NamedTuple):
         return self.files < self.wanted
 
 
-def ask_for(who: str, *, least: int, wanted: int) -> Granted:
+def ask_for(who: str, *, least: int, wanted: int) -> DescriptorsGranted:
     """Raise the soft limit to `wanted` files, or as near to it as the system grants. Below `least` nothing is begun."""
     files = raised_to(wanted)
     if files < least:
@@ -39,7 +39,7 @@ def ask_for(who: str, *, least: int, wanted: int) -> Granted:
             f"this process may have {files} files and sockets open at once, and {who} needs at least {least}:"
             f" raise the limit ({ADVICE}); {wanted} is enough"
         )
-    return Granted(files, wanted)
+    return DescriptorsGranted(files, wanted)
 
 
 def raised_to(wanted: int) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from talka.clock import MILLISECOND, SECOND
 from talka.errors import Invalid, TalkaError, Untrusted
-from talka.net.names import Names
+from talka.net.names import NameLookup
 from talka.wire.addresses import format_address, is_ip, parse_address, parse_name
 from talka.work.durations import shown
 from talka.work.retry import DISCOVERY, RetryPolicy, delay
@@ -33,7 +33,7 @@ Wanted = TypeVar("Wanted")
 Found = TypeVar("Found")
 
 
-class Refused(Untrusted):
+class SourceRefused(Untrusted):
     """A candidate answered and will not have us, or must not be had. The text says which of the two and why."""
 
 
@@ -49,13 +49,13 @@ class Candidates:
         self,
         sources: Sequence[str],
         *,
-        names: Names | None = None,
+        names: NameLookup | None = None,
         remembered: Callable[[], Iterable[str]] = tuple,
         own: Iterable[str] = (),
     ) -> None:
         if len(sources) > SOURCES_LIMIT:
             raise Invalid(f"{len(sources)} sources of first peers are too many: give at most {SOURCES_LIMIT}")
-        self._names = names or Names()
+        self._names = names or NameLookup()
         self._remembered = remembered
         self._own = dict.fromkeys(own)
         self._hosts: dict[tuple[str, int], None] = {}
@@ -131,7 +131,7 @@ class Candidates:
             return []
 
 
-class Source(Protocol):
+class PeerSource(Protocol):
     """What `probe` wants of `Candidates`."""
 
     async def at_once(self) -> list[str]: ...
@@ -162,7 +162,7 @@ DEFAULT_POLICY: Final = ProbePolicy()
 
 
 async def probe(
-    candidates: Source | Sequence[str],
+    candidates: PeerSource | Sequence[str],
     ask: Callable[[str], Awaitable[Answer]],
     *,
     rng: Random,
@@ -174,9 +174,9 @@ async def probe(
 ) -> Answer | None:
     """The first valid answer of any candidate; the other questions are then cancelled. None after `rounds` without one.
 
-    `ask` returns a valid answer or raises: Refused, whose sentence goes to `on_refusal` once; another TalkaError or
+    `ask` returns a valid answer or raises: SourceRefused, whose sentence goes to `on_refusal` once; another TalkaError or
     OSError, which means no answer. Anything else is a mistake and ends the probing. Without `rounds` it goes on until
-    it is cancelled, or until the policy's attempts are used up. A `Source` is asked anew for every round.
+    it is cancelled, or until the policy's attempts are used up. A `PeerSource` is asked anew for every round.
     """
     prober = _Prober(ask, rng, policy, on_refusal or _ignore, sleep)
     if not isinstance(candidates, Sequence) and (addresses := await candidates.at_once()):
@@ -245,7 +245,7 @@ class _Prober(Generic[Answer]):
         try:
             async with asyncio.timeout(self._policy.timeout_ns / SECOND):
                 return [await self._ask(address)]
-        except Refused as refusal:
+        except SourceRefused as refusal:
             self._tell(str(refusal))
         except (TalkaError, OSError):
             # A timeout is an OSError too. No answer is nothing to report: the next round asks again.

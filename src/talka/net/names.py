@@ -64,7 +64,7 @@ class _Cache(Generic[Found]):
         self._entries[name] = (until, found)
 
 
-class Names:
+class NameLookup:
     """Looks names up and remembers the answers for as long as they are good.
 
     `nameservers` as (IP, port) replace those of the system. A failed look-up is not repeated for `NEGATIVE_TTL_NS`.

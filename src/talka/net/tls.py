@@ -152,7 +152,7 @@ def peer_identity(ssl_object: ssl.SSLObject | ssl.SSLSocket) -> PeerIdentity:
     return identity_of(str(name[1]) for name in names if name[0] == "URI")
 
 
-class Refused(NamedTuple):
+class HandshakeRefused(NamedTuple):
     reason: Reason
     text: str
 
@@ -166,30 +166,34 @@ def check_identity(
     initiated_by_peer: bool,
     has_gates: bool = False,
     expected_name: str = "",
-) -> Refused | None:
+) -> HandshakeRefused | None:
     """Why there must be no connection with this peer, if so. `expected_name`: the node that was meant, where it is known."""
     peer = repr(identity.name[:80]) if identity.name else "a peer without a name"
     if identity.cluster != cluster:
-        return Refused("cluster", f"{peer} is {_of('cluster', identity.cluster)}, this {role_here} of {cluster!r}")
+        return HandshakeRefused(
+            "cluster", f"{peer} is {_of('cluster', identity.cluster)}, this {role_here} of {cluster!r}"
+        )
     if identity.environment != environment:
         differing = f"{peer} is {_of('environment', identity.environment)}, this {role_here} of {environment!r}"
-        return Refused("environment", differing)
+        return HandshakeRefused("environment", differing)
     try:
         role = Role(identity.role)
     except ValueError:
         known = ", ".join(Role)
         what = repr(identity.role[:80]) if identity.role else "no role"
-        return Refused("role", f"the certificate of {peer} says {what} to this {role_here}; roles are {known}")
+        return HandshakeRefused("role", f"the certificate of {peer} says {what} to this {role_here}; roles are {known}")
     initiator, target = (role, role_here) if initiated_by_peer else (role_here, role)
     if sentence := may_connect(initiator, target, has_gates=has_gates):
         side = f"{peer} is the {role}, this node the {role_here}"
-        return Refused(
+        return HandshakeRefused(
             "role", f"{sentence} ({side})" if role is not role_here else f"{sentence} ({peer} and this node)"
         )
     if problem := id_problem("name", identity.name):
-        return Refused("name", f"the certificate of this {role} says nobody's name to this {role_here}: {problem}")
+        return HandshakeRefused(
+            "name", f"the certificate of this {role} says nobody's name to this {role_here}: {problem}"
+        )
     if expected_name and identity.name != expected_name:
-        return Refused("name", f"{peer} answered this {role_here} where {expected_name!r} was expected")
+        return HandshakeRefused("name", f"{peer} answered this {role_here} where {expected_name!r} was expected")
     return None
 
 

@@ -3,7 +3,7 @@
 from typing import Final, Protocol
 
 from talka.control.jobs.forwarding import Forwarded
-from talka.control.member.composite import Asked
+from talka.control.member.composite import QuestionAsked
 from talka.control.member.role_check import RoleRefused
 from talka.nodes.member_keys import CHANGES
 from talka.wire.asking import AddKey, ChangeLease, RepairKeys, RetireKey, UseKey
@@ -52,7 +52,7 @@ def put_down_news(put_down: PutDown, news: object) -> None:
             pass
 
 
-def put_down_change(put_down: PutDown, asked: Asked, problem: str) -> None:
+def put_down_change(put_down: PutDown, asked: QuestionAsked, problem: str) -> None:
     """Who changed the keys that nodes seal with, or the lease. Ids of keys are told, never a secret."""
     match asked.ask.question:
         case UseKey(key_id=value) | RetireKey(key_id=value):

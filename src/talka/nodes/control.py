@@ -19,8 +19,8 @@ from talka.client.requests import (
     TooBusy,
 )
 from talka.clock import boottime_ns
-from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, VaultFull
-from talka.control.clients.overload import Request
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull
+from talka.control.clients.overload import RequestKind
 from talka.control.clients.rate_limits import RateLimits
 from talka.control.jobs.watching import Updated, WatchFailed
 from talka.control.member.admin_queries import metrics_text
@@ -50,15 +50,15 @@ UPDATES_LIMIT: Final = 256
 
 SHED_S: Final = 2.0
 REQUESTS: Final = {
-    "submit": Request.SUBMISSION,
-    "submit_dag": Request.SUBMISSION,
-    "bulk": Request.SUBMISSION,
-    "submit_frames": Request.SUBMISSION,
-    "put_bundle": Request.SUBMISSION,
-    "jobs": Request.LIST,
-    "workers": Request.LIST,
-    "cluster": Request.LIST,
-    "watch": Request.LIST,
+    "submit": RequestKind.SUBMISSION,
+    "submit_dag": RequestKind.SUBMISSION,
+    "bulk": RequestKind.SUBMISSION,
+    "submit_frames": RequestKind.SUBMISSION,
+    "put_bundle": RequestKind.SUBMISSION,
+    "jobs": RequestKind.LIST,
+    "workers": RequestKind.LIST,
+    "cluster": RequestKind.LIST,
+    "watch": RequestKind.LIST,
 }
 """What is left undone under load; what is not named here is always done."""
 
@@ -172,7 +172,7 @@ class ManagerControl:
                 await kept
         except TimeoutError:
             raise Unavailable("no majority of managers could keep the bundle in time: submit again") from None
-        except VaultFull as error:
+        except BlobsFull as error:
             raise TooBusy(str(error), 2.0) from None
 
     async def has_bundle(self, digest: str) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from talka.client.dags import DagsPage
 from talka.client.requests import NoSuchJob, NoSuchTask
 from talka.clock import boottime_ns
-from talka.control.dags.keeper import Durable
+from talka.control.dags.keeper import DagKeeper
 from talka.errors import Invalid, Unavailable
 from talka.nodes.dag_views import (
     dead_letter,
@@ -54,7 +54,7 @@ NEWEST: Final = 1 << 62
 class DagReading:
     """The half of `client.dags.DagControl` that changes nothing."""
 
-    def __init__(self, durable: Durable, records: SqliteRecords, blobs: Blobs) -> None:
+    def __init__(self, durable: DagKeeper, records: SqliteRecords, blobs: Blobs) -> None:
         self.durable = durable
         self.is_loaded = False
         """What the store had was read."""

@@ -16,16 +16,16 @@ import msgspec
 from talka.client.dags import Submitted
 from talka.client.requests import Conflict, NoSuchSchedule, TooBusy
 from talka.clock import boottime_ns, realtime_ns
-from talka.control.dags.job import DagJob, Step
-from talka.control.dags.keeper import Durable, Edit
-from talka.control.dags.shelf import Full, KeyTaken
+from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.keeper import DagKeeper, Edit
+from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
     DagEnded,
     DurableEffect,
-    Fetch,
     RaiseEpoch,
+    ReadOutputs,
     WorkerDropped,
     WorkerTooOld,
 )
@@ -105,7 +105,7 @@ class DurableJobs(DagReading):
         self._opened = open_life(records, self._lease.epoch, self._memory, lambda: draw(DRAWN_BITS))
         # Before anything is given out: should the file be put back, this folder knows how far it had come.
         self._memory.remember(self._opened.store, self._opened.life, self._lease.epoch)
-        durable = Durable(
+        durable = DagKeeper(
             epoch=self._lease.epoch,
             next_number=records.next_number(),
             rng=random.Random(draw(128)),
@@ -178,7 +178,7 @@ class DurableJobs(DagReading):
                 case Commit(ticket=ticket, changes=changes):
                     if self._store.commit(ticket, changes):
                         held.append(ticket)
-                case Fetch():
+                case ReadOutputs():
                     self._fetch(effect)
                 case CallAnswered() | DagEnded() | RaiseEpoch() | WorkerDropped() | WorkerTooOld():
                     told.append(effect)
@@ -200,7 +200,7 @@ class DurableJobs(DagReading):
                 if self._store.commit(ticket, changes):
                     # Not at once: whoever calls is in the midst of other effects.
                     asyncio.get_running_loop().call_soon(self._committed, [ticket])
-            case Fetch():
+            case ReadOutputs():
                 self._fetch(effect)
             case CallAnswered():
                 self._answered(effect)
@@ -270,12 +270,12 @@ class DurableJobs(DagReading):
     def _committed(self, tickets: list[int]) -> None:
         self._do(self.durable.on_committed(boottime_ns(), *tickets))
 
-    def _fetch(self, fetch: Fetch) -> None:
+    def _fetch(self, fetch: ReadOutputs) -> None:
         if self._is_closed or self.lost is not None:
             return
         self._store.read(self._read_for, fetch).add_done_callback(lambda found: self._fetched(fetch, found))
 
-    def _read_for(self, fetch: Fetch) -> tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]:
+    def _read_for(self, fetch: ReadOutputs) -> tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]:
         specs = {
             key: (spec_of(content), checkpoint)
             for key, (content, checkpoint) in self._records.specs(fetch.specs).items()
@@ -289,7 +289,7 @@ class DurableJobs(DagReading):
 
     def _fetched(
         self,
-        fetch: Fetch,
+        fetch: ReadOutputs,
         found: "asyncio.Future[tuple[dict[TaskKey, tuple[TaskSpec, bytes]], dict[TaskKey, bytes]]]",
     ) -> None:
         if found.cancelled():
@@ -420,7 +420,7 @@ class DurableJobs(DagReading):
     def _asked(self, ask: Callable[[int], Answer], call: int) -> Answer:
         try:
             return ask(call)
-        except Full as error:
+        except NoRoomForJobs as error:
             raise TooBusy(str(error), BUSY_S) from None
         except KeyTaken as error:
             raise Conflict(f"{error}, which was submitted at the same moment: ask again") from None
@@ -591,7 +591,7 @@ class DurableJobs(DagReading):
         if is_final(facts.state):
             raise Conflict(f"job {id} is {facts.state}: it has ended")
 
-    async def _change(self, id: str, what: Callable[[DagJob], Step]) -> DagFacts:
+    async def _change(self, id: str, what: Callable[[DagJob], DagStep]) -> DagFacts:
         await self._call(lambda call: self.durable.change(boottime_ns(), call, id, what))
         return await self.dag(id)
 

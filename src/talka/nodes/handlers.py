@@ -23,7 +23,7 @@ WORDS.update(HANDLER_WORDS)
 HandlerOrder: TypeAlias = StartHandlers | TellHandlers | EndHandlers
 
 
-class HandlerCores:
+class HandlerProcesses:
     """One per worker. `on_said` and `on_exit` are told in the order in which things happened."""
 
     def __init__(

@@ -10,11 +10,11 @@ from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, OwnerChang
 from talka.control.worker.effects import (
     Drained,
     LeaseEnded,
-    LeaseGranted,
     TaskArmed,
     TaskEnded,
     TaskKilled,
     TaskStarted,
+    WorkerLeaseGranted,
 )
 from talka.nodes.member_events import WORDS, Event
 from talka.work.durations import format_duration
@@ -79,7 +79,7 @@ def job_event_of(news: object) -> Event | None:
             return {"event": "fleet-full", "name": name, "limit": limit}
         case Alarmed(text=text):
             return {"event": "alarm", "kind": "jobs", "text": text}
-        case LeaseGranted(leader=manager):
+        case WorkerLeaseGranted(leader=manager):
             return {"event": "lease", "manager": manager}
         case LeaseEnded(reason=reason):
             return {"event": "lease-ended", "reason": reason}

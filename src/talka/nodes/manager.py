@@ -14,14 +14,14 @@ from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
-from talka.control.clients.overload import Overload, Request
+from talka.control.clients.overload import Overload, RequestKind
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
 from talka.control.jobs.led_effects import DocumentWanted
 from talka.control.manager import Manager
 from talka.control.member.admin_queries import STATES
 from talka.control.member.announcement import standing_of
-from talka.control.member.composite import Asked, JobsPart
+from talka.control.member.composite import JobsPart, QuestionAsked
 from talka.control.member.voter import Voter
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import jump_text
@@ -29,8 +29,8 @@ from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
     DagEnded,
-    Fetch,
     RaiseEpoch,
+    ReadOutputs,
     WorkerDropped,
     WorkerTooOld,
 )
@@ -47,7 +47,7 @@ from talka.store.dags.records import StoreLost, StoreTaken
 from talka.store.dags.sqlite import place_of, store_of
 from talka.store.files.blobs import Blobs
 from talka.version import VERSION
-from talka.wire.asking import Answer, AskLease, ChangeLease, encode_content
+from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
 from talka.wire.entries import JobOrder, JobRecord, decode_account, decode_record
 from talka.wire.jobs import ManagerAt
 from talka.wire.security.bundles import sign_for_earlier
@@ -138,7 +138,7 @@ class ManagerNode(MemberNode):
             return True
         return super()._on_stream(source, frame, proven)
 
-    def sheds(self, request: Request) -> bool:
+    def sheds(self, request: RequestKind) -> bool:
         return self._overload.sheds(request)
 
     def _make_part(self, voter: Voter | None, rng: random.Random) -> JobsPart:
@@ -270,7 +270,7 @@ class ManagerNode(MemberNode):
 
     # -- what is to be done
 
-    def _answer(self, asked: Asked) -> None:
+    def _answer(self, asked: QuestionAsked) -> None:
         question = asked.ask.question
         if not isinstance(question, AskLease | ChangeLease):
             super()._answer(asked)
@@ -279,17 +279,19 @@ class ManagerNode(MemberNode):
         if len(self._chores) < CHORES_LIMIT:  # who is not answered asks again
             self._chores.append(asyncio.create_task(self._answer_lease(asked, question)))
 
-    async def _answer_lease(self, asked: Asked, question: AskLease | ChangeLease) -> None:
+    async def _answer_lease(self, asked: QuestionAsked, question: AskLease | ChangeLease) -> None:
         """The leader knows, and whoever is asked asks it."""
         number = asked.ask.number
         try:
             lease_ns = question.lease_ns if isinstance(question, ChangeLease) else 0
             async with asyncio.timeout(asked.ask.within_ms * WITHIN_SHARE / 1000):
-                reply = Answer(number, "", encode_content(await self.control.lease(lease_ns)))
+                reply = AskAnswer(number, "", encode_content(await self.control.lease(lease_ns)))
         except TimeoutError:
-            reply = Answer(number, "the leader did not answer in time, or none leads: is a majority of managers there?")
+            reply = AskAnswer(
+                number, "the leader did not answer in time, or none leads: is a majority of managers there?"
+            )
         except TalkaError as error:
-            reply = Answer(number, str(error))
+            reply = AskAnswer(number, str(error))
         put_down_change(self.put_down, asked, reply.problem)
         self._do(self.member.answer(boottime_ns(), asked, reply))
 
@@ -326,9 +328,9 @@ class ManagerNode(MemberNode):
             case LeaseDiffers(text=text):
                 self.failure = self.failure or OtherLease(text)
                 self.stop()
-            case Commit() | Fetch() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded() if (
-                self.dags is not None
-            ):
+            case (
+                Commit() | ReadOutputs() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded()
+            ) if self.dags is not None:
                 self.dags.carry_out(news)
             case _:
                 self.control.on_news(news)

@@ -21,9 +21,9 @@ from talka.cluster.membership.news import MemberJoined, MemberLeft, MemberReturn
 from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.membership.vouched import Notary
 from talka.control.member.admin_queries import answer
-from talka.control.member.admission import Declined, Porter, RingChanged, Welcomed
-from talka.control.member.composite import Asked, ClusterMember, JobsPart
-from talka.control.member.replay_guard import Door
+from talka.control.member.admission import Admission, HelloDeclined, RingChanged, Welcomed
+from talka.control.member.composite import ClusterMember, JobsPart, QuestionAsked
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
@@ -37,11 +37,11 @@ from talka.nodes.member_search import Search
 from talka.nodes.upkeep import CoreTimer, DiskThread
 from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
-from talka.store.files.peers import Peer, PeerFile
+from talka.store.files.peers import PeerFile, RememberedPeer
 from talka.store.files.voter_file import VoterFile
 from talka.version import VERSION
 from talka.wire.addresses import format_address, ip_target
-from talka.wire.asking import Answer
+from talka.wire.asking import AskAnswer
 from talka.wire.greeting import Self
 from talka.wire.security.keys import Keyring, encode_ring
 from talka.wire.security.roles import Proven, Role
@@ -112,7 +112,7 @@ class MemberNode:
         self._timer = CoreTimer(lambda: self.member.next_tick_at, self._on_timer)
         self._disk = DiskThread()
         self._refusals: dict[tuple[str, str], None] = {}
-        self._seen: dict[str, Peer] = {peer.name: peer for peer in self._peers.load()}
+        self._seen: dict[str, RememberedPeer] = {peer.name: peer for peer in self._peers.load()}
         self._remembering: asyncio.TimerHandle | None = None
         self._search = Search(
             options.seeds,
@@ -146,7 +146,7 @@ class MemberNode:
         # The protocol's dice need not be unguessable, and these are faster.
         rng = random.Random(self._system.getrandbits(128))
         config = _membership_config(options)
-        door = Door(group=group, name=options.name, boot=self.boot)
+        door = ReplayGuard(group=group, name=options.name, boot=self.boot)
         me = Self(
             options.cluster,
             options.environment,
@@ -158,7 +158,7 @@ class MemberNode:
             "",
             VERSION,
         )
-        self._porter = Porter(
+        self._porter = Admission(
             door=door,
             seal=Seal(first_ring(options.secrets, self._keys), self.boot, options.secrets),
             name=options.name,
@@ -309,11 +309,11 @@ class MemberNode:
                         self._streams.send(to, frame, CLASSES[lane])
                 case Persist(ticket=ticket, puts=puts):
                     self._persist(ticket, puts)
-                case Asked():
+                case QuestionAsked():
                     self._answer(effect)
                 case Welcomed(address=address):
                     self._search.greeted(address, "")
-                case Declined(address=address, text=text):
+                case HelloDeclined(address=address, text=text):
                     self._search.greeted(address, text)
                 case RingChanged(ring=ring, by=by):
                     self._on_keys(ring, by)
@@ -348,7 +348,7 @@ class MemberNode:
         write.add_done_callback(partial(self._on_written, is_vital))
         return write
 
-    def _answer(self, asked: Asked) -> None:
+    def _answer(self, asked: QuestionAsked) -> None:
         now = boottime_ns()
         ask = asked.ask
         try:
@@ -360,9 +360,9 @@ class MemberNode:
                 expected=tuple(self._seen),
                 counts=self._counts(),
             )
-            reply = Answer(ask.number, "", content)
+            reply = AskAnswer(ask.number, "", content)
         except Invalid as error:
-            reply, effects = Answer(ask.number, str(error)), []
+            reply, effects = AskAnswer(ask.number, str(error)), []
         if change := change_event(asked, self._porter.ring, reply.problem):
             self._tell(change)
         put_down_change(self.put_down, asked, reply.problem)
@@ -397,7 +397,7 @@ class MemberNode:
             self._tell(event)
         if isinstance(news, MemberJoined):
             self._streams.renew(news.address)
-            self._seen[news.name] = Peer(news.name, news.address, realtime_ns() // SECOND)
+            self._seen[news.name] = RememberedPeer(news.name, news.address, realtime_ns() // SECOND)
             self._remember_soon()
         elif isinstance(news, MemberReturned):
             self._remember_soon()
@@ -435,10 +435,10 @@ class MemberNode:
         # Peers that cannot be kept are no reason to stop: others remember this member.
         self._on_disk(self._peers.save, self._peers_now(), is_vital=False)
 
-    def _peers_now(self) -> list[Peer]:
+    def _peers_now(self) -> list[RememberedPeer]:
         now_s = realtime_ns() // SECOND
         for member in self._membership.alive():
-            self._seen[member.name] = Peer(member.name, member.address, now_s)
+            self._seen[member.name] = RememberedPeer(member.name, member.address, now_s)
         return list(self._seen.values())
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final, TypeAlias
 
-from talka.cluster.leadership.election import Alarm, LeaderChanged, SteppedDown
+from talka.cluster.leadership.election import LeaderChanged, LeadershipAlarm, SteppedDown
 from talka.cluster.leadership.leader_term import Elected
 from talka.cluster.membership.news import (
     DatagramsBlocked,
@@ -87,7 +87,7 @@ def event_of(news: object) -> Event | None:
                 "message": message,
                 "text": news.text,
             }
-        case Alarm(kind=kind, text=text):
+        case LeadershipAlarm(kind=kind, text=text):
             return {"event": "alarm", "kind": kind, "text": text}
         case _:
             return None

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from talka.control.member.composite import Asked
+from talka.control.member.composite import QuestionAsked
 from talka.nodes.member_events import Event
 from talka.store.files.keyring import KeyringFile
 from talka.wire.asking import AddKey, RepairKeys, RetireKey, UseKey
@@ -35,7 +35,7 @@ def unknown_secrets(secrets: tuple[str, ...], ring: Keyring) -> str:
     )
 
 
-def change_event(asked: Asked, ring: Keyring, problem: str) -> Event | None:
+def change_event(asked: QuestionAsked, ring: Keyring, problem: str) -> Event | None:
     """Somebody asked for a change of keys: who, from where, and what became of it."""
     what = CHANGES.get(type(asked.ask.question))
     if what is None:

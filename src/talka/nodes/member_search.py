@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from talka.clock import boottime_ns
-from talka.net.discovery import Candidates, Refused, probe
+from talka.net.discovery import Candidates, SourceRefused, probe
 from talka.nodes.member_events import Event
 
 REFRESH_S: Final = 60.0
@@ -80,7 +80,7 @@ class Search:
         if greeting is None or greeting.done():
             return
         if refusal:
-            greeting.set_exception(Refused(f"{address} does not let this member in: {refusal}"))
+            greeting.set_exception(SourceRefused(f"{address} does not let this member in: {refusal}"))
         else:
             greeting.set_result(address)
 

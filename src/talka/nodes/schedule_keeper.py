@@ -10,7 +10,7 @@ from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text,
 from talka.errors import Invalid
 from talka.nodes.member_events import Event
 from talka.nodes.store_thread import StoreThread
-from talka.store.dags.records import Records
+from talka.store.dags.records import DagStore
 from talka.wire.task_views import DagFacts
 from talka.work.dag import DagSpec
 from talka.work.records import PutSchedule, ScheduleRow
@@ -24,7 +24,7 @@ class ScheduleKeeper:
 
     def __init__(
         self,
-        records: Records,
+        records: DagStore,
         submit: Callable[[DagSpec, str, str], Awaitable[DagFacts]],
         tell: Callable[[Event], None],
     ) -> None:

@@ -16,11 +16,11 @@ import msgspec
 
 from talka.clock import monotonic_ns
 from talka.errors import TalkaError, Unavailable
-from talka.store.dags.records import Records
+from talka.store.dags.records import DagStore
 from talka.store.dags.sqlite_file import RecordsBroken
 from talka.store.files.blobs import Blobs
 from talka.work.dag import INLINE_LIMIT_BYTES
-from talka.work.records import Change, Claim, Complete, MoveJob, Release
+from talka.work.records import Change, ClaimTask, Complete, MoveJob, Release
 
 AGAIN_S: Final = 0.25
 """Between two tries of a transaction that the store did not take."""
@@ -33,7 +33,7 @@ SMALL: Final = 16
 CHECKPOINT_CHANGES: Final = 500
 """So many of those the loop makes. SQLite would do it in the midst of a commit, after ten times as many."""
 
-SURE: Final = frozenset({Claim, Complete, MoveJob, Release})
+SURE: Final = frozenset({ClaimTask, Complete, MoveJob, Release})
 """Changes that the store takes if it has what was written to it. Others may come too late."""
 
 Found = TypeVar("Found")
@@ -48,7 +48,7 @@ class StoreThread:
 
     def __init__(
         self,
-        records: Records,
+        records: DagStore,
         blobs: Blobs,
         on_committed: Callable[[list[int]], None],
         on_problem: Callable[[str], None],

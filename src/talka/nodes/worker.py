@@ -19,9 +19,9 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.load.core_effects import KillCore, Send, StartCore
 from talka.control.member.admin_queries import metrics_text
-from talka.control.member.admission import Declined, Porter, RingChanged, Welcomed
+from talka.control.member.admission import Admission, HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.worker.composite import Worker
 from talka.control.worker.core_end import CoresUntil
 from talka.control.worker.effects import Drained, ManagersLearned
@@ -32,7 +32,7 @@ from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
 from talka.net.streams import Security, Streams
 from talka.nodes.confinement import Confinement
-from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short_of_disk
+from talka.nodes.handlers import HandlerProcesses, files_of, handler_event_of, short_of_disk
 from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member import CAPABILITIES, CLASSES
@@ -142,7 +142,7 @@ class WorkerNode:
         security = self._security()
         group = f"{options.cluster}/{options.environment}"
         self.boot = self._system.getrandbits(61)
-        door = Door(group=group, name=options.name, boot=self.boot)
+        door = ReplayGuard(group=group, name=options.name, boot=self.boot)
         me = Self(
             options.cluster,
             options.environment,
@@ -154,7 +154,7 @@ class WorkerNode:
             "",
             VERSION,
         )
-        self._porter = Porter(
+        self._porter = Admission(
             door=door,
             seal=Seal(first_ring(options.secrets, self._keys), self.boot),
             name=options.name,
@@ -217,7 +217,7 @@ class WorkerNode:
             has_lease=True,
             confines=None if confinement is None else confinement.confines,
         )
-        self._handlers = HandlerCores(
+        self._handlers = HandlerProcesses(
             self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit, confinement
         )
 
@@ -411,7 +411,7 @@ class WorkerNode:
                     self._orders.put_nowait(effect)
                 case Welcomed(address=address, name=name):
                     self._on_welcomed(address, name)
-                case Declined(address=address, reason=reason, text=text):
+                case HelloDeclined(address=address, reason=reason, text=text):
                     self._on_refused(address, reason, f"does not let this worker in: {text}")
                 case RingChanged(ring=ring):
                     self._disk.do(self._keys.save, encode_ring(ring))

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from talka.control.load.load_job import LoadJob, WorkflowRun
-from talka.control.load.shard_run import Attempt, LostShard
+from talka.control.load.shard_run import LostShard, ShardAttempt
 from talka.report.document import (
     MEASURES,
     Call,
@@ -42,7 +42,7 @@ from talka.stats.tally import (
 from talka.work.failures import of_requests, of_steps
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan
-from talka.work.outcome import Facts, Outcome, decide
+from talka.work.outcome import Outcome, OutcomeFacts, decide
 from talka.work.specs import Node, NodeOutline, Outlined
 
 SECOND: Final = 1_000_000_000
@@ -107,7 +107,7 @@ def outcome_of(job: LoadJob, tally: Tally, passed: Sequence[bool], allow_partial
     # Iterations of closed workflows beside them were no arrivals, and must not make the dropped ones look few.
     open_tallies = [run.tally() for run in job.workflows.values() if run.spec.plan.model == "open"]
     return decide(
-        Facts(
+        OutcomeFacts(
             samples=sum(step.ok + step.failed for step in steps),
             ok=sum(step.ok for step in steps),
             arrivals=sum(part.started + part.dropped for part in open_tallies),
@@ -435,7 +435,7 @@ def machine_of(job: LoadJob) -> Machine | None:
     return max(told, key=latest).machine if told else None
 
 
-def process_of(attempt: Attempt) -> str:
+def process_of(attempt: ShardAttempt) -> str:
     number = attempt.tally.generator.process
     if number < 1:
         return ""
@@ -458,7 +458,7 @@ def loop_lag_of(job: LoadJob) -> Histogram:
     return whole
 
 
-def attempts_of(job: LoadJob) -> list[Attempt]:
+def attempts_of(job: LoadJob) -> list[ShardAttempt]:
     return [attempt for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts]
 
 

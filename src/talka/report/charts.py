@@ -49,7 +49,7 @@ class Average(NamedTuple):
     high: float
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """A line in pieces: between them nothing was measured."""
 
     label: str
@@ -249,7 +249,7 @@ def average_line(
     *,
     is_filled: bool = False,
     stretches: int = AVERAGES,
-) -> Line:
+) -> ChartLine:
     found = averages(cells, length, stretches)
     pieces = [through([(part.start, part.end, part.mean) for part in piece], length) for piece in found]
     spread = [
@@ -257,7 +257,7 @@ def average_line(
         for piece in found
         if any(part.high > part.low for part in piece)
     ]
-    return Line(label, paint, pieces, spread, is_filled)
+    return ChartLine(label, paint, pieces, spread, is_filled)
 
 
 def through(parts: Sequence[tuple[float, float, float]], length: float) -> list[Point]:
@@ -269,7 +269,9 @@ def through(parts: Sequence[tuple[float, float, float]], length: float) -> list[
     return [(parts[0][0], parts[0][2]), *points, (parts[-1][1], parts[-1][2])]
 
 
-def extremes_line(label: str, paint: Paint, cells: Sequence[Cell], length: float, *, stretches: int = EXTREMES) -> Line:
+def extremes_line(
+    label: str, paint: Paint, cells: Sequence[Cell], length: float, *, stretches: int = EXTREMES
+) -> ChartLine:
     """The lowest and the highest value of each of so many stretches: a spike stays as high as it was."""
     bucket = max(length / stretches, 1e-9)
     pieces = []
@@ -283,7 +285,7 @@ def extremes_line(label: str, paint: Paint, cells: Sequence[Cell], length: float
             # The line begins and ends where the measuring did.
             kept += sorted(chosen | {piece[0], piece[-1]}.intersection(group))
         pieces.append(through(kept, length))
-    return Line(label, paint, pieces)
+    return ChartLine(label, paint, pieces)
 
 
 # Drawing.
@@ -295,7 +297,7 @@ def chart(
     description: str,
     x_axis: Axis,
     y_axis: Axis,
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     *,
     unit: str = "",
     x_unit: str = "",
@@ -367,7 +369,7 @@ def mark(item: Mark, x_axis: Axis) -> str:
     )
 
 
-def drawing(line: Line, x_axis: Axis, y_axis: Axis) -> str:
+def drawing(line: ChartLine, x_axis: Axis, y_axis: Axis) -> str:
     def placed(points: Iterable[Point]) -> list[tuple[int, int]]:
         return [(round(SIDE * x_axis.place(x)), round(SIDE * (1 - y_axis.place(y)))) for x, y in points]
 

@@ -32,21 +32,21 @@ from talka.report.comparison import (
     UNITS,
     BadRule,
     BadWithin,
+    ComparedRun,
     Comparison,
+    ComparisonRow,
     Comparisons,
     Key,
     Measure,
     NotComparable,
-    Row,
     RuleAnswer,
     RuleVerdict,
-    Run,
 )
 from talka.report.document import BadResult, ResultDocument
 from talka.report.text import cleaned, counted_text, cut, seconds_text
 from talka.stats import comparison as statistics
 from talka.stats import hdr
-from talka.stats.comparison import WITHIN, WORSE, Estimate, Slice, Unit
+from talka.stats.comparison import WITHIN, WORSE, Estimate, TimeSlice, Unit
 from talka.stats.histogram import Histogram
 
 GREATEST: Final = 1e12
@@ -85,7 +85,7 @@ class Side:
         self.service = {key: self._decoded(key, step.service_histogram) for key, step in self.steps.items()}
         self.noise = statistics.noise_of(
             [
-                Slice(row.width_s, row.requests, row.failed, row.response_p50_ms, row.response_p99_ms)
+                TimeSlice(row.width_s, row.requests, row.failed, row.response_p50_ms, row.response_p99_ms)
                 for row in document.timeline
                 if row.width_s > NARROWEST_S
             ],
@@ -113,10 +113,10 @@ class Side:
         except hdr.BrokenHistogram as error:
             raise BadResult(f"{self.file}: the step {'.'.join(key)}: {error}") from None
 
-    def run(self) -> Run:
+    def run(self) -> ComparedRun:
         document = self.document
         job = document.job
-        return Run(self.file, job.id, job.name, document.status, document.started_at, document.duration_s)
+        return ComparedRun(self.file, job.id, job.name, document.status, document.started_at, document.duration_s)
 
     def whole(self, common: Sequence[Key], rows: int) -> Numbers:
         """Of the whole job; its times over the steps that both runs have."""
@@ -168,7 +168,7 @@ class Side:
 def compare(
     a: ResultDocument,
     b: ResultDocument,
-    rules: Sequence["Rule"] = (),
+    rules: Sequence["CompareRule"] = (),
     *,
     files: tuple[str, str] = ("A", "B"),
     within: float = WITHIN,
@@ -179,7 +179,7 @@ def compare(
 
 def compare_all(
     documents: Sequence[ResultDocument],
-    rules: Sequence["Rule"] = (),
+    rules: Sequence["CompareRule"] = (),
     *,
     files: Sequence[str],
     within: float = WITHIN,
@@ -232,7 +232,7 @@ def compare_sides(
     names: tuple[str, str],
     common: Sequence[Key],
     together: int,
-    rules: Sequence["Rule"],
+    rules: Sequence["CompareRule"],
     within: float,
 ) -> Comparison:
     rows = rows_side_by_side(None, one, other, one.whole(common, together), other.whole(common, together), within)
@@ -258,13 +258,13 @@ def compare_sides(
 
 def rows_side_by_side(
     key: Key | None, one: Side, other: Side, ours: Numbers, theirs: Numbers, within: float
-) -> list[Row]:
+) -> list[ComparisonRow]:
     workflow, step = key or (None, None)
     length_s = max(one.document.duration_s, other.document.duration_s)
     rows = []
     for (measure, stat), a in ours.items():
         b = theirs[measure, stat]
-        row = Row(
+        row = ComparisonRow(
             workflow=workflow,
             step=step,
             measure=measure,
@@ -342,7 +342,7 @@ def listed(keys: Iterable[Key]) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + more if names else "none that ran"
 
 
-def order_of(row: Row) -> tuple[int, float]:
+def order_of(row: ComparisonRow) -> tuple[int, float]:
     """Worse rows first, then better ones, each by how much they surely differ; then what cannot be told, by how far
     apart it may be; then what is the same."""
     group = 0 if row.verdict in WORSE else 1 if row.is_different else 2 if row.answer == "cannot tell" else 3
@@ -405,7 +405,7 @@ EXAMPLES: Final[dict[Measure, str]] = {
 }
 
 
-class Rule(msgspec.Struct, frozen=True):
+class CompareRule(msgspec.Struct, frozen=True):
     text: str
     place: str | None
     """A step, or Workflow.step; None: the whole job."""
@@ -416,7 +416,7 @@ class Rule(msgspec.Struct, frozen=True):
     is_relative: bool
     """The limit is a share of A."""
 
-    def is_broken_by(self, row: Row) -> bool:
+    def is_broken_by(self, row: ComparisonRow) -> bool:
         if not row.beyond_noise or row.difference is None:
             return False
         # From nothing, every step up is more than any share.
@@ -424,7 +424,7 @@ class Rule(msgspec.Struct, frozen=True):
         found = relative if self.is_relative else row.difference
         return found * self.direction > 0 and abs(found) > abs(self.limit)
 
-    def is_held_by(self, row: Row, within: float) -> bool:
+    def is_held_by(self, row: ComparisonRow, within: float) -> bool:
         """Whether the difference is surely not above the limit, give or take what is called the same."""
         if row.low is None or row.high is None or row.a is None:
             return False
@@ -437,7 +437,7 @@ class Rule(msgspec.Struct, frozen=True):
         return math.copysign(1.0, self.limit)
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> CompareRule:
     """A rule as people write it: "response_time.p99 +10%", "login.failed +1%" (points), "rate -5%"."""
     text = " ".join(text.split())
     found = RULE.fullmatch(text)
@@ -459,7 +459,7 @@ def parse_rule(text: str) -> Rule:
         raise BadRule(text, problem, EXAMPLES[measure])
     limit = float(found["number"]) * factors[found["unit"]]
     is_relative = found["unit"] == "%" and measure != "failed"
-    return Rule(text, parts["place"], measure, stat, -limit if found["sign"] == "-" else limit, is_relative)
+    return CompareRule(text, parts["place"], measure, stat, -limit if found["sign"] == "-" else limit, is_relative)
 
 
 def parse_within(text: str) -> float:
@@ -471,7 +471,7 @@ def parse_within(text: str) -> float:
     return share
 
 
-def judged(rule: Rule, rows: Sequence[Row], within: float = WITHIN) -> RuleVerdict:
+def judged(rule: CompareRule, rows: Sequence[ComparisonRow], within: float = WITHIN) -> RuleVerdict:
     """Broken when a difference is beyond noise and larger than the limit; held when it is known not to be."""
     found = meant_by(rule, rows)
     broken = [row for row in found if rule.is_broken_by(row)]
@@ -489,7 +489,7 @@ def judged(rule: Rule, rows: Sequence[Row], within: float = WITHIN) -> RuleVerdi
     return RuleVerdict(rule.text, bool(broken), shown, answer)
 
 
-def meant_by(rule: Rule, rows: Sequence[Row]) -> list[Row]:
+def meant_by(rule: CompareRule, rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """The rows a rule speaks of: one, or one of each workflow that has a step of that name."""
     alike = [row for row in rows if (row.measure, row.stat) == (rule.measure, rule.stat)]
     if rule.place is None:

@@ -4,10 +4,20 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from talka.report.comparison import LETTERS, ROWS_SHOWN, SAID, TOO_SHORT, WORDS, Comparison, Comparisons, Row, Run
+from talka.report.comparison import (
+    LETTERS,
+    ROWS_SHOWN,
+    SAID,
+    TOO_SHORT,
+    WORDS,
+    ComparedRun,
+    Comparison,
+    ComparisonRow,
+    Comparisons,
+)
 from talka.report.text import (
-    Page,
     Style,
+    TextPage,
     padded,
     rate_text,
     room_for,
@@ -22,7 +32,7 @@ TINY: Final = 1e-6
 # Words.
 
 
-def headline_of(rows: Sequence[Row], name: str, within: float) -> str:
+def headline_of(rows: Sequence[ComparisonRow], name: str, within: float) -> str:
     """The worst difference; or how much is the same, and what cannot be told."""
     different = [row for row in rows if row.is_different]
     if not different:
@@ -38,7 +48,7 @@ def headline_of(rows: Sequence[Row], name: str, within: float) -> str:
     return f"{name} {SAID[row.verdict]}: {name_of(row, rows)} {size}."
 
 
-def undecided_text(rows: Sequence[Row], within: float) -> str:
+def undecided_text(rows: Sequence[ComparisonRow], within: float) -> str:
     share = f"± {within * 100:g} %"
     unknown = [row for row in rows if row.answer == "cannot tell"]
     if not unknown:
@@ -53,7 +63,7 @@ def undecided_text(rows: Sequence[Row], within: float) -> str:
     )
 
 
-def would_tell_text(unknown: Sequence[Row]) -> str:
+def would_tell_text(unknown: Sequence[ComparisonRow]) -> str:
     """How long runs would tell what could not be told."""
     lengths = [row.needs_s for row in unknown if row.needs_s is not None]
     if not lengths:
@@ -70,7 +80,7 @@ def about_text(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-def length_text(row: Row) -> str:
+def length_text(row: ComparisonRow) -> str:
     match row.needs:
         case "length":
             return f"runs of about {about_text(row.needs_s or 0.0)} would tell"
@@ -82,11 +92,11 @@ def length_text(row: Row) -> str:
             return "longer runs would tell"
 
 
-def may_be_chance(row: Row) -> bool:
+def may_be_chance(row: ComparisonRow) -> bool:
     return row.low is not None and row.high is not None and row.low <= 0 <= row.high
 
 
-def noise_text(row: Row) -> str:
+def noise_text(row: ComparisonRow) -> str:
     """What may have caused a difference that is not blamed on the target."""
     if row.beyond_noise:
         return ""
@@ -97,7 +107,7 @@ def noise_text(row: Row) -> str:
     )
 
 
-def name_of(row: Row, rows: Sequence[Row]) -> str:
+def name_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
     """As short as it can be told apart from the others."""
     what = f"{WORDS[row.measure]} {row.stat}" if row.stat else WORDS[row.measure]
     workflows = {other.workflow for other in rows if other.workflow}
@@ -109,7 +119,7 @@ def name_of(row: Row, rows: Sequence[Row]) -> str:
     return f"{row.workflow}.{row.step} {what}" if len(workflows) > 1 else f"{row.step} {what}"
 
 
-def difference_text(row: Row) -> str:
+def difference_text(row: ComparisonRow) -> str:
     """The size of a difference, with its share of A where there is one."""
     text = amount_text(row.difference or 0.0, row.unit)
     return text if row.relative is None or row.unit == "share" else f"{text} ({percent_text(row.relative)})"
@@ -147,33 +157,33 @@ def value_text(value: float | None, unit: Unit) -> str:
     return time_text(value) if unit == "time" else rate_text(value)
 
 
-def interval_text(row: Row) -> str:
+def interval_text(row: ComparisonRow) -> str:
     if row.low is None or row.high is None:
         return ""
     low, high = amount_text(row.low, row.unit), amount_text(row.high, row.unit)
     return f"{low.removesuffix(' points')} to {high}"
 
 
-def needs_text(row: Row) -> str:
+def needs_text(row: ComparisonRow) -> str:
     if row.answer != "cannot tell":
         return ""
     return about_text(row.needs_s) if row.needs_s is not None else row.needs or ""
 
 
-def cells_of(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
+def cells_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
     amount = "–" if row.difference is None else amount_text(row.difference, row.unit)
     share = "" if row.relative is None or row.unit == "share" else percent_text(row.relative)
     values = (value_text(row.a, row.unit), value_text(row.b, row.unit))
     return (row.verdict, name_of(row, rows), *values, amount, share, interval_text(row), needs_text(row))
 
 
-def style_of(row: Row) -> Style | None:
+def style_of(row: ComparisonRow) -> Style | None:
     if row.answer == "cannot tell":
         return "yellow"
     return None if row.verdict == "same" else "red" if row.verdict in WORSE else "green"
 
 
-def facts_of(run: Run) -> str:
+def facts_of(run: ComparedRun) -> str:
     return f"{run.file} · {run.name} · {run.status} after {seconds_text(run.duration_s)} · started {run.started_at}"
 
 
@@ -192,7 +202,7 @@ RULE_MARKS: Final[dict[str, tuple[str, Style]]] = {
 
 def comparison_text(comparison: Comparison, *, width: int = 100, color: bool = False) -> str:
     """The headline, the rules, then a table with the worst first. The last line has no end of line."""
-    page = Page(width, color=color)
+    page = TextPage(width, color=color)
     show_headline(page, comparison)
     for name, run in (("A", comparison.a), ("B", comparison.b)):
         page.sentence(facts_of(run), lead=f"{name}  ")
@@ -209,7 +219,7 @@ def comparisons_text(found: Comparisons, *, width: int = 100, color: bool = Fals
     """Of two runs as `comparison_text`; of more, a column for each run."""
     if len(found.comparisons) == 1:
         return comparison_text(found.comparisons[0], width=width, color=color)
-    page = Page(width, color=color)
+    page = TextPage(width, color=color)
     for comparison in found.comparisons:
         show_headline(page, comparison, is_one_of=True)
     for name, run in zip(LETTERS, [found.base, *(one.b for one in found.comparisons)], strict=False):
@@ -224,7 +234,7 @@ def comparisons_text(found: Comparisons, *, width: int = 100, color: bool = Fals
     return page.text()
 
 
-def show_headline(page: Page, comparison: Comparison, *, is_one_of: bool = False) -> None:
+def show_headline(page: TextPage, comparison: Comparison, *, is_one_of: bool = False) -> None:
     worst = style_of(comparison.rows[0])
     page.sentence(headline_text(comparison, is_one_of), indent=0, style="bold" if worst is None else worst)
 
@@ -234,7 +244,7 @@ def headline_text(comparison: Comparison, is_one_of: bool) -> str:
     return lead + comparison.headline
 
 
-def show_notes(page: Page, comparison: Comparison, *, is_one_of: bool = False) -> None:
+def show_notes(page: TextPage, comparison: Comparison, *, is_one_of: bool = False) -> None:
     one, other = comparison.names
     if comparison.rules:
         page.section(f"RULES FOR {other}" if is_one_of else "RULES")
@@ -248,7 +258,7 @@ def show_notes(page: Page, comparison: Comparison, *, is_one_of: bool = False) -
             page.sentence(", ".join(steps))
 
 
-def show_table(page: Page, rows: Sequence[Row]) -> None:
+def show_table(page: TextPage, rows: Sequence[ComparisonRow]) -> None:
     shown = rows[: rows_to_show(rows)]
     table = [TITLES, *(cells_of(row, rows) for row in shown)]
     rooms = [room_for([cells[column] for cells in table], page.width // 3) for column in range(len(TITLES))]
@@ -269,16 +279,16 @@ def show_table(page: Page, rows: Sequence[Row]) -> None:
     show_rest(page, len(rows) - len(shown))
 
 
-def rows_to_show(rows: Sequence[Row]) -> int:
+def rows_to_show(rows: Sequence[ComparisonRow]) -> int:
     return max(ROWS_SHOWN, sum(row.is_different for row in rows))
 
 
-def show_rest(page: Page, count: int) -> None:
+def show_rest(page: TextPage, count: int) -> None:
     if count > 0:
         page.sentence(f"and {count} more rows without a difference (--json and --html have them all)")
 
 
-def show_columns(page: Page, found: Comparisons) -> None:
+def show_columns(page: TextPage, found: Comparisons) -> None:
     """A row for each figure, a column for each run: its value, how far it is from A, and the verdict."""
     by_figure = [{figure_of(row): row for row in comparison.rows} for comparison in found.comparisons]
     figures = figures_of(found)
@@ -299,12 +309,12 @@ def show_columns(page: Page, found: Comparisons) -> None:
     show_rest(page, len(figures) - len(shown))
 
 
-def figures_of(found: Comparisons) -> dict[tuple[object, ...], Row]:
+def figures_of(found: Comparisons) -> dict[tuple[object, ...], ComparisonRow]:
     """Every figure of any of the comparisons, the worst first, with one of its rows."""
     rows = [row for comparison in found.comparisons for row in comparison.rows]
     # Each comparison has its worst first: a figure stands where the worst of its rows does.
     places = [place for comparison in found.comparisons for place in range(len(comparison.rows))]
-    order: dict[tuple[object, ...], Row] = {}
+    order: dict[tuple[object, ...], ComparisonRow] = {}
     for _, _, row in sorted(
         zip((not row.is_different for row in rows), places, rows, strict=True), key=lambda it: it[:2]
     ):
@@ -312,11 +322,11 @@ def figures_of(found: Comparisons) -> dict[tuple[object, ...], Row]:
     return order
 
 
-def figure_of(row: Row) -> tuple[object, ...]:
+def figure_of(row: ComparisonRow) -> tuple[object, ...]:
     return row.workflow, row.step, row.measure, row.stat
 
 
-def column_cell(row: Row | None) -> Cell:
+def column_cell(row: ComparisonRow | None) -> Cell:
     if row is None:
         return "–", None
     apart = ""

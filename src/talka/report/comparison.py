@@ -65,7 +65,7 @@ class BadRule(Invalid):
         self.rule, self.problem = rule, problem
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
     """One number of both runs. Times in milliseconds, rates per second, shares from 0 to 1."""
 
     workflow: str | None
@@ -115,7 +115,7 @@ class RuleVerdict(msgspec.Struct, frozen=True):
     answer: RuleAnswer
 
 
-class Run(msgspec.Struct, frozen=True):
+class ComparedRun(msgspec.Struct, frozen=True):
     """Which run it was."""
 
     file: str
@@ -130,13 +130,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One run as seen from another."""
 
     schema: str = SCHEMA
-    a: Run
-    b: Run
+    a: ComparedRun
+    b: ComparedRun
     headline: str
     different: bool
     rules: list[RuleVerdict]
     warnings: list[str]
-    rows: list[Row]
+    rows: list[ComparisonRow]
     """The worst first."""
     only_in_a: list[str]
     only_in_b: list[str]
@@ -181,7 +181,7 @@ class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
     """Several runs, each as seen from the first."""
 
     schema: str = SEVERAL_SCHEMA
-    base: Run
+    base: ComparedRun
     comparisons: list[Comparison]
 
     @property

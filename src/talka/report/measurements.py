@@ -23,13 +23,13 @@ NOT_A_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
 OUTCOMES: Final = ("ok", "failed", "interrupted")
 
 
-class Point(msgspec.Struct, frozen=True):
+class MeasuredPoint(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     value: float
     at_ns: int
 
 
-class Summary(msgspec.Struct, frozen=True):
+class MeasuredSummary(msgspec.Struct, frozen=True):
     """Times, in seconds. `quantiles` is in rising order."""
 
     labels: dict[str, str]
@@ -46,11 +46,11 @@ class Family(msgspec.Struct, frozen=True):
     unit: Literal["", "seconds", "bytes", "ratio"]
     kind: Literal["counter", "gauge", "summary"]
     meaning: str
-    points: list[Point] = []
-    summaries: list[Summary] = []
+    points: list[MeasuredPoint] = []
+    summaries: list[MeasuredSummary] = []
 
 
-class Progress:
+class RunProgress:
     """Adds up the windows of a job that runs. Its names differ from those of the result, which counts more exactly."""
 
     def __init__(self) -> None:
@@ -58,19 +58,19 @@ class Progress:
 
     def families(self, rows: Sequence[TimelineRow], job: JobInfo) -> list[Family]:
         labels = {"job": job.name}
-        requests, failed, iterations, vus, times = (list[Point]() for _ in range(5))
+        requests, failed, iterations, vus, times = (list[MeasuredPoint]() for _ in range(5))
         for row in rows:
             at_ns = job.started_ns + round((row.t_s + row.width_s) * SECOND)
             self._requests += row.requests
             self._failed += row.failed
             self._iterations += row.iterations_started
-            requests.append(Point(labels, self._requests, at_ns))
-            failed.append(Point(labels, self._failed, at_ns))
-            iterations.append(Point(labels, self._iterations, at_ns))
-            vus.append(Point(labels, row.vus, at_ns))
+            requests.append(MeasuredPoint(labels, self._requests, at_ns))
+            failed.append(MeasuredPoint(labels, self._failed, at_ns))
+            iterations.append(MeasuredPoint(labels, self._iterations, at_ns))
+            vus.append(MeasuredPoint(labels, row.vus, at_ns))
             for quantile, ms in (("0.5", row.response_p50_ms), ("0.99", row.response_p99_ms)):
                 if ms is not None:
-                    times.append(Point({**labels, "quantile": quantile}, seconds(ms), at_ns))
+                    times.append(MeasuredPoint({**labels, "quantile": quantile}, seconds(ms), at_ns))
         return with_points(
             Family("progress_requests", "", "counter", "Requests so far.", requests),
             Family("progress_failed", "", "counter", "Requests that failed so far.", failed),
@@ -92,11 +92,11 @@ def ended_ns(document: ResultDocument) -> int:
 def families_of_job(document: ResultDocument) -> list[Family]:
     totals, at_ns, labels = document.totals, ended_ns(document), {"job": document.job.name}
 
-    def one(value: float) -> list[Point]:
-        return [Point(labels, value, at_ns)]
+    def one(value: float) -> list[MeasuredPoint]:
+        return [MeasuredPoint(labels, value, at_ns)]
 
-    def by_status(**values: float) -> list[Point]:
-        return [Point({**labels, "status": status}, value, at_ns) for status, value in values.items()]
+    def by_status(**values: float) -> list[MeasuredPoint]:
+        return [MeasuredPoint({**labels, "status": status}, value, at_ns) for status, value in values.items()]
 
     requests = by_status(ok=totals.ok, failed=totals.failed, interrupted=totals.interrupted)
     held = sum(rule.passed for rule in document.thresholds)
@@ -122,23 +122,23 @@ def families_of_job(document: ResultDocument) -> list[Family]:
 
 def families_of_workflows(document: ResultDocument) -> list[Family]:
     at_ns = ended_ns(document)
-    checks, iterations, dropped, cut_off, skipped, metrics = (list[Point]() for _ in range(6))
-    steps, calls = Rows(at_ns), Rows(at_ns)
+    checks, iterations, dropped, cut_off, skipped, metrics = (list[MeasuredPoint]() for _ in range(6))
+    steps, calls = MeasuredRows(at_ns), MeasuredRows(at_ns)
     for workflow in document.workflows:
         labels = {"job": document.job.name, "workflow": workflow.name}
-        iterations.append(Point(labels, workflow.iterations, at_ns))
-        dropped.append(Point(labels, workflow.dropped_iterations, at_ns))
-        cut_off.append(Point(labels, workflow.interrupted_iterations, at_ns))
+        iterations.append(MeasuredPoint(labels, workflow.iterations, at_ns))
+        dropped.append(MeasuredPoint(labels, workflow.dropped_iterations, at_ns))
+        cut_off.append(MeasuredPoint(labels, workflow.interrupted_iterations, at_ns))
         for step in workflow.steps:
             named = {**labels, "step": step.name, **tag_labels(step)}
             steps.add(step, named)
-            skipped.append(Point(named, step.skipped, at_ns))
+            skipped.append(MeasuredPoint(named, step.skipped, at_ns))
             for call in step.calls:
                 calls.add(call, {**named, "call": call.name})
         for check in workflow.checks:
             named = {**labels, "check": check.name}
-            checks.append(Point({**named, "status": "passed"}, check.passed, at_ns))
-            checks.append(Point({**named, "status": "failed"}, check.failed, at_ns))
+            checks.append(MeasuredPoint({**named, "status": "passed"}, check.passed, at_ns))
+            checks.append(MeasuredPoint({**named, "status": "failed"}, check.failed, at_ns))
         metrics += points_of_metrics(workflow, labels, at_ns)
     return with_points(
         Family("iterations", "", "counter", "Iterations.", iterations),
@@ -162,20 +162,20 @@ def families_of_workflows(document: ResultDocument) -> list[Family]:
     )
 
 
-class Rows:
+class MeasuredRows:
     """What there is of steps, or of calls of one name."""
 
     def __init__(self, at_ns: int) -> None:
         self._at_ns = at_ns
-        self.runs, self.codes, self.errors = list[Point](), list[Point](), list[Point]()
-        self.response, self.service = list[Summary](), list[Summary]()
+        self.runs, self.codes, self.errors = list[MeasuredPoint](), list[MeasuredPoint](), list[MeasuredPoint]()
+        self.response, self.service = list[MeasuredSummary](), list[MeasuredSummary]()
 
     def add(self, row: Step | Call, labels: dict[str, str]) -> None:
         at_ns = self._at_ns
-        self.runs += [Point({**labels, "status": status}, getattr(row, status), at_ns) for status in OUTCOMES]
+        self.runs += [MeasuredPoint({**labels, "status": status}, getattr(row, status), at_ns) for status in OUTCOMES]
         for code, count in row.status_codes.items():
-            self.codes.append(Point({**labels, "status": "other" if code == "0" else code}, count, at_ns))
-        self.errors += [Point({**labels, "kind": kind}, count, at_ns) for kind, count in row.errors.items()]
+            self.codes.append(MeasuredPoint({**labels, "status": "other" if code == "0" else code}, count, at_ns))
+        self.errors += [MeasuredPoint({**labels, "kind": kind}, count, at_ns) for kind, count in row.errors.items()]
         self.response += summary_of(labels, row.response_time_ms, row.histogram, at_ns)
         self.service += summary_of(labels, row.service_time_ms, row.service_histogram, at_ns)
 
@@ -185,21 +185,23 @@ def tag_labels(step: Step) -> dict[str, str]:
     return {f"tag_{NOT_A_LABEL.sub('_', key)}": value for key, value in sorted(step.tags.items())}
 
 
-def points_of_metrics(workflow: Workflow, labels: dict[str, str], at_ns: int) -> Iterable[Point]:
+def points_of_metrics(workflow: Workflow, labels: dict[str, str], at_ns: int) -> Iterable[MeasuredPoint]:
     for metric in workflow.metrics:
         numbers: dict[str, float | None] = {"values": metric.values, "total": metric.total}
         numbers |= {"min": metric.min, "mean": metric.mean, "max": metric.max, **(metric.percentiles or {})}
         for statistic, number in numbers.items():
             if number is not None and math.isfinite(number):
-                yield Point({**labels, "metric": metric.name, "statistic": statistic}, number, at_ns)
+                yield MeasuredPoint({**labels, "metric": metric.name, "statistic": statistic}, number, at_ns)
 
 
-def summary_of(labels: dict[str, str], times: Times | None, histogram: str | None, at_ns: int) -> Iterable[Summary]:
+def summary_of(
+    labels: dict[str, str], times: Times | None, histogram: str | None, at_ns: int
+) -> Iterable[MeasuredSummary]:
     if times is not None and histogram is not None:
         # How many there are is told by the histogram alone: not every failure has a time.
         count = hdr.decode(histogram).count
         quantiles = {quantile: seconds(getattr(times, field)) for quantile, field in QUANTILES.items()}
-        yield Summary(labels, quantiles, count, seconds(times.mean * count), at_ns)
+        yield MeasuredSummary(labels, quantiles, count, seconds(times.mean * count), at_ns)
 
 
 def seconds(ms: float) -> float:

@@ -7,7 +7,7 @@ import msgspec
 
 from talka.control.load.allocation import claim_of, sharing
 from talka.control.load.allocation import planned as planned_seats
-from talka.report.text import Page, counted_text, padded, room_for
+from talka.report.text import TextPage, counted_text, padded, room_for
 from talka.work.calling import keeps_attributes, makes_several_calls
 from talka.work.durations import format_duration
 from talka.work.load import Plan
@@ -18,7 +18,7 @@ SCHEMA: Final = "talka.plan/1"
 SECOND: Final = 1_000_000_000
 
 
-class Point(msgspec.Struct, frozen=True):
+class PlanPoint(msgspec.Struct, frozen=True):
     """VUs or arrivals per second at an instant; straight lines in between. Two points at one instant are a jump."""
 
     t_s: float
@@ -36,7 +36,7 @@ class PlannedWorkflow(msgspec.Struct, frozen=True):
     length_s: float | None
     arrivals: int | None
     iterations: int | None
-    course: list[Point]
+    course: list[PlanPoint]
     depends_on: list[str]
     layers: list[list[str]]
     engine: str = ""
@@ -57,7 +57,7 @@ class PlanDocument(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
 
-class Share(msgspec.Struct, frozen=True):
+class PlanShare(msgspec.Struct, frozen=True):
     """Cores that a workflow would have, and the workflows it would share them with."""
 
     cores: int
@@ -77,7 +77,7 @@ def plan_document(specs: Sequence[WorkflowSpec], cores: int, engines: Engines | 
     )
 
 
-def planned(spec: WorkflowSpec, share: Share, engine: str, engine_reason: str) -> PlannedWorkflow:
+def planned(spec: WorkflowSpec, share: PlanShare, engine: str, engine_reason: str) -> PlannedWorkflow:
     plan = spec.plan
     return PlannedWorkflow(
         name=spec.name,
@@ -98,13 +98,13 @@ def planned(spec: WorkflowSpec, share: Share, engine: str, engine_reason: str) -
     )
 
 
-def course_of(plan: Plan) -> list[Point]:
-    return [Point(at_ns / SECOND, value) for line in plan.lines() for at_ns, value in line]
+def course_of(plan: Plan) -> list[PlanPoint]:
+    return [PlanPoint(at_ns / SECOND, value) for line in plan.lines() for at_ns, value in line]
 
 
 def plan_text(specs: Sequence[WorkflowSpec], cores: int, *, engines: Engines | None = None, width: int = 100) -> str:
     """What would run: every workflow, in the order given."""
-    page = Page(width)
+    page = TextPage(width)
     shares = shares_of(specs, cores)
     for spec in specs:
         page.section(spec.name, place_text(spec))
@@ -149,16 +149,16 @@ def place_text(spec: WorkflowSpec) -> str:
     return f"  {spec.file}:{spec.line}" if spec.line else f"  {spec.file}"
 
 
-def shares_of(specs: Sequence[WorkflowSpec], cores: int) -> dict[str, Share]:
+def shares_of(specs: Sequence[WorkflowSpec], cores: int) -> dict[str, PlanShare]:
     """Side by side for those that start at once, alone for all others."""
     claims = [claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores) for spec in specs]
     waiting = [spec.name for spec in specs if spec.depends_on]
     seats = planned_seats(claims, waiting, cores)
     shared = sharing(seats, waiting)
-    return {name: Share(len(own), tuple(shared[name])) for name, own in seats.items()}
+    return {name: PlanShare(len(own), tuple(shared[name])) for name, own in seats.items()}
 
 
-def split_text(spec: WorkflowSpec, share: Share, cores: int) -> str:
+def split_text(spec: WorkflowSpec, share: PlanShare, cores: int) -> str:
     text = own_text(spec, share.cores, cores)
     return f"{text}; shared with {', '.join(share.shared_with)}" if share.shared_with else text
 
@@ -191,7 +191,7 @@ def planned_text(spec: WorkflowSpec) -> str:
     return f"{at_most}{text}" + (f", with {counted_text(measured, 'measured step')} each" if measured else "")
 
 
-def show_course(page: Page, plan: Plan) -> None:
+def show_course(page: TextPage, plan: Plan) -> None:
     points = plan.preview()
     if len(points) == 1:
         return  # no course in time: the load says all
@@ -202,7 +202,7 @@ def show_course(page: Page, plan: Plan) -> None:
         page.line(f"  {'' if number else 'course':<10} {instant:>{room}}  {value:>{room_of_values}}")
 
 
-def show_nodes(page: Page, spec: WorkflowSpec) -> None:
+def show_nodes(page: TextPage, spec: WorkflowSpec) -> None:
     room = room_for([node.name for node in spec.nodes], page.width // 3)
     for number, layer in enumerate(spec.layers, 1):
         for position, node in enumerate(layer):

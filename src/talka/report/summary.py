@@ -19,8 +19,8 @@ from talka.report.document import (
     failures_of,
 )
 from talka.report.text import (
-    Page,
     Style,
+    TextPage,
     bytes_text,
     columns,
     counted_text,
@@ -92,7 +92,7 @@ def parse_stats(text: str) -> tuple[str, ...]:
     return found
 
 
-class SummaryPage(Page):
+class SummaryPage(TextPage):
     def __init__(self, width: int, *, color: bool, stats: Sequence[str]) -> None:
         super().__init__(width, color=color)
         self.stats = stats
@@ -127,7 +127,7 @@ def summary(
     return page.text()
 
 
-def show_headline(page: Page, document: ResultDocument) -> None:
+def show_headline(page: TextPage, document: ResultDocument) -> None:
     is_good = document.exit_code == 0
     is_crossed = document.exit_code == ExitCode.THRESHOLD_CROSSED
     verdict = f"{sign(is_good)} {document.status.upper()}{', THRESHOLD CROSSED' if is_crossed else ''}"
@@ -159,7 +159,7 @@ def show_headline(page: Page, document: ResultDocument) -> None:
     show_cause(page, document)
 
 
-def show_cause(page: Page, document: ResultDocument) -> None:
+def show_cause(page: TextPage, document: ResultDocument) -> None:
     """The most frequent error, where people look first."""
     for error in frequent_errors(step for workflow in document.workflows for step in workflow.steps)[:1]:
         page.sentence(f"Most frequent error: {error.cause} × {error.times:,}.", style="yellow")
@@ -202,7 +202,7 @@ def cores_text(document: ResultDocument) -> str:
     return f" on {counted}{' each' if len(document.workflows) > 1 else ''}"
 
 
-def show_thresholds(page: Page, document: ResultDocument) -> None:
+def show_thresholds(page: TextPage, document: ResultDocument) -> None:
     if not document.thresholds:
         return
     page.section("THRESHOLDS")
@@ -220,7 +220,7 @@ def show_thresholds(page: Page, document: ResultDocument) -> None:
             page.line("  ", (sign(rule.passed), style), " ", padded(label, room), "  ", (rule.shown, style))
 
 
-def show_totals(page: Page, document: ResultDocument) -> None:
+def show_totals(page: TextPage, document: ResultDocument) -> None:
     totals = document.totals
     page.section("TOTALS")
     rows: list[tuple[str, int, str, Style | None]] = [
@@ -394,7 +394,7 @@ def samples_of(step: Step) -> list[ErrorSample]:
     return [*step.samples, *of_calls]
 
 
-def show_errors(page: Page, document: ResultDocument) -> None:
+def show_errors(page: TextPage, document: ResultDocument) -> None:
     counts: dict[str, int] = {}
     samples: list[tuple[str, ErrorSample]] = []
     for name, step in named(document, lambda workflow: workflow.steps):
@@ -434,7 +434,7 @@ def sample_text(sample: ErrorSample) -> str:
     return cut(sample.text, SAMPLE_CHARACTERS_SHOWN)
 
 
-def show_checks(page: Page, document: ResultDocument) -> None:
+def show_checks(page: TextPage, document: ResultDocument) -> None:
     checks = list(named(document, lambda workflow: workflow.checks))
     if not checks:
         return
@@ -453,7 +453,7 @@ def show_checks(page: Page, document: ResultDocument) -> None:
             page.sentence(sample_text(sample), indent=6, lead=f"{sample.t_s:.1f} s  ")
 
 
-def show_metrics(page: Page, document: ResultDocument) -> None:
+def show_metrics(page: TextPage, document: ResultDocument) -> None:
     metrics = list(named(document, lambda workflow: workflow.metrics))
     if not metrics:
         return
@@ -475,7 +475,7 @@ def metric_text(metric: Metric) -> str:
     return "  ".join([metric.kind, glued(f"{metric.values:,} values"), *parts])
 
 
-def show_lost_shards(page: Page, lost_shards: Sequence[Lost]) -> None:
+def show_lost_shards(page: TextPage, lost_shards: Sequence[Lost]) -> None:
     if not lost_shards:
         return
     page.section("LOST SHARDS")
@@ -490,7 +490,7 @@ def show_lost_shards(page: Page, lost_shards: Sequence[Lost]) -> None:
         )
 
 
-def show_generator(page: Page, document: ResultDocument) -> None:
+def show_generator(page: TextPage, document: ResultDocument) -> None:
     generator = document.generator
     if not generator.cores and not generator.engine:
         return
@@ -520,7 +520,7 @@ def named(document: ResultDocument, items: Callable[[Workflow], Sequence[Item]])
 # Errors in a few words.
 
 
-class Told(Protocol):
+class SummaryLines(Protocol):
     @property
     def kind(self) -> str: ...
     @property
@@ -533,7 +533,7 @@ class Counted(Protocol):
     @property
     def errors(self) -> Mapping[str, int]: ...
     @property
-    def samples(self) -> Sequence[Told]: ...
+    def samples(self) -> Sequence[SummaryLines]: ...
 
 
 class FrequentError(NamedTuple):

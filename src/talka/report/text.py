@@ -23,7 +23,7 @@ GLUE: Final = "\N{NO-BREAK SPACE}"
 """Stands for a space at which no line may end; it is a plain one in the end."""
 
 
-class Page:
+class TextPage:
     """Lines, none wider than the page and none with spaces at its end."""
 
     def __init__(self, width: int, *, color: bool = False) -> None:

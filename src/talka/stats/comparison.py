@@ -77,7 +77,7 @@ WORDS: Final[dict[Unit, tuple[Verdict, Verdict]]] = {
 WORSE: Final[frozenset[Verdict]] = frozenset({"slower", "lower rate", "more failures"})
 
 
-class Slice(msgspec.Struct, frozen=True):
+class TimeSlice(msgspec.Struct, frozen=True):
     """What was counted in a stretch of time, over all steps."""
 
     width_s: float
@@ -174,7 +174,7 @@ class Difference(msgspec.Struct, frozen=True):
 # How a run scattered.
 
 
-def noise_of(slices: Sequence[Slice], times: Histogram) -> Noise | None:
+def noise_of(slices: Sequence[TimeSlice], times: Histogram) -> Noise | None:
     """From the slices of a run and the response times of all its steps; None for a run too short to tell."""
     blocks = blocks_of([part for part in slices if part.width_s > 0])
     if len(blocks) < FEWEST_BLOCKS:
@@ -202,10 +202,10 @@ def noise_of(slices: Sequence[Slice], times: Histogram) -> Noise | None:
     )
 
 
-def blocks_of(slices: Sequence[Slice]) -> list[list[Slice]]:
+def blocks_of(slices: Sequence[TimeSlice]) -> list[list[TimeSlice]]:
     """Neighbouring slices in blocks of about equal time. A slice is never cut, so wide ones stand alone."""
     length_s = sum(part.width_s for part in slices) / BLOCKS_WANTED
-    blocks: list[list[Slice]] = []
+    blocks: list[list[TimeSlice]] = []
     room_s = 0.0
     for part in slices:
         # Half a slice of tolerance: sums of tenths are not exact.
@@ -235,14 +235,14 @@ def drift_of(parts: Sequence[Weighed]) -> float:
     return stdev(values) / fmean(values)
 
 
-def time_within(block: Sequence[Slice], time_of: Callable[[Slice], float | None]) -> Weighed:
+def time_within(block: Sequence[TimeSlice], time_of: Callable[[TimeSlice], float | None]) -> Weighed:
     """The mean of the times of slices, by their requests."""
     # An answer may fall into a slice in which no request is counted.
     known = [Weighed(time_ms, part.requests or 1) for part in block if (time_ms := time_of(part)) is not None]
     return mean_of_blocks(known)
 
 
-def rate_within(block: Sequence[Slice]) -> Weighed:
+def rate_within(block: Sequence[TimeSlice]) -> Weighed:
     """Requests per second, by the seconds."""
     width_s = total(block, lambda part: part.width_s)
     return Weighed(total(block, lambda part: part.requests) / width_s, width_s)
@@ -268,7 +268,7 @@ def effect_of_times(error_ms: float, times: Histogram, percent: float) -> float:
     return max(1.0, (error_ms / max(independent_ms, finest_ms)) ** 2)
 
 
-def effect_of_failures(blocks: Sequence[Sequence[Slice]]) -> float:
+def effect_of_failures(blocks: Sequence[Sequence[TimeSlice]]) -> float:
     counts = [(total(block, lambda part: part.failed), total(block, lambda part: part.requests)) for block in blocks]
     counts = [(failed, requests) for failed, requests in counts if requests]
     failed, requests = sum(failed for failed, _ in counts), sum(requests for _, requests in counts)
@@ -279,13 +279,13 @@ def effect_of_failures(blocks: Sequence[Sequence[Slice]]) -> float:
     return max(1.0, found**2 * requests / (share * (1 - share)))
 
 
-def error_of_rate(blocks: Sequence[Sequence[Slice]]) -> float:
+def error_of_rate(blocks: Sequence[Sequence[TimeSlice]]) -> float:
     rates = [rate_within(block) for block in blocks]
     per_s = mean_of_blocks(rates).value
     return error_of_mean(rates) / per_s if per_s else 0.0
 
 
-def total(block: Sequence[Slice], number_of: Callable[[Slice], float]) -> float:
+def total(block: Sequence[TimeSlice], number_of: Callable[[TimeSlice], float]) -> float:
     return float(sum(number_of(part) for part in block))
 
 

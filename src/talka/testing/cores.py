@@ -19,16 +19,16 @@ from talka.control.worker.core_end import CoresUntil
 from talka.errors import Invalid
 from talka.stats.windows import WINDOW_NS, Window
 from talka.testing.host import NEVER, Host
-from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, Counts, Journeys, Manner, rows_of, totals_of
+from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, JourneyCounts, Journeys, Manner, rows_of, totals_of
 from talka.testing.world import Observer, World
 from talka.wire.jobs import (
-    Accepted,
     Acknowledge,
     Assign,
     Fence,
     Halt,
     JobMessage,
     Reconcile,
+    ResultAccepted,
     Stale,
     Start,
 )
@@ -85,7 +85,7 @@ class WorkerPart:
         self, now: int, sender: str, message: JobMessage, boot: int, source: str, role: Role | None = None
     ) -> list[object]:
         effects = self.worker.on_message(now, sender, message, boot, source)
-        if isinstance(message, Assign | Start | Halt | Acknowledge | Accepted | Reconcile):
+        if isinstance(message, Assign | Start | Halt | Acknowledge | ResultAccepted | Reconcile):
             if not any(isinstance(getattr(effect, "message", None), Stale) for effect in effects):
                 attempt = 0 if isinstance(message, Reconcile) else message.attempt
                 return [Obeyed(message.job, attempt, message.fence, type(message).__name__), *effects]
@@ -181,8 +181,8 @@ class CoreRun:
         """Its plan is."""
         self.stopped_ns = 0
         """Local time from which on it starts nothing new. 0: not yet."""
-        self.reported = Counts()
-        self.known = Counts()
+        self.reported = JourneyCounts()
+        self.known = JourneyCounts()
         """What its worker has acknowledged."""
         self.most_under_way = 0
         """Iterations in any of its reports that had neither ended nor been cut."""

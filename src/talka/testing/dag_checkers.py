@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from talka.control.tasks.store_effects import Commit
-from talka.testing.handler_cores import HandlerLedger, HandlerRun, RunListener
+from talka.testing.handler_cores import HandlerLedger, RunListener, SimulatedRun
 from talka.testing.host import Host
 from talka.testing.records import RowStore, StoreListener, StoreShell, durable_on
 from talka.testing.world import Observer, World
@@ -210,10 +210,10 @@ class RunsAreInOrder(RunListener):
         self._ledger = ledger
         self._specs = specs
 
-    def _is_lost(self, run: HandlerRun) -> bool:
+    def _is_lost(self, run: SimulatedRun) -> bool:
         return self._shell.is_lost(run, self._specs.keys[run.job, run.id])
 
-    def began(self, run: HandlerRun) -> None:
+    def began(self, run: SimulatedRun) -> None:
         self.begun += 1
         if self._is_lost(run):
             self.lost += 1  # it was on its way, and nobody waits for it
@@ -238,14 +238,14 @@ class RunsAreInOrder(RunListener):
                 text = f"{one} while attempt {other.fence:x} runs on {other.host.name}"
                 self._world.violate("D6", f"task {run.id} of job {run.job}: {text}")
 
-    def _check_order(self, run: HandlerRun, spec: TaskSpec) -> None:
+    def _check_order(self, run: SimulatedRun, spec: TaskSpec) -> None:
         for name in spec.depends_on:
             row = self._specs.row(self._rows, run.job, name)
             if row is None or row.state.value not in HANDED_ON:
                 text = f"attempt {run.fence:x} began while {name}, which it depends on, is {_shown(row)} in the store"
                 self._world.violate("D3", f"task {run.id} of job {run.job}: {text}")
 
-    def _check_limits(self, run: HandlerRun, spec: TaskSpec) -> None:
+    def _check_limits(self, run: SimulatedRun, spec: TaskSpec) -> None:
         for limit in spec.limits:
             if not limit.concurrency:
                 continue

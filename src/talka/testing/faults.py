@@ -44,7 +44,7 @@ def link_profile(rng: Random, classes: Sequence[str], *, loss_most: float = 0.05
     )
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class FaultLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How hard faults strike."""
 
     gap_ns: int = 1500 * MILLISECOND
@@ -98,7 +98,7 @@ class Faults:
         hosts: Sequence[str],
         classes: Sequence[str],
         *,
-        limits: Limits = Limits(),  # noqa: B008 a frozen value
+        limits: FaultLimits = FaultLimits(),  # noqa: B008 a frozen value
         favourites: Callable[[], list[str]] = list,
         may_lose_disk: Callable[[str], bool] = lambda name: False,
     ) -> None:

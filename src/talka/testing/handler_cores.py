@@ -16,20 +16,20 @@ from talka.control.worker.core_end import CoresUntil
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
-from talka.testing.line import Line
+from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
 from talka.wire.tasks import (
     FromHandlers,
     HandedTask,
+    HandlerProgress,
     Load,
     Loaded,
     Outcome,
-    Progress,
     Ran,
-    Run,
+    RunTasks,
     Said,
     Spent,
-    Stop,
+    StopTasks,
     TaskResult,
 )
 
@@ -39,7 +39,7 @@ HANDLERS: Final = ("quick", "plain", "slow")
 PLAIN: Final = ("plain",)
 FILES: Final = ("handlers.py",)
 RUN_NS: Final = MILLISECOND // 5
-"""From when a core is told to run something until it does; less than a `Stop` takes."""
+"""From when a core is told to run something until it does; less than a `StopTasks` takes."""
 LEAVES_EVERY: Final = 3
 """Of attempts that do not return, every third leaves a process behind."""
 LOOK_AFTER_NS: Final = 50 * MILLISECOND
@@ -61,7 +61,7 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
     """Progress, once in the middle."""
 
 
-class HandlerRun:
+class SimulatedRun:
     """One attempt as it really was."""
 
     __slots__ = (
@@ -115,22 +115,22 @@ class HandlerLedger:
     """What really ran."""
 
     def __init__(self) -> None:
-        self.runs: dict[tuple[str, str], list[HandlerRun]] = {}
+        self.runs: dict[tuple[str, str], list[SimulatedRun]] = {}
         """By job and task, in the order they began. All others by the ledger's own numbers."""
-        self.by_number: dict[int, HandlerRun] = {}
-        self.alive: dict[int, HandlerRun] = {}
+        self.by_number: dict[int, SimulatedRun] = {}
+        self.alive: dict[int, SimulatedRun] = {}
 
-    def add(self, run: HandlerRun) -> None:
+    def add(self, run: SimulatedRun) -> None:
         run.number = len(self.by_number) + 1
         self.runs.setdefault((run.job, run.id), []).append(run)
         self.by_number[run.number] = run
         self.alive[run.number] = run
 
-    def find(self, job: str, task: str, fence: int) -> HandlerRun | None:
+    def find(self, job: str, task: str, fence: int) -> SimulatedRun | None:
         """The latest of this attempt: a store that was put back may give its number out again."""
         return next((run for run in reversed(self.runs.get((job, task), ())) if run.fence == fence), None)
 
-    def end(self, run: HandlerRun, at: int, outcome: str) -> None:
+    def end(self, run: SimulatedRun, at: int, outcome: str) -> None:
         run.is_alive, run.ended_at, run.outcome = False, at, outcome
         self.alive.pop(run.number, None)
 
@@ -140,14 +140,14 @@ class _Core:
 
     __slots__ = ("blocked_until", "host", "is_alive", "is_loaded", "line", "number", "queue", "tasks")
 
-    def __init__(self, host: Host, number: int, line: Line) -> None:
+    def __init__(self, host: Host, number: int, line: CallLine) -> None:
         self.host = host
         self.number = number
         self.line = line
         self.is_alive = True
         self.is_loaded = False
         self.blocked_until = 0
-        self.tasks: dict[int, HandlerRun] = {}
+        self.tasks: dict[int, SimulatedRun] = {}
         """Those that have begun."""
         self.queue: deque[HandedTask] = deque()
         """Plain functions: the first one runs."""
@@ -156,11 +156,11 @@ class _Core:
 class RunListener:
     """Told of attempts as they begin and end."""
 
-    def began(self, run: HandlerRun) -> None: ...
-    def ended(self, run: HandlerRun) -> None: ...
+    def began(self, run: SimulatedRun) -> None: ...
+    def ended(self, run: SimulatedRun) -> None: ...
 
 
-class HandlerCores(Observer):
+class SimulatedHandlerCores(Observer):
     """Runs what workers ask for with StartHandlers, TellHandlers and EndHandlers. A core dies with its host, and goes on
     while the agent beside it stands still, until the end that it was told of last."""
 
@@ -172,11 +172,11 @@ class HandlerCores(Observer):
         self._world = world
         self._ends = Ends(world, self._over)
         self._cores: dict[str, dict[int, _Core]] = {}
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, CallLine] = {}
         self._rngs: dict[str, Random] = {}
 
     def on_boot(self, world: World, host: Host) -> None:
-        self._lines[host.name] = Line(world, host)
+        self._lines[host.name] = CallLine(world, host)
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
         if type(effect) is StartHandlers:
@@ -234,9 +234,9 @@ class HandlerCores(Observer):
         rng = self._rng(core.host)
         if isinstance(message, Load):
             self._later(core, rng.randrange(30, 400) * MILLISECOND, partial(self._loaded, core))
-        elif isinstance(message, Run):
+        elif isinstance(message, RunTasks):
             self._later(core, RUN_NS, partial(self._run, core, message.tasks))
-        elif isinstance(message, Stop):
+        elif isinstance(message, StopTasks):
             for fence in message.fences:
                 delay_ns = rng.randrange(1, 80) * MILLISECOND
                 self._later(core, delay_ns, partial(self._stopped, core, fence, message.reason))
@@ -257,7 +257,7 @@ class HandlerCores(Observer):
     def _begin(self, core: _Core, task: HandedTask) -> None:
         world, rng = self._world, self._rng(core.host)
         try:
-            run = HandlerRun(core.host, core.number, task, world.now)
+            run = SimulatedRun(core.host, core.number, task, world.now)
         except msgspec.MsgspecError:
             world.violate("role", f"{core.host.name} runs a task that only a hostile member hands out: {task!r:.200}")
             return
@@ -279,9 +279,9 @@ class HandlerCores(Observer):
         is_failing = rng.randrange(100) < script.fails
         self._later(core, takes_ns, partial(self._ended, core, run, "failed" if is_failing else "completed"))
 
-    def _tell_progress(self, core: _Core, run: HandlerRun) -> None:
+    def _tell_progress(self, core: _Core, run: SimulatedRun) -> None:
         if run.is_alive:
-            self._say(core, Said(progress=(Progress(run.fence, b'{"at":%d}' % run.fence),)))
+            self._say(core, Said(progress=(HandlerProgress(run.fence, b'{"at":%d}' % run.fence),)))
 
     def _stopped(self, core: _Core, fence: int, reason: Outcome) -> None:
         waiting = [task for task in core.queue if task.fence == fence and fence not in core.tasks]
@@ -294,7 +294,7 @@ class HandlerCores(Observer):
         if run is not None:
             self._ended(core, run, reason)
 
-    def _ended(self, core: _Core, run: HandlerRun, outcome: Outcome) -> None:
+    def _ended(self, core: _Core, run: SimulatedRun, outcome: Outcome) -> None:
         if not run.is_alive:
             return
         took_us = (self._world.now - run.began_at) // 1000
@@ -319,7 +319,7 @@ class HandlerCores(Observer):
             if core.queue:
                 self._begin(core, core.queue[0])
 
-    def _end_run(self, run: HandlerRun, outcome: str) -> None:
+    def _end_run(self, run: SimulatedRun, outcome: str) -> None:
         self.ends[outcome] = self.ends.get(outcome, 0) + 1
         self.ledger.end(run, self._world.now, outcome)
         for listener in self.listeners:

@@ -20,7 +20,7 @@ from talka.testing.network import OVERHEAD_BYTES
 from talka.wire.security.roles import NOBODY
 
 if TYPE_CHECKING:
-    from talka.testing.world import Node, Starter, World
+    from talka.testing.world import SimulatedNode, Starter, World
 
 NEVER: Final = 1 << 62
 """A `next_tick_at` from here on is never reached."""
@@ -82,7 +82,7 @@ class Host:
 
     def __init__(self, world: "World", name: str, starter: "Starter", clock: Clock, cpu: Cpu, disk: Disk) -> None:
         self.name = name
-        self.node: Node | None = None
+        self.node: SimulatedNode | None = None
         self.boot = 0
         """Drawn at every start."""
         self.state: Literal["up", "stalled", "down"] = "down"
@@ -309,7 +309,7 @@ class Host:
                     self._arm(node.next_tick_at)
                 return
 
-    def _settle(self, node: "Node") -> None:
+    def _settle(self, node: "SimulatedNode") -> None:
         """What follows an input: due timers, then all that waits."""
         now = self.local(self._world.now)
         if node.next_tick_at <= now and not self._handle_ticks(node, now):
@@ -321,7 +321,7 @@ class Host:
         if node.next_tick_at < self._armed_local:
             self._arm(node.next_tick_at)
 
-    def _handle_frame(self, node: "Node", source: str, frame: bytes, lane: Lane, age_ns: int) -> bool:
+    def _handle_frame(self, node: "SimulatedNode", source: str, frame: bytes, lane: Lane, age_ns: int) -> bool:
         world = self._world
         self._free = False
         self._trace.append((world.now, "frame", self.name, source, lane, frame))
@@ -341,7 +341,7 @@ class Host:
             return False
         return self._emit(node, effects) if effects else self.state == "up"
 
-    def _handle_answer(self, node: "Node", ticket: int, call: Input | None) -> bool:
+    def _handle_answer(self, node: "SimulatedNode", ticket: int, call: Input | None) -> bool:
         world = self._world
         now = self.local(world.now)
         if call is None:
@@ -352,7 +352,7 @@ class Host:
             effects = call(now)
         return self.node is node and self._emit(node, effects)
 
-    def _handle_ticks(self, node: "Node", now: int) -> bool:
+    def _handle_ticks(self, node: "SimulatedNode", now: int) -> bool:
         for _ in range(TICKS_LIMIT):
             self._trace.append((self._world.now, "tick", self.name, "", 0, None))
             effects = node.tick(now)
@@ -365,13 +365,13 @@ class Host:
             "tick must move next_tick_at past now"
         )
 
-    def _emit(self, node: "Node", effects: list[object]) -> bool:
+    def _emit(self, node: "SimulatedNode", effects: list[object]) -> bool:
         if self._pause_ns and effects:
             self._hold(effects, 0)
             return False
         return self._carry_out(node, effects)
 
-    def _carry_out(self, node: "Node", effects: list[object]) -> bool:
+    def _carry_out(self, node: "SimulatedNode", effects: list[object]) -> bool:
         world = self._world
         for effect in effects:
             kind = type(effect)

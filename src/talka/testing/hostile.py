@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.errors import TalkaError
 from talka.testing.messages import Sampler
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, tasks
@@ -41,9 +41,9 @@ HARMLESS: Final = (
     jobs.Renew,
     jobs.Elsewhere,
     jobs.Halt,
-    jobs.Accepted,
-    tasks.Took,
-    tasks.Which,
+    jobs.ResultAccepted,
+    tasks.ResultsStored,
+    tasks.AskHeld,
     tasks.Recall,
     # Whoever has the secret can be taken for a member by datagrams: a hint, and nothing of jobs is said there.
     *CHANNELS[membership.CHANNEL],
@@ -77,7 +77,7 @@ class HostileNode:
         self._until = until
         self._rng = boot.rng
         self._sampler = Sampler(boot.rng)
-        self._door = Door(group="g", name=boot.name, boot=boot.boot)
+        self._door = ReplayGuard(group="g", name=boot.name, boot=boot.boot)
 
     def start(self, now: int) -> list[object]:
         return []
@@ -126,7 +126,7 @@ def is_harmless(message: object) -> bool:
     """Whether a worker that was given nothing may be told this."""
     if isinstance(message, jobs.Piece):
         return not message.data
-    if isinstance(message, asking.Answer):
+    if isinstance(message, asking.AskAnswer):
         return bool(message.problem) and not message.content
     return isinstance(message, HARMLESS)
 

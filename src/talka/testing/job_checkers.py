@@ -40,7 +40,7 @@ LEASE_AND_HOLD_NS: Final = 15 * SECOND
 _token_decoder = msgspec.msgpack.Decoder(Token)
 
 
-class Rule(msgspec.Struct, frozen=True):
+class JobRule(msgspec.Struct, frozen=True):
     """How a rule stood in the end."""
 
     workflow: str | None
@@ -57,7 +57,7 @@ class Document(msgspec.Struct, frozen=True):
     states: dict[str, str]
     lost: list[tuple[str, int, int, int]]
     """Workflow, first shard, from and to."""
-    rules: list[Rule]
+    rules: list[JobRule]
     aborted: str
     """The rule that stopped the job."""
 

@@ -13,7 +13,7 @@ from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, Tally, fold_calls, m
 from talka.testing.cores import CONTEXT, TOKEN, CoreRun, Ledger
 from talka.testing.host import Host
 from talka.testing.job_checkers import Document, blob_of, manager_on
-from talka.testing.journeys import Counts, counts_in, discrepancies, rows_in, tally_of
+from talka.testing.journeys import JourneyCounts, counts_in, discrepancies, rows_in, tally_of
 from talka.testing.world import Observer, World
 from talka.wire.jobs import AttemptResult, decode_result
 from talka.work.lifecycle import TaskState
@@ -22,7 +22,7 @@ SETTLED = (TaskState.COMPLETED, TaskState.CANCELLED)
 """Workflows that ended with all their cores heard out. Where one failed the others are killed, and nobody promises more."""
 
 
-class Records(Observer):
+class RecordsChecked(Observer):
     """Reads each accepted attempt and each result once, from the disk they are on."""
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class Records(Observer):
     def on_document(self, world: World, host: Host, document: Document) -> None: ...
 
 
-class JourneysAddUp(Records):
+class JourneysAddUp(RecordsChecked):
     """I6: every iteration that began has ended, was cut, or was on a core of whose loss is told; every
     row is the sum of what cores counted that said their last word; of others it is what they said at some instant."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
-        self.counted = Counts()
+        self.counted = JourneyCounts()
         """Iterations in the results of jobs."""
         self.documents: list[Document] = []
         self.whole = 0
@@ -104,11 +104,11 @@ class JourneysAddUp(Records):
             text = f"{under_way} iterations neither ended nor were cut, and {lost} can have been lost with their cores"
             world.violate("I6", f"{what}: {text}")
 
-    def _between(self, world: World, what: str, runs: Sequence[CoreRun], counts: Counts) -> None:
+    def _between(self, world: World, what: str, runs: Sequence[CoreRun], counts: JourneyCounts) -> None:
         """A core that died may have said something that its worker did not hear of any more."""
-        known = sum((run.known for run in runs), Counts())
-        told = sum((run.reported for run in runs), Counts())
-        for field in Counts.__struct_fields__:
+        known = sum((run.known for run in runs), JourneyCounts())
+        told = sum((run.reported for run in runs), JourneyCounts())
+        for field in JourneyCounts.__struct_fields__:
             least, count, most = (getattr(one, field) for one in (known, counts, told))
             if not least <= count <= most:
                 world.violate("I6", f"{what}: {field} {count}, and its cores told {least} to {most}")
@@ -137,7 +137,7 @@ class JourneysAddUp(Records):
             world.violate("I6", f"{what}: {text}")
 
 
-class RulesAreTrue(Records):
+class RulesAreTrue(RecordsChecked):
     """Rules: `failed` is the worse share of steps and of requests, and a job that a rule stopped runs no further."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ def _share(failed: int, ok: int) -> float:
     return failed / (failed + ok) if failed else 0.0
 
 
-class ValuesAreHandedOn(Records):
+class ValuesAreHandedOn(RecordsChecked):
     """Every core of a workflow gets what those before it left: of each the value of the lowest shard that has one, whoever
     leads the job by then."""
 

@@ -45,7 +45,7 @@ class Manner(msgspec.Struct, frozen=True):
         return cls(bool(bits & 1), bool(bits & 2), bool(bits & 4), bool(bits & 8))
 
 
-class Counts(msgspec.Struct, frozen=True):
+class JourneyCounts(msgspec.Struct, frozen=True):
     """Iterations of one core, or of several together."""
 
     started: int = 0
@@ -56,16 +56,16 @@ class Counts(msgspec.Struct, frozen=True):
     def under_way(self) -> int:
         return self.started - self.iterations - self.interrupted
 
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
+    def __add__(self, other: "JourneyCounts") -> "JourneyCounts":
+        return JourneyCounts(
             self.started + other.started,
             self.iterations + other.iterations,
             self.interrupted + other.interrupted,
         )
 
 
-def counts_in(tally: Tally) -> Counts:
-    return Counts(tally.started, tally.iterations, tally.interrupted_iterations)
+def counts_in(tally: Tally) -> JourneyCounts:
+    return JourneyCounts(tally.started, tally.iterations, tally.interrupted_iterations)
 
 
 class Journeys:
@@ -81,8 +81,8 @@ class Journeys:
         """When they end, and how many."""
 
     @property
-    def counts(self) -> Counts:
-        return Counts(self.started, self.iterations, self.interrupted)
+    def counts(self) -> JourneyCounts:
+        return JourneyCounts(self.started, self.iterations, self.interrupted)
 
     @property
     def are_over(self) -> bool:
@@ -105,7 +105,7 @@ class Journeys:
         self._under_way = []
 
 
-class Row(msgspec.Struct, frozen=True):
+class JourneyRow(msgspec.Struct, frozen=True):
     """A step, an action, or calls of one name in it, as it is told."""
 
     name: str
@@ -114,7 +114,7 @@ class Row(msgspec.Struct, frozen=True):
     tally: StepTally
 
 
-def rows_of(manner: Manner, shard: int, counts: Counts) -> list[Row]:
+def rows_of(manner: Manner, shard: int, counts: JourneyCounts) -> list[JourneyRow]:
     """Every step, action and name of calls that a core has counted anything of."""
     bad_pages = counts.started // 7
     page = StepTally(ok=counts.started - bad_pages, failed=bad_pages, errors=_errors("status", bad_pages))
@@ -134,18 +134,21 @@ def rows_of(manner: Manner, shard: int, counts: Counts) -> list[Row]:
     looks = 2 * counts.iterations
     look = StepTally(failed=looks, errors=_errors("status", looks)) if manner.has_failing_action else StepTally(looks)
     rows = [
-        Row(PAGE, None, True, page),
-        Row(BUY, None, True, buy),
-        Row(LOOK, None, False, StepTally(ok=counts.iterations)),
-        *(Row(PAGE, name, False, StepTally(ok=number)) for name, number in _first_calls(manner, shard, counts.started)),
-        Row(PAGE, SECOND, False, second),
-        Row(BUY, BUY, False, StepTally(ok=ran, interrupted=counts.interrupted)),
-        Row(LOOK, LOOK, False, look),
+        JourneyRow(PAGE, None, True, page),
+        JourneyRow(BUY, None, True, buy),
+        JourneyRow(LOOK, None, False, StepTally(ok=counts.iterations)),
+        *(
+            JourneyRow(PAGE, name, False, StepTally(ok=number))
+            for name, number in _first_calls(manner, shard, counts.started)
+        ),
+        JourneyRow(PAGE, SECOND, False, second),
+        JourneyRow(BUY, BUY, False, StepTally(ok=ran, interrupted=counts.interrupted)),
+        JourneyRow(LOOK, LOOK, False, look),
     ]
     return [row for row in rows if row.tally.seen]
 
 
-def totals_of(manner: Manner, counts: Counts) -> Tally:
+def totals_of(manner: Manner, counts: JourneyCounts) -> Tally:
     """What a core tells beside its rows, which travel by themselves."""
     bad_pages, looks = counts.started // 7, 2 * counts.iterations
     bought = counts.iterations - counts.iterations // 3
@@ -162,7 +165,7 @@ def totals_of(manner: Manner, counts: Counts) -> Tally:
     )
 
 
-def tally_of(manner: Manner, shard: int, counts: Counts) -> Tally:
+def tally_of(manner: Manner, shard: int, counts: JourneyCounts) -> Tally:
     """All that a core with these counts has counted: what must be in a result of which nothing was lost."""
     tally = totals_of(manner, counts)
     for row in rows_of(manner, shard, counts) if manner.tells_rows else ():

@@ -23,7 +23,7 @@ from talka.control.member.receiver import FENCE_KEY, WAITING_LIMIT, Applied
 from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT
 from talka.testing.disk import Puts
 from talka.testing.host import Host
-from talka.testing.linearizability import History
+from talka.testing.linearizability import RegisterHistory
 from talka.testing.world import SECOND, Observer, World
 from talka.wire.leadership import PAGES_LIMIT
 
@@ -363,7 +363,7 @@ class RegisterIsLinearizable(Observer):
     """I8: what callers were answered could have come from one register. Whoever makes calls keeps the history."""
 
     def __init__(self) -> None:
-        self.history = History()
+        self.history = RegisterHistory()
 
     def at_end(self, world: World) -> None:
         for key in self.history.keys():
@@ -477,7 +477,7 @@ class LeaderInTime(Observer):
     core leads, leadership changes at most once; that one change may take as long as the first election.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: RegisterHistory) -> None:
         self._history = history
         self._core: dict[str, None] = {}
         self._group = ""

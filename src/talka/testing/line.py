@@ -13,7 +13,7 @@ AGAIN_NS: Final = 20_000_000
 Call: TypeAlias = Callable[[int], list[object]]
 
 
-class Line:
+class CallLine:
     """Of one life of a host. Each call is handled as soon as the host can, and never before an earlier one."""
 
     def __init__(self, world: World, host: Host) -> None:

@@ -19,7 +19,7 @@ Kind: TypeAlias = Literal["write", "read"]
 Outcome: TypeAlias = Literal["accepted", "refused", "unknown"]
 
 
-class Operation(msgspec.Struct):
+class RegisterOperation(msgspec.Struct):
     """A call of a client, in true time."""
 
     key: str
@@ -38,12 +38,12 @@ class _Zone(msgspec.Struct):
     last_begin: float
 
 
-class History:
+class RegisterHistory:
     """Calls of clients as they begin and end. A key holds None until the first write."""
 
     def __init__(self) -> None:
-        self._operations: list[Operation] = []
-        self._of_key: dict[str, list[Operation]] = {}
+        self._operations: list[RegisterOperation] = []
+        self._of_key: dict[str, list[RegisterOperation]] = {}
         self._written: dict[tuple[str, bytes], None] = {}
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class History:
     def keys(self) -> list[str]:
         return list(self._of_key)
 
-    def operation(self, op: int) -> Operation:
+    def operation(self, op: int) -> RegisterOperation:
         return self._operations[op]
 
     def invoke(self, time: int, key: str, kind: Kind, value: bytes | None = None) -> int:
@@ -63,7 +63,7 @@ class History:
             self._written[key, value] = None
         elif value is not None:
             raise Invalid(f"key {key!r}: what a read returns is not known when it begins")
-        operation = Operation(key, kind, time, value)
+        operation = RegisterOperation(key, kind, time, value)
         self._operations.append(operation)
         self._of_key.setdefault(key, []).append(operation)
         return len(self._operations) - 1
@@ -82,8 +82,10 @@ class History:
         """Why this key's history is not linearizable, in sentences; empty when it is."""
         operations = self._of_key.get(key, [])
         # None was written before everything else.
-        writes: dict[bytes | None, Operation] = {None: Operation(key, "write", -1, None, -1, "accepted")}
-        reads: dict[bytes | None, list[Operation]] = {}
+        writes: dict[bytes | None, RegisterOperation] = {
+            None: RegisterOperation(key, "write", -1, None, -1, "accepted")
+        }
+        reads: dict[bytes | None, list[RegisterOperation]] = {}
         for operation in operations:
             if operation.kind == "write":
                 writes[operation.value] = operation
@@ -104,7 +106,9 @@ _BEFORE_ALL: Final = -inf
 _AFTER_ALL: Final = inf
 
 
-def _wrong_reads(key: str, value: bytes | None, write: Operation | None, reads: list[Operation]) -> list[str]:
+def _wrong_reads(
+    key: str, value: bytes | None, write: RegisterOperation | None, reads: list[RegisterOperation]
+) -> list[str]:
     """What is wrong with the reads of one value, whatever else was written."""
     if write is None:
         return [f"key {key!r}: {value!r} was read at {reads[0].ended} ns, and nobody ever wrote it"]
@@ -119,7 +123,7 @@ def _wrong_reads(key: str, value: bytes | None, write: Operation | None, reads: 
     return []
 
 
-def _zone_of(value: bytes | None, write: Operation, reads: list[Operation] | tuple[()]) -> _Zone | None:
+def _zone_of(value: bytes | None, write: RegisterOperation, reads: list[RegisterOperation] | tuple[()]) -> _Zone | None:
     """The zone of a value; None when it took no effect that anybody saw."""
     if write.outcome == "refused":
         return None

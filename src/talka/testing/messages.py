@@ -24,7 +24,7 @@ ITEMS: Final = 2
 KNOWN_SHARE: Final = 0.8
 EVERY: Final = [
     *((channel, kind) for channel, kinds in CHANNELS.items() for kind in kinds),
-    *[(jobs.CHANNEL, jobs.Call)] * (len(CALLS) - 1),
+    *[(jobs.CHANNEL, jobs.ManagerCall)] * (len(CALLS) - 1),
 ]
 """One for each row of the table."""
 PLAN: Final = Plan.of_vus((Segment(1_000_000_000, 1, 1),))
@@ -56,9 +56,9 @@ class Sampler:
 
     def message(self, kind: type) -> Any:
         """A message of this kind, as it travels: a question inside its Ask."""
-        if kind in CHANNELS[asking.CHANNEL] and kind is not asking.Answer:
+        if kind in CHANNELS[asking.CHANNEL] and kind is not asking.AskAnswer:
             return asking.Ask(self._rng.getrandbits(30), self.value(kind))
-        if kind is jobs.Call:
+        if kind is jobs.ManagerCall:
             return self.call(self._rng.choice(tuple(CALLS)))
         made = self.value(kind)
         if kind is jobs.Lead:
@@ -67,9 +67,9 @@ class Sampler:
             return kind(encode_ring(Keyring.of((self._word(40),))))
         return made
 
-    def call(self, what: str) -> jobs.Call:
+    def call(self, what: str) -> jobs.ManagerCall:
         content = manager_calls.encode(self.value(CALL_CONTENTS[what]))
-        call: jobs.Call = self.value(jobs.Call)
+        call: jobs.ManagerCall = self.value(jobs.ManagerCall)
         return msgspec.structs.replace(call, what=what, content=content)
 
     def order(self) -> JobOrder:

@@ -12,16 +12,16 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.keeper import Durable
+from talka.control.dags.keeper import DagKeeper
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.tasks.delivery import worker_of
-from talka.control.tasks.store_effects import Commit, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.tasks.store_effects import Commit, RaiseEpoch, ReadOutputs, WorkerDropped
 from talka.control.tasks.task import packed
 from talka.testing.disk import Disk, Puts
-from talka.testing.handler_cores import HandlerRun
+from talka.testing.handler_cores import SimulatedRun
 from talka.testing.host import Host
-from talka.testing.line import Line
+from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
 from talka.wire.attempts import StoreLife
 from talka.work.dag import TaskSpec, decode_task
@@ -30,7 +30,7 @@ from talka.work.records import (
     TASK_STATES,
     AttemptRow,
     Change,
-    Claim,
+    ClaimTask,
     Complete,
     DropJob,
     DropSchedule,
@@ -80,7 +80,7 @@ class RowStore:
         self._ended_ages: dict[int, int] = {}
         """How old the store was when the end of a job was first seen."""
         self.life = StoreLife(1, 1)
-        self.claims: dict[int, Claim] = {}
+        self.claims: dict[int, ClaimTask] = {}
         """All that were made, by fence."""
         self._by_id: dict[str, int] = {}
         self._highest = 0
@@ -195,7 +195,7 @@ class RowStore:
                 if gone is not None:
                     del self._by_id[gone.id]
                 return int(gone is not None)
-            case Claim() | Complete() | Release() | Extend() | Reset():
+            case ClaimTask() | Complete() | Release() | Extend() | Reset():
                 return self._change_task(change)
             case PutAttempt(row=attempt):
                 self.attempts.append(attempt)
@@ -229,12 +229,12 @@ class RowStore:
         )
         return 1
 
-    def _change_task(self, change: Claim | Complete | Release | Extend | Reset) -> int:
+    def _change_task(self, change: ClaimTask | Complete | Release | Extend | Reset) -> int:
         row = self.task((change.job, change.index))
         if row is None:
             return 0
         changed = _changed(row, change)
-        if changed is not None and isinstance(change, Claim):
+        if changed is not None and isinstance(change, ClaimTask):
             self.claims[change.fence] = change
         if changed is not None:
             row = self.tasks[change.job][change.index] = changed
@@ -244,7 +244,7 @@ class RowStore:
         return int(changed is not None)
 
 
-def _changed(row: TaskRow, change: Claim | Complete | Release | Extend | Reset) -> TaskRow | None:
+def _changed(row: TaskRow, change: ClaimTask | Complete | Release | Extend | Reset) -> TaskRow | None:
     """The row as it is then; None when the change is refused."""
     if isinstance(change, Reset):
         return TaskRow(
@@ -258,7 +258,7 @@ def _changed(row: TaskRow, change: Claim | Complete | Release | Extend | Reset) 
     if is_final(row.state):
         return None
     match change:
-        case Claim():
+        case ClaimTask():
             if row.fence > change.fence:
                 return None
             return _replace(
@@ -381,8 +381,8 @@ class StoreShell(Observer):
         self._waiting: deque[Commit] = deque()
         self._writing: list[Commit] = []
         self._tickets = 0
-        self._commits: Line | None = None
-        self._reads: Line | None = None
+        self._commits: CallLine | None = None
+        self._reads: CallLine | None = None
         self._copy: RowStore | None = None
         self._drawn = 1
         """Stores, lives and openings so far: each has a number of its own."""
@@ -422,7 +422,7 @@ class StoreShell(Observer):
         for listener in self.listeners:
             listener.put_back()
 
-    def is_lost(self, run: HandlerRun, key: TaskKey) -> bool:
+    def is_lost(self, run: SimulatedRun, key: TaskKey) -> bool:
         """Whether nobody who has this store has given out what runs there: it came from one that was replaced. `key` is
         that of its task."""
         if not self._was_replaced:
@@ -438,7 +438,7 @@ class StoreShell(Observer):
         if host is not self._host:
             return
         self._tickets = 0
-        self._commits, self._reads = Line(world, host), Line(world, host)
+        self._commits, self._reads = CallLine(world, host), CallLine(world, host)
         epoch = self._epoch = self.rows.acquire()
         self._drawn += 1
         span = SLOW_LOAD_NS if self._rng.randrange(6) == 0 else LOAD_NS
@@ -450,14 +450,14 @@ class StoreShell(Observer):
             self._waiting.clear()
             self._writing = []
 
-    def _load(self, line: Line, epoch: int) -> None:
+    def _load(self, line: CallLine, epoch: int) -> None:
         line.put(partial(self._go_on, epoch))
 
     def _go_on(self, epoch: int, now: int) -> list[object]:
         member = self._host.node
         assert isinstance(member, ClusterMember) and isinstance(member.jobs, Manager)
         rows, manager = self.rows, member.jobs
-        durable = Durable(
+        durable = DagKeeper(
             epoch=epoch,
             next_number=rows.next_number(),
             rng=self._world.rng("durable", f"{self._host.name}:{epoch}"),
@@ -481,7 +481,7 @@ class StoreShell(Observer):
             self._waiting.append(effect)
             if not self._writing:
                 self._write()
-        elif type(effect) is Fetch:
+        elif type(effect) is ReadOutputs:
             assert self._reads is not None
             # A reader has its turn when it has it: what is committed meanwhile is seen.
             world.after(self._rng.randrange(*READ_NS), partial(self._fetch, self._reads, effect))
@@ -533,7 +533,7 @@ class StoreShell(Observer):
         assert durable is not None
         return act_on(self._host, now, durable.on_committed(now, ticket))
 
-    def _raise(self, line: Line, epoch: int) -> None:
+    def _raise(self, line: CallLine, epoch: int) -> None:
         line.put(partial(self._raised, epoch))
 
     def _raised(self, epoch: int, now: int) -> list[object]:
@@ -547,7 +547,7 @@ class StoreShell(Observer):
 
     # -- reading
 
-    def _fetch(self, line: Line, fetch: Fetch) -> None:
+    def _fetch(self, line: CallLine, fetch: ReadOutputs) -> None:
         specs, outputs = self.rows.specs(fetch.specs), self.rows.outputs(fetch.outputs)
         line.put(partial(self._fetched, fetch.ticket, specs, outputs))
 
@@ -563,7 +563,7 @@ class StoreShell(Observer):
         return act_on(self._host, now, durable.on_fetched(now, ticket, specs, outputs))
 
 
-def durable_on(host: Host) -> Durable | None:
+def durable_on(host: Host) -> DagKeeper | None:
     """The keeper of dag jobs on this host, once it has read them."""
     node = host.node
     return node.jobs.durable if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None

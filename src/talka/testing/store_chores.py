@@ -6,14 +6,14 @@ from random import Random
 from typing import Final
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.job import DagJob, Step
-from talka.control.dags.keeper import Durable
+from talka.control.dags.job import DagJob, DagStep
+from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import after_run, due, mended, run_key
 from talka.control.tasks.store_effects import CallAnswered, Commit
 from talka.errors import TalkaError
 from talka.testing.host import Host
-from talka.testing.line import Line
+from talka.testing.line import CallLine
 from talka.testing.records import StoreShell, act_on, durable_on
 from talka.testing.world import Observer, World
 from talka.work.dag import DagSpec
@@ -42,7 +42,7 @@ class StoreChores(Observer):
         self._spec = spec
         self._kept_ms = kept_ms
         self._safeguards = safeguards
-        self._line: Line | None = None
+        self._line: CallLine | None = None
         self._clock: ClockWatch | None = None
         self._swept_at = 0
         self._calls = FIRST_CALL
@@ -50,7 +50,7 @@ class StoreChores(Observer):
 
     def on_boot(self, world: World, host: Host) -> None:
         if host is self._host:
-            self._line, self._clock = Line(world, host), None
+            self._line, self._clock = CallLine(world, host), None
             self._asked.clear()
 
     def on_second(self, world: World) -> None:
@@ -89,7 +89,7 @@ class StoreChores(Observer):
             rows.drop(gone)
         self.swept += [(number, self._world.now) for number in gone]
 
-    def _submit(self, durable: Durable, now: int, row: ScheduleRow, wall_ms: int) -> list[object]:
+    def _submit(self, durable: DagKeeper, now: int, row: ScheduleRow, wall_ms: int) -> list[object]:
         if any(row.name == asked.name for asked, _ in self._asked.values()):
             return []  # it is on its way
         key = run_key(row)
@@ -135,7 +135,7 @@ class StoreRival:
         if not live:
             return False
         self.struck += 1
-        durable = Durable(
+        durable = DagKeeper(
             epoch=rows.acquire(),
             next_number=rows.next_number(),
             rng=rng,
@@ -151,12 +151,12 @@ class StoreRival:
             self._carry_out(durable, durable.change(now, 1, job.row.id, partial(_cancel, now)))
         return True
 
-    def _carry_out(self, durable: Durable, effects: list[object]) -> None:
+    def _carry_out(self, durable: DagKeeper, effects: list[object]) -> None:
         for effect in effects:
             if type(effect) is Commit:
                 self._shell.apply(effect.changes)
                 self._carry_out(durable, durable.on_committed(self._world.now, effect.ticket))
 
 
-def _cancel(now: int, job: DagJob) -> Step:
+def _cancel(now: int, job: DagJob) -> DagStep:
     return job.cancel(now, "by another manager")

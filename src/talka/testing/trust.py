@@ -29,14 +29,14 @@ def keys_of_workers(number: int) -> WorkerKeys:
     return WorkerKeys(GROUP, lambda: rng.randbytes(KEY_BYTES))
 
 
-class WorkerTrust(NamedTuple):
+class SimulatedTrust(NamedTuple):
     sealing: bytes
     """What the worker tells of its key."""
     signers: Signers
     variables: WorkerVariables
 
 
-def trust_of_worker(name: str, boot: int, safeguards: Safeguards = ALL) -> WorkerTrust:
+def trust_of_worker(name: str, boot: int, safeguards: Safeguards = ALL) -> SimulatedTrust:
     opener = Opener(Random(f"{name}:{boot}:opener").randbytes(KEY_BYTES))
     variables = WorkerVariables(opener, GROUP, name, boot, safeguards)
-    return WorkerTrust(SealingKey(opener.public).encode(), Signers(GROUP, safeguards=safeguards), variables)
+    return SimulatedTrust(SealingKey(opener.public).encode(), Signers(GROUP, safeguards=safeguards), variables)

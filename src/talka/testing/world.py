@@ -26,7 +26,7 @@ VIOLATIONS_LIMIT: Final = 1000
 """Violations that are kept; later ones only count."""
 
 
-class Node(Protocol):
+class SimulatedNode(Protocol):
     """What a host runs: a composite of `talka.control`, or a test's own. Times are of the host's clock."""
 
     next_tick_at: int
@@ -57,7 +57,7 @@ class Boot(msgspec.Struct, frozen=True):
     """A copy of what is durable."""
 
 
-Starter: TypeAlias = Callable[[Boot], Node]
+Starter: TypeAlias = Callable[[Boot], SimulatedNode]
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ class World:
         host = self.hosts[name] = Host(self, name, starter, clock, cpu, Disk() if disk is None else disk)
         return host
 
-    def bring_up(self, host: Host, starter: Starter, now: int) -> tuple[int, Node]:
+    def bring_up(self, host: Host, starter: Starter, now: int) -> tuple[int, SimulatedNode]:
         """A new boot of a host's node, and the node."""
         boot = self._boot_rng.getrandbits(62)
         while boot in self._boots:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from talka.client.dags import DagControl
 from talka.client.requests import Control, NoDags, NotAuthorised, Problem, TooBusy, problem_of
 from talka.errors import TalkaError
-from talka.web.audit import Audit
+from talka.web.audit import ApiAudit
 from talka.web.auth import Identity
 from talka.web.bodies import WrongType
 
@@ -27,7 +27,7 @@ def no_limit(operation: str, client: str) -> float:
     return 0.0
 
 
-class Asked(NamedTuple):
+class ApiQuestion(NamedTuple):
     """A request that was let in."""
 
     control: Control
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     identity: Identity
     dags: DagControl | None = None
     """None: this manager keeps none."""
-    audit: Audit | None = None
+    audit: ApiAudit | None = None
     limiter: Limiter = no_limit
 
     @property
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
         return self.dags
 
 
-Handler: TypeAlias = Callable[[Asked], Awaitable[Response]]
+Handler: TypeAlias = Callable[[ApiQuestion], Awaitable[Response]]
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

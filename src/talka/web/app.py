@@ -20,12 +20,12 @@ from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
 from talka.report.tame import tame
 from talka.web import cluster, dags, job_routes
-from talka.web.answers import Asked, Handler, Limiter, answer_to_error, no_limit, problem_answer
-from talka.web.audit import Audit
+from talka.web.answers import ApiQuestion, Handler, Limiter, answer_to_error, no_limit, problem_answer
+from talka.web.audit import ApiAudit
 from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
 from talka.web.bodies import NDJSON, type_of
-from talka.web.events import Watches, choice
-from talka.web.operations import OPERATIONS, PUBLIC, Operation
+from talka.web.events import EventWatches, choice
+from talka.web.operations import OPERATIONS, PUBLIC, ApiOperation
 from talka.web.task_stream import SubmitSockets
 
 IDENTITY: Final = "talka.identity"
@@ -52,7 +52,7 @@ def make_app(
     auth: Tokens | None = None,
     allowed_hosts: Collection[str] = (),
     limiter: Limiter = no_limit,
-    audit: Audit | None = None,
+    audit: ApiAudit | None = None,
 ) -> Starlette:
     """The API of one node. Without `dags` it says that it keeps no dag jobs.
 
@@ -63,10 +63,10 @@ def make_app(
     hosts = {name.lower() for name in allowed_hosts}
     if auth is None:
         hosts.update(LOOPBACK_NAMES)
-    audit = audit or Audit()
-    door = Door(control, dags, limiter, audit)
-    watches, sockets = Watches(dags), SubmitSockets(dags)
-    by_path: dict[str, dict[str, Operation]] = {}
+    audit = audit or ApiAudit()
+    door = ApiDoor(control, dags, limiter, audit)
+    watches, sockets = EventWatches(dags), SubmitSockets(dags)
+    by_path: dict[str, dict[str, ApiOperation]] = {}
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
         path = operation.path.replace("{task}", "{task:path}").replace("schedules/{name}", "schedules/{name:path}")
@@ -130,7 +130,7 @@ def all_handlers() -> dict[str, Handler]:
 class Gate:
     """Lets in whoever may come in, before anything else of a request is looked at, and marks every answer."""
 
-    def __init__(self, app: ASGIApp, auth: Tokens | None, hosts: frozenset[str], audit: Audit | None = None) -> None:
+    def __init__(self, app: ASGIApp, auth: Tokens | None, hosts: frozenset[str], audit: ApiAudit | None = None) -> None:
         self._app = app
         self._auth = auth
         self._hosts = hosts
@@ -188,10 +188,10 @@ def source_of(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-class Door:
+class ApiDoor:
     """What every endpoint needs: who is behind it, and who may pass."""
 
-    def __init__(self, control: Control, dags: DagControl | None, limiter: Limiter, audit: Audit) -> None:
+    def __init__(self, control: Control, dags: DagControl | None, limiter: Limiter, audit: ApiAudit) -> None:
         self.control = control
         self.dags = dags
         self.limiter = limiter
@@ -199,7 +199,7 @@ class Door:
         # Submissions of dag jobs cost less than those of load jobs, which are counted once it is known that they are.
         self._rates = {} if dags is None else {"submit": "submit_dag", "execute": "submit_dag"}
 
-    def check(self, scope: Scope, operation: Operation) -> Identity:
+    def check(self, scope: Scope, operation: ApiOperation) -> Identity:
         identity: Identity = scope[IDENTITY]
         if operation.role is not None:
             identity.check(operation.role, operation.does)
@@ -209,17 +209,17 @@ class Door:
                 raise TooBusy(f"too many requests to {operation.does}: try again later", wait_s)
         return identity
 
-    def control_for(self, scope: Scope, identity: Identity, operation: Operation) -> Control:
+    def control_for(self, scope: Scope, identity: Identity, operation: ApiOperation) -> Control:
         """What is asked of others is asked in the name of whoever asks here."""
         if operation.role is None:
             return self.control
         return self.control.on_behalf(identity.asks(operation.name, source_of(scope)))
 
-    def asked(self, request: Request, identity: Identity, operation: Operation) -> Asked:
+    def asked(self, request: Request, identity: Identity, operation: ApiOperation) -> ApiQuestion:
         control = self.control_for(request.scope, identity, operation)
-        return Asked(control, request, identity, self.dags, self._audit, self.limiter)
+        return ApiQuestion(control, request, identity, self.dags, self._audit, self.limiter)
 
-    def put_down(self, scope: Scope, operation: Operation, status: int, *, job: str = "", text: str = "") -> None:
+    def put_down(self, scope: Scope, operation: ApiOperation, status: int, *, job: str = "", text: str = "") -> None:
         """Every change that was asked for, and every refusal."""
         if not operation.changes and status not in REFUSALS:
             return
@@ -237,7 +237,9 @@ class Door:
         )
 
 
-def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Handler]) -> Callable[[Request], object]:
+def endpoint(
+    door: ApiDoor, by_method: dict[str, ApiOperation], handlers: dict[str, Handler]
+) -> Callable[[Request], object]:
     async def answer(request: Request) -> Response:
         operation = by_method.get(request.method) or by_method["GET"]  # a HEAD is a GET whose body is left out
         given, text = await answered(request, operation)
@@ -245,7 +247,7 @@ def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Ha
         door.put_down(request.scope, operation, given.status_code, job=location.rpartition("/")[2], text=text)
         return given
 
-    async def answered(request: Request, operation: Operation) -> tuple[Response, str]:
+    async def answered(request: Request, operation: ApiOperation) -> tuple[Response, str]:
         """And why not, in a sentence."""
         timeout_s = timeout_of(request, operation)
         try:
@@ -266,7 +268,7 @@ def endpoint(door: Door, by_method: dict[str, Operation], handlers: dict[str, Ha
     return answer
 
 
-def timeout_of(request: Request, operation: Operation) -> float:
+def timeout_of(request: Request, operation: ApiOperation) -> float:
     if operation.name == "put_bundle":
         return UPLOAD_TIMEOUT_S
     if operation.name == "submit" and type_of(request) == NDJSON:
@@ -274,7 +276,7 @@ def timeout_of(request: Request, operation: Operation) -> float:
     return CALL_TIMEOUT_S
 
 
-def watch_endpoint(watches: Watches, operation: Operation, door: Door) -> Callable[[WebSocket], object]:
+def watch_endpoint(watches: EventWatches, operation: ApiOperation, door: ApiDoor) -> Callable[[WebSocket], object]:
     async def watch(websocket: WebSocket) -> None:
         try:
             identity = door.check(websocket.scope, operation)
@@ -293,7 +295,7 @@ def watch_endpoint(watches: Watches, operation: Operation, door: Door) -> Callab
 class SubmitEndpoint:
     """Below Starlette's WebSocket: this one has thousands of frames a second."""
 
-    def __init__(self, sockets: SubmitSockets, operation: Operation, door: Door) -> None:
+    def __init__(self, sockets: SubmitSockets, operation: ApiOperation, door: ApiDoor) -> None:
         self._sockets = sockets
         self._operation = operation
         self._door = door
@@ -315,7 +317,7 @@ class SubmitEndpoint:
             self._door.put_down(scope, self._operation, 101, text=text)
 
 
-async def deny(websocket: WebSocket, operation: Operation, door: Door, error: TalkaError) -> None:
+async def deny(websocket: WebSocket, operation: ApiOperation, door: ApiDoor, error: TalkaError) -> None:
     answer = answer_to_error(error, websocket.url.path)
     door.put_down(websocket.scope, operation, answer.status_code, text=str(error))
     with contextlib.suppress(WebSocketDisconnect):

@@ -64,7 +64,7 @@ def append_line(
         file.write(msgspec.json.encode(line) + b"\n")
 
 
-class Audit:
+class ApiAudit:
     """`note` in the loop's thread; `close` at the end. Without a path refusals are logged, and nothing else is."""
 
     def __init__(

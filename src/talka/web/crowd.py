@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from talka.control.clients.connections import Limits, Places, Verdict, source_of
+from talka.control.clients.connections import ConnectionLimits, ConnectionPlaces, PlaceVerdict, source_of
 
 PASSES: Final = 3
 """Of the loop, until what a connection has sent by the time it is accepted was read for sure, and answered."""
@@ -21,7 +21,7 @@ class Guest:
         self.source = source_of(address)
         self._crowd = crowd
 
-    def asks(self, *, is_probe: bool) -> Verdict["Guest"]:
+    def asks(self, *, is_probe: bool) -> PlaceVerdict["Guest"]:
         return self._crowd.asks(self, is_probe=is_probe)
 
     def rests(self) -> None:
@@ -32,8 +32,8 @@ class Guest:
 
 
 class Crowd:
-    def __init__(self, limits: Limits) -> None:
-        self.places: Places[Guest] = Places(limits)
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.places: ConnectionPlaces[Guest] = ConnectionPlaces(limits)
         self._is_looking = False
 
     def arrived(self, guest: Guest) -> None:
@@ -42,7 +42,7 @@ class Crowd:
             gone.drop()
         self._look()
 
-    def asks(self, guest: Guest, *, is_probe: bool) -> Verdict[Guest]:
+    def asks(self, guest: Guest, *, is_probe: bool) -> PlaceVerdict[Guest]:
         verdict = self.places.ask(guest, is_probe=is_probe)
         if verdict.gives_way is not None:
             verdict.gives_way.drop()

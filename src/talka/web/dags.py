@@ -11,7 +11,7 @@ from starlette.responses import Response
 from talka.client.dags import BULK_LIMIT, DAG_LIMIT_BYTES, ReplayRequest
 from talka.client.requests import KEY_LIMIT, Malformed, NoSuchSchedule, NoSuchTask, problem_of
 from talka.errors import Invalid, TalkaError
-from talka.web.answers import Asked, json_answer
+from talka.web.answers import ApiQuestion, json_answer
 from talka.web.bodies import check_json, checked_job_id, key_in, page_in, read_body, read_json
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
 from talka.work.dag import CONFIG_LIMIT_BYTES, DagSpec, decode_dag
@@ -34,13 +34,13 @@ def submitted(facts: DagFacts) -> Response:
     return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
 
 
-async def submit_dag(asked: Asked, content: bytes) -> Response:
+async def submit_dag(asked: ApiQuestion, content: bytes) -> Response:
     dags, spec = asked.dag_control, decode_dag(content)
     check_not_scheduled(spec)
     return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
 
 
-async def execute(asked: Asked) -> Response:
+async def execute(asked: ApiQuestion) -> Response:
     dags = asked.dag_control
     check_json(asked.request)
     spec = decode_dag(translated(bytes(await read_body(asked.request, DAG_LIMIT_BYTES))))
@@ -48,7 +48,7 @@ async def execute(asked: Asked) -> Response:
     return submitted(await dags.submit_dag(spec, key_in(asked.request), asked.identity.name))
 
 
-async def bulk(asked: Asked) -> Response:
+async def bulk(asked: ApiQuestion) -> Response:
     """Each is taken or refused for itself. With an idempotency key the n-th has that key, a slash and n."""
     dags, key, by = asked.dag_control, key_in(asked.request), asked.identity.name
     if len(key) > KEY_LIMIT - len(f"/{BULK_LIMIT}"):
@@ -103,7 +103,7 @@ def check_not_scheduled(spec: DagSpec) -> None:
 # Looking.
 
 
-async def tasks(asked: Asked) -> Response:
+async def tasks(asked: ApiQuestion) -> Response:
     state = asked.request.query_params.get("state", "")
     if state and state not in list(TaskState):
         raise Invalid(f"no task is ever {state[:50]!r}: states are {', '.join(TaskState)}")
@@ -111,57 +111,57 @@ async def tasks(asked: Asked) -> Response:
     return json_answer(await asked.dag_control.dag_tasks(job_of(asked), state, cursor, limit))
 
 
-async def task(asked: Asked) -> Response:
+async def task(asked: ApiQuestion) -> Response:
     return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked)))
 
 
-async def why(asked: Asked) -> Response:
+async def why(asked: ApiQuestion) -> Response:
     if is_named(asked, "why"):
         return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked, "/why")))
     return json_answer(await asked.dag_control.why(job_of(asked), task_of(asked)))
 
 
-async def logs(asked: Asked) -> Response:
+async def logs(asked: ApiQuestion) -> Response:
     if is_named(asked, "logs"):
         return json_answer(await asked.dag_control.dag_task(job_of(asked), task_of(asked, "/logs")))
     cursor, limit = page_in(asked.request)
     return json_answer(await asked.dag_control.task_logs(job_of(asked), task_of(asked), cursor, limit))
 
 
-async def events(asked: Asked) -> Response:
+async def events(asked: ApiQuestion) -> Response:
     cursor, limit = page_in(asked.request)
     return json_answer(await asked.dag_control.dag_events(job_of(asked), cursor, limit))
 
 
-async def graph(asked: Asked) -> Response:
+async def graph(asked: ApiQuestion) -> Response:
     return json_answer(await asked.dag_control.dag_graph(job_of(asked)))
 
 
-async def queues(asked: Asked) -> Response:
+async def queues(asked: ApiQuestion) -> Response:
     return json_answer(await asked.dag_control.queues())
 
 
-async def dead_letters(asked: Asked) -> Response:
+async def dead_letters(asked: ApiQuestion) -> Response:
     cursor, limit = page_in(asked.request)
     return json_answer(await asked.dag_control.dead_letters(cursor, limit))
 
 
-async def schedules(asked: Asked) -> Response:
+async def schedules(asked: ApiQuestion) -> Response:
     return json_answer(await asked.dag_control.schedules())
 
 
-def job_of(asked: Asked) -> str:
+def job_of(asked: ApiQuestion) -> str:
     return checked_job_id(asked.request.path_params["id"])
 
 
-def task_of(asked: Asked, end: str = "") -> str:
+def task_of(asked: ApiQuestion, end: str = "") -> str:
     name: str = asked.request.path_params["task"] + end
     if not TASK_ID.fullmatch(name):
         raise NoSuchTask.named(asked.request.path_params["id"], repr(name[:64]))
     return name
 
 
-def is_named(asked: Asked, word: str) -> bool:
+def is_named(asked: ApiQuestion, word: str) -> bool:
     """Names of tasks may have slashes, which are then written %2F: `a%2Fwhy` is a task, `a/why` a question about one."""
     raw: bytes = asked.request.scope.get("raw_path", b"")
     return raw.lower().endswith(f"%2f{word}".encode())
@@ -170,17 +170,17 @@ def is_named(asked: Asked, word: str) -> bool:
 # Changing.
 
 
-async def pause(asked: Asked) -> Response:
+async def pause(asked: ApiQuestion) -> Response:
     await read_body(asked.request, 0)
     return json_answer(await asked.dag_control.pause_dag(job_of(asked)))
 
 
-async def resume(asked: Asked) -> Response:
+async def resume(asked: ApiQuestion) -> Response:
     await read_body(asked.request, 0)
     return json_answer(await asked.dag_control.resume_dag(job_of(asked)))
 
 
-async def retry(asked: Asked) -> Response:
+async def retry(asked: ApiQuestion) -> Response:
     dags, job = asked.dag_control, job_of(asked)
     request = RetryRequest()
     if asked.request.headers.get("content-type"):
@@ -193,12 +193,12 @@ async def retry(asked: Asked) -> Response:
     return json_answer(await dags.retry_dag(job, request))
 
 
-async def skip(asked: Asked) -> Response:
+async def skip(asked: ApiQuestion) -> Response:
     dags, job = asked.dag_control, job_of(asked)
     return json_answer(await dags.skip_dag(job, await read_json(asked.request, SkipRequest, CHANGE_LIMIT_BYTES)))
 
 
-async def replay(asked: Asked) -> Response:
+async def replay(asked: ApiQuestion) -> Response:
     dags, job, name = asked.dag_control, job_of(asked), task_of(asked)
     config: msgspec.Raw | None = None
     if asked.request.headers.get("content-type"):
@@ -209,7 +209,7 @@ async def replay(asked: Asked) -> Response:
     return json_answer(await dags.replay(f"{job}/{name}", config))
 
 
-async def put_schedule(asked: Asked) -> Response:
+async def put_schedule(asked: ApiQuestion) -> Response:
     dags = asked.dag_control
     check_json(asked.request)
     spec = decode_dag(bytes(await read_body(asked.request, DAG_LIMIT_BYTES)))
@@ -219,7 +219,7 @@ async def put_schedule(asked: Asked) -> Response:
     return json_answer(view, headers={"location": f"/v1/schedules/{quote(view.name, safe='')}"})
 
 
-async def drop_schedule(asked: Asked) -> Response:
+async def drop_schedule(asked: ApiQuestion) -> Response:
     dags = asked.dag_control
     await read_body(asked.request, 0)
     name: str = asked.request.path_params["name"]

@@ -31,7 +31,7 @@ GO_ELSEWHERE: Final = 1012
 TRY_LATER: Final = 1013
 
 
-class Watches:
+class EventWatches:
     def __init__(self, dags: DagControl | None = None) -> None:
         self._dags = dags
         self._open = 0

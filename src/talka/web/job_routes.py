@@ -21,7 +21,7 @@ from talka.client.requests import (
 )
 from talka.errors import Invalid
 from talka.web import dags
-from talka.web.answers import Asked, json_answer
+from talka.web.answers import ApiQuestion, json_answer
 from talka.web.bodies import (
     CURSOR_LIMIT,
     NDJSON,
@@ -56,7 +56,7 @@ class Uploads:
     def __init__(self) -> None:
         self._under_way = 0
 
-    async def put_bundle(self, asked: Asked) -> Response:
+    async def put_bundle(self, asked: ApiQuestion) -> Response:
         digest = digest_of(asked)
         if self._under_way >= UPLOADS_LIMIT:
             raise TooBusy(f"{UPLOADS_LIMIT} bundles are being uploaded already: try again in a moment")
@@ -68,7 +68,7 @@ class Uploads:
         return Response(status_code=204)
 
 
-async def has_bundle(asked: Asked) -> Response:
+async def has_bundle(asked: ApiQuestion) -> Response:
     return Response(status_code=200 if await asked.control.has_bundle(digest_of(asked)) else 404)
 
 
@@ -76,7 +76,7 @@ class KindOfJob(msgspec.Struct, frozen=True):
     kind: Literal["load", "dag"] = "load"
 
 
-async def submit(asked: Asked) -> Response:
+async def submit(asked: ApiQuestion) -> Response:
     """A job of either kind."""
     request = asked.request
     if type_of(request) == NDJSON:
@@ -96,7 +96,7 @@ async def submit(asked: Asked) -> Response:
     return await submit_load(asked, content)
 
 
-async def submit_load(asked: Asked, content: bytes) -> Response:
+async def submit_load(asked: ApiQuestion, content: bytes) -> Response:
     if len(content) > ORDER_JSON_LIMIT_BYTES:
         raise TooLarge(f"the body has {len(content)} bytes: at most {ORDER_JSON_LIMIT_BYTES} are read of a load job")
     key, order = key_in(asked.request), decoded(content, JobOrder)
@@ -110,7 +110,7 @@ async def submit_load(asked: Asked, content: bytes) -> Response:
     return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
 
 
-async def list_jobs(asked: Asked) -> Response:
+async def list_jobs(asked: ApiQuestion) -> Response:
     state = asked.request.query_params.get("state", "")
     if state and state not in list(JobState):
         raise Invalid(f"no job is ever {state[:50]!r}: states are {', '.join(JobState)}")
@@ -153,7 +153,7 @@ def cursors_in(cursor: str) -> tuple[str | None, str | None]:
     return ours, theirs
 
 
-async def job(asked: Asked) -> Response:
+async def job(asked: ApiQuestion) -> Response:
     job_id = job_id_of(asked)
     if asked.dags is not None:
         with contextlib.suppress(NoSuchJob):
@@ -161,7 +161,7 @@ async def job(asked: Asked) -> Response:
     return json_answer(await asked.control.job(job_id))
 
 
-async def check_load(asked: Asked, job_id: str) -> None:
+async def check_load(asked: ApiQuestion, job_id: str) -> None:
     """Dag jobs have no order and no result of their own: what they have is told instead."""
     if asked.dags is not None:
         with contextlib.suppress(NoSuchJob):
@@ -169,14 +169,14 @@ async def check_load(asked: Asked, job_id: str) -> None:
             raise NoResult(f"job {job_id} is a dag job: what its tasks gave is at /v1/jobs/{job_id}/tasks")
 
 
-async def order(asked: Asked) -> Response:
+async def order(asked: ApiQuestion) -> Response:
     await check_load(asked, job_id := job_id_of(asked))
     found = await asked.control.order(job_id)
     # Variables, headers and bodies may be secrets, and whoever looks on is not always who submitted.
     return json_answer(shown(found))
 
 
-async def cancel(asked: Asked) -> Response:
+async def cancel(asked: ApiQuestion) -> Response:
     job_id = job_id_of(asked)
     reason = ""
     if asked.request.headers.get("content-type"):
@@ -193,17 +193,17 @@ async def cancel(asked: Asked) -> Response:
     return json_answer(await asked.control.cancel(job_id, reason))
 
 
-async def result(asked: Asked) -> Response:
+async def result(asked: ApiQuestion) -> Response:
     await check_load(asked, job_id := job_id_of(asked))
     return Response(await asked.control.result(job_id), media_type="application/json")
 
 
-def digest_of(asked: Asked) -> str:
+def digest_of(asked: ApiQuestion) -> str:
     digest: str = asked.request.path_params["digest"]
     if not DIGEST.fullmatch(digest):
         raise Invalid("a bundle is named by its sha256: 64 digits and letters from a to f")
     return digest
 
 
-def job_id_of(asked: Asked) -> str:
+def job_id_of(asked: ApiQuestion) -> str:
     return checked_job_id(asked.request.path_params["id"])

@@ -14,7 +14,7 @@ from msgspec import _json_schema
 from talka.client.requests import PROBLEMS, Problem
 from talka.version import VERSION
 from talka.web.bodies import NDJSON
-from talka.web.operations import OPERATIONS, Either, Operation
+from talka.web.operations import OPERATIONS, ApiOperation, Either
 
 TITLES: Final = {
     **{kind.status: kind.title for kind in reversed(PROBLEMS)},
@@ -86,7 +86,7 @@ def portable(schema: Any) -> Any:
     return found
 
 
-def described(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
+def described(operation: ApiOperation, by_type: dict[str, Any]) -> dict[str, Any]:
     does = operation.does[0].upper() + operation.does[1:]
     found: dict[str, Any] = {"operationId": operation.name, "summary": does}
     if operation.role is None:
@@ -124,7 +124,7 @@ def schema_of(kind: Any, by_type: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": any_of} if kind.is_list else any_of
 
 
-def responses(operation: Operation, by_type: dict[str, Any]) -> dict[str, Any]:
+def responses(operation: ApiOperation, by_type: dict[str, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "Done"}
     if operation.answer is str:
         good["content"] = {"text/plain": {"schema": {"type": "string"}}}

@@ -50,7 +50,7 @@ class Either(NamedTuple):
     """A list, each of whose entries is one of these."""
 
 
-class Operation(NamedTuple):
+class ApiOperation(NamedTuple):
     name: str
     """Also what rates are limited by."""
     method: Literal["GET", "HEAD", "PUT", "POST", "DELETE", "WEBSOCKET"]
@@ -99,7 +99,7 @@ NO_DAGS: Final = 501
 
 
 OPERATIONS: Final = (
-    Operation(
+    ApiOperation(
         "put_bundle",
         "PUT",
         "/v1/bundles/{digest}",
@@ -109,8 +109,8 @@ OPERATIONS: Final = (
         problems=(408, 413, 422),
         needs_body=True,
     ),
-    Operation("has_bundle", "HEAD", "/v1/bundles/{digest}", "ask for a bundle", problems=(404, 422)),
-    Operation(
+    ApiOperation("has_bundle", "HEAD", "/v1/bundles/{digest}", "ask for a bundle", problems=(404, 422)),
+    ApiOperation(
         "submit",
         "POST",
         "/v1/jobs",
@@ -126,7 +126,7 @@ OPERATIONS: Final = (
             " is the job without them, and may depend on tasks before them."
         ),
     ),
-    Operation(
+    ApiOperation(
         "execute",
         "POST",
         "/v1/execute",
@@ -139,7 +139,7 @@ OPERATIONS: Final = (
         needs_body=True,
         about="Takes jobs for tasks, type for handler and dependsOn for depends_on, and needs no kind and no name.",
     ),
-    Operation(
+    ApiOperation(
         "bulk",
         "POST",
         "/v1/jobs/bulk",
@@ -152,7 +152,7 @@ OPERATIONS: Final = (
         needs_body=True,
         about=f"At most {BULK_LIMIT}. Each is taken or refused for itself; answers are in the order of the jobs.",
     ),
-    Operation(
+    ApiOperation(
         "submit_frames",
         "WEBSOCKET",
         "/v1/jobs/submit",
@@ -172,7 +172,7 @@ OPERATIONS: Final = (
             " order in which they are done."
         ),
     ),
-    Operation(
+    ApiOperation(
         "jobs",
         "GET",
         "/v1/jobs",
@@ -190,8 +190,8 @@ OPERATIONS: Final = (
         ),
         problems=(422,),
     ),
-    Operation("job", "GET", "/v1/jobs/{id}", "look at a job", Either((JobFacts, DagFacts)), problems=(404,)),
-    Operation(
+    ApiOperation("job", "GET", "/v1/jobs/{id}", "look at a job", Either((JobFacts, DagFacts)), problems=(404,)),
+    ApiOperation(
         "tasks",
         "GET",
         "/v1/jobs/{id}/tasks",
@@ -209,7 +209,7 @@ OPERATIONS: Final = (
         ),
         problems=(404, 422, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "why",
         "GET",
         "/v1/jobs/{id}/tasks/{task}/why",
@@ -217,7 +217,7 @@ OPERATIONS: Final = (
         WhyView,
         problems=(404, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "logs",
         "GET",
         "/v1/jobs/{id}/tasks/{task}/logs",
@@ -226,7 +226,7 @@ OPERATIONS: Final = (
         parameters=(CURSOR, LIMIT),
         problems=(404, 422, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "task",
         "GET",
         "/v1/jobs/{id}/tasks/{task}",
@@ -234,7 +234,7 @@ OPERATIONS: Final = (
         TaskView,
         problems=(404, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "events",
         "GET",
         "/v1/jobs/{id}/events",
@@ -243,7 +243,7 @@ OPERATIONS: Final = (
         parameters=(CURSOR, LIMIT),
         problems=(404, 422, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "graph",
         "GET",
         "/v1/jobs/{id}/graph",
@@ -251,7 +251,7 @@ OPERATIONS: Final = (
         GraphView,
         problems=(404, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "pause",
         "POST",
         "/v1/jobs/{id}/pause",
@@ -259,7 +259,7 @@ OPERATIONS: Final = (
         DagFacts,
         problems=(404, 408, 409, 413, 422, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "resume",
         "POST",
         "/v1/jobs/{id}/resume",
@@ -267,7 +267,7 @@ OPERATIONS: Final = (
         DagFacts,
         problems=(404, 408, 409, 413, 422, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "retry",
         "POST",
         "/v1/jobs/{id}/retry",
@@ -276,7 +276,7 @@ OPERATIONS: Final = (
         body=RetryRequest,
         problems=(*BODY, 404, 409, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "skip",
         "POST",
         "/v1/jobs/{id}/skip",
@@ -286,8 +286,8 @@ OPERATIONS: Final = (
         problems=(*BODY, 404, 409, NO_DAGS),
         needs_body=True,
     ),
-    Operation("queues", "GET", "/v1/queues", "look at the queues", QueuesView, problems=(NO_DAGS,)),
-    Operation(
+    ApiOperation("queues", "GET", "/v1/queues", "look at the queues", QueuesView, problems=(NO_DAGS,)),
+    ApiOperation(
         "dead_letters",
         "GET",
         "/v1/dead-letters",
@@ -296,7 +296,7 @@ OPERATIONS: Final = (
         parameters=(CURSOR, LIMIT),
         problems=(422, NO_DAGS),
     ),
-    Operation(
+    ApiOperation(
         "replay",
         "POST",
         "/v1/dead-letters/{id}/{task}/replay",
@@ -305,8 +305,8 @@ OPERATIONS: Final = (
         body=ReplayRequest,
         problems=(*BODY, 404, 409, NO_DAGS),
     ),
-    Operation("schedules", "GET", "/v1/schedules", "list schedules", list[ScheduleView], problems=(NO_DAGS,)),
-    Operation(
+    ApiOperation("schedules", "GET", "/v1/schedules", "list schedules", list[ScheduleView], problems=(NO_DAGS,)),
+    ApiOperation(
         "put_schedule",
         "PUT",
         "/v1/schedules",
@@ -317,7 +317,7 @@ OPERATIONS: Final = (
         needs_body=True,
         about="One of the same name is replaced.",
     ),
-    Operation(
+    ApiOperation(
         "drop_schedule",
         "DELETE",
         "/v1/schedules/{name}",
@@ -325,8 +325,8 @@ OPERATIONS: Final = (
         status=204,
         problems=(404, 408, 413, NO_DAGS),
     ),
-    Operation("order", "GET", "/v1/jobs/{id}/order", "read what was submitted", JobOrder, problems=(404,)),
-    Operation(
+    ApiOperation("order", "GET", "/v1/jobs/{id}/order", "read what was submitted", JobOrder, problems=(404,)),
+    ApiOperation(
         "cancel",
         "POST",
         "/v1/jobs/{id}/cancel",
@@ -335,7 +335,7 @@ OPERATIONS: Final = (
         body=CancelRequest,
         problems=(400, 404, 408, 413, 415, 422),
     ),
-    Operation(
+    ApiOperation(
         "result",
         "GET",
         "/v1/jobs/{id}/result",
@@ -343,7 +343,7 @@ OPERATIONS: Final = (
         ResultDocument,
         problems=(404, 409),
     ),
-    Operation(
+    ApiOperation(
         "watch",
         "WEBSOCKET",
         "/v1/jobs/{id}/watch",
@@ -366,10 +366,10 @@ OPERATIONS: Final = (
             " the watch is to be opened anew, at this or another manager."
         ),
     ),
-    Operation("workers", "GET", "/v1/workers", "list workers", list[WorkerView]),
-    Operation("drain", "POST", "/v1/workers/{name}/drain", "drain a worker", WorkerView, problems=(404,)),
-    Operation("cluster", "GET", "/v1/cluster", "look at the cluster", ClusterView),
-    Operation(
+    ApiOperation("workers", "GET", "/v1/workers", "list workers", list[WorkerView]),
+    ApiOperation("drain", "POST", "/v1/workers/{name}/drain", "drain a worker", WorkerView, problems=(404,)),
+    ApiOperation("cluster", "GET", "/v1/cluster", "look at the cluster", ClusterView),
+    ApiOperation(
         "audit",
         "GET",
         "/v1/audit",
@@ -379,9 +379,9 @@ OPERATIONS: Final = (
         problems=(422,),
         about="Its last lines.",
     ),
-    Operation("openapi", "GET", "/v1/openapi.json", "read this document", dict),
-    Operation("livez", "GET", "/livez", "ask whether the process lives", str),
-    Operation("readyz", "GET", "/readyz", "ask whether the node takes requests", str),
-    Operation("metrics", "GET", "/metrics", "read the node's metrics", str),
+    ApiOperation("openapi", "GET", "/v1/openapi.json", "read this document", dict),
+    ApiOperation("livez", "GET", "/livez", "ask whether the process lives", str),
+    ApiOperation("readyz", "GET", "/readyz", "ask whether the node takes requests", str),
+    ApiOperation("metrics", "GET", "/metrics", "read the node's metrics", str),
 )
 PUBLIC: Final = frozenset(operation.path for operation in OPERATIONS if operation.role is None)

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES
 from talka.client.requests import API_PORT
-from talka.control.clients.connections import LEAST_FILES, WANTED_FILES, Limits, limits_for
+from talka.control.clients.connections import LEAST_FILES, WANTED_FILES, ConnectionLimits, limits_for
 from talka.errors import Invalid, Unavailable
 from talka.net.descriptors import ask_for
 from talka.web.answers import answer_to_error
@@ -42,14 +42,14 @@ WATCHER_FRAME_LIMIT_BYTES: Final = 4096
 """Of what a watcher says, which means nothing."""
 SUBMIT_PATH: Final = "/v1/jobs/submit"
 PING_S: Final = 10
-WHOLE: Final = Limits()
+WHOLE: Final = ConnectionLimits()
 
 
 class Exposed(Invalid):
     """The API would be open to the network with nothing to keep anybody out."""
 
 
-class CannotListen(Invalid):
+class ApiCannotListen(Invalid):
     """The address is taken, or not of this machine."""
 
 
@@ -58,7 +58,7 @@ def listen(host: str = "127.0.0.1", port: int = API_PORT, *, has_tokens: bool) -
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise CannotListen(f"the API cannot listen on {host}: {error.strerror}") from None
+        raise ApiCannotListen(f"the API cannot listen on {host}: {error.strerror}") from None
     family, _, _, _, address = found[0]
     if not has_tokens and not ipaddress.ip_address(address[0]).is_loopback:
         raise Exposed(
@@ -77,22 +77,22 @@ def listen(host: str = "127.0.0.1", port: int = API_PORT, *, has_tokens: bool) -
     except OSError as error:
         listener.close()
         advice = "; end what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
-        raise CannotListen(f"the API cannot listen on {host}:{port}: {error.strerror}{advice}") from None
+        raise ApiCannotListen(f"the API cannot listen on {host}:{port}: {error.strerror}{advice}") from None
     return listener
 
 
-class Granted(NamedTuple):
+class ListenGranted(NamedTuple):
     """How many connections a server may have, as this process may have so many files open."""
 
-    limits: Limits
+    limits: ConnectionLimits
     files: int
     is_short: bool
 
 
-def granted_limits(who: str) -> Granted:
+def granted_limits(who: str) -> ListenGranted:
     """Asks the system for as many files as the limits take. Smaller ones where it grants fewer."""
     files = ask_for(who, least=LEAST_FILES, wanted=WANTED_FILES)
-    return Granted(limits_for(files.files), files.files, files.is_short)
+    return ListenGranted(limits_for(files.files), files.files, files.is_short)
 
 
 async def serve(
@@ -103,7 +103,7 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     on_started: Callable[[], None] = lambda: None,
     grace_s: int = GRACE_S,
-    limits: Limits = WHOLE,
+    limits: ConnectionLimits = WHOLE,
 ) -> None:
     """Serve until `stop` is set, then finish what is under way for up to `grace_s`. Closes the socket.
 

@@ -15,7 +15,7 @@ from talka.client.dags import NO_SETTINGS, PART_BYTES, PART_TASKS, SUBMITS_LIMIT
 from talka.client.requests import NoDags, TooBusy, TooLarge, TooSlow, problem_of
 from talka.errors import TalkaError, Unavailable
 from talka.web import bodies
-from talka.web.answers import Asked, json_answer
+from talka.web.answers import ApiQuestion, json_answer
 from talka.web.bodies import key_in
 from talka.wire.task_views import DagFacts
 from talka.work.dag import (
@@ -60,7 +60,7 @@ class Part(NamedTuple):
         return filled[index] if 0 <= index < len(filled) else self.number
 
 
-async def submit_stream(asked: Asked) -> Response:
+async def submit_stream(asked: ApiQuestion) -> Response:
     """The first line is the job without its tasks. Nothing of it is kept unless everything is right."""
     dags, key = asked.dag_control, key_in(asked.request)
     draft = ""

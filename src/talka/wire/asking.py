@@ -106,7 +106,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """After so long nobody waits for the answer any more."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, tag=21):
+class AskAnswer(msgspec.Struct, frozen=True, array_like=True, tag=21):
     number: Number
     problem: Annotated[str, Meta(max_length=4096)]
     """A sentence when it cannot be answered; else empty."""
@@ -114,7 +114,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """JSON, or text for metrics."""
 
 
-AskingMessage: TypeAlias = Ask | Answer
+AskingMessage: TypeAlias = Ask | AskAnswer
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AskingMessage] = msgspec.msgpack.Decoder(AskingMessage)

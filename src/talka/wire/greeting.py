@@ -44,15 +44,15 @@ class Self(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """For people only."""
 
 
-class Hello(Message, frozen=True, tag=1):
+class GreetingHello(Message, frozen=True, tag=1):
     """May I come in?"""
 
     me: Self
     nonce: Nonce
 
 
-class Welcome(Message, frozen=True, tag=2):
-    """Yes. `echo` is the nonce of the Hello, `nonce` is to be proven."""
+class GreetingWelcome(Message, frozen=True, tag=2):
+    """Yes. `echo` is the nonce of the GreetingHello, `nonce` is to be proven."""
 
     me: Self
     echo: Nonce
@@ -72,7 +72,7 @@ class Proof(Message, frozen=True, tag=4):
     floor: Number
 
 
-class Refusal(Message, frozen=True, tag=5):
+class GreetingRefusal(Message, frozen=True, tag=5):
     """No, and why."""
 
     echo: Nonce
@@ -87,7 +87,7 @@ class ShareRing(Message, frozen=True, tag=6):
     ring: Annotated[bytes, Meta(max_length=RING_LIMIT_BYTES)]
 
 
-GreetingMessage: TypeAlias = Hello | Welcome | Challenge | Proof | Refusal | ShareRing
+GreetingMessage: TypeAlias = GreetingHello | GreetingWelcome | Challenge | Proof | GreetingRefusal | ShareRing
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[GreetingMessage] = msgspec.msgpack.Decoder(GreetingMessage)

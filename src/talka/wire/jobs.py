@@ -37,7 +37,7 @@ SIGNERS_LIMIT: Final = 64
 VIEW_LIMIT_BYTES: Final = 900_000
 LINES_LIMIT: Final = 100
 LINE_CHARACTERS_LIMIT: Final = 400
-"""Of a View's content: with what is around it, it fits a frame."""
+"""Of a ViewUpdate's content: with what is around it, it fits a frame."""
 
 Fence: TypeAlias = tuple[Count, Count, Count]
 """Parent term, term, sequence: compared from the left. Drawn by the leader whenever a job gets a new leading manager."""
@@ -225,7 +225,7 @@ class Acknowledge(Message, frozen=True, tag=13):
     every_ms: Count = 0
 
 
-class Accepted(Message, frozen=True, tag=14):
+class ResultAccepted(Message, frozen=True, tag=14):
     """The result of an attempt is on a majority of managers' disks, or will never be wanted: forget it."""
 
     job: JobName
@@ -236,7 +236,7 @@ class Accepted(Message, frozen=True, tag=14):
 class Reconcile(Message, frozen=True, tag=15):
     """A new manager leads the job: obey only this fence from now on, and say what you have of it.
 
-    Answered with Snapshot once the fence is on disk. Every task of the job then reports all it has again.
+    Answered with WorkerSnapshot once the fence is on disk. Every task of the job then reports all it has again.
     """
 
     job: JobName
@@ -257,7 +257,7 @@ class TaskFacts(msgspec.Struct, frozen=True, array_like=True):
     """As in Assign."""
 
 
-class Snapshot(Message, frozen=True, tag=16):
+class WorkerSnapshot(Message, frozen=True, tag=16):
     job: JobName
     fence: Fence
     number: Count
@@ -281,7 +281,7 @@ class Report(Message, frozen=True, tag=17):
 
 
 class Finished(Message, frozen=True, tag=18):
-    """A task has ended; its result is kept on the worker's disk until Accepted. Repeated until then."""
+    """A task has ended; its result is kept on the worker's disk until ResultAccepted. Repeated until then."""
 
     job: JobName
     attempt: Count
@@ -318,7 +318,7 @@ class Synced(Message, frozen=True, tag=22):
     clock_ns: int
 
 
-class Declined(Message, frozen=True, tag=23):
+class TaskDeclined(Message, frozen=True, tag=23):
     """This worker cannot take the task: no room, no bundle. Nothing is wrong with the job."""
 
     job: JobName
@@ -421,7 +421,7 @@ class Leaderless(Message, frozen=True, tag=43):
 # What clients ask, passed on to whoever can answer.
 
 
-class Call(Message, frozen=True, tag=50):
+class ManagerCall(Message, frozen=True, tag=50):
     """`what` is submit, jobs, job, cancel, workers, drain, lease or cluster, answered by the leader. Asked again until answered:
     each can bear that."""
 
@@ -432,7 +432,7 @@ class Call(Message, frozen=True, tag=50):
     """Whoever asked the manager that passes this on. Without one it is refused."""
 
 
-class Answer(Message, frozen=True, tag=51):
+class CallAnswer(Message, frozen=True, tag=51):
     number: Count
     problem: Literal["", "elsewhere", "invalid", "missing", "conflict", "busy", "unavailable", "forbidden"]
     content: Annotated[bytes, msgspec.Meta(max_length=CALL_LIMIT_BYTES)]
@@ -440,7 +440,7 @@ class Answer(Message, frozen=True, tag=51):
     retry_after_ms: Count = 0
 
 
-class Watch(Message, frozen=True, tag=52):
+class WatchJob(Message, frozen=True, tag=52):
     """Tell me of this job for the next five seconds, from what I have seen on."""
 
     job: JobName
@@ -450,7 +450,7 @@ class Watch(Message, frozen=True, tag=52):
     steps: bool = False
 
 
-class View(Message, frozen=True, tag=53):
+class ViewUpdate(Message, frozen=True, tag=53):
     job: JobName
     number: Count
     content: Annotated[bytes, msgspec.Meta(max_length=VIEW_LIMIT_BYTES)]
@@ -466,16 +466,16 @@ JobMessage: TypeAlias = (
     | Start
     | Halt
     | Acknowledge
-    | Accepted
+    | ResultAccepted
     | Reconcile
-    | Snapshot
+    | WorkerSnapshot
     | Report
     | Finished
     | Stale
     | NoTask
     | Sync
     | Synced
-    | Declined
+    | TaskDeclined
     | LogLines
     | WantBlob
     | Piece
@@ -485,10 +485,10 @@ JobMessage: TypeAlias = (
     | Account
     | Accounted
     | Leaderless
-    | Call
-    | Answer
-    | Watch
-    | View
+    | ManagerCall
+    | CallAnswer
+    | WatchJob
+    | ViewUpdate
     | TaskMessage
 )
 

@@ -1,8 +1,8 @@
 """The conversation of a group's voters: who leads, and what the majority register holds.
 
-A voter that starts says Hello; peers answer Welcome with what they remember of it. A candidate asks PreVote, then
+A voter that starts says VoterHello; peers answer VoterWelcome with what they remember of it. A candidate asks PreVote, then
 Vote. A leader sends Heartbeat, reads what voters hold with Collect, writes with Propose, brings a voter without state
-up to date with Snapshot, and gives leadership up with Released. Every message may be lost, doubled or overtaken.
+up to date with RegisterSnapshot, and gives leadership up with Released. Every message may be lost, doubled or overtaken.
 """
 
 from typing import Annotated, Final, TypeAlias
@@ -37,16 +37,16 @@ class Version(msgspec.Struct, frozen=True, array_like=True, order=True):
     sequence: Count
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class RegisterEntry(msgspec.Struct, frozen=True, array_like=True):
     key: Key
     version: Version
     value: Annotated[bytes, msgspec.Meta(max_length=VALUE_LIMIT_BYTES)]
 
 
-Entries = Annotated[tuple[Entry, ...], msgspec.Meta(max_length=ENTRIES_PER_PAGE)]
+Entries = Annotated[tuple[RegisterEntry, ...], msgspec.Meta(max_length=ENTRIES_PER_PAGE)]
 
 
-class Hello(Message, frozen=True, tag=1):
+class VoterHello(Message, frozen=True, tag=1):
     """I start (or still wait): this is my disk, and this far it is. What do you remember of me?"""
 
     storage: Count
@@ -59,10 +59,10 @@ class Hello(Message, frozen=True, tag=1):
     voters: Count
     """Digest of the voters this one was configured with: they must agree before the group is founded."""
     echo: Count = 0
-    """The nonce of the receiver's last Welcome: proof that this Hello is not one of an earlier life."""
+    """The nonce of the receiver's last VoterWelcome: proof that this VoterHello is not one of an earlier life."""
 
 
-class Welcome(Message, frozen=True, tag=2):
+class VoterWelcome(Message, frozen=True, tag=2):
     storage: Count
     revision: Count
     """The latest this peer has seen of the asker since it started; 0 and 0 if nothing."""
@@ -74,7 +74,7 @@ class Welcome(Message, frozen=True, tag=2):
     term: Count
     """The peer's own term: above 0, a majority has voted before and an empty disk is not needed to found a group."""
     nonce: Count = 0
-    """To be echoed by the next Hello."""
+    """To be echoed by the next VoterHello."""
 
 
 class PreVote(Message, frozen=True, tag=3):
@@ -152,27 +152,27 @@ class Collected(Message, frozen=True, tag=10):
 
 
 class Propose(Message, frozen=True, tag=11):
-    """Write these durably, then say Accepted."""
+    """Write these durably, then say ProposalAccepted."""
 
     term: Count
     batch: Count
     entries: Entries
 
 
-class Accepted(Message, frozen=True, tag=12):
+class ProposalAccepted(Message, frozen=True, tag=12):
     term: Count
     batch: Count
     storage: Count
     revision: Count
 
 
-class Refused(Message, frozen=True, tag=13):
+class ProposalRefused(Message, frozen=True, tag=13):
     """Your term is over: this one has been promised."""
 
     term: Count
 
 
-class Snapshot(Message, frozen=True, tag=14):
+class RegisterSnapshot(Message, frozen=True, tag=14):
     """All a leader holds, for a voter without state. The voter may act once it has every page and is configured."""
 
     term: Count
@@ -200,8 +200,8 @@ class Released(Message, frozen=True, tag=16):
 
 
 LeadershipMessage: TypeAlias = (
-    Hello
-    | Welcome
+    VoterHello
+    | VoterWelcome
     | PreVote
     | PreVoteReply
     | Vote
@@ -211,9 +211,9 @@ LeadershipMessage: TypeAlias = (
     | Collect
     | Collected
     | Propose
-    | Accepted
-    | Refused
-    | Snapshot
+    | ProposalAccepted
+    | ProposalRefused
+    | RegisterSnapshot
     | SnapshotReply
     | Released
 )
@@ -237,10 +237,10 @@ def decode(content: bytes | msgspec.Raw) -> LeadershipMessage:
         raise BadLeadershipMessage(f"a voter sent what is no message of ours: {error}") from None
 
 
-def pages(entries: list[Entry]) -> list[tuple[Entry, ...]]:
+def pages(entries: list[RegisterEntry]) -> list[tuple[RegisterEntry, ...]]:
     """`entries` cut so that each part fits a message. One empty page when there are none."""
-    result: list[tuple[Entry, ...]] = []
-    page: list[Entry] = []
+    result: list[tuple[RegisterEntry, ...]] = []
+    page: list[RegisterEntry] = []
     size = 0
     for entry in entries:
         weight = len(entry.value) + 4 * len(entry.key) + 32

@@ -48,7 +48,7 @@ class ReleaseLease(Message, frozen=True, tag=3):
     epoch: Count
 
 
-class Command(Message, frozen=True, tag=4):
+class LeaseCommand(Message, frozen=True, tag=4):
     """Do this, if no later leader has commanded you."""
 
     token: tuple[Count, Count, Count]
@@ -63,7 +63,7 @@ class CommandAnswer(Message, frozen=True, tag=5):
     highest: tuple[Count, Count, Count]
 
 
-LeaseMessage: TypeAlias = AcquireLease | LeaseAnswer | ReleaseLease | Command | CommandAnswer
+LeaseMessage: TypeAlias = AcquireLease | LeaseAnswer | ReleaseLease | LeaseCommand | CommandAnswer
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[LeaseMessage] = msgspec.msgpack.Decoder(LeaseMessage)

@@ -49,7 +49,7 @@ class Update(Message, frozen=True):
     """News of one life of one member: (name, boot)."""
 
 
-class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class MemberState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a member says of itself. Within one boot the higher version is the later one."""
 
     version: Number
@@ -104,7 +104,7 @@ class Dead(Update, frozen=True, tag=23):
     reason: Reason
 
 
-class Left(Update, frozen=True, tag=24):
+class MemberHasLeft(Update, frozen=True, tag=24):
     """The member went on purpose. This life of it does not come back."""
 
     name: Name
@@ -117,10 +117,10 @@ class Stated(Update, frozen=True, tag=25):
 
     name: Name
     boot: Number
-    state: State
+    state: MemberState
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class MemberRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """All that a member knows of another, for anti-entropy."""
 
     name: Name
@@ -130,14 +130,14 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     zone: Zone
     meta: Payload
     status: Annotated[int, Meta(ge=0, le=3)]
-    state: State | None = None
+    state: MemberState | None = None
     accuser: Accuser = ""
     reason: Reason = ""
     certificate: Certificate = b""
     signature: Signature = b""
 
 
-class Peer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PeerAddress(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A member as a watcher of another group is told of it."""
 
     name: Name
@@ -152,7 +152,7 @@ class Ping(Message, frozen=True, tag=1):
     sequence: Number
     target: Name
     target_boot: Number
-    state: State | None = None
+    state: MemberState | None = None
     """The sender's, when the target does not have it yet."""
     knows: Number = 0
     """The version of the target's state that the sender has; the target answers with a later one only."""
@@ -160,11 +160,11 @@ class Ping(Message, frozen=True, tag=1):
     """Asked over the stream, to be answered over it."""
 
 
-class Ack(Message, frozen=True, tag=2):
+class ProbeAck(Message, frozen=True, tag=2):
     """The target is there. From the target itself, or from a helper that it answered."""
 
     sequence: Number
-    state: State | None = None
+    state: MemberState | None = None
     knows: Number = 0
 
 
@@ -191,7 +191,7 @@ class SyncOffer(Message, frozen=True, tag=6):
     """Who I am, and a digest of each bucket of what I know. Joining is an offer of one who knows nobody."""
 
     me: Alive
-    state: State | None
+    state: MemberState | None
     digests: Annotated[bytes, Meta(max_length=BUCKETS * DIGEST_BYTES)]
 
 
@@ -200,16 +200,16 @@ class SyncReply(Message, frozen=True, tag=7):
 
     me: Alive
     buckets: Annotated[list[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
-    records: Annotated[list[Record], Meta(max_length=RECORDS_LIMIT)]
+    records: Annotated[list[MemberRecord], Meta(max_length=RECORDS_LIMIT)]
 
 
 class SyncRecords(Message, frozen=True, tag=8):
     """What I have in the buckets that differ. Asks for no answer."""
 
-    records: Annotated[list[Record], Meta(max_length=RECORDS_LIMIT)]
+    records: Annotated[list[MemberRecord], Meta(max_length=RECORDS_LIMIT)]
 
 
-class Watch(Message, frozen=True, tag=9):
+class WatchGroup(Message, frozen=True, tag=9):
     """A watcher of another group asks whether this name is there, in whichever life."""
 
     sequence: Number
@@ -223,14 +223,14 @@ class WatchReply(Message, frozen=True, tag=10):
     boot: Number
     living: Number
     """Members of the group that the answering one holds alive, itself included."""
-    state: State | None = None
-    peers: Annotated[list[Peer], Meta(max_length=PEERS_LIMIT)] = []
+    state: MemberState | None = None
+    peers: Annotated[list[PeerAddress], Meta(max_length=PEERS_LIMIT)] = []
 
 
-GroupMessage: TypeAlias = Ping | Ack | PingRequest | Nack | Gossip | SyncOffer | SyncReply | SyncRecords
+GroupMessage: TypeAlias = Ping | ProbeAck | PingRequest | Nack | Gossip | SyncOffer | SyncReply | SyncRecords
 """Between members of one group."""
-MembershipMessage: TypeAlias = GroupMessage | Watch | WatchReply
-MemberUpdate: TypeAlias = Alive | Suspect | Dead | Left | Stated
+MembershipMessage: TypeAlias = GroupMessage | WatchGroup | WatchReply
+MemberUpdate: TypeAlias = Alive | Suspect | Dead | MemberHasLeft | Stated
 
 _encoder = msgspec.msgpack.Encoder()
 _messages: msgspec.msgpack.Decoder[MembershipMessage] = msgspec.msgpack.Decoder(MembershipMessage)
@@ -239,7 +239,7 @@ _updates: msgspec.msgpack.Decoder[MemberUpdate] = msgspec.msgpack.Decoder(Member
 _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-class BadMessage(Untrusted):
+class BadMembershipMessage(Untrusted):
     """Bytes that are no message or update of this conversation."""
 
 
@@ -251,7 +251,7 @@ def decode(content: bytes | msgspec.Raw) -> MembershipMessage:
     try:
         return _messages.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMessage(f"a member sent what is no message of membership: {error}") from None
+        raise BadMembershipMessage(f"a member sent what is no message of membership: {error}") from None
 
 
 def encode_update(update: MemberUpdate) -> bytes:
@@ -266,4 +266,4 @@ def decode_update(content: bytes | msgspec.Raw) -> MemberUpdate:
     try:
         return _updates.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMessage(f"a member sent what is no update of membership: {error}") from None
+        raise BadMembershipMessage(f"a member sent what is no update of membership: {error}") from None

@@ -17,7 +17,7 @@ TASKS_LIMIT: Final = 1024
 BATCH_LIMIT_BYTES: Final = 512 * 1024
 """Of all that travels together, unless one alone is larger."""
 INPUTS_LIMIT_BYTES: Final = 16 * 1024 * 1024
-"""Of all inputs of one task together. What does not fit its Hand travels before it, in Feeds."""
+"""Of all inputs of one task together. What does not fit its AssignTasks travels before it, in TaskInputs."""
 LOG_LINE_LIMIT: Final = 4096
 ERROR_LIMIT: Final = 8192
 
@@ -40,7 +40,7 @@ class HandedTask(msgspec.Struct, frozen=True, array_like=True):
     config: bytes
     """JSON."""
     inputs: dict[str, bytes] = {}
-    """Outputs of dependencies by their id, JSON each; those that came in Feeds are added to these."""
+    """Outputs of dependencies by their id, JSON each; those that came in TaskInputs are added to these."""
     attempt_ms: Number = 0
     """After so long it is stopped; 0: never."""
     key: str = ""
@@ -52,7 +52,7 @@ class HandedTask(msgspec.Struct, frozen=True, array_like=True):
     cpu_ms: Number = 0
     files: Number = 0
     fed: Number = 0
-    """So many inputs came in Feeds: where one of those was lost, the task is refused."""
+    """So many inputs came in TaskInputs: where one of those was lost, the task is refused."""
 
 
 class TaskResult(msgspec.Struct, frozen=True, array_like=True):
@@ -79,13 +79,13 @@ class TaskResult(msgspec.Struct, frozen=True, array_like=True):
     task: Word = ""
 
 
-class LogLine(msgspec.Struct, frozen=True, array_like=True):
+class TaskLine(msgspec.Struct, frozen=True, array_like=True):
     fence: Number
     at_ms: Number
     text: Annotated[str, msgspec.Meta(max_length=LOG_LINE_LIMIT)]
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class HandlerProgress(msgspec.Struct, frozen=True, array_like=True):
     """The latest that a handler gave `task.heartbeat`."""
 
     fence: Number
@@ -93,7 +93,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     """JSON."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
+class TaskMessageBase(msgspec.Struct, frozen=True, array_like=True):
     """Numbers are never reused; new fields go last and have a default. They are of the conversation about jobs
     (`wire.jobs`), from 60 on."""
 
@@ -101,7 +101,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 # Manager to worker. `epoch` is of the manager's life: a worker obeys the highest it has seen, which is on its disk.
 
 
-class Hand(Message, frozen=True, tag=60):
+class AssignTasks(TaskMessageBase, frozen=True, tag=60):
     """Run these. One that the worker has already is not begun again."""
 
     epoch: Number
@@ -115,7 +115,7 @@ class Hand(Message, frozen=True, tag=60):
     """Whose attempts these are: a worker forgets all others when it first obeys a higher epoch of another."""
 
 
-class Recall(Message, frozen=True, tag=61):
+class Recall(TaskMessageBase, frozen=True, tag=61):
     """Stop these, asking first and killing after `grace_ms`; each ends with a result. Unknown ones are answered with
     `cancelled` too."""
 
@@ -125,7 +125,7 @@ class Recall(Message, frozen=True, tag=61):
     of: StoreLife = NOWHERE
 
 
-class Took(Message, frozen=True, tag=62):
+class ResultsStored(TaskMessageBase, frozen=True, tag=62):
     """These results are kept for good, or refused for good: forget them."""
 
     epoch: Number
@@ -133,45 +133,45 @@ class Took(Message, frozen=True, tag=62):
     of: StoreLife = NOWHERE
 
 
-class Which(Message, frozen=True, tag=63):
+class AskHeld(TaskMessageBase, frozen=True, tag=63):
     """A manager that begins its life asks what the worker has. It is asked again until it is answered."""
 
     epoch: Number
     of: StoreLife = NOWHERE
 
 
-class Feed(Message, frozen=True, tag=67):
-    """Inputs of an attempt that is about to be handed, as many as fit. Forgotten when no Hand follows."""
+class TaskInputs(TaskMessageBase, frozen=True, tag=67):
+    """Inputs of an attempt that is about to be handed, as many as fit. Forgotten when no AssignTasks follows."""
 
     epoch: Number
     fence: Number
     inputs: dict[str, bytes]
     boot: Number = 0
-    """As in Hand."""
+    """As in AssignTasks."""
     of: StoreLife = NOWHERE
 
 
 # Worker to manager.
 
 
-class Done(Message, frozen=True, tag=64):
+class Done(TaskMessageBase, frozen=True, tag=64):
     results: Annotated[tuple[TaskResult, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
     of: StoreLife = NOWHERE
     """Whose attempts these were."""
 
 
-class Underway(Message, frozen=True, tag=65):
+class TaskProgress(TaskMessageBase, frozen=True, tag=65):
     """What runs since longer than a moment, what it told of itself, and its lines. Lost ones are not told again,
     except that the latest progress of each is."""
 
     began: tuple[Number, ...] = ()
-    progress: tuple[Progress, ...] = ()
-    lines: tuple[LogLine, ...] = ()
+    progress: tuple[HandlerProgress, ...] = ()
+    lines: tuple[TaskLine, ...] = ()
     of: StoreLife = NOWHERE
 
 
-class Holding(Message, frozen=True, tag=66):
-    """The answer to Which: attempts that wait or run here, or have ended and were not taken yet. In several parts when
+class Held(TaskMessageBase, frozen=True, tag=66):
+    """The answer to AskHeld: attempts that wait or run here, or have ended and were not taken yet. In several parts when
     there are many; those of one answer have its number."""
 
     epoch: Number
@@ -183,7 +183,7 @@ class Holding(Message, frozen=True, tag=66):
     """What was forgotten when this worker began to obey the one who asks. Told until it is commanded otherwise."""
 
 
-TaskMessage: TypeAlias = Hand | Recall | Took | Which | Feed | Done | Underway | Holding
+TaskMessage: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs | Done | TaskProgress | Held
 
 
 # A worker and one of its cores, over a unix socket. The core has imported the handlers' file.
@@ -198,11 +198,11 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag=1):
     worker: str = ""
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class RunTasks(msgspec.Struct, frozen=True, array_like=True, tag=2):
     tasks: tuple[HandedTask, ...]
 
 
-class Stop(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class StopTasks(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Cancel these; each answers with a result as soon as its code lets it."""
 
     fences: tuple[int, ...]
@@ -223,8 +223,8 @@ class Ran(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    progress: tuple[Progress, ...] = ()
-    lines: tuple[LogLine, ...] = ()
+    progress: tuple[HandlerProgress, ...] = ()
+    lines: tuple[TaskLine, ...] = ()
 
 
 class Spent(msgspec.Struct, frozen=True, array_like=True, tag=13):
@@ -235,7 +235,7 @@ class Spent(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """How many they are."""
 
 
-ToHandlers: TypeAlias = Load | Run | Stop
+ToHandlers: TypeAlias = Load | RunTasks | StopTasks
 FromHandlers: TypeAlias = Loaded | Ran | Said | Spent
 
 

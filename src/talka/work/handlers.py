@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from talka.work.durations import shown
-from talka.work.specs import BadWorkflows, Problem
+from talka.work.specs import BadWorkflows, SpecProblem
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:@/-]{1,64}")
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -125,25 +125,25 @@ def handlers_of(module: ModuleType) -> dict[str, HandlerSpec]:
     """Handlers that are declared in the module, and functions declared in others that it has imported by name. Raises
     `BadHandlers` with all that is wrong with them."""
     declared: list[_Declaration] = list(vars(module).get(DECLARED, ()))
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     for value in list(vars(module).values()):
         mark = getattr(value, MARK, None) if inspect.isfunction(value) else None
         if not isinstance(mark, _Declaration):
             continue
         if mark.function is not value:  # functools.wraps copied the mark
-            problems.append(Problem("has a decorator above @handler: put @handler on top", mark.file, mark.line))
+            problems.append(SpecProblem("has a decorator above @handler: put @handler on top", mark.file, mark.line))
         elif not any(mark is other for other in declared):
             declared.append(mark)
     found: dict[str, HandlerSpec] = {}
     for declaration in declared:
         texts = list(_wrong_with(declaration))
-        problems += (Problem(text, declaration.file, declaration.line) for text in texts)
+        problems += (SpecProblem(text, declaration.file, declaration.line) for text in texts)
         if texts:
             continue
         spec = _spec(declaration)
         if other := found.get(spec.name):
             text = f"there are two handlers named {spec.name}: the other one is in {other.file}:{other.line}"
-            problems.append(Problem(text, spec.file, spec.line))
+            problems.append(SpecProblem(text, spec.file, spec.line))
         found[spec.name] = spec
     if problems:
         raise BadHandlers(problems)

@@ -41,7 +41,7 @@ from talka.work.load import SHARES_LIMIT
 from talka.work.once import with_once
 from talka.work.responses import Response
 from talka.work.shapes import ConstantVUs, IterationsPerVU, LoadShape, OpenShape
-from talka.work.specs import BadWorkflows, NodeSpec, Problem, ProvideSpec, UseSpec, WorkflowSpec, default_timeout_ns
+from talka.work.specs import BadWorkflows, NodeSpec, ProvideSpec, SpecProblem, UseSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import Names, Threshold, parse_threshold
 
 PRIORITIES: Final = typing.get_args(Priority)
@@ -65,18 +65,18 @@ def inspect_workflows(
     `lines` tells where things stand in `file`: `"Class"` and `"Class.attribute"` to line numbers. `load` is what the file
     has under this name: the load that classes with a `share` share.
     """
-    reader = Reader(file, lines or {}, load)
+    reader = ClassReader(file, lines or {}, load)
     return reader.read(classes)
 
 
-class Reader:
+class ClassReader:
     """Collects problems while it reads, so that a user sees all of them at once."""
 
     def __init__(self, file: str | None, lines: Mapping[str, int], load: object = None) -> None:
         self.file = file
         self.lines = lines
         self.load = load
-        self.problems: list[Problem] = []
+        self.problems: list[SpecProblem] = []
         self.provides: dict[str, tuple[ProvideSpec, ...]] = {}
         self.uses: dict[str, tuple[UseSpec, ...]] = {}
 
@@ -114,7 +114,7 @@ class Reader:
         for home in reversed(workflow.__mro__):
             if home.__module__ == workflow.__module__:
                 line = self.lines.get(f"{home.__name__}.{attribute}", line)
-        self.problems.append(Problem(text, self.file_elsewhere(workflow, function) or self.file, line))
+        self.problems.append(SpecProblem(text, self.file_elsewhere(workflow, function) or self.file, line))
 
     def file_elsewhere(self, workflow: type[Workflow], function: Function | None) -> str | None:
         """The file of a method that was inherited from another file than the one that is read."""

@@ -316,7 +316,7 @@ class Shard(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Of shards: see `Slice`."""
+        """Of shards: see `PlanSlice`."""
         return 1
 
     @property
@@ -424,7 +424,7 @@ class Shard(msgspec.Struct, frozen=True):
         return (total - self.index + self.of - 1) // self.of
 
 
-class Slice(msgspec.Struct, frozen=True):
+class PlanSlice(msgspec.Struct, frozen=True):
     """Consecutive shards of a plan, for the cores of one machine. What it says of itself is the sum of theirs."""
 
     plan: Plan
@@ -461,5 +461,5 @@ class Slice(msgspec.Struct, frozen=True):
     def arrivals_between(self, from_ns: int, to_ns: int) -> int:
         return sum(shard.arrivals_between(from_ns, to_ns) for shard in self.shards)
 
-    def part(self, offset: int, count: int) -> "Slice":
-        return Slice(self.plan, self.first + offset, count, self.of)
+    def part(self, offset: int, count: int) -> "PlanSlice":
+        return PlanSlice(self.plan, self.first + offset, count, self.of)

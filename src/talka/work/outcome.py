@@ -45,7 +45,7 @@ EXIT_CODES: Final[dict[int, str]] = {
 }
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class OutcomeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that matters about a load job once it has stopped."""
 
     samples: int
@@ -87,7 +87,7 @@ class _Finding(msgspec.Struct, frozen=True):
     reason: str
 
 
-def decide(facts: Facts) -> Outcome:
+def decide(facts: OutcomeFacts) -> Outcome:
     """The gravest finding gives the state, the gravest one with an exit code of its own gives the exit code."""
     findings = _findings(facts)
     return Outcome(
@@ -97,7 +97,7 @@ def decide(facts: Facts) -> Outcome:
     )
 
 
-def _findings(facts: Facts) -> list[_Finding]:
+def _findings(facts: OutcomeFacts) -> list[_Finding]:
     """Everything that went wrong, gravest first."""
     found: list[_Finding] = []
 

@@ -31,11 +31,11 @@ from talka.work.dag import (
 )
 from talka.work.durations import shown
 from talka.work.handlers import MARK
-from talka.work.specs import BadWorkflows, Problem
+from talka.work.specs import BadWorkflows, SpecProblem
 
 Submitted = TypeVar("Submitted", covariant=True)
 Answer = TypeVar("Answer")
-After: TypeAlias = "Node | str | Iterable[Node | str]"
+After: TypeAlias = "PipelineNode | str | Iterable[PipelineNode | str]"
 Fields: TypeAlias = Mapping[str, Any]
 
 _PLAIN: Final = (str, bytes)
@@ -51,7 +51,7 @@ class Submitter(Protocol[Submitted]):
     def submit_dag(self, spec: DagSpec, key: str = "") -> Submitted: ...
 
 
-class Node:
+class PipelineNode:
     """A task of a `Dag`: name it in `after`."""
 
     __slots__ = ("dag", "id")
@@ -120,7 +120,7 @@ class Dag:
         key: str = "",
         limits: Iterable[Limit | Fields] = (),
         bounds: Bounds | Fields | None = None,
-    ) -> Node:
+    ) -> PipelineNode:
         """Adds a task. `handler` is the name of one, or a function under @handler in the same file or another."""
         problems: list[str] = []
         fields: dict[str, Any] = {
@@ -139,11 +139,11 @@ class Dag:
             "bounds": bounds,
         }
         self._tasks.append(_Written(fields, problems, *_written_at()))
-        return Node(id, self)
+        return PipelineNode(id, self)
 
     def spec(self) -> DagSpec:
         """The job, as it is submitted. Raises `BadPipeline` with all that is wrong with it."""
-        problems: list[Problem] = []
+        problems: list[SpecProblem] = []
         settings = self._checked_settings(problems)
         if not self._tasks:
             problems.append(self._problem('has no tasks: write dag.task("id", "handler")'))
@@ -158,13 +158,14 @@ class Dag:
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
                 texts.append(f"holds what JSON cannot: {error}")
             label = f"task {written.fields['id']}"
-            problems += (Problem(f"{label}: {text}", written.file, written.line) for text in texts)
+            problems += (SpecProblem(f"{label}: {text}", written.file, written.line) for text in texts)
             if task is not None:
                 tasks.append(task)
                 places.append(written)
         if len(tasks) == len(self._tasks):  # else one that could not be read would be missed by those after it
             problems += (
-                Problem(str(error), places[error.index].file, places[error.index].line) for error in examined(tasks)[1]
+                SpecProblem(str(error), places[error.index].file, places[error.index].line)
+                for error in examined(tasks)[1]
             )
         if problems:
             raise BadPipeline(problems)
@@ -174,10 +175,10 @@ class Dag:
         """Whatever the client answers. `key`: the same one again is the same job, not another."""
         return client.submit_dag(self.spec(), key)
 
-    def _problem(self, text: str) -> Problem:
-        return Problem(f"Dag {self.name}: {text}", self.file, self.line)
+    def _problem(self, text: str) -> SpecProblem:
+        return SpecProblem(f"Dag {self.name}: {text}", self.file, self.line)
 
-    def _checked_settings(self, problems: list[Problem]) -> DagSettings:
+    def _checked_settings(self, problems: list[SpecProblem]) -> DagSettings:
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= 200:
             problems.append(self._problem("its name must be text of 1 to 200 characters"))
         try:
@@ -198,12 +199,12 @@ class Dag:
         return settings
 
     def _ids(self, after: After, problems: list[str]) -> list[str]:
-        nodes: Iterable[object] = [after] if isinstance(after, Node | str) else after
+        nodes: Iterable[object] = [after] if isinstance(after, PipelineNode | str) else after
         ids = []
         for node in nodes:
             if isinstance(node, str):
                 ids.append(node)
-            elif not isinstance(node, Node):
+            elif not isinstance(node, PipelineNode):
                 problems.append(f"after names {shown(node)}: name tasks or their ids")
             elif node.dag is not self:
                 problems.append(f"after names {node.id}, which is a task of another Dag")

@@ -165,7 +165,7 @@ class MoveJob(msgspec.Struct, frozen=True):
     counts: dict[str, int] | None = None
 
 
-class Claim(msgspec.Struct, frozen=True):
+class ClaimTask(msgspec.Struct, frozen=True):
     """An attempt is given out: ASSIGNED, unless the row has a higher fence already."""
 
     job: int
@@ -256,7 +256,7 @@ Change: TypeAlias = (
     PutJob
     | PutTasks
     | MoveJob
-    | Claim
+    | ClaimTask
     | Complete
     | Release
     | Extend

@@ -20,7 +20,7 @@ OPEN_END_NS: Final = 3_600_000_000_000
 """How long a plan without an end of its own may run by default: an hour."""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class SpecProblem(msgspec.Struct, frozen=True):
     text: str
     file: str | None = None
     line: int | None = None
@@ -34,7 +34,7 @@ class Problem(msgspec.Struct, frozen=True):
 class BadWorkflows(Invalid):
     """What is wrong with a test file, all of it."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[SpecProblem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
 

@@ -22,7 +22,7 @@ import pytest
 from talka.cli.demo import routes
 from talka.cli.demo import server as demo_server
 from talka.cli.demo.certificate import TLSFiles, make_certificate
-from talka.cli.demo.server import CannotListen, DemoServer, start_demo_server
+from talka.cli.demo.server import DemoCannotListen, DemoServer, start_demo_server
 from talka.clock import MILLISECOND, monotonic_ns
 from talka.errors import Invalid
 
@@ -768,7 +768,7 @@ def test_a_certificate_names_the_host_and_the_loopback(files: TLSFiles, tmp_path
 
 
 async def test_what_cannot_be_listened_on_is_told_in_a_sentence(server: DemoServer, tmp_path: Path) -> None:
-    with pytest.raises(CannotListen, match=f"127.0.0.1 port {server.port}: .*Choose another"):
+    with pytest.raises(DemoCannotListen, match=f"127.0.0.1 port {server.port}: .*Choose another"):
         await start_demo_server(port=server.port)
     with pytest.raises(Invalid, match="Port 65536 does not exist"):
         await start_demo_server(port=65536)
@@ -783,7 +783,7 @@ async def test_the_address_can_be_dialled() -> None:
     for host, shown in (("localhost", "localhost"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]")):
         try:
             server = await start_demo_server(host)
-        except CannotListen:
+        except DemoCannotListen:
             assert host == "::1"  # a machine may be without it
             continue
         async with server:

@@ -17,9 +17,9 @@ from talka.cli.importers.test_writer import (
     COLUMNS,
     Constant,
     Draft,
+    DraftRequest,
     Fields,
     Journey,
-    Request,
     Variable,
     laid_out,
     written,
@@ -65,7 +65,7 @@ def test_of(*entries: dict[str, Any]) -> str:
 test_of.__test__ = False  # type: ignore[attr-defined]
 
 
-def only(draft: Draft) -> Request:
+def only(draft: Draft) -> DraftRequest:
     (request,) = draft.journeys[0].requests
     return request
 
@@ -434,7 +434,7 @@ def test_text_full_of_quotes_fits_its_lines() -> None:
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.text(), st.text(), st.dictionaries(st.text(max_size=8), st.text()), st.text())
 def test_nothing_given_becomes_code(title: str, path: str, params: dict[str, str], comment: str) -> None:
-    request = Request(name="get", method="GET", path=[path], params=params, comment=comment)
+    request = DraftRequest(name="get", method="GET", path=[path], params=params, comment=comment)
     text = written(
         Draft(
             title=title,

@@ -15,14 +15,14 @@ from talka.cli.importers.openapi import (
     DEFAULT_TARGET,
     MISSING,
     MOST_OPERATIONS,
+    ApiReader,
     BadDescription,
-    Reader,
-    Sample,
+    SampleValue,
     draft_from_openapi,
     plain,
     server_of,
 )
-from talka.cli.importers.test_writer import COLUMNS, Draft, Fields, Request, Variable, written
+from talka.cli.importers.test_writer import COLUMNS, Draft, DraftRequest, Fields, Variable, written
 
 RECORDINGS = Path(__file__).parent / "recordings"
 APIS = ["shop-3.0.json", "orders-3.1.json", "account.json"]
@@ -39,21 +39,21 @@ def draft_of(operation: dict[str, Any], path: str = "/x", method: str = "get", *
     return draft_from_openapi(json.dumps(whole).encode(), "api.json")
 
 
-def request_of(operation: dict[str, Any], path: str = "/x", method: str = "get", **document: Any) -> Request:
+def request_of(operation: dict[str, Any], path: str = "/x", method: str = "get", **document: Any) -> DraftRequest:
     (request,) = draft_of(operation, path, method, **document).journeys[0].requests
     return request
 
 
-def with_parameter(path: str = "/x", **parameter: Any) -> Request:
+def with_parameter(path: str = "/x", **parameter: Any) -> DraftRequest:
     return request_of({"parameters": [{"name": "p", "in": "query", **parameter}]}, path)
 
 
-def with_body(kind: str, **media: Any) -> Request:
+def with_body(kind: str, **media: Any) -> DraftRequest:
     return request_of({"requestBody": {"content": {kind: media}}}, method="post")
 
 
 def sample(schema: Any, **schemas: Any) -> Any:
-    return Sample(Reader({"components": {"schemas": schemas}})).of(schema)
+    return SampleValue(ApiReader({"components": {"schemas": schemas}})).of(schema)
 
 
 # The descriptions.
@@ -232,7 +232,7 @@ def test_schema_that_holds_itself_ends() -> None:
 def test_references_that_lead_in_a_circle_have_no_value() -> None:
     circle = {"A": {"$ref": "#/components/schemas/B"}, "B": {"$ref": "#/components/schemas/A"}}
     assert sample({"$ref": "#/components/schemas/A"}, **circle) is MISSING
-    assert Reader({"components": {"schemas": circle}}).resolved({"$ref": "#/components/schemas/A"}) == {}
+    assert ApiReader({"components": {"schemas": circle}}).resolved({"$ref": "#/components/schemas/A"}) == {}
 
 
 def test_schema_that_would_grow_without_end_is_bounded() -> None:
@@ -243,7 +243,7 @@ def test_schema_that_would_grow_without_end_is_bounded() -> None:
 
 
 def test_references_with_escapes_and_to_lists_are_found_and_others_told() -> None:
-    reader = Reader({"a/b": {"~c": [{"x": 1}]}})
+    reader = ApiReader({"a/b": {"~c": [{"x": 1}]}})
     assert reader.at("#/a~1b/~0c/0") == {"x": 1}
     assert reader.at("other.json#/a") is None and reader.at("#/nowhere") is None
     assert reader.unresolved == {"other.json#/a", "#/nowhere"}
@@ -259,7 +259,7 @@ def test_example_that_cannot_be_sent_or_is_too_large_is_none() -> None:
 # Who is calling, and where.
 
 
-def secured(*ways: Any, **schemes: Any) -> tuple[Request, Draft]:
+def secured(*ways: Any, **schemes: Any) -> tuple[DraftRequest, Draft]:
     draft = draft_of({"security": list(ways)}, components={"securitySchemes": schemes})
     return draft.journeys[0].requests[0], draft
 

@@ -19,13 +19,13 @@ import msgspec
 import pytest
 
 from talka.cli.config import wants_live_view
-from talka.cli.live.counts import Counts, Histograms, Judge, Trends
+from talka.cli.live.counts import Histograms, Judge, LiveCounts, Trends
 from talka.cli.live.layout import (
     BLOCKS,
+    FrameView,
     Line,
     Section,
     Size,
-    View,
     bar,
     chosen,
     clock_text,
@@ -34,7 +34,7 @@ from talka.cli.live.layout import (
     sparkline,
     styled,
 )
-from talka.cli.live.screen import DRAW_AT_LEAST_EVERY_NS, DRAW_EVERY_NS, LiveView, Pace, Printed
+from talka.cli.live.screen import DRAW_AT_LEAST_EVERY_NS, DRAW_EVERY_NS, DrawPace, LiveView, Printed
 from talka.cli.live.view import Composer
 from talka.control.load.core_effects import Effect, Send, StartCore
 from talka.control.load.load_job import LoadJob
@@ -181,7 +181,7 @@ class Drive:
         self.carry_out(self.job.tick(self.now))
         return self
 
-    def view(self, size: Size = WIDE) -> View:
+    def view(self, size: Size = WIDE) -> FrameView:
         return self.composer.view(self.job, self.now, size)
 
     def text(self, size: Size = WIDE) -> str:
@@ -193,7 +193,7 @@ class Drive:
         return line
 
 
-def style_of(view: View, text: str) -> str:
+def style_of(view: FrameView, text: str) -> str:
     (style,) = {style for line in view.lines for part, style in line if text in part}
     return style
 
@@ -512,7 +512,7 @@ def test_verdicts_are_those_the_job_itself_would_give() -> None:
         tally.calls = {"get": {"page": page}, "tidy": {"sweep": page}} if number else {}
         drive.report(tally, of=of, shard=shard)
     judged = Judge(Histograms()).verdicts(
-        drive.job, drive.now, {name: Counts(run) for name, run in drive.job.workflows.items()}
+        drive.job, drive.now, {name: LiveCounts(run) for name, run in drive.job.workflows.items()}
     )
     assert len(drive.running) == 4 and len(judged) == 3 * len(RULES) + len(of_job)
     assert judged == [(of, verdict) for of, _, verdict in drive.job.verdicts(drive.now)]
@@ -783,7 +783,7 @@ def test_clocks_show_hours_only_when_there_are_some() -> None:
 
 
 def test_it_draws_at_most_four_times_a_second() -> None:
-    pace = Pace()
+    pace = DrawPace()
     pace.drew(10 * SECOND, 10 * SECOND + 1 * MS)
     assert pace.next_at_ns == 10 * SECOND + DRAW_EVERY_NS
     assert DRAW_EVERY_NS == SECOND // 5
@@ -791,7 +791,7 @@ def test_it_draws_at_most_four_times_a_second() -> None:
 
 @pytest.mark.parametrize("cost_ms", [1, 5, 6, 20, 80, 150])
 def test_drawing_stays_under_three_percent_of_the_time_whatever_it_costs(cost_ms: int) -> None:
-    pace, now, draws = Pace(), 0, 0
+    pace, now, draws = DrawPace(), 0, 0
     while now < 60 * SECOND:
         if now >= pace.next_at_ns:
             pace.drew(now, now + cost_ms * MS)
@@ -802,7 +802,7 @@ def test_drawing_stays_under_three_percent_of_the_time_whatever_it_costs(cost_ms
 
 
 def test_one_redraw_that_was_held_up_does_not_freeze_the_view() -> None:
-    pace = Pace()
+    pace = DrawPace()
     pace.drew(0, 30 * SECOND)
     assert pace.next_at_ns == DRAW_AT_LEAST_EVERY_NS
 

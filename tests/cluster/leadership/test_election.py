@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import LeaderChanged, Role, SteppedDown
+from talka.cluster.leadership.election import LeaderChanged, SteppedDown, VoterRole
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters
 from talka.cluster.leadership.timings import LAN, SECOND
@@ -28,7 +28,7 @@ def test_a_group_elects_one_leader_and_all_follow_it(group: Any) -> None:
     assert group.leader() == leader
     assert {voter.leader for voter in group.voters.values()} == {leader}
     assert {voter.term for voter in group.voters.values()} == {1}
-    assert [voter.role for name, voter in group.voters.items() if name != leader] == [Role.FOLLOWER] * 2
+    assert [voter.role for name, voter in group.voters.items() if name != leader] == [VoterRole.FOLLOWER] * 2
     assert group.told(LeaderChanged) == [LeaderChanged(leader, 1)] * 3
 
 
@@ -108,7 +108,7 @@ def test_without_its_safeguard_a_leader_nobody_answers_keeps_all_quiet(make_grou
 
     assert group.told(SteppedDown) == []
     assert group.leader() == ""
-    assert group.voters[leader].role is Role.LEADER
+    assert group.voters[leader].role is VoterRole.LEADER
 
 
 LINKS = [(sender, to) for sender in "abc" for to in "abc" if sender != to]

@@ -8,26 +8,26 @@ import pytest
 from talka.cluster.leadership.election import (
     ALARMS_LIMIT,
     CLEARLY,
-    Alarm,
     LeaderChanged,
+    LeadershipAlarm,
     Phase,
     PhaseChanged,
-    Role,
     SteppedDown,
+    VoterRole,
 )
 from talka.cluster.leadership.leader_term import ConfigChanged, WriteEnded
 from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
 from talka.cluster.safeguards import ALL
 from talka.wire.leadership import (
-    Accepted,
     Collected,
-    Entry,
     Heartbeat,
     HeartbeatReply,
     PreVote,
+    ProposalAccepted,
     Propose,
+    RegisterEntry,
+    RegisterSnapshot,
     Released,
-    Snapshot,
     SnapshotReply,
     Version,
     Vote,
@@ -287,7 +287,7 @@ def test_a_newcomer_that_drains_is_admitted_and_goes_on_draining(group: Any) -> 
 
 def test_a_newcomer_counts_with_the_disk_it_learned_with_also_before_the_change_is_done(group: Any) -> None:
     leader = joined(group, "d")
-    group.lose(Accepted)
+    group.lose(ProposalAccepted)
     group.ask(leader, "change_voters", 2, ("a", "b", "c", "d"))
     group.ask(leader, "write", 3, "y", b"w")
     group.heal()
@@ -295,11 +295,13 @@ def test_a_newcomer_counts_with_the_disk_it_learned_with_also_before_the_change_
     batch = group.messages(Propose, leader)[-1][2].batch
     storage = group.record("d").storage
 
-    group.tell(leader, voter, Accepted(1, batch, group.record(voter).storage, 1))  # two of three, and two of four
-    group.tell(leader, "d", Accepted(1, batch, storage + 1, 1))
+    group.tell(
+        leader, voter, ProposalAccepted(1, batch, group.record(voter).storage, 1)
+    )  # two of three, and two of four
+    group.tell(leader, "d", ProposalAccepted(1, batch, storage + 1, 1))
     assert group.told(WriteEnded, leader)[1:] == []
 
-    group.tell(leader, "d", Accepted(1, batch, storage, 1))
+    group.tell(leader, "d", ProposalAccepted(1, batch, storage, 1))
     assert [(told.ref, told.outcome) for told in group.told(WriteEnded, leader)[1:]] == [(3, "accepted")]
 
 
@@ -308,7 +310,7 @@ def test_voters_with_their_disks_elect_again_whatever_a_newcomer_missed(group: A
     other, lost = [name for name in "abc" if name != leader]
     group.crash(lost)
     group.lose_disk(lost)
-    group.lose(Snapshot)
+    group.lose(RegisterSnapshot)
     group.ask(leader, "change_voters", 2, ("a", "b", "c", "d"))
     group.run(SECOND)
 
@@ -326,7 +328,7 @@ def test_voters_with_their_disks_elect_again_whatever_a_newcomer_missed(group: A
 
 def test_a_newcomer_that_does_not_learn_in_time_leaves_the_voters_as_they_are(group: Any) -> None:
     leader = joined(group, "d")
-    group.lose(Snapshot)
+    group.lose(RegisterSnapshot)
     assert group.ask(leader, "change_voters", 2, ("a", "b", "c", "d")) == []
 
     group.run(3 * SECOND)
@@ -590,7 +592,7 @@ def test_a_leader_that_is_removed_finishes_the_change_and_leaves(make_group: Mak
     assert told[2].reason == "no longer a voter"
     assert second in rest
     assert group.leader() == second
-    assert group.voters[first].role is Role.FOLLOWER
+    assert group.voters[first].role is VoterRole.FOLLOWER
 
 
 def test_an_answer_to_a_snapshot_of_another_term_or_disk_or_to_a_follower_says_nothing(group: Any) -> None:
@@ -600,7 +602,7 @@ def test_an_answer_to_a_snapshot_of_another_term_or_disk_or_to_a_follower_says_n
     storage = group.record("d").storage
     group.lose(SnapshotReply)
     assert group.ask(leader, "change_voters", 2, ("a", "b", "c", "d")) == []
-    number = group.messages(Snapshot, leader)[-1][2].number
+    number = group.messages(RegisterSnapshot, leader)[-1][2].number
     group.heal()
 
     assert group.tell(leader, "d", SnapshotReply(9, number, 0, storage)) == []
@@ -616,12 +618,12 @@ def test_an_answer_to_a_snapshot_of_another_term_or_disk_or_to_a_follower_says_n
 # -- alarms
 
 
-UNREADABLE = (Entry("config", Version(9, 9), b"\xc1"),)
+UNREADABLE = (RegisterEntry("config", Version(9, 9), b"\xc1"),)
 
 
 @pytest.mark.parametrize(
     "message",
-    [Propose(1, 9, UNREADABLE), Collected(1, "", UNREADABLE, False), Snapshot(1, 9, 0, 1, UNREADABLE, 0)],
+    [Propose(1, 9, UNREADABLE), Collected(1, "", UNREADABLE, False), RegisterSnapshot(1, 9, 0, 1, UNREADABLE, 0)],
     ids=["propose", "collected", "snapshot"],
 )
 def test_a_configuration_nobody_can_read_is_not_taken_and_is_an_alarm(group: Any, message: Any) -> None:
@@ -632,7 +634,7 @@ def test_a_configuration_nobody_can_read_is_not_taken_and_is_an_alarm(group: Any
     assert group.tell(voter, leader, message) == []
 
     assert group.disks[voter] == before
-    assert [alarm.kind for alarm in group.told(Alarm, voter)] == ["configuration"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm, voter)] == ["configuration"]
 
 
 def test_alarms_have_a_limit_whatever_is_made_up(group: Any) -> None:
@@ -644,7 +646,7 @@ def test_alarms_have_a_limit_whatever_is_made_up(group: Any) -> None:
     for number in range(2 * ALARMS_LIMIT):
         group.tell(voter, f"x{number}", Heartbeat(1, 1, founded + 1))
 
-    assert len(group.told(Alarm, voter)) == ALARMS_LIMIT
+    assert len(group.told(LeadershipAlarm, voter)) == ALARMS_LIMIT
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])

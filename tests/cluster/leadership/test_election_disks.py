@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from talka.cluster.leadership.election import Alarm, Phase
+from talka.cluster.leadership.election import LeadershipAlarm, Phase
 from talka.cluster.leadership.register import KEYS_LIMIT, NEVER, RECORD_KEY
 from talka.cluster.leadership.timings import LAN, SECOND
 from talka.cluster.leadership.voters import digest_of
@@ -11,16 +11,16 @@ from talka.wire.leadership import (
     ENTRIES_PER_PAGE,
     Collect,
     Collected,
-    Entry,
     Heartbeat,
-    Hello,
     PreVote,
     Propose,
-    Snapshot,
+    RegisterEntry,
+    RegisterSnapshot,
     SnapshotReply,
     Version,
     Vote,
-    Welcome,
+    VoterHello,
+    VoterWelcome,
 )
 
 LATER = Version(2**40, 0)
@@ -34,9 +34,9 @@ def value_of(group: Any, key: str) -> bytes:
 
 def welcome(
     *, storage: int = 0, revision: int = 0, founded: int = 0, seat: int = 0, config: Version = NEVER
-) -> Welcome:
+) -> VoterWelcome:
     """What a peer remembers of a voter that starts; by default nothing."""
-    return Welcome(storage, revision, founded, seat, config, term=1 if founded else 0)
+    return VoterWelcome(storage, revision, founded, seat, config, term=1 if founded else 0)
 
 
 # -- disks that were lost or rolled back
@@ -80,7 +80,7 @@ def test_a_voter_whose_disk_was_rolled_back_starts_over_without_a_vote(group: An
     assert group.voters[victim].config.founded == 0  # nothing of the disk is believed
     group.run(LAN.hello_ns)
 
-    assert [alarm.kind for alarm in group.told(Alarm, victim)] == ["disk"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm, victim)] == ["disk"]
     assert not group.record(victim).admitted
     assert group.record(victim).storage != storage
     assert not group.voters[victim].is_admitted
@@ -113,8 +113,8 @@ def test_a_disk_that_was_replaced_and_returns_does_not_count(group: Any) -> None
 
     assert group.leader() == ""
     assert not group.record(victim).admitted
-    assert group.told(Alarm, victim) == [
-        Alarm(
+    assert group.told(LeadershipAlarm, victim) == [
+        LeadershipAlarm(
             "disk",
             f"the disk of {victim!r} was replaced since, as {other!r} has seen it: it starts over without a vote",
         )
@@ -137,21 +137,21 @@ def test_a_peer_that_knows_only_an_older_configuration_cannot_say_that_a_disk_wa
     group.tell(victim, leader, welcome(founded=founded, seat=storage, config=LATER))
     group.tell(victim, leader, welcome(founded=founded, seat=0, config=LATER))
     assert group.disks[victim] == before
-    assert group.told(Alarm) == []
+    assert group.told(LeadershipAlarm) == []
 
     group.tell(victim, other, welcome(founded=founded, seat=storage + 1, config=LATER))
-    assert [alarm.kind for alarm in group.told(Alarm)] == ["disk"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm)] == ["disk"]
     assert group.record(victim).storage != storage
 
 
 def test_a_welcome_says_which_disk_counts_by_which_configuration(group: Any) -> None:
     leader = group.elect()
     voter, other = group.followers()
-    answer = group.tell(leader, "x", Hello(7, 1, False, 0, DIGEST))[0][1]
+    answer = group.tell(leader, "x", VoterHello(7, 1, False, 0, DIGEST))[0][1]
     assert (answer.seat, answer.config) == (0, Version(1, 1))
     group.crash(other)
 
-    answer = group.tell(voter, other, Hello(7, 1, False, 0, DIGEST))[0][1]
+    answer = group.tell(voter, other, VoterHello(7, 1, False, 0, DIGEST))[0][1]
 
     assert (answer.seat, answer.config) == (group.record(other).storage, Version(1, 1))
 
@@ -165,7 +165,7 @@ def test_a_voter_that_merely_restarted_keeps_its_disk_and_its_seat(group: Any) -
     group.start(victim)
     group.run(5 * SECOND)
 
-    assert group.told(Alarm) == []
+    assert group.told(LeadershipAlarm) == []
     assert group.record(victim).storage == storage
     assert group.voters[leader].config.epoch == 1
     assert group.voters[victim].phase is Phase.ACTIVE
@@ -185,13 +185,13 @@ def test_a_register_of_many_pages_reaches_a_voter_without_state_though_pages_are
     counts = [0]
 
     def is_lost(sender: str, to: str, message: object) -> bool:
-        counts[0] += isinstance(message, Snapshot | SnapshotReply)
-        return isinstance(message, Snapshot | SnapshotReply) and counts[0] % 3 == 1
+        counts[0] += isinstance(message, RegisterSnapshot | SnapshotReply)
+        return isinstance(message, RegisterSnapshot | SnapshotReply) and counts[0] % 3 == 1
 
     group.is_lost = is_lost
     group.run(4 * SECOND)
 
-    assert group.messages(Snapshot)[0][2].pages > 4
+    assert group.messages(RegisterSnapshot)[0][2].pages > 4
     assert group.voters[victim].phase is Phase.ACTIVE
     for number in range(9):
         assert group.disks[victim][f"entry/k{number}"] == group.disks[leader][f"entry/k{number}"]
@@ -217,10 +217,10 @@ def test_an_admitted_voter_answers_a_page_it_has_already(group: Any) -> None:
     assert lost
     assert group.voters[victim].phase is Phase.ACTIVE
 
-    before = len(group.messages(Snapshot))
+    before = len(group.messages(RegisterSnapshot))
     group.run(5 * SECOND)
 
-    assert len(group.messages(Snapshot)) == before
+    assert len(group.messages(RegisterSnapshot)) == before
 
 
 def waiting_voter(group: Any) -> tuple[str, str]:
@@ -237,8 +237,8 @@ def waiting_voter(group: Any) -> tuple[str, str]:
     return victim, leader
 
 
-def page(number: int, page: int, key: str, *, term: int = 3) -> Snapshot:
-    return Snapshot(term, number, page, 2, (Entry(key, Version(1, 1), b""),), 5)
+def page(number: int, page: int, key: str, *, term: int = 3) -> RegisterSnapshot:
+    return RegisterSnapshot(term, number, page, 2, (RegisterEntry(key, Version(1, 1), b""),), 5)
 
 
 def test_a_voter_without_state_says_hello_also_to_a_leader_it_was_not_configured_with(group: Any) -> None:
@@ -249,7 +249,7 @@ def test_a_voter_without_state_says_hello_also_to_a_leader_it_was_not_configured
     group.run(LAN.hello_ns)
 
     others = [name for name in "abc" if name != victim]
-    assert [to for _, to, _ in group.messages(Hello, victim)] == [*others, "d"]
+    assert [to for _, to, _ in group.messages(VoterHello, victim)] == [*others, "d"]
 
 
 def test_pages_of_two_snapshots_are_never_mixed(group: Any) -> None:
@@ -280,8 +280,8 @@ def test_a_snapshot_with_more_keys_than_a_voter_may_hold_is_neither_taken_nor_an
     parts = KEYS_LIMIT // ENTRIES_PER_PAGE + 1
     answers = []
     for number in range(parts):
-        entries = tuple(Entry(f"k{number}-{place}", Version(1, 1), b"") for place in range(ENTRIES_PER_PAGE))
-        answers += group.tell(victim, leader, Snapshot(3, 1, number, parts, entries, 5))
+        entries = tuple(RegisterEntry(f"k{number}-{place}", Version(1, 1), b"") for place in range(ENTRIES_PER_PAGE))
+        answers += group.tell(victim, leader, RegisterSnapshot(3, 1, number, parts, entries, 5))
 
     assert [reply.page for _, reply in answers] == list(range(parts - 1))
     assert [key for key in group.disks[victim] if key != RECORD_KEY] == []
@@ -291,10 +291,10 @@ def test_a_snapshot_with_more_keys_than_a_voter_may_hold_is_neither_taken_nor_an
 def test_a_snapshot_tells_the_number_of_the_group_if_its_leader_knows_it(group: Any) -> None:
     victim, leader = waiting_voter(group)
 
-    group.tell(victim, leader, Snapshot(3, 1, 0, 1, (), 0))
+    group.tell(victim, leader, RegisterSnapshot(3, 1, 0, 1, (), 0))
     assert group.record(victim).founded == 0
 
-    group.tell(victim, leader, Snapshot(3, 2, 0, 1, (), 5))
+    group.tell(victim, leader, RegisterSnapshot(3, 2, 0, 1, (), 5))
     assert group.record(victim).founded == 5
 
 
@@ -365,7 +365,7 @@ def test_a_voter_that_drains_before_it_knows_its_promises_lets_nobody_read_its_d
 def test_a_hello_of_an_earlier_life_does_not_give_its_voter_a_disk_back_that_is_gone(group: Any) -> None:
     leader = group.elect()
     lost = group.followers()[0]
-    earlier = [hello for _, to, hello in group.messages(Hello, lost) if to == leader][-1]
+    earlier = [hello for _, to, hello in group.messages(VoterHello, lost) if to == leader][-1]
     group.crash(lost)
     group.lose_disk(lost)
     group.start(lost)

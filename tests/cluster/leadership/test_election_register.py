@@ -10,12 +10,12 @@ from talka.cluster.leadership.register import ENTRY_PREFIX
 from talka.cluster.leadership.timings import LAN, SECOND
 from talka.wire.leadership import (
     KEY_LIMIT,
-    Accepted,
     Collect,
     Collected,
-    Entry,
     PreVote,
+    ProposalAccepted,
     Propose,
+    RegisterEntry,
     Version,
 )
 
@@ -26,7 +26,7 @@ MakeGroup = Callable[..., Any]
 
 
 def test_a_leader_acts_only_once_its_token_is_on_a_majority_of_disks(group: Any) -> None:
-    group.lose(Accepted)
+    group.lose(ProposalAccepted)
     group.run(5 * SECOND)
     assert group.messages(Propose)
     assert group.told(Elected) == []
@@ -73,7 +73,7 @@ def test_what_was_accepted_survives_its_leader_even_where_the_next_one_missed_it
 
     assert group.voters[late].reign.value_of("x") == b"v"
     for name in (late, witness):
-        assert group.entry(name, "x") == Entry("x", Version(group.voters[late].term, 0), b"v")
+        assert group.entry(name, "x") == RegisterEntry("x", Version(group.voters[late].term, 0), b"v")
 
 
 def test_an_old_value_never_returns_when_a_voter_that_missed_the_new_one_leads(group: Any) -> None:
@@ -163,7 +163,7 @@ def test_a_voter_that_holds_too_many_keys_stays_silent(group: Any) -> None:
     leader = group.elect()
     voter = group.followers()[0]
     group.crash(leader)
-    many = [Entry(f"k{number}", Version(1, 5), b"") for number in range(1024 * 8)]
+    many = [RegisterEntry(f"k{number}", Version(1, 5), b"") for number in range(1024 * 8)]
 
     answers = [group.tell(voter, leader, Propose(1, page, tuple(many[page * 1024 :][:1024]))) for page in range(8)]
 
@@ -210,10 +210,10 @@ def test_an_answer_from_another_disk_than_the_one_recorded_accepts_nothing(group
     group.lose(Propose)
     group.ask(leader, "write", 1, "x", b"v")
 
-    group.tell(leader, voter, Accepted(1, batch, storage + 1, 1))
+    group.tell(leader, voter, ProposalAccepted(1, batch, storage + 1, 1))
     assert group.told(WriteEnded) == []
 
-    group.tell(leader, voter, Accepted(1, batch, storage, 1))
+    group.tell(leader, voter, ProposalAccepted(1, batch, storage, 1))
     assert [told.outcome for told in group.told(WriteEnded)] == ["accepted"]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import Alarm, Phase, PhaseChanged
+from talka.cluster.leadership.election import LeadershipAlarm, Phase, PhaseChanged
 from talka.cluster.leadership.leader_term import Elected
 from talka.cluster.leadership.register import NEVER
 from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
@@ -13,17 +13,17 @@ from talka.cluster.leadership.voter_startup import PEERS_LIMIT
 from talka.cluster.leadership.voters import digest_of
 from talka.cluster.safeguards import ALL
 from talka.wire.leadership import (
-    Accepted,
     Collect,
     Collected,
-    Entry,
     Heartbeat,
-    Hello,
     PreVote,
+    ProposalAccepted,
     Propose,
+    RegisterEntry,
     Version,
     Vote,
-    Welcome,
+    VoterHello,
+    VoterWelcome,
 )
 
 LATER = Version(2**40, 0)
@@ -38,19 +38,19 @@ def value_of(group: Any, key: str) -> bytes:
 
 def welcome(
     *, storage: int = 0, revision: int = 0, founded: int = 0, seat: int = 0, config: Version = NEVER
-) -> Welcome:
+) -> VoterWelcome:
     """What a peer remembers of a voter that starts; by default nothing."""
-    return Welcome(storage, revision, founded, seat, config, term=1 if founded else 0)
+    return VoterWelcome(storage, revision, founded, seat, config, term=1 if founded else 0)
 
 
-# -- Hello and Welcome
+# -- VoterHello and VoterWelcome
 
 
 def test_a_voter_says_hello_until_a_majority_has_answered(make_group: MakeGroup) -> None:
     group = make_group("a", "b", "c")
     group.start("a")
     group.run(5 * SECOND)
-    hellos = [word for _, to, word in group.messages(Hello, "a") if to == "b"]
+    hellos = [word for _, to, word in group.messages(VoterHello, "a") if to == "b"]
     assert len(hellos) == 5 * SECOND // LAN.hello_ns
     assert group.told(PhaseChanged) == []
 
@@ -88,11 +88,11 @@ def test_a_hello_says_nothing_of_a_disk_that_is_not_written_yet(make_group: Make
     group.hold_disk("a")
     group.start()
     group.run(3 * SECOND)
-    assert group.messages(Hello, "a") == []
+    assert group.messages(VoterHello, "a") == []
 
     group.write_disk("a")
 
-    hello = group.messages(Hello, "a")[0][2]
+    hello = group.messages(VoterHello, "a")[0][2]
     assert (hello.storage, hello.revision) == (group.record("a").storage, 1)
 
 
@@ -103,7 +103,7 @@ def test_a_voter_that_was_restarted_promises_nothing_before_its_peers_have_spoke
     group.crash("a", "b", "c")
     before = dict(group.disks[voter])
     group.start(voter)
-    entry = Entry("x", Version(1, 9), b"v")
+    entry = RegisterEntry("x", Version(1, 9), b"v")
     questions = [Heartbeat(1, 9, 0), Propose(1, 9, (entry,)), Collect(1)]
 
     for question in questions:
@@ -118,7 +118,7 @@ def test_a_voter_that_was_restarted_promises_nothing_before_its_peers_have_spoke
 
 def test_a_voter_remembers_the_latest_it_has_seen_of_a_disk(group: Any) -> None:
     def answered(storage: int, revision: int) -> tuple[int, int]:
-        answer = group.tell("a", "x", Hello(storage, revision, False, 0, DIGEST))[0][1]
+        answer = group.tell("a", "x", VoterHello(storage, revision, False, 0, DIGEST))[0][1]
         return answer.storage, answer.revision
 
     assert answered(7, 5) == (0, 0)
@@ -130,12 +130,12 @@ def test_a_voter_remembers_the_latest_it_has_seen_of_a_disk(group: Any) -> None:
 
 def test_what_is_remembered_of_peers_has_a_limit(group: Any) -> None:
     for number in range(2 * PEERS_LIMIT):
-        group.tell("a", f"x{number}", Hello(7, 5, False, 0, DIGEST))
+        group.tell("a", f"x{number}", VoterHello(7, 5, False, 0, DIGEST))
 
     known = [
         number
         for number in range(2 * PEERS_LIMIT)
-        if group.tell("a", f"x{number}", Hello(7, 5, False, 0, DIGEST))[0][1].storage
+        if group.tell("a", f"x{number}", VoterHello(7, 5, False, 0, DIGEST))[0][1].storage
     ]
     assert len(known) <= PEERS_LIMIT
 
@@ -148,7 +148,7 @@ def test_a_welcome_that_comes_late_changes_nothing(group: Any) -> None:
     group.tell(follower, group.leader(), welcome(storage=group.record(follower).storage, revision=2**40))
 
     assert group.disks[follower] == before
-    assert group.told(Alarm) == []
+    assert group.told(LeadershipAlarm) == []
 
 
 # -- founding
@@ -230,12 +230,12 @@ def test_a_founding_that_was_interrupted_does_not_make_its_leader_a_stranger(mak
     group.run(10 * SECOND)
 
     assert group.voters[first].phase is Phase.ACTIVE
-    assert group.told(Alarm) == []
+    assert group.told(LeadershipAlarm) == []
     assert len({voter.config.founded for voter in group.voters.values()}) == 1
 
 
 def test_the_number_of_the_group_is_believed_only_when_its_leader_has_a_majority_for_it(group: Any) -> None:
-    group.lose(Accepted)
+    group.lose(ProposalAccepted)
     group.run(3 * SECOND)
     assert [name for name in "abc" if "entry/config" in group.disks[name]]
     assert {group.record(name).founded for name in "abc"} == {0}
@@ -277,10 +277,10 @@ def test_voters_that_were_given_different_lists_do_not_found_a_group_and_say_so(
     group.run(20 * SECOND)
 
     assert group.told(Elected) == []
-    assert [(alarm.kind, alarm.text) for alarm in group.told(Alarm, "a")] == [
+    assert [(alarm.kind, alarm.text) for alarm in group.told(LeadershipAlarm, "a")] == [
         ("voters", "'b' was started with other voters than 'a': give all the same list")
     ]
-    assert [alarm.kind for alarm in group.told(Alarm, "b")] == ["voters"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm, "b")] == ["voters"]
 
 
 def test_a_voter_of_another_group_of_the_same_name_is_refused_by_everybody_and_everywhere(group: Any) -> None:
@@ -290,8 +290,8 @@ def test_a_voter_of_another_group_of_the_same_name_is_refused_by_everybody_and_e
     own = group.voters[leader].config.founded
     for _ in range(2):
         assert group.tell(voter, other, Heartbeat(2, 1, own + 1)) == []
-        assert group.tell(voter, other, Hello(7, 1, True, own + 1, DIGEST)) == []
-    assert [(alarm.kind, alarm.text) for alarm in group.told(Alarm, voter)] == [
+        assert group.tell(voter, other, VoterHello(7, 1, True, own + 1, DIGEST)) == []
+    assert [(alarm.kind, alarm.text) for alarm in group.told(LeadershipAlarm, voter)] == [
         ("stranger", f"{other!r} belongs to another group of the same name: it was refused")
     ]
     group.crash(leader)
@@ -315,7 +315,7 @@ def test_a_voter_that_starts_is_not_welcomed_into_another_group(group: Any) -> N
     group.tell(follower, other, welcome(founded=own + 1))
 
     assert group.voters[follower].phase is Phase.SYNCING
-    assert [alarm.kind for alarm in group.told(Alarm, follower)] == ["stranger"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm, follower)] == ["stranger"]
     group.tell(follower, other, welcome(founded=own))
     assert group.told(PhaseChanged, follower)[-1] == PhaseChanged("active")
 
@@ -331,7 +331,7 @@ def test_a_group_can_be_restarted_as_a_whole_as_often_as_wanted(group: Any, coun
         group.elect()
 
     assert value_of(group, "x") == b"v"
-    assert group.told(Alarm) == []
+    assert group.told(LeadershipAlarm) == []
 
 
 def test_no_second_group_is_founded_before_the_first_heartbeat_told_of_the_founding(make_group: MakeGroup) -> None:

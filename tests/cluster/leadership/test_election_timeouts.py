@@ -7,7 +7,7 @@ from talka.cluster.leadership.election_timeouts import (
     FLAP_WINDOW_NS,
     FLAPS_KEPT,
     UNWELL_SCORE,
-    Candidacy,
+    ElectionTimeouts,
 )
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.safeguards import ALL
@@ -17,19 +17,21 @@ NOW = 10 * FLAP_WINDOW_NS
 DRAWS = 300
 
 
-def candidacy_of(config: LeadershipConfig = LAN, *, score: int = 0, losses: int = 0, lost_at: int = NOW) -> Candidacy:
-    candidacy = Candidacy(config, Random(1), ALL)
+def candidacy_of(
+    config: LeadershipConfig = LAN, *, score: int = 0, losses: int = 0, lost_at: int = NOW
+) -> ElectionTimeouts:
+    candidacy = ElectionTimeouts(config, Random(1), ALL)
     candidacy.score = score
     for _ in range(losses):
         candidacy.lost_leadership(lost_at)
     return candidacy
 
 
-def waits(candidacy: Candidacy) -> list[int]:
+def waits(candidacy: ElectionTimeouts) -> list[int]:
     return [candidacy.wait_ns(NOW) for _ in range(DRAWS)]
 
 
-def retries(candidacy: Candidacy) -> list[int]:
+def retries(candidacy: ElectionTimeouts) -> list[int]:
     return [candidacy.retry_ns(NOW) for _ in range(DRAWS)]
 
 

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import TERM_JUMP_LIMIT, Alarm, Role, SteppedDown
+from talka.cluster.leadership.election import TERM_JUMP_LIMIT, LeadershipAlarm, SteppedDown, VoterRole
 from talka.cluster.leadership.register import ENTRY_PREFIX, NEVER
 from talka.cluster.leadership.timings import LAN, SECOND
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.leadership import (
-    Accepted,
     Collect,
     Collected,
-    Entry,
     Heartbeat,
     HeartbeatReply,
     PreVote,
     PreVoteReply,
+    ProposalAccepted,
+    ProposalRefused,
     Propose,
-    Refused,
+    RegisterEntry,
     Version,
     Vote,
     VoteReply,
@@ -86,7 +86,7 @@ def test_a_candidate_asks_for_votes_only_once_its_own_is_on_disk(group: Any) -> 
         group.hold_disk(name)
     group.heal()
     group.run(2 * SECOND)
-    assert Role.CANDIDATE in [voter.role for voter in group.voters.values()]
+    assert VoterRole.CANDIDATE in [voter.role for voter in group.voters.values()]
     assert group.messages(Vote) == []
 
     for name in "abc":
@@ -115,7 +115,7 @@ def test_a_refusal_needs_no_disk(group: Any) -> None:
 def test_an_answer_of_an_earlier_candidacy_does_not_count(group: Any) -> None:
     group.lose(PreVoteReply, Vote)
     group.run(2 * SECOND)
-    candidate = next(name for name, voter in group.voters.items() if voter.role is Role.PRE_CANDIDATE)
+    candidate = next(name for name, voter in group.voters.items() if voter.role is VoterRole.PRE_CANDIDATE)
     other = next(name for name in "abc" if name != candidate)
     late = max(word.round for _, _, word in group.messages(PreVote, candidate)) - 1
 
@@ -123,17 +123,17 @@ def test_an_answer_of_an_earlier_candidacy_does_not_count(group: Any) -> None:
     group.lose(Vote)
     group.tell(candidate, other, PreVoteReply(0, late, True))
     group.tell(candidate, other, PreVoteReply(0, late + 1, False))
-    assert group.voters[candidate].role is Role.PRE_CANDIDATE
+    assert group.voters[candidate].role is VoterRole.PRE_CANDIDATE
     group.tell(candidate, "stranger", PreVoteReply(0, late + 1, True))
-    assert group.voters[candidate].role is Role.PRE_CANDIDATE
+    assert group.voters[candidate].role is VoterRole.PRE_CANDIDATE
 
     group.tell(candidate, other, PreVoteReply(0, late + 1, True))
 
-    assert group.voters[candidate].role is Role.CANDIDATE
+    assert group.voters[candidate].role is VoterRole.CANDIDATE
     group.tell(candidate, other, VoteReply(1, False, 1, 1))
     group.tell(candidate, "stranger", VoteReply(1, True, 1, 1))
     group.tell(candidate, other, VoteReply(0, True, 1, 1))
-    assert group.voters[candidate].role is Role.CANDIDATE
+    assert group.voters[candidate].role is VoterRole.CANDIDATE
 
 
 @pytest.mark.parametrize("answer", [PreVoteReply(7, 1, False), VoteReply(7, False, 1, 0)], ids=["pre-vote", "vote"])
@@ -143,7 +143,7 @@ def test_a_candidate_that_hears_of_a_later_term_follows_it(group: Any, answer: A
     group.tell("a", "b", answer)
 
     assert group.voters["a"].term == 7
-    assert group.voters["a"].role is Role.FOLLOWER
+    assert group.voters["a"].role is VoterRole.FOLLOWER
 
 
 def test_one_that_holds_an_older_configuration_or_asks_for_an_older_term_gets_no_vote(group: Any) -> None:
@@ -172,15 +172,15 @@ def test_a_vote_counts_only_from_the_disk_that_is_recorded(group: Any) -> None:
     group.crash(leader)
     group.lose(Vote)
     group.run(2 * LAN.lease_ns)
-    candidate = next(name for name, voter in group.voters.items() if voter.role is Role.CANDIDATE)
+    candidate = next(name for name, voter in group.voters.items() if voter.role is VoterRole.CANDIDATE)
     other = next(name for name in group.voters if name != candidate)
     term, storage = group.voters[candidate].term, group.record(other).storage
 
     group.tell(candidate, other, VoteReply(term, True, storage + 1, 1))
-    assert group.voters[candidate].role is Role.CANDIDATE
+    assert group.voters[candidate].role is VoterRole.CANDIDATE
 
     group.tell(candidate, other, VoteReply(term, True, storage, 1))
-    assert group.voters[candidate].role is Role.LEADER
+    assert group.voters[candidate].role is VoterRole.LEADER
 
 
 # -- terms
@@ -197,8 +197,8 @@ def test_a_term_too_far_ahead_is_not_believed_and_somebody_is_told_once(group: A
         group.tell(leader, other, HeartbeatReply(far, 1, group.record(other).storage, 1, NEVER, 0))
 
     assert {node.term for node in group.voters.values()} == {1}
-    assert [alarm.kind for alarm in group.told(Alarm, voter)] == ["term"]
-    assert [alarm.kind for alarm in group.told(Alarm, leader)] == ["term"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm, voter)] == ["term"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm, leader)] == ["term"]
     assert group.leader() == leader
 
 
@@ -213,8 +213,8 @@ def test_a_vote_too_far_ahead_is_not_given(group: Any) -> None:
     "answer",
     [
         lambda storage: HeartbeatReply(9, 1, storage, 1, NEVER, 0),
-        lambda storage: Refused(9),
-        lambda storage: Accepted(9, 1, storage, 1),
+        lambda storage: ProposalRefused(9),
+        lambda storage: ProposalAccepted(9, 1, storage, 1),
         lambda storage: Collected(9, "", (), False),
         lambda storage: PreVoteReply(9, 1, False),
         lambda storage: VoteReply(9, False, storage, 0),
@@ -243,8 +243,10 @@ def test_what_a_leader_of_an_earlier_term_says_is_answered_with_the_later_one(gr
     term = group.voters[second].term
     group.crash(first)
 
-    assert group.tell(voter, first, Propose(1, 9, (Entry("x", Version(1, 9), b"stale"),)))[0][1] == Refused(term)
-    assert group.tell(voter, first, Collect(1))[0][1] == Refused(term)
+    assert group.tell(voter, first, Propose(1, 9, (RegisterEntry("x", Version(1, 9), b"stale"),)))[0][
+        1
+    ] == ProposalRefused(term)
+    assert group.tell(voter, first, Collect(1))[0][1] == ProposalRefused(term)
     assert group.tell(voter, first, Heartbeat(1, 9, 0))[0][1].term == term
     assert ENTRY_PREFIX + "x" not in group.disks[voter]
 
@@ -255,7 +257,7 @@ def test_a_second_leader_in_one_term_is_an_alarm(group: Any) -> None:
 
     assert group.tell(leader, other, Heartbeat(1, 1, 0)) == []
 
-    assert [alarm.kind for alarm in group.told(Alarm, leader)] == ["two leaders"]
+    assert [alarm.kind for alarm in group.told(LeadershipAlarm, leader)] == ["two leaders"]
     assert group.leader() == leader
 
 

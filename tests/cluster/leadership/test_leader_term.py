@@ -12,9 +12,9 @@ from talka.cluster.leadership.leader_term import (
     VALUES_LIMIT_BYTES,
     ConfigChanged,
     Elected,
+    LeaderTerm,
     LeaseExtended,
     ReadEnded,
-    Reign,
     WriteEnded,
 )
 from talka.cluster.leadership.lease_terms import LeaseFit, OwnLease
@@ -24,8 +24,8 @@ from talka.cluster.leadership.voters import (
     CONFIG_KEY,
     LEADER_KEY,
     Electorate,
-    Seat,
     VoterConfig,
+    VoterEntry,
     decode_config,
     encode_config,
 )
@@ -33,13 +33,13 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.leadership import (
     KEY_LIMIT,
     VALUE_LIMIT_BYTES,
-    Accepted,
     Collect,
     Collected,
-    Entry,
     Heartbeat,
     HeartbeatReply,
+    ProposalAccepted,
     Propose,
+    RegisterEntry,
     Version,
 )
 
@@ -51,7 +51,7 @@ LATEST = Version(2**40, 0)
 
 
 def config_of(*names: str, epoch: int = 1) -> VoterConfig:
-    return VoterConfig(7, epoch, tuple(Seat(name, 100 + ord(name)) for name in names))
+    return VoterConfig(7, epoch, tuple(VoterEntry(name, 100 + ord(name)) for name in names))
 
 
 class Driven:
@@ -72,10 +72,10 @@ class Driven:
         self.acceptor = Acceptor({}, 100 + ord("a"))
         self.config = config_of(*names)
         if founding is None:
-            self.acceptor.accept((Entry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
-        self.acceptor.accept(tuple(Entry(key, Version(1, 2), value) for key, value in held.items()))
+            self.acceptor.accept((RegisterEntry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
+        self.acceptor.accept(tuple(RegisterEntry(key, Version(1, 2), value) for key, value in held.items()))
         self.electorate = Electorate("a", self.config, 2 * LAN.lease_ns, safeguards)
-        self.reign = Reign(
+        self.reign = LeaderTerm(
             self.now,
             me="a",
             term=TERM,
@@ -96,7 +96,7 @@ class Driven:
         out, self.out = self.out, []
         return out
 
-    def collected(self, sender: str, *entries: Entry, after: str = "", more: bool = False) -> list[object]:
+    def collected(self, sender: str, *entries: RegisterEntry, after: str = "", more: bool = False) -> list[object]:
         self.reign.on_collected(self.now, sender, Collected(TERM, after, entries, more), self.out)
         return self.taken()
 
@@ -108,7 +108,7 @@ class Driven:
 
     def accept(self, batch: int, *names: str) -> list[object]:
         for name in names:
-            self.reign.on_accepted(self.now, name, Accepted(TERM, batch, 1, 1), self.out)
+            self.reign.on_accepted(self.now, name, ProposalAccepted(TERM, batch, 1, 1), self.out)
         return self.taken()
 
     def tick(self, wait_ns: int = 0) -> list[object]:
@@ -260,7 +260,7 @@ def test_heartbeats_have_their_time() -> None:
 
 def test_a_voter_that_holds_an_older_configuration_is_told_the_one_that_counts() -> None:
     driven = Driven().serve()
-    current = Entry(CONFIG_KEY, Version(TERM, 0), encode_config(driven.config))
+    current = RegisterEntry(CONFIG_KEY, Version(TERM, 0), encode_config(driven.config))
 
     told = driven.beat(1, "c", holding=Version(TERM - 1, 9))
 
@@ -293,7 +293,7 @@ def test_a_leader_serves_only_once_its_token_is_on_a_majority_and_it_holds_the_l
 
     driven.beat(1, "b")
     proposal = proposed(driven.collected("b"))
-    assert proposal.entries[0] == Entry(LEADER_KEY, Version(TERM, 1), b"a")
+    assert proposal.entries[0] == RegisterEntry(LEADER_KEY, Version(TERM, 1), b"a")
     assert not driven.reign.is_serving
     assert driven.accept(proposal.batch, "a") == []
 
@@ -329,11 +329,13 @@ def test_the_latest_of_what_a_majority_holds_is_written_back_under_the_new_term(
     driven = Driven(held={"x": b"own", "y": b"own"})
     driven.begin()
 
-    out = driven.collected("b", Entry("x", Version(1, 1), b"older"), Entry("y", Version(2, 9), b"newer"))
+    out = driven.collected(
+        "b", RegisterEntry("x", Version(1, 1), b"older"), RegisterEntry("y", Version(2, 9), b"newer")
+    )
 
     entries = {entry.key: entry for entry in proposed(out).entries}
-    assert entries["x"] == Entry("x", Version(TERM, 0), b"own")
-    assert entries["y"] == Entry("y", Version(TERM, 0), b"newer")
+    assert entries["x"] == RegisterEntry("x", Version(TERM, 0), b"own")
+    assert entries["y"] == RegisterEntry("y", Version(TERM, 0), b"newer")
     assert entries[CONFIG_KEY].version == Version(TERM, 0)
     driven.beat(1, "b")
     driven.accept(1, "a", "b")
@@ -369,7 +371,7 @@ def test_without_its_safeguard_a_leader_serves_what_it_read_without_writing_it_b
 def test_what_a_voter_holds_is_read_page_by_page_and_a_page_that_was_answered_before_is_not_read_twice() -> None:
     driven = Driven("abcde")
     driven.begin()
-    first, second = Entry("x", Version(2, 1), b"1"), Entry("y", Version(2, 1), b"2")
+    first, second = RegisterEntry("x", Version(2, 1), b"1"), RegisterEntry("y", Version(2, 1), b"2")
 
     assert driven.collected("b", first, more=True) == [Tell("b", Collect(TERM, "x"))]
     assert driven.collected("b", first, more=True) == []
@@ -378,13 +380,13 @@ def test_what_a_voter_holds_is_read_page_by_page_and_a_page_that_was_answered_be
     out = driven.collected("c", more=True)  # more of nothing is nothing
 
     assert [entry.key for entry in proposed(out).entries] == [LEADER_KEY, CONFIG_KEY, "x", "y"]
-    assert driven.collected("d", Entry("z", Version(2, 1), b"3")) == []
+    assert driven.collected("d", RegisterEntry("z", Version(2, 1), b"3")) == []
 
 
 def test_what_was_not_answered_is_said_again_with_the_next_heartbeat() -> None:
     driven = Driven("abcde")
     driven.begin()
-    driven.collected("b", Entry("x", Version(2, 1), b""), more=True)
+    driven.collected("b", RegisterEntry("x", Version(2, 1), b""), more=True)
     driven.collected("c")
 
     again = said(driven.tick(LAN.heartbeat_ns), Collect)
@@ -406,7 +408,7 @@ def test_a_configuration_found_at_a_voter_counts_beside_the_one_before_until_it_
     driven = Driven()
     driven.begin()
     grown = driven.config.with_storage("d", 999)
-    out = driven.collected("b", Entry(CONFIG_KEY, Version(4, 2), encode_config(grown)))
+    out = driven.collected("b", RegisterEntry(CONFIG_KEY, Version(4, 2), encode_config(grown)))
     assert [word.to for word in said(out, Propose)] == ["b", "c", "d", "a"]
 
     assert driven.accept(1, "a", "b") == []
@@ -421,7 +423,7 @@ def test_a_leader_that_finds_itself_removed_writes_that_back_and_does_not_serve(
     driven.begin()
     driven.beat(1, "b", "c")
     driven.collected("b")
-    driven.collected("c", Entry(CONFIG_KEY, Version(4, 2), encode_config(driven.config.without("a"))))
+    driven.collected("c", RegisterEntry(CONFIG_KEY, Version(4, 2), encode_config(driven.config.without("a"))))
 
     told = driven.accept(1, "a", "b", "c")
 
@@ -437,7 +439,7 @@ def test_the_first_leader_founds_the_group_unless_it_finds_it_founded() -> None:
     older = VoterConfig(9, 1, founding.voters)
 
     first = proposed(fresh.collected("b"))
-    second = proposed(late.collected("b", Entry(CONFIG_KEY, Version(2, 1), encode_config(older))))
+    second = proposed(late.collected("b", RegisterEntry(CONFIG_KEY, Version(2, 1), encode_config(older))))
 
     assert [decode_config(entry.value) for entry in first.entries if entry.key == CONFIG_KEY] == [founding]
     assert [decode_config(entry.value) for entry in second.entries if entry.key == CONFIG_KEY] == [older]

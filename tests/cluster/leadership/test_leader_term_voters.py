@@ -5,26 +5,33 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.leader_term import ConfigChanged, LeaseExtended, Reign, WriteEnded
+from talka.cluster.leadership.leader_term import ConfigChanged, LeaderTerm, LeaseExtended, WriteEnded
 from talka.cluster.leadership.lease_terms import LeaseFit
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import Acceptor, Tell
 from talka.cluster.leadership.timings import LAN, SECOND
-from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, Seat, VoterConfig, decode_config, encode_config
+from talka.cluster.leadership.voters import (
+    CONFIG_KEY,
+    Electorate,
+    VoterConfig,
+    VoterEntry,
+    decode_config,
+    encode_config,
+)
 from talka.cluster.safeguards import ALL
 from talka.wire.leadership import (
     VALUE_LIMIT_BYTES,
-    Accepted,
     Collected,
-    Entry,
     Heartbeat,
     HeartbeatReply,
-    Hello,
+    ProposalAccepted,
     Propose,
-    Snapshot,
+    RegisterEntry,
+    RegisterSnapshot,
     SnapshotReply,
     Version,
-    Welcome,
+    VoterHello,
+    VoterWelcome,
 )
 
 TERM = 5
@@ -43,13 +50,13 @@ class Leader:
     def __init__(self, names: str = "abc", *, held: Mapping[str, bytes] = {}) -> None:
         self.now = 1_000 * SECOND
         self.disks: dict[str, int] = {}
-        """With which disk each said Hello last."""
-        self.config = VoterConfig(7, 1, tuple(Seat(name, storage_of(name)) for name in names))
+        """With which disk each said VoterHello last."""
+        self.config = VoterConfig(7, 1, tuple(VoterEntry(name, storage_of(name)) for name in names))
         self.acceptor = Acceptor({}, storage_of("a"))
-        self.acceptor.accept((Entry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
-        self.acceptor.accept(tuple(Entry(key, Version(1, 2), value) for key, value in held.items()))
+        self.acceptor.accept((RegisterEntry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
+        self.acceptor.accept(tuple(RegisterEntry(key, Version(1, 2), value) for key, value in held.items()))
         self.electorate = Electorate("a", self.config, 2 * LAN.lease_ns)
-        self.reign = Reign(
+        self.reign = LeaderTerm(
             self.now,
             me="a",
             term=TERM,
@@ -81,7 +88,7 @@ class Leader:
         for word in out:
             if isinstance(word, Tell) and word.to == "a" and isinstance(word.message, Propose):
                 assert self.acceptor.accept(word.message.entries)
-                self.reign.on_accepted(self.now, "a", Accepted(TERM, word.message.batch, 1, 1), out)
+                self.reign.on_accepted(self.now, "a", ProposalAccepted(TERM, word.message.batch, 1, 1), out)
         return [word for word in out if not isinstance(word, Tell) or word.to != "a"]
 
     def beat(self, number: int, *names: str) -> list[object]:
@@ -89,7 +96,7 @@ class Leader:
         return [word for name in names for word in self.hear("on_heartbeat_reply", name, reply)]
 
     def accept(self, batch: int, *names: str) -> list[object]:
-        return [word for name in names for word in self.hear("on_accepted", name, Accepted(TERM, batch, 1, 1))]
+        return [word for name in names for word in self.hear("on_accepted", name, ProposalAccepted(TERM, batch, 1, 1))]
 
     def tick(self, wait_ns: int = LAN.heartbeat_ns) -> list[object]:
         self.now += wait_ns
@@ -97,9 +104,9 @@ class Leader:
 
     def hello(self, sender: str, storage: int = 0, admitted: bool = False) -> list[object]:
         self.disks[sender] = storage or storage_of(sender)
-        return self.hear("on_hello", sender, Hello(self.disks[sender], 1, admitted, 7, 0))
+        return self.hear("on_hello", sender, VoterHello(self.disks[sender], 1, admitted, 7, 0))
 
-    def learned(self, sender: str, *parts: Snapshot) -> list[object]:
+    def learned(self, sender: str, *parts: RegisterSnapshot) -> list[object]:
         replies = [SnapshotReply(TERM, part.number, part.page, self.disks[sender]) for part in parts]
         return [word for reply in replies for word in self.hear("on_snapshot_reply", sender, reply)]
 
@@ -136,11 +143,11 @@ def proposals(out: list[object], to: str = "") -> list[Propose]:
     return told(out, Propose, to)
 
 
-def snapshots(out: list[object], to: str = "") -> list[Snapshot]:
-    return told(out, Snapshot, to)
+def snapshots(out: list[object], to: str = "") -> list[RegisterSnapshot]:
+    return told(out, RegisterSnapshot, to)
 
 
-def config_in(part: Snapshot) -> VoterConfig:
+def config_in(part: RegisterSnapshot) -> VoterConfig:
     return decode_config(next(entry.value for entry in part.entries if entry.key == CONFIG_KEY))
 
 
@@ -488,7 +495,7 @@ def test_everything_is_written_again_to_those_who_are_left_once_one_was_removed(
     assert proposals(leader.tick()) == []
 
 
-@pytest.mark.parametrize(("names", "kind"), [("abcd", Propose), ("abcdex", Snapshot)], ids=["removed", "added"])
+@pytest.mark.parametrize(("names", "kind"), [("abcd", Propose), ("abcdex", RegisterSnapshot)], ids=["removed", "added"])
 def test_voters_change_again_only_after_everything_was_written_again(names: str, kind: type) -> None:
     leader = Leader("abcdef", held={f"k{number}": bytes(VALUE_LIMIT_BYTES) for number in range(2)}).serve()
     leader.teach("x")
@@ -662,7 +669,7 @@ def test_a_newcomer_whose_disk_was_replaced_before_it_joins_is_not_counted(make_
     group.run(2 * SECOND)
     group.crash("b")
     group.lose_disk("b")
-    group.lose(Hello)
+    group.lose(VoterHello)
     group.start("b", voters=("a", "b"), allow_two=True)
 
     group.ask("a", "change_voters", 1, ("a", "b"), allow_two=True)
@@ -691,7 +698,7 @@ def test_a_disk_that_was_replaced_and_is_put_back_does_not_get_its_seat_again(ma
 
     group.crash(replaced)
     group.disks[replaced] = put_aside
-    group.lose(Welcome)  # at first nobody can tell it
+    group.lose(VoterWelcome)  # at first nobody can tell it
     group.start(replaced)
     group.heal()
     group.run(10 * SECOND)
@@ -718,7 +725,7 @@ def test_voters_that_return_with_old_disks_and_miss_their_lessons_outvote_nothin
     group.is_lost = lambda sender, to, message: isinstance(message, Propose) and to == third
     assert group.ask(leader, "write", 3, "x", b"v")[-1].outcome == "accepted"
 
-    group.lose(Snapshot)
+    group.lose(RegisterSnapshot)
     for ref, name in ((4, fourth), (5, fifth)):
         group.ask(leader, "change_voters", ref, (leader, second, third, name))
         group.run(3 * SECOND)

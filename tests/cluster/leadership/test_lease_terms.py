@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import Alarm
+from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
     LONGEST_NS,
@@ -209,13 +209,14 @@ def test_voters_that_count_a_leaders_lease_otherwise_hear_each_other_not(make_gr
 
     assert group.leader() in ("a", "b")
     assert group.voters["c"].leader == ""
-    texts = {told.text for told in group.told(Alarm, "c")}
+    texts = {told.text for told in group.told(LeadershipAlarm, "c")}
     assert (
         f"'{group.leader()}' counts a leader's lease as 1.5s, 'c' as 6s: it was refused; give all the same --preset"
         in texts
     )
     assert any(
-        "'c' counts a leader's lease as 6s" in told.text for told in group.told(Alarm, "a") + group.told(Alarm, "b")
+        "'c' counts a leader's lease as 6s" in told.text
+        for told in group.told(LeadershipAlarm, "a") + group.told(LeadershipAlarm, "b")
     )
 
 

@@ -13,24 +13,24 @@ from talka.cluster.leadership.register import (
     Tell,
     VoterRecord,
 )
-from talka.cluster.leadership.voters import CONFIG_KEY, Seat, VoterConfig, encode_config
+from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, VoterEntry, encode_config
 from talka.cluster.safeguards import Safeguards
-from talka.wire.leadership import Entry, Refused, Version
+from talka.wire.leadership import ProposalRefused, RegisterEntry, Version
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 STORAGE = 41
 
 
-def entry(key: str, term: int, sequence: int = 1, value: bytes = b"") -> Entry:
-    return Entry(key, Version(term, sequence), value)
+def entry(key: str, term: int, sequence: int = 1, value: bytes = b"") -> RegisterEntry:
+    return RegisterEntry(key, Version(term, sequence), value)
 
 
 def word(number: int) -> Tell:
-    return Tell("b", Refused(number))
+    return Tell("b", ProposalRefused(number))
 
 
 def number_of(told: Tell) -> int:
-    assert isinstance(told.message, Refused)
+    assert isinstance(told.message, ProposalRefused)
     return told.message.term
 
 
@@ -178,7 +178,7 @@ def test_admission_is_written_once() -> None:
 def test_the_number_of_the_group_is_not_known_before_it_is_confirmed_and_survives_from_then_on() -> None:
     disk: dict[str, bytes] = {}
     acceptor = Acceptor(disk, STORAGE)
-    config = VoterConfig(7, 1, (Seat("a", STORAGE),))
+    config = VoterConfig(7, 1, (VoterEntry("a", STORAGE),))
     acceptor.accept((entry(CONFIG_KEY, 1, 1, encode_config(config)),))
     assert acceptor.record.founded == 0  # one disk that holds it is no majority
 
@@ -264,7 +264,7 @@ def test_entries_are_given_in_the_order_of_their_keys_from_behind_one() -> None:
 
 def test_the_configuration_is_one_of_the_values() -> None:
     acceptor = Acceptor({}, STORAGE)
-    config = VoterConfig(7, 1, (Seat("a", STORAGE),))
+    config = VoterConfig(7, 1, (VoterEntry("a", STORAGE),))
     assert acceptor.config() is None
 
     acceptor.accept((entry(CONFIG_KEY, 1, 1, encode_config(config)),))

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.leadership.register import Tell
-from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT, PAGES_AT_ONCE, Lessons
-from talka.wire.leadership import VALUE_LIMIT_BYTES, Entry, Snapshot, SnapshotReply, Version
+from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT, PAGES_AT_ONCE, SnapshotTransfer
+from talka.wire.leadership import VALUE_LIMIT_BYTES, RegisterEntry, RegisterSnapshot, SnapshotReply, Version
 
 TERM = 5
 FOUNDED = 7
@@ -19,22 +19,22 @@ LARGE = bytes(VALUE_LIMIT_BYTES)
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 
 
-def entries_of(count: int, value: bytes = b"v") -> list[Entry]:
-    return [Entry(f"k{number:03}", Version(1, number), value) for number in range(count)]
+def entries_of(count: int, value: bytes = b"v") -> list[RegisterEntry]:
+    return [RegisterEntry(f"k{number:03}", Version(1, number), value) for number in range(count)]
 
 
 class Taught:
     """The lessons of a leader, and what came of the last call."""
 
     def __init__(self) -> None:
-        self.lessons = Lessons(TERM)
+        self.lessons = SnapshotTransfer(TERM)
 
-    def teach(self, name: str, storage: int = DISK, pages: int = 1, is_last: bool = False) -> list[Snapshot]:
+    def teach(self, name: str, storage: int = DISK, pages: int = 1, is_last: bool = False) -> list[RegisterSnapshot]:
         out: list[object] = []
         self.lessons.teach(name, storage, entries_of(pages, LARGE), FOUNDED, out, is_last=is_last)
         return sent(out, name)
 
-    def apply(self, name: str, storage: int = DISK) -> list[Snapshot]:
+    def apply(self, name: str, storage: int = DISK) -> list[RegisterSnapshot]:
         return self.teach(name, storage) if self.lessons.apply(name, storage) else []
 
     def go_on(self) -> dict[str, list[int]]:
@@ -44,7 +44,7 @@ class Taught:
         names = dict.fromkeys(word.to for word in out if isinstance(word, Tell))
         return {name: [part.page for part in sent(out, name)] for name in names}
 
-    def reply(self, name: str, part: Snapshot, storage: int = DISK) -> tuple[list[Snapshot], bool]:
+    def reply(self, name: str, part: RegisterSnapshot, storage: int = DISK) -> tuple[list[RegisterSnapshot], bool]:
         """What is sent because of this answer, and whether it was all of the last lesson."""
         out: list[object] = []
         message = SnapshotReply(TERM, part.number, part.page, storage)
@@ -52,9 +52,9 @@ class Taught:
         return sent(out, name), has_ended
 
 
-def sent(out: list[object], to: str) -> list[Snapshot]:
+def sent(out: list[object], to: str) -> list[RegisterSnapshot]:
     words = [word for word in out if isinstance(word, Tell) and word.to == to]
-    return [word.message for word in words if isinstance(word.message, Snapshot)]
+    return [word.message for word in words if isinstance(word.message, RegisterSnapshot)]
 
 
 # -- pages
@@ -63,9 +63,9 @@ def sent(out: list[object], to: str) -> list[Snapshot]:
 def test_a_lesson_is_all_there_is_with_its_term_and_the_number_of_the_group() -> None:
     out: list[object] = []
 
-    Lessons(TERM).teach("c", DISK, entries_of(3), FOUNDED, out)
+    SnapshotTransfer(TERM).teach("c", DISK, entries_of(3), FOUNDED, out)
 
-    assert out == [Tell("c", Snapshot(TERM, 1, 0, 1, tuple(entries_of(3)), FOUNDED))]
+    assert out == [Tell("c", RegisterSnapshot(TERM, 1, 0, 1, tuple(entries_of(3)), FOUNDED))]
 
 
 def test_nothing_is_a_lesson_of_one_empty_page() -> None:
@@ -94,7 +94,7 @@ def test_some_pages_are_sent_at_once_and_the_rest_as_they_are_answered() -> None
 def test_a_lesson_ends_once_every_page_was_answered_in_whatever_order(order: Random, count: int) -> None:
     taught = Taught()
     waiting = taught.teach("c", pages=count, is_last=True)
-    known: dict[int, Snapshot] = {}
+    known: dict[int, RegisterSnapshot] = {}
     learned = False
     while waiting:
         part = order.choice(waiting)
@@ -124,7 +124,7 @@ def test_a_page_that_is_answered_twice_or_that_there_is_not_ends_nothing() -> No
     taught.reply("c", first)
 
     assert taught.reply("c", first) == ([second], False)
-    beyond = Snapshot(TERM, first.number, 99, 2, (), FOUNDED)
+    beyond = RegisterSnapshot(TERM, first.number, 99, 2, (), FOUNDED)
     assert taught.reply("c", beyond) == ([second], False)
     assert taught.reply("c", second) == ([], True)
 
@@ -166,7 +166,7 @@ def test_an_answer_that_is_not_of_the_disk_that_is_taught_says_nothing(name: str
     taught.lessons.apply("c", DISK)
     (part,) = taught.teach("c", is_last=True)
 
-    assert taught.reply(name, Snapshot(TERM, number, 0, 1, (), FOUNDED), storage) == ([], False)
+    assert taught.reply(name, RegisterSnapshot(TERM, number, 0, 1, (), FOUNDED), storage) == ([], False)
 
     assert taught.go_on() == {"c": [0]}
     assert taught.lessons.synced == {}

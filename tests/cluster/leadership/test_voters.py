@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from talka.cluster.leadership.voters import (
     BadConfig,
     Electorate,
-    Seat,
     VoterConfig,
+    VoterEntry,
     decode_config,
     digest_of,
     encode_config,
@@ -18,7 +18,7 @@ LIVE_NS = 1_000
 
 
 def config_of(*names: str, epoch: int = 1) -> VoterConfig:
-    return VoterConfig(7, epoch, tuple(Seat(name, 100 + index) for index, name in enumerate(names)))
+    return VoterConfig(7, epoch, tuple(VoterEntry(name, 100 + index) for index, name in enumerate(names)))
 
 
 def electorate_of(*names: str, safeguards: Safeguards = ALL) -> Electorate:
@@ -47,7 +47,7 @@ def test_bytes_that_are_no_configuration_are_untrusted() -> None:
 def test_a_voter_with_a_new_disk_keeps_its_seat_in_the_next_configuration() -> None:
     changed = config_of("a", "b", "c").with_storage("b", 999)
 
-    assert changed == VoterConfig(7, 2, (Seat("a", 100), Seat("b", 999), Seat("c", 102)))
+    assert changed == VoterConfig(7, 2, (VoterEntry("a", 100), VoterEntry("b", 999), VoterEntry("c", 102)))
 
 
 def test_a_voter_that_joins_takes_its_place_by_name() -> None:
@@ -178,7 +178,9 @@ def test_another_configuration_changes_who_is_told_and_who_decides() -> None:
 
 
 def test_a_voter_has_a_seat_with_the_disk_it_was_admitted_with_and_with_no_other() -> None:
-    electorate = Electorate("a", VoterConfig(7, 1, (Seat("a", 100), Seat("b", 101), Seat("c"))), LIVE_NS)
+    electorate = Electorate(
+        "a", VoterConfig(7, 1, (VoterEntry("a", 100), VoterEntry("b", 101), VoterEntry("c"))), LIVE_NS
+    )
 
     assert electorate.has_seat("b", 101)
     assert not electorate.has_seat("b", 999)

@@ -19,8 +19,8 @@ from talka.wire.membership import (
     PAYLOAD_LIMIT_BYTES,
     RECORDS_LIMIT,
     Alive,
-    Record,
-    State,
+    MemberRecord,
+    MemberState,
     SyncReply,
     encode,
 )
@@ -33,7 +33,7 @@ EVERYWHERE = list(range(BUCKETS))
 def member(name: str, boot: int = 1, incarnation: int = 0, version: int = 0) -> Member:
     made = Member(Alive(name, boot, incarnation, f"{name}:1"), 0)
     if version:
-        made.state = State(version, b"")
+        made.state = MemberState(version, b"")
     return made
 
 
@@ -53,8 +53,8 @@ def test_views_with_the_same_content_have_the_same_digests_in_whatever_order_it_
 def test_two_members_that_know_each_other_have_the_same_digests() -> None:
     other = Alive("other", 2, 3, "other:1")
 
-    mine = digests(ME, State(4, b"x"), [member("other", 2, 3, version=5)])
-    its = digests(other, State(5, b"y"), [member("me", 1, 0, version=4)])
+    mine = digests(ME, MemberState(4, b"x"), [member("other", 2, 3, version=5)])
+    its = digests(other, MemberState(5, b"y"), [member("me", 1, 0, version=4)])
 
     assert mine == its
 
@@ -64,7 +64,7 @@ def test_another_life_incarnation_or_state_shows_in_the_bucket_of_the_member_alo
     for changed in (member("m3", boot=2), member("m3", incarnation=1), member("m3", version=1)):
         others = [changed if old.name == "m3" else old for old in crowd(10)]
         assert differing(ours, digests(ME, None, others)) == [bucket_of("m3")]
-    assert differing(ours, digests(ME, State(1, b""), crowd(10))) == [bucket_of("me")]
+    assert differing(ours, digests(ME, MemberState(1, b""), crowd(10))) == [bucket_of("me")]
 
 
 def test_suspicions_and_the_forgotten_dead_make_no_difference_but_somebody_held_dead_does() -> None:
@@ -85,14 +85,14 @@ def test_records_of_the_asked_buckets_are_given_the_living_first() -> None:
     others = crowd(30)
     others[0].status = DEAD
     others[1].status = SUSPECT
-    others[0].accuser, others[0].reason, others[0].state = "m5", "no answer", State(2, b"s")
+    others[0].accuser, others[0].reason, others[0].state = "m5", "no answer", MemberState(2, b"s")
 
-    records = records_in(EVERYWHERE, ME, State(1, b"mine"), others)
+    records = records_in(EVERYWHERE, ME, MemberState(1, b"mine"), others)
 
     assert [record.status for record in records] == [0] * 29 + [1, 2]
-    assert records[0] == Record("m10", 1, 0, "m10:1", "", b"", 0)
-    assert records[-1] == Record("m0", 1, 0, "m0:1", "", b"", 2, State(2, b"s"), "m5", "no answer")
-    assert own_record(ME, State(1, b"mine")) in records
+    assert records[0] == MemberRecord("m10", 1, 0, "m10:1", "", b"", 0)
+    assert records[-1] == MemberRecord("m0", 1, 0, "m0:1", "", b"", 2, MemberState(2, b"s"), "m5", "no answer")
+    assert own_record(ME, MemberState(1, b"mine")) in records
     assert records_in([bucket_of("m7")], ME, None, others) == [
         record_of(other) for other in others if bucket_of(other.name) == bucket_of("m7")
     ]
@@ -115,7 +115,7 @@ def test_no_records_are_one_empty_page() -> None:
 def test_pages_of_the_largest_records_stay_below_their_limit_and_lose_nothing() -> None:
     name, address = "ü" * 124, "€" * 256
     large = [
-        Record(
+        MemberRecord(
             f"{number:04}{name}",
             2**62,
             2**62,
@@ -123,7 +123,7 @@ def test_pages_of_the_largest_records_stay_below_their_limit_and_lose_nothing() 
             "€" * 64,
             bytes(PAYLOAD_LIMIT_BYTES),
             2,
-            State(2**62, bytes(PAYLOAD_LIMIT_BYTES)),
+            MemberState(2**62, bytes(PAYLOAD_LIMIT_BYTES)),
             "€" * 128,
             "€" * 64,
         )
@@ -138,6 +138,6 @@ def test_pages_of_the_largest_records_stay_below_their_limit_and_lose_nothing() 
 
 
 def test_a_page_has_no_more_records_than_are_read() -> None:
-    tiny = [Record("a", 1, 0, "a", "", b"", 0)] * (RECORDS_LIMIT + 1)
+    tiny = [MemberRecord("a", 1, 0, "a", "", b"", 0)] * (RECORDS_LIMIT + 1)
 
     assert all(len(page) <= RECORDS_LIMIT for page in pages(tiny))

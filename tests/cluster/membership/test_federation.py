@@ -17,7 +17,7 @@ from talka.cluster.membership.news import Say
 from talka.cluster.membership.presets import PRESETS, SECOND
 from talka.cluster.safeguards import ALL
 from talka.errors import Invalid
-from talka.wire.membership import Peer, State, Watch, WatchReply
+from talka.wire.membership import MemberState, PeerAddress, WatchGroup, WatchReply
 
 CONFIG = PRESETS["default"]
 
@@ -32,13 +32,13 @@ class Bench:
         self.now = self.prober.next_tick_at
         return self.prober.tick(self.now)
 
-    def ask(self) -> Watch:
+    def ask(self) -> WatchGroup:
         (say,) = [effect for effect in self.tick() if isinstance(effect, Say)]
-        assert isinstance(say.message, Watch)
+        assert isinstance(say.message, WatchGroup)
         return say.message
 
-    def answer(self, sequence: int, boot: int = 5, state: State | None = None) -> list[FederationEffect]:
-        reply = WatchReply(sequence, "m1", boot, 3, state, [Peer("m2", 1, "m2:1", 0)])
+    def answer(self, sequence: int, boot: int = 5, state: MemberState | None = None) -> list[FederationEffect]:
+        reply = WatchReply(sequence, "m1", boot, 3, state, [PeerAddress("m2", 1, "m2:1", 0)])
         return self.prober.on_reply(self.now, "dc", "m1", boot, reply)
 
 
@@ -53,7 +53,7 @@ def test_a_target_is_asked_once_per_interval_from_a_random_moment_on(bench: Benc
     first = bench.prober.next_tick_at
     assert 0 < first < CONFIG.probe_interval_ns
 
-    assert bench.tick() == [Say("m1:1", Watch(1, "m1", False), Lane.DATAGRAM, [])]
+    assert bench.tick() == [Say("m1:1", WatchGroup(1, "m1", False), Lane.DATAGRAM, [])]
     assert bench.prober.next_tick_at == first + CONFIG.probe_interval_ns
 
 
@@ -64,19 +64,21 @@ def test_a_tick_before_its_time_asks_nobody(bench: Bench) -> None:
 def test_the_first_answer_makes_it_reachable_and_tells_its_state_and_peers(bench: Bench) -> None:
     sequence = bench.ask().sequence
 
-    assert bench.answer(sequence, state=State(2, b"busy")) == [
+    assert bench.answer(sequence, state=MemberState(2, b"busy")) == [
         GroupMemberReachable("dc", "m1", 5),
         GroupStateLearned("dc", "m1", 2, b"busy"),
     ]
     (target,) = bench.prober.targets()
-    assert (target.living, target.peers) == (3, [Peer("m2", 1, "m2:1", 0)])
+    assert (target.living, target.peers) == (3, [PeerAddress("m2", 1, "m2:1", 0)])
 
 
 def test_reachable_is_told_once_and_a_state_only_when_it_is_later(bench: Bench) -> None:
-    bench.answer(bench.ask().sequence, state=State(2, b"busy"))
+    bench.answer(bench.ask().sequence, state=MemberState(2, b"busy"))
 
-    assert bench.answer(bench.ask().sequence, state=State(1, b"old")) == []
-    assert bench.answer(bench.ask().sequence, state=State(3, b"new")) == [GroupStateLearned("dc", "m1", 3, b"new")]
+    assert bench.answer(bench.ask().sequence, state=MemberState(1, b"old")) == []
+    assert bench.answer(bench.ask().sequence, state=MemberState(3, b"new")) == [
+        GroupStateLearned("dc", "m1", 3, b"new")
+    ]
 
 
 def test_watches_in_a_row_without_answer_make_it_unreachable_once_and_every_other_goes_over_the_stream(
@@ -89,7 +91,7 @@ def test_watches_in_a_row_without_answer_make_it_unreachable_once_and_every_othe
     assert news == [GroupMemberUnreachable("dc", "m1", 5)]
     asked = [effect for effect in effects if isinstance(effect, Say)]
     assert [say.lane for say in asked] == [Lane.DATAGRAM, Lane.STREAM] * 3
-    assert [isinstance(say.message, Watch) and say.message.stream for say in asked] == [False, True] * 3
+    assert [isinstance(say.message, WatchGroup) and say.message.stream for say in asked] == [False, True] * 3
     assert effects.index(news[0]) == CONFIG.suspicion_multiplier
 
 
@@ -101,9 +103,9 @@ def test_one_that_never_answered_is_unreachable_too_and_then_reachable_again(ben
 
 
 def test_another_life_is_told_although_the_name_was_reachable(bench: Bench) -> None:
-    bench.answer(bench.ask().sequence, state=State(9, b"old life"))
+    bench.answer(bench.ask().sequence, state=MemberState(9, b"old life"))
 
-    assert bench.answer(bench.ask().sequence, boot=6, state=State(1, b"new life")) == [
+    assert bench.answer(bench.ask().sequence, boot=6, state=MemberState(1, b"new life")) == [
         GroupMemberReachable("dc", "m1", 6),
         GroupStateLearned("dc", "m1", 1, b"new life"),
     ]

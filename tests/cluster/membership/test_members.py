@@ -11,14 +11,14 @@ from talka.cluster.membership.members import (
     PATIENCE_LIMIT,
     PATIENCE_NS,
     SUSPECT,
-    Claim,
     Member,
     Members,
     Status,
+    StatusClaim,
     claim_of,
     outranks,
 )
-from talka.wire.membership import Alive, State
+from talka.wire.membership import Alive, MemberState
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 news = st.tuples(st.sampled_from(list(Status)), st.integers(0, 3))
@@ -75,27 +75,27 @@ def test_one_who_left_does_not_come_back_in_the_same_life() -> None:
 
 
 def test_another_life_is_taken_when_it_speaks_itself_or_when_the_recorded_one_is_over() -> None:
-    assert claim_of(2, [], ALIVE, True) is Claim.TAKE
-    assert claim_of(2, [], DEAD, False) is Claim.TAKE
-    assert claim_of(2, [], LEFT, False) is Claim.TAKE
+    assert claim_of(2, [], ALIVE, True) is StatusClaim.TAKE
+    assert claim_of(2, [], DEAD, False) is StatusClaim.TAKE
+    assert claim_of(2, [], LEFT, False) is StatusClaim.TAKE
 
 
 def test_another_life_that_only_others_tell_of_is_verified_while_the_recorded_one_lives() -> None:
-    assert claim_of(2, [], ALIVE, False) is Claim.VERIFY
-    assert claim_of(2, [], SUSPECT, False) is Claim.VERIFY
+    assert claim_of(2, [], ALIVE, False) is StatusClaim.VERIFY
+    assert claim_of(2, [], SUSPECT, False) is StatusClaim.VERIFY
 
 
 def test_a_life_that_was_replaced_is_taken_back_only_when_it_speaks_itself_after_a_death() -> None:
-    assert claim_of(2, [1, 2], DEAD, True) is Claim.TAKE
-    assert claim_of(2, [1, 2], DEAD, False) is Claim.REFUSE
-    assert claim_of(2, [1, 2], SUSPECT, True) is Claim.REFUSE
+    assert claim_of(2, [1, 2], DEAD, True) is StatusClaim.TAKE
+    assert claim_of(2, [1, 2], DEAD, False) is StatusClaim.REFUSE
+    assert claim_of(2, [1, 2], SUSPECT, True) is StatusClaim.REFUSE
 
 
 def test_a_member_that_begins_another_life_starts_anew_and_its_former_lives_are_remembered_up_to_a_limit() -> None:
     members = table(1)
     member = known(members, "m0")
     members.move(member, SUSPECT, 1)
-    member.state, member.told, member.blocked, member.misses = State(3, b""), 3, True, 2
+    member.state, member.told, member.blocked, member.misses = MemberState(3, b""), 3, True, 2
 
     for boot in range(2, 12):
         members.replace(member, alive("m0", boot, 5), boot)

@@ -32,24 +32,24 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.wire.membership import (
     PAYLOAD_LIMIT_BYTES,
-    Ack,
     Alive,
     Dead,
     Gossip,
-    Left,
+    MemberHasLeft,
+    MemberRecord,
     MembershipMessage,
+    MemberState,
     MemberUpdate,
     Nack,
     Ping,
     PingRequest,
-    Record,
-    State,
+    ProbeAck,
     Stated,
     Suspect,
     SyncOffer,
     SyncRecords,
     SyncReply,
-    Watch,
+    WatchGroup,
     WatchReply,
     decode,
     decode_update,
@@ -129,7 +129,7 @@ class Bench:
             for effect in said if answering else []:
                 if isinstance(effect, Say) and isinstance(effect.message, Ping):
                     ping = effect.message
-                    self.on(Ack(ping.sequence), sender=ping.target, boot=ping.target_boot)
+                    self.on(ProbeAck(ping.sequence), sender=ping.target, boot=ping.target_boot)
         self.now = until
         return effects
 
@@ -198,7 +198,7 @@ def test_before_a_verdict_that_nobody_shares_the_suspected_one_is_asked_a_last_t
     assert [said.lane for said in questions] == [Lane.DATAGRAM, Lane.STREAM]
     assert told([*questions]) == [suspect(), suspect()]
     assert any(said.message == Gossip() and suspect() in told([said]) for said in asked)
-    bench.on(Ack(0), Alive("m1", 1, 1, "m1:1"), sender="m1")
+    bench.on(ProbeAck(0), Alive("m1", 1, 1, "m1:1"), sender="m1")
     assert news(bench.run(wait)) == []
     assert bench.status("m1") is ALIVE
 
@@ -310,8 +310,8 @@ def test_stale_and_foreign_accusations_change_nothing(bench: Bench) -> None:
         Dead("m1", 1, 4, "m2", ""),
         Dead("m1", 2, 9, "m2", ""),
         Dead("nobody", 1, 9, "m2", ""),
-        Left("m1", 2, 9),
-        Left("nobody", 1, 9),
+        MemberHasLeft("m1", 2, 9),
+        MemberHasLeft("nobody", 1, 9),
     ):
         assert bench.hear(update) == []
     assert bench.status("m1") is ALIVE
@@ -334,11 +334,11 @@ def test_the_dead_return_with_a_later_incarnation_also_when_it_is_suspected_alre
 
 
 def test_who_left_does_not_return_in_the_same_life(bench: Bench) -> None:
-    assert news(bench.hear(Left("m1", 1, 0))) == [MemberLeft("m1", 1)]
-    assert bench.hear(Left("m1", 1, 0)) == []
+    assert news(bench.hear(MemberHasLeft("m1", 1, 0))) == [MemberLeft("m1", 1)]
+    assert bench.hear(MemberHasLeft("m1", 1, 0)) == []
     assert bench.hear(Alive("m1", 1, 9, "m1:1"), sender="m1") == []
     assert bench.status("m1") is LEFT
-    assert Left("m1", 1, 0) in told(bench.run(SECOND))
+    assert MemberHasLeft("m1", 1, 0) in told(bench.run(SECOND))
 
 
 @given(order=st.permutations([suspect(), suspect(incarnation=1), Alive("m1", 1, 1, "x:1"), Dead("m1", 1, 1, "m2", "")]))
@@ -372,7 +372,7 @@ def test_strangers_share_one_allowance(bench: Bench) -> None:
 
 
 def test_updates_that_cannot_be_read_are_counted_and_those_after_them_ignored(bench: Bench) -> None:
-    late = encode_update(Left("m1", 1, 0))
+    late = encode_update(MemberHasLeft("m1", 1, 0))
     bench.core.on_message(bench.now, "m0:1", "m0", 1, Gossip(), [b"\xc1", late], 0)
 
     assert bench.core.refused_updates == 1
@@ -486,7 +486,7 @@ def test_a_life_that_others_tell_of_while_another_seems_alive_has_to_answer_firs
     assert bench.hear(newer) == []
     assert bench.member("m1").boot == 1
 
-    assert news(bench.on(Ack(0), sender="m1", boot=2)) == [
+    assert news(bench.on(ProbeAck(0), sender="m1", boot=2)) == [
         MemberLost("m1", 1, "m1", "restarted", False),
         MemberJoined("m1", 2, "m1:2"),
     ]
@@ -497,13 +497,13 @@ def test_a_life_that_did_not_answer_is_asked_again_later(bench: Bench) -> None:
     bench.now += INTERVAL
 
     assert bench.hear(Alive("m1", 3, 0, "m1:3")) == [Say("m1:3", Ping(0, "m1", 3), Lane.DATAGRAM, [])]
-    assert news(bench.on(Ack(0), sender="m1", boot=2)) == []
+    assert news(bench.on(ProbeAck(0), sender="m1", boot=2)) == []
 
 
 def test_a_former_life_is_neither_believed_nor_answered(bench: Bench) -> None:
     bench.hear(Alive("m1", 2, 0, "m1:2"), sender="m1", boot=2)
 
-    assert bench.on(Ping(1, "me", 100), Left("m2", 1, 0), sender="m1", boot=1) == []
+    assert bench.on(Ping(1, "me", 100), MemberHasLeft("m2", 1, 0), sender="m1", boot=1) == []
     assert bench.hear(Alive("m1", 1, 9, "m1:1")) == []
     assert (bench.member("m1").boot, bench.status("m2")) == (2, ALIVE)
 
@@ -522,7 +522,7 @@ def test_a_former_life_that_speaks_is_taken_back_once_the_one_that_replaced_it_i
 
 
 def test_another_process_of_the_same_name_is_not_listened_to(bench: Bench) -> None:
-    assert bench.on(Ping(1, "me", 100), Left("m2", 1, 0), sender="me", boot=7) == []
+    assert bench.on(Ping(1, "me", 100), MemberHasLeft("m2", 1, 0), sender="me", boot=7) == []
     assert bench.status("m2") is ALIVE
 
 
@@ -530,8 +530,8 @@ def test_another_process_of_the_same_name_is_not_listened_to(bench: Bench) -> No
 
 
 def test_a_ping_is_answered_to_the_address_the_member_gave(bench: Bench) -> None:
-    assert bench.on(Ping(7, "me", 100), source="nat:9") == [Say("m0:1", Ack(7), Lane.DATAGRAM, [])]
-    assert bench.on(Ping(8, "me", 100, stream=True)) == [Say("m0:1", Ack(8), Lane.STREAM, [])]
+    assert bench.on(Ping(7, "me", 100), source="nat:9") == [Say("m0:1", ProbeAck(7), Lane.DATAGRAM, [])]
+    assert bench.on(Ping(8, "me", 100, stream=True)) == [Say("m0:1", ProbeAck(8), Lane.STREAM, [])]
 
 
 @pytest.mark.parametrize("ping", [Ping(7, "me", 99), Ping(7, "other", 100)], ids=["life", "name"])
@@ -542,11 +542,11 @@ def test_a_ping_for_another_life_or_name_is_not_answered(bench: Bench, ping: Pin
 def test_a_stranger_is_answered_and_asked_who_it_is_now_and_then(bench: Bench) -> None:
     answer, offer = says(bench.on(Ping(7, "me", 100), sender="x", source="x:5"))
 
-    assert (answer.to, answer.message) == ("x:5", Ack(7))
+    assert (answer.to, answer.message) == ("x:5", ProbeAck(7))
     assert (offer.to, offer.lane) == ("x:5", Lane.STREAM)
     assert isinstance(offer.message, SyncOffer)
     assert len(says(bench.on(Ping(8, "me", 100), sender="x", source="x:5"))) == 1
-    assert bench.on(Ack(8), sender="x", source="x:5") == []
+    assert bench.on(ProbeAck(8), sender="x", source="x:5") == []
     assert bench.on(Nack(8), sender="x", source="x:5") == []
 
 
@@ -617,10 +617,10 @@ def test_without_buddies_whoever_speaks_is_told_of_its_death_only() -> None:
 
 
 def test_one_that_left_is_told_nothing(bench: Bench) -> None:
-    bench.hear(Left("m0", 1, 0), sender="m3")
+    bench.hear(MemberHasLeft("m0", 1, 0), sender="m3")
     bench.run(5 * SECOND)
 
-    assert bench.on(Ping(7, "me", 100)) == [Say("m0:1", Ack(7), Lane.DATAGRAM, [])]
+    assert bench.on(Ping(7, "me", 100)) == [Say("m0:1", ProbeAck(7), Lane.DATAGRAM, [])]
     assert bench.hear() == []
 
 
@@ -628,7 +628,7 @@ def test_requests_for_help_and_nacks_reach_the_prober(bench: Bench) -> None:
     (said,) = says(bench.on(PingRequest(5, "m2", 1, "m2:1")))
 
     assert isinstance(said.message, Ping) and said.to == "m2:1"
-    assert says(bench.on(Ack(said.message.sequence), sender="m2"))[0].message == Ack(5)
+    assert says(bench.on(ProbeAck(said.message.sequence), sender="m2"))[0].message == ProbeAck(5)
     assert bench.on(Nack(5), sender="m2") == []
 
 
@@ -701,14 +701,14 @@ def test_a_member_in_bad_health_decides_alone_when_nobody_is_left_to_confirm() -
 def test_a_state_rides_on_acks_and_pings_until_the_other_has_it(bench: Bench) -> None:
     bench.core.set_state(bench.now, b"one")
     bench.core.set_state(bench.now, b"two")
-    assert bench.core.state == State(2, b"two")
+    assert bench.core.state == MemberState(2, b"two")
 
-    assert says(bench.on(Ping(1, "me", 100)))[0].message == Ack(1, State(2, b"two"))
-    assert says(bench.on(Ping(2, "me", 100, None, 2)))[0].message == Ack(2)
+    assert says(bench.on(Ping(1, "me", 100)))[0].message == ProbeAck(1, MemberState(2, b"two"))
+    assert says(bench.on(Ping(2, "me", 100, None, 2)))[0].message == ProbeAck(2)
     assert bench.member("m0").told == 2
     pings = [said.message for said in says(bench.run(5 * SECOND)) if isinstance(said.message, Ping)]
     assert {ping.target for ping in pings if ping.state is None} == {"m0"}
-    assert all(ping.state == State(2, b"two") for ping in pings if ping.target != "m0")
+    assert all(ping.state == MemberState(2, b"two") for ping in pings if ping.target != "m0")
 
 
 def test_a_claim_to_know_a_state_that_was_never_told_is_not_believed(bench: Bench) -> None:
@@ -719,18 +719,18 @@ def test_a_claim_to_know_a_state_that_was_never_told_is_not_believed(bench: Benc
 
 
 def test_the_state_of_others_is_learned_when_it_is_later(bench: Bench) -> None:
-    assert news(bench.on(Ping(1, "me", 100, State(3, b"x")))) == [StateLearned("m0", 3, b"x")]
-    assert news(bench.on(Ack(1, State(3, b"y")))) == []
-    assert news(bench.on(Ack(1, State(4, b"z")))) == [StateLearned("m0", 4, b"z")]
-    assert says(bench.on(Ping(2, "me", 100)))[0].message == Ack(2, None, 4)
+    assert news(bench.on(Ping(1, "me", 100, MemberState(3, b"x")))) == [StateLearned("m0", 3, b"x")]
+    assert news(bench.on(ProbeAck(1, MemberState(3, b"y")))) == []
+    assert news(bench.on(ProbeAck(1, MemberState(4, b"z")))) == [StateLearned("m0", 4, b"z")]
+    assert says(bench.on(Ping(2, "me", 100)))[0].message == ProbeAck(2, None, 4)
 
 
 def test_a_state_that_is_spread_is_gossiped_and_passed_on(bench: Bench) -> None:
     bench.core.set_state(bench.now, b"one", spread=True)
-    assert Stated("me", 100, State(1, b"one")) in told(bench.run(0))
+    assert Stated("me", 100, MemberState(1, b"one")) in told(bench.run(0))
 
-    stated = Stated("m1", 1, State(5, b"far"))
-    assert news(bench.hear(stated, Stated("m1", 2, State(9, b"")), Stated("nobody", 1, State(9, b"")))) == [
+    stated = Stated("m1", 1, MemberState(5, b"far"))
+    assert news(bench.hear(stated, Stated("m1", 2, MemberState(9, b"")), Stated("nobody", 1, MemberState(9, b"")))) == [
         StateLearned("m1", 5, b"far")
     ]
     assert stated in told(bench.run(SECOND))
@@ -877,7 +877,7 @@ def test_other_seeds_may_be_set_later_and_are_asked_instead() -> None:
 
 def test_seeds_and_dead_members_are_asked_again_for_ever_while_they_are_not_alive(bench: Bench) -> None:
     bench.core.join(bench.now, ["m0:1", "away:1"])
-    bench.hear(Dead("m1", 1, 0, "m2", ""), Left("m2", 1, 0))
+    bench.hear(Dead("m1", 1, 0, "m2", ""), MemberHasLeft("m2", 1, 0))
 
     asked = [said.to for said in says(bench.run(300 * SECOND)) if isinstance(said.message, SyncOffer)]
 
@@ -895,7 +895,7 @@ def test_the_dead_are_forgotten_after_their_time(bench: Bench) -> None:
 
 def test_an_offer_is_answered_with_the_records_of_the_buckets_that_differ(bench: Bench) -> None:
     newcomer = Alive("new", 5, 0, "new:1")
-    effects = bench.on(SyncOffer(newcomer, State(1, b"hi"), b""), sender="new", boot=5, source="nat:1")
+    effects = bench.on(SyncOffer(newcomer, MemberState(1, b"hi"), b""), sender="new", boot=5, source="nat:1")
 
     assert news(effects) == [MemberJoined("new", 5, "new:1"), StateLearned("new", 1, b"hi")]
     (reply,) = says(effects)
@@ -916,7 +916,7 @@ def test_nobody_introduces_itself_as_somebody_else(bench: Bench, message: str) -
 def test_a_full_member_answers_offers_all_the_same() -> None:
     bench = Bench(1, config=msgspec.structs.replace(CONFIG, members_limit=1))
 
-    effects = bench.on(SyncOffer(Alive("new", 5, 0, "new:1"), State(1, b""), b""), sender="new", boot=5)
+    effects = bench.on(SyncOffer(Alive("new", 5, 0, "new:1"), MemberState(1, b""), b""), sender="new", boot=5)
 
     assert [type(effect) for effect in effects] == [Say]
 
@@ -930,7 +930,7 @@ def test_offers_are_answered_up_to_a_rate(bench: Bench) -> None:
 
 
 def test_a_reply_is_answered_with_what_the_other_does_not_have(bench: Bench) -> None:
-    newer = Record("m1", 1, 7, "m1:1", "", b"", 0, State(4, b"s"))
+    newer = MemberRecord("m1", 1, 7, "m1:1", "", b"", 0, MemberState(4, b"s"))
     effects = bench.on(SyncReply(Alive("m0", 1, 0, "m0:1"), list(range(64)), [newer]))
 
     assert news(effects) == [StateLearned("m1", 4, b"s")]
@@ -941,42 +941,46 @@ def test_a_reply_is_answered_with_what_the_other_does_not_have(bench: Bench) -> 
 
 
 def test_somebody_held_dead_by_another_is_suspected_first(bench: Bench) -> None:
-    dead = Record("m1", 1, 0, "m1:1", "", b"", 2, None, "", "no answer")
+    dead = MemberRecord("m1", 1, 0, "m1:1", "", b"", 2, None, "", "no answer")
 
     assert news(bench.on(SyncRecords([dead]), sender="m3")) == [MemberSuspected("m1", 1, "m3", "no answer")]
 
 
 def test_of_the_unknown_only_the_living_are_taken_from_records(bench: Bench) -> None:
-    records = [Record(f"x{status}", 1, 0, "x:1", "", b"", status, State(1, b""), "m1", "") for status in range(4)]
+    records = [
+        MemberRecord(f"x{status}", 1, 0, "x:1", "", b"", status, MemberState(1, b""), "m1", "") for status in range(4)
+    ]
     effects = news(bench.on(SyncRecords(records)))
 
     assert [item.name for item in effects if isinstance(item, MemberJoined)] == ["x0", "x1"]
     assert MemberSuspected("x1", 1, "m1", "") in effects
-    assert news(bench.on(SyncRecords([Record("m1", 1, 0, "m1:1", "", b"", 3)]))) == [MemberLeft("m1", 1)]
+    assert news(bench.on(SyncRecords([MemberRecord("m1", 1, 0, "m1:1", "", b"", 3)]))) == [MemberLeft("m1", 1)]
 
 
 def test_who_reads_in_a_record_that_it_is_dead_refutes(bench: Bench) -> None:
-    record = Record("me", 100, 0, "me:1", "", b"", 2, None, "m1", "no answer")
+    record = MemberRecord("me", 100, 0, "me:1", "", b"", 2, None, "m1", "no answer")
 
     assert Refuted(1) in bench.on(SyncRecords([record]))
 
 
 def test_one_who_joins_does_not_tell_the_group_what_the_group_told_it() -> None:
     bench = Bench(0)
-    records = [Record(f"x{number}", 1, 0, "x:1", "", b"", 0) for number in range(5)]
+    records = [MemberRecord(f"x{number}", 1, 0, "x:1", "", b"", 0) for number in range(5)]
     bench.on(SyncReply(Alive("seed", 1, 0, "seed:1"), [], records), sender="seed")
     assert {update.name for update in told(bench.run(SECOND))} <= {"seed", "me"}
 
-    bench.on(SyncReply(Alive("seed", 1, 0, "seed:1"), [], [Record("late", 1, 0, "x:1", "", b"", 0)]), sender="seed")
+    bench.on(
+        SyncReply(Alive("seed", 1, 0, "seed:1"), [], [MemberRecord("late", 1, 0, "x:1", "", b"", 0)]), sender="seed"
+    )
     assert "late" in {update.name for update in told(bench.run(SECOND))}
 
 
 def test_large_views_are_sent_in_pages() -> None:
     bench = Bench(0)
     for number in range(300):
-        state = State(1, bytes(PAYLOAD_LIMIT_BYTES))
+        state = MemberState(1, bytes(PAYLOAD_LIMIT_BYTES))
         bench.on(Ping(0, "x", 0, state), Alive(f"x{number}", 1, 0, "x:1", "", bytes(512)), sender=f"x{number}")
-        bench.on(Ack(0, state), sender=f"x{number}")
+        bench.on(ProbeAck(0, state), sender=f"x{number}")
     effects = says(bench.on(SyncOffer(Alive("x0", 1, 0, "x:1"), None, b""), sender="x0"))
 
     assert [type(said.message) for said in effects] == [SyncReply, SyncRecords]
@@ -1004,14 +1008,14 @@ def test_syncs_come_ever_later_after_joining_and_later_in_larger_groups(bench: B
 
 def test_who_leaves_tells_it_and_then_says_nothing_more(bench: Bench) -> None:
     effects = bench.core.leave(bench.now)
-    assert Left("me", 100, 0) in told(effects)
+    assert MemberHasLeft("me", 100, 0) in told(effects)
     assert not bench.core.has_left
 
     assert bench.hear(suspect("me", boot=100)) == []
     assert bench.on(SyncOffer(Alive("m0", 1, 0, "m0:1"), None, b"")) == []
     assert bench.on(SyncReply(Alive("m0", 1, 0, "m0:1"), list(range(64)), [])) == []
-    assert bench.on(Ack(0), Alive("me", 7, 0, "x:1"), sender="stranger") == []
-    assert says(bench.on(Ping(1, "me", 100)))[0].message == Ack(1)
+    assert bench.on(ProbeAck(0), Alive("me", 7, 0, "x:1"), sender="stranger") == []
+    assert says(bench.on(Ping(1, "me", 100)))[0].message == ProbeAck(1)
     bench.run(LEAVE_ROUNDS * CONFIG.gossip_interval_ns)
     assert bench.core.has_left
     assert bench.core.next_tick_at == NEVER
@@ -1043,21 +1047,21 @@ def test_a_watcher_of_another_group_gets_the_state_and_a_few_members(bench: Benc
     bench.core.set_state(bench.now, b"busy")
     bench.hear(suspect("m1"), Dead("m2", 1, 0, "m3", ""))
 
-    (said,) = says(bench.on(Watch(3, "me"), sender="gate", source="gate:1"))
+    (said,) = says(bench.on(WatchGroup(3, "me"), sender="gate", source="gate:1"))
 
     reply = said.message
     assert isinstance(reply, WatchReply) and (said.to, said.lane) == ("gate:1", Lane.DATAGRAM)
     assert (reply.sequence, reply.name, reply.boot, reply.living) == (3, "me", 100, 5)
-    assert reply.state == State(1, b"busy")
+    assert reply.state == MemberState(1, b"busy")
     assert sorted((peer.name, peer.status) for peer in reply.peers) == [("m0", 0), ("m1", 1), ("m3", 0), ("m4", 0)]
-    assert says(bench.on(Watch(3, "me", True), sender="gate"))[0].lane is Lane.STREAM
-    assert bench.on(Watch(3, "other"), sender="gate") == []
+    assert says(bench.on(WatchGroup(3, "me", True), sender="gate"))[0].lane is Lane.STREAM
+    assert bench.on(WatchGroup(3, "other"), sender="gate") == []
     assert bench.core.get("gate") is None
 
 
 def test_what_rides_on_messages_of_another_group_is_not_believed(bench: Bench) -> None:
-    assert bench.on(WatchReply(1, "x", 1, 1), Left("m1", 1, 0), Alive("x", 1, 0, "x:1"), sender="x") == []
-    bench.on(Watch(1, "me"), Left("m1", 1, 0), sender="x")
+    assert bench.on(WatchReply(1, "x", 1, 1), MemberHasLeft("m1", 1, 0), Alive("x", 1, 0, "x:1"), sender="x") == []
+    bench.on(WatchGroup(1, "me"), MemberHasLeft("m1", 1, 0), sender="x")
 
     assert bench.status("m1") is ALIVE
     assert bench.core.get("x") is None
@@ -1067,7 +1071,7 @@ def test_a_watcher_is_told_of_no_more_members_than_a_datagram_holds() -> None:
     bench = Bench(0)
     for number in range(30):
         bench.hear(Alive(f"{number}" + "x" * 100, 1, 0, "a" * 200))
-    reply = says(bench.on(Watch(3, "me"), sender="gate"))[0].message
+    reply = says(bench.on(WatchGroup(3, "me"), sender="gate"))[0].message
 
     assert isinstance(reply, WatchReply)
     assert 1 < len(reply.peers) < 16
@@ -1075,7 +1079,7 @@ def test_a_watcher_is_told_of_no_more_members_than_a_datagram_holds() -> None:
 
 
 def test_every_verdict_is_kept_with_its_accuser(bench: Bench) -> None:
-    bench.hear(suspect(), Dead("m1", 1, 0, "m3", "gone"), Alive("m1", 1, 1, "m1:1"), Left("m2", 1, 0))
+    bench.hear(suspect(), Dead("m1", 1, 0, "m3", "gone"), Alive("m1", 1, 1, "m1:1"), MemberHasLeft("m2", 1, 0))
 
     assert [(item.verdict, item.subject, item.accuser, item.own) for item in bench.core.audit.entries()] == [
         ("suspect", "m1", "m2", False),

@@ -10,7 +10,7 @@ from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, M
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.membership.prober import RELAYS_LIMIT, Prober
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.membership import Ack, Alive, MembershipMessage, Nack, Ping, PingRequest, State
+from talka.wire.membership import Alive, MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
 
 CONFIG = PRESETS["default"]
 INTERVAL = CONFIG.probe_interval_ns
@@ -50,7 +50,7 @@ class Bench:
         return said.message
 
     def ack(self, sender: str, sequence: int) -> None:
-        self.prober.on_ack(self.now, self.member(sender), Ack(sequence), self.out)
+        self.prober.on_ack(self.now, self.member(sender), ProbeAck(sequence), self.out)
 
     def member(self, name: str) -> Member:
         member = self.members.get(name)
@@ -312,11 +312,11 @@ def test_answers_of_one_probe_count_once(bench: Bench) -> None:
 
 
 def test_own_state_rides_on_pings_until_the_other_has_it(bench: Bench) -> None:
-    bench.prober.state = State(2, b"busy")
+    bench.prober.state = MemberState(2, b"busy")
     for member in bench.members.all():
-        member.state = State(9, b"")
+        member.state = MemberState(9, b"")
     ping = bench.ping()
-    assert (ping.state, ping.knows) == (State(2, b"busy"), 9)
+    assert (ping.state, ping.knows) == (MemberState(2, b"busy"), 9)
 
     for member in bench.members.all():
         member.told = 2
@@ -342,14 +342,14 @@ def test_a_helper_passes_the_answer_on(bench: Bench) -> None:
     bench.ack("m2", ping.sequence)
     bench.ack("m2", ping.sequence)
 
-    assert bench.out[1:] == [Say("m1:1", Ack(77), Lane.DATAGRAM, [])]
+    assert bench.out[1:] == [Say("m1:1", ProbeAck(77), Lane.DATAGRAM, [])]
 
 
 def test_a_helper_of_one_it_does_not_know_answers_to_where_the_request_came_from(bench: Bench) -> None:
     ping = request(bench, sender=None)
     bench.ack("m2", ping.sequence)
 
-    assert bench.out[1:] == [Say("source:1", Ack(77), Lane.DATAGRAM, [])]
+    assert bench.out[1:] == [Say("source:1", ProbeAck(77), Lane.DATAGRAM, [])]
 
 
 def test_a_helper_says_at_four_fifths_of_the_timeout_that_it_has_no_answer_and_passes_a_late_one_on() -> None:
@@ -364,7 +364,7 @@ def test_a_helper_says_at_four_fifths_of_the_timeout_that_it_has_no_answer_and_p
     assert bench.now == asked_at + TIMEOUT * 4 // 5
     bench.out.clear()
     bench.ack("m2", ping.sequence)
-    assert bench.out == [Say("m1:1", Ack(77), Lane.DATAGRAM, [])]
+    assert bench.out == [Say("m1:1", ProbeAck(77), Lane.DATAGRAM, [])]
 
 
 def test_a_helper_that_had_an_answer_says_no_nack(bench: Bench) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.membership.presets import PRESETS, SECOND
-from talka.cluster.membership.suspicion import STRETCH_LIMIT, Bounds, Suspicion, bounds
+from talka.cluster.membership.suspicion import STRETCH_LIMIT, Suspicion, SuspicionBounds, bounds
 
 SERF = PRESETS["serf-lan"]
 DEFAULT = PRESETS["default"]
@@ -14,7 +14,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 
 def suspicion_of(wanted: int = 3, min_s: int = 2, max_s: int = 10, zone: str = "", now: int = 0) -> Suspicion:
-    return Suspicion(now, Bounds(min_s * SECOND, max_s * SECOND, wanted), "a", zone, 7)
+    return Suspicion(now, SuspicionBounds(min_s * SECOND, max_s * SECOND, wanted), "a", zone, 7)
 
 
 @pytest.mark.parametrize(("members", "min_ms"), [(10, 4000), (30, 5908), (100, 8000), (1000, 12000), (10_000, 16000)])
@@ -180,7 +180,7 @@ def test_a_rearmed_suspicion_waits_anew_and_keeps_its_start_and_its_accusers() -
 def test_the_end_only_moves_earlier_stays_within_the_bounds_and_each_voice_counts_once(
     wanted: int, min_ns: int, more_ns: int, told: list[tuple[int, str, str]]
 ) -> None:
-    suspicion = Suspicion(0, Bounds(min_ns, min_ns + more_ns, wanted), "a", "x", 0)
+    suspicion = Suspicion(0, SuspicionBounds(min_ns, min_ns + more_ns, wanted), "a", "x", 0)
     zones = ["x"]
     now = 0
     for wait_ns, accuser, zone in told:
@@ -200,8 +200,8 @@ def test_the_end_only_moves_earlier_stays_within_the_bounds_and_each_voice_count
 
 
 def test_bounds_that_are_stretched_wait_longer_when_all_agree_and_no_longer_than_that_when_nobody_does() -> None:
-    short, long = Bounds(2 * SECOND, 12 * SECOND, 1), Bounds(2 * SECOND, 5 * SECOND, 1)
+    short, long = SuspicionBounds(2 * SECOND, 12 * SECOND, 1), SuspicionBounds(2 * SECOND, 5 * SECOND, 1)
 
     assert short.stretched(1) is short
-    assert short.stretched(4) == Bounds(8 * SECOND, 12 * SECOND, 1)
-    assert long.stretched(4) == Bounds(8 * SECOND, 8 * SECOND, 1)
+    assert short.stretched(4) == SuspicionBounds(8 * SECOND, 12 * SECOND, 1)
+    assert long.stretched(4) == SuspicionBounds(8 * SECOND, 8 * SECOND, 1)

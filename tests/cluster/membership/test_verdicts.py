@@ -2,20 +2,20 @@
 
 import pytest
 
-from talka.cluster.membership.verdicts import LIMIT, Audit, Verdict
+from talka.cluster.membership.verdicts import LIMIT, MemberVerdict, VerdictLog
 
 
-def add(audit: Audit, at: int) -> None:
+def add(audit: VerdictLog, at: int) -> None:
     audit.add(at, "b", 5, 2, "dead", accuser="c", reason="no answer", own=False)
 
 
 def test_a_verdict_says_who_was_accused_by_whom_and_why() -> None:
-    audit = Audit()
+    audit = VerdictLog()
 
     audit.add(7, "b", 5, 2, "suspect", "a", "probe failed", True)
 
     assert audit.entries() == [
-        Verdict(
+        MemberVerdict(
             at=7,
             subject="b",
             boot=5,
@@ -29,7 +29,7 @@ def test_a_verdict_says_who_was_accused_by_whom_and_why() -> None:
 
 
 def test_the_newest_verdict_is_last() -> None:
-    audit = Audit()
+    audit = VerdictLog()
     assert audit.entries() == []
 
     for at in (3, 1, 2):
@@ -39,7 +39,7 @@ def test_the_newest_verdict_is_last() -> None:
 
 
 def test_only_the_last_verdicts_are_kept() -> None:
-    audit = Audit()
+    audit = VerdictLog()
 
     for at in range(LIMIT + 2):
         add(audit, at)
@@ -49,7 +49,7 @@ def test_only_the_last_verdicts_are_kept() -> None:
 
 
 def test_what_was_handed_out_is_not_changed_by_later_verdicts_nor_changes_them() -> None:
-    audit = Audit()
+    audit = VerdictLog()
     add(audit, 1)
     seen = audit.entries()
 

@@ -17,10 +17,10 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.membership import (
     Alive,
     Gossip,
+    MemberRecord,
     MembershipMessage,
+    MemberState,
     MemberUpdate,
-    Record,
-    State,
     Stated,
     Suspect,
     SyncOffer,
@@ -105,7 +105,7 @@ def test_a_member_signs_where_it_is_once_for_its_life() -> None:
 
 
 def test_a_signed_record_is_believed_whoever_passes_it_on() -> None:
-    for message in (Gossip(), SyncRecords([Record("b", 1, 0, "at-b", "", b"", 0, None, "", "", *_proof(B))])):
+    for message in (Gossip(), SyncRecords([MemberRecord("b", 1, 0, "at-b", "", b"", 0, None, "", "", *_proof(B))])):
         a, _ = certified()
         out = hear(a, *([B] if isinstance(message, Gossip) else []), message=message)
         assert MemberJoined("b", 1, "at-b") in out and a.disbelieved == 0
@@ -131,7 +131,7 @@ def _proof(alive: Alive) -> tuple[bytes, bytes]:
 )
 def test_what_the_member_did_not_sign_introduces_nobody(forged: Alive) -> None:
     a, _ = certified()
-    record = Record(forged.name, forged.boot, 0, forged.address, forged.zone, forged.meta, 0, None, "", "")
+    record = MemberRecord(forged.name, forged.boot, 0, forged.address, forged.zone, forged.meta, 0, None, "", "")
     messages: list[MembershipMessage] = [
         Gossip(),
         SyncRecords([msgspec.structs.replace(record, certificate=forged.certificate, signature=forged.signature)]),
@@ -207,12 +207,12 @@ def test_a_state_counts_only_when_the_member_signed_it() -> None:
     assert member is not None
 
     for forged in (
-        State(1, b"api evil:1"),
-        State(1, b"api evil:1", signed.signature),
-        State(2, b"api 10.0.0.1:8470", signed.signature),
+        MemberState(1, b"api evil:1"),
+        MemberState(1, b"api evil:1", signed.signature),
+        MemberState(2, b"api 10.0.0.1:8470", signed.signature),
     ):
         hear(a, Stated("b", 1, forged))
-        hear(a, message=SyncRecords([Record("b", 1, 0, "at-b", "", b"", 0, forged)]))
+        hear(a, message=SyncRecords([MemberRecord("b", 1, 0, "at-b", "", b"", 0, forged)]))
         assert member.state is None
     assert a.disbelieved == 6
     hear(a, Stated("b", 1, signed))
@@ -223,9 +223,9 @@ def test_without_certificates_nothing_is_signed_and_everything_is_believed() -> 
     a = member_of("a")
     a.set_state(0, b"busy")
 
-    hear(a, B_ELSEWHERE, Stated("b", 1, State(1, b"api")))
+    hear(a, B_ELSEWHERE, Stated("b", 1, MemberState(1, b"api")))
 
-    assert (a.me.certificate, a.me.signature, a.state) == (b"", b"", State(1, b"busy"))
+    assert (a.me.certificate, a.me.signature, a.state) == (b"", b"", MemberState(1, b"busy"))
     assert address_of(a, "b") == "at-thief" and a.disbelieved == 0
 
 
@@ -245,7 +245,7 @@ def test_the_same_news_is_judged_once_and_a_bad_one_again_after_a_while(monkeypa
 
 def test_a_good_judgement_is_kept() -> None:
     a, notary = certified()
-    records = [Record("b", 1, 0, "at-b", "", b"", 0, None, "", "", *_proof(B))]
+    records = [MemberRecord("b", 1, 0, "at-b", "", b"", 0, None, "", "", *_proof(B))]
     c, other = member_of("c", notary=notary), notary.asked
     hear(a, message=SyncRecords(records))
     assert notary.asked == other + 1

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane
-from talka.control.blobs.fetching import LIMIT_NS, NEVER, RETRY_NS, Fetch
+from talka.control.blobs.fetching import LIMIT_NS, NEVER, RETRY_NS, BlobFetch
 from talka.control.member.speech import Speak
 from talka.wire.jobs import BLOB_LIMIT_BYTES, Piece, WantBlob
 
@@ -17,8 +17,8 @@ CONTENT = bytes(range(200))
 DIGEST = sha256(CONTENT).hexdigest()
 
 
-def fetch_of(*sources: str, size_bytes: int = len(CONTENT)) -> Fetch:
-    return Fetch(DIGEST, size_bytes, sources, Random(1))
+def fetch_of(*sources: str, size_bytes: int = len(CONTENT)) -> BlobFetch:
+    return BlobFetch(DIGEST, size_bytes, sources, Random(1))
 
 
 def asked(said: list[Speak]) -> tuple[str, int]:
@@ -48,7 +48,7 @@ def test_pieces_are_asked_for_one_after_the_other() -> None:
 
 
 def test_not_every_node_begins_with_the_same_source() -> None:
-    firsts = [Fetch(DIGEST, 9, ("m1", "m2", "m3"), Random(seed)).start(NOW)[0].to for seed in range(20)]
+    firsts = [BlobFetch(DIGEST, 9, ("m1", "m2", "m3"), Random(seed)).start(NOW)[0].to for seed in range(20)]
 
     assert sorted(dict.fromkeys(firsts)) == ["m1", "m2", "m3"]
 

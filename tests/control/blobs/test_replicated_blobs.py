@@ -20,10 +20,10 @@ from talka.control.blobs.replicated_blobs import (
     BlobFailed,
     BlobKept,
     BlobReady,
+    BlobsFull,
     LoadBlob,
+    ReplicatedBlobs,
     ServeBlob,
-    Vault,
-    VaultFull,
     piece_of,
 )
 from talka.control.member.speech import Speak
@@ -52,8 +52,8 @@ def small_pieces() -> object:
     patch.undo()
 
 
-def vault_of(me: str = "m1", managers: Sequence[str] = ("m1", "m2", "m3"), has: Sequence[str] = ()) -> Vault:
-    return Vault(me, lambda: managers, has, Random(1))
+def vault_of(me: str = "m1", managers: Sequence[str] = ("m1", "m2", "m3"), has: Sequence[str] = ()) -> ReplicatedBlobs:
+    return ReplicatedBlobs(me, lambda: managers, has, Random(1))
 
 
 def offer(offset: int, content: bytes = CONTENT) -> KeepBlob:
@@ -197,7 +197,7 @@ def test_more_than_a_manager_can_pass_on_is_refused_for_now(monkeypatch: pytest.
     vault = vault_of()
     vault.keep(0, DIGEST, CONTENT)
 
-    with pytest.raises(VaultFull, match="try again in a moment"):
+    with pytest.raises(BlobsFull, match="try again in a moment"):
         vault.keep(0, digest_of(b"9876543210"), b"9876543210")
     vault.keep(0, digest_of(b"987654321"), b"987654321")
 
@@ -419,13 +419,13 @@ class Cluster:
         self.disks: dict[str, dict[str, bytes]] = {name: {} for name in self.names}
         self.vaults = {name: self._started(name) for name in self.names}
         self.words: list[tuple[str, Speak]] = []
-        self.writes: list[tuple[str, Vault, Persist]] = []
+        self.writes: list[tuple[str, ReplicatedBlobs, Persist]] = []
         self.said_kept = 0
         self.ready: list[BlobReady] = []
         self.now = 0
 
-    def _started(self, name: str) -> Vault:
-        return Vault(name, lambda: self.names, self.disks[name], Random(name))
+    def _started(self, name: str) -> ReplicatedBlobs:
+        return ReplicatedBlobs(name, lambda: self.names, self.disks[name], Random(name))
 
     def follow(self, name: str, effects: list[object]) -> None:
         for effect in effects:

@@ -7,15 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from talka.control.clients.connections import LEAST_FILES, WANTED_FILES, Limits, Line, Places, limits_for, source_of
+from talka.control.clients.connections import (
+    LEAST_FILES,
+    WANTED_FILES,
+    ConnectionLimits,
+    ConnectionLine,
+    ConnectionPlaces,
+    limits_for,
+    source_of,
+)
 from talka.errors import Invalid
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
-FEW = Limits(places=2, heads=4, heads_of_one=3, probes=2, burst=2)
+FEW = ConnectionLimits(places=2, heads=4, heads_of_one=3, probes=2, burst=2)
 
 
-def places(limits: Limits = FEW) -> Places[str]:
-    return Places(limits)
+def places(limits: ConnectionLimits = FEW) -> ConnectionPlaces[str]:
+    return ConnectionPlaces(limits)
 
 
 # Heads.
@@ -157,12 +165,17 @@ class Crowd(RuleBasedStateMachine):
 
     @initialize(
         limits=st.builds(
-            Limits, st.integers(1, 4), st.integers(1, 6), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4)
+            ConnectionLimits,
+            st.integers(1, 4),
+            st.integers(1, 6),
+            st.integers(1, 4),
+            st.integers(1, 3),
+            st.integers(1, 4),
         )
     )
-    def begin(self, limits: Limits) -> None:
+    def begin(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self.places: Places[int] = Places(limits)
+        self.places: ConnectionPlaces[int] = ConnectionPlaces(limits)
         self.numbers = count()
         self.known: dict[int, str] = {}
         self.served: set[int] = set()
@@ -236,7 +249,7 @@ TestCrowd = Crowd.TestCase
 @quick
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcd")), max_size=60))
 def test_a_line_lets_the_oldest_of_the_largest_source_go(moves: list[tuple[bool, str]]) -> None:
-    line: Line[int] = Line()
+    line: ConnectionLine[int] = ConnectionLine()
     model: list[tuple[int, str]] = []
     for number, (is_new, source) in enumerate(moves):
         if is_new or not model:
@@ -258,7 +271,7 @@ def test_a_line_lets_the_oldest_of_the_largest_source_go(moves: list[tuple[bool,
 
 
 def test_few_files_make_small_limits_and_never_more_than_there_are() -> None:
-    assert limits_for(WANTED_FILES) == Limits() == limits_for(1 << 20)
+    assert limits_for(WANTED_FILES) == ConnectionLimits() == limits_for(1 << 20)
     with pytest.raises(Invalid, match="127 files are too few for an API: it needs at least 128"):
         limits_for(LEAST_FILES - 1)
     for files in range(LEAST_FILES, WANTED_FILES + 10):

@@ -9,7 +9,7 @@ from talka.control.clients.overload import (
     Level,
     Overload,
     OverloadConfig,
-    Request,
+    RequestKind,
     report_interval_ms,
 )
 from talka.errors import Invalid
@@ -108,22 +108,22 @@ def test_a_relapse_starts_the_count_of_calm_samples_anew() -> None:
     ("level", "shed"),
     [
         (Level.HEALTHY, []),
-        (Level.BUSY, [Request.STATISTICS]),
-        (Level.STRESSED, [Request.STATISTICS, Request.LIST]),
-        (Level.OVERLOADED, [Request.STATISTICS, Request.LIST, Request.SUBMISSION]),
+        (Level.BUSY, [RequestKind.STATISTICS]),
+        (Level.STRESSED, [RequestKind.STATISTICS, RequestKind.LIST]),
+        (Level.OVERLOADED, [RequestKind.STATISTICS, RequestKind.LIST, RequestKind.SUBMISSION]),
     ],
 )
-def test_statistics_are_shed_first_then_lists_then_submissions(level: Level, shed: list[Request]) -> None:
+def test_statistics_are_shed_first_then_lists_then_submissions(level: Level, shed: list[RequestKind]) -> None:
     overload = Overload()
     overload.level = level
 
-    assert [request for request in Request if overload.sheds(request)] == shed
+    assert [request for request in RequestKind if overload.sheds(request)] == shed
 
 
 def test_health_votes_cancels_and_results_always_pass() -> None:
-    never = [request for request in Request if SHED_FROM[request] is None]
+    never = [request for request in RequestKind if SHED_FROM[request] is None]
 
-    assert never == [Request.HEALTH, Request.VOTE, Request.CANCEL, Request.RESULT]
+    assert never == [RequestKind.HEALTH, RequestKind.VOTE, RequestKind.CANCEL, RequestKind.RESULT]
 
 
 @pytest.mark.parametrize(

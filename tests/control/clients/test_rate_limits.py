@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.control.clients.overload import Level
-from talka.control.clients.rate_limits import LIMITS, Limit, RateLimits
+from talka.control.clients.rate_limits import LIMITS, RateLimit, RateLimits
 from talka.errors import Invalid
 
 SECOND = 1_000_000_000
@@ -11,7 +11,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 
 def of(requests: int, window_s: int = 10, **more: bool) -> RateLimits:
-    return RateLimits({"submit": Limit(requests, window_s * SECOND, **more)})
+    return RateLimits({"submit": RateLimit(requests, window_s * SECOND, **more)})
 
 
 def passed(limits: RateLimits, now: int, tries: int, operation: str = "submit", client: str = "ann") -> int:
@@ -26,7 +26,7 @@ def test_a_client_may_ask_as_often_as_the_limit_says_and_then_waits() -> None:
 
 
 def test_clients_and_operations_do_not_use_up_each_others_requests() -> None:
-    limits = RateLimits({"submit": Limit(1), "jobs": Limit(1)})
+    limits = RateLimits({"submit": RateLimit(1), "jobs": RateLimit(1)})
     limits.check(0, "submit", "ann")
 
     assert limits.check(0, "submit", "ben") == 0
@@ -35,7 +35,7 @@ def test_clients_and_operations_do_not_use_up_each_others_requests() -> None:
 
 
 def test_operations_without_a_limit_of_their_own_share_one() -> None:
-    limits = RateLimits({}, other=Limit(2))
+    limits = RateLimits({}, other=RateLimit(2))
 
     assert [limits.check(0, operation, "ann") == 0 for operation in ("this", "that", "those")] == [True, True, False]
 
@@ -93,7 +93,7 @@ def test_a_limit_that_shrank_below_what_was_used_still_names_a_time() -> None:
 
 
 def test_the_client_that_asked_longest_ago_is_forgotten() -> None:
-    limits = RateLimits({"submit": Limit(1)}, clients_limit=2)
+    limits = RateLimits({"submit": RateLimit(1)}, clients_limit=2)
     for client in ("ann", "ben", "ann", "cid"):
         limits.check(0, "submit", client)
 
@@ -105,7 +105,7 @@ def test_the_client_that_asked_longest_ago_is_forgotten() -> None:
 @pytest.mark.parametrize("wrong", [(0, 1), (1, 0)])
 def test_a_limit_without_a_meaning_is_refused(wrong: tuple[int, int]) -> None:
     with pytest.raises(Invalid, match="at least 1"):
-        Limit(*wrong)
+        RateLimit(*wrong)
 
 
 def test_limits_without_room_for_a_client_are_refused() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.control.dags.job import AT_ONCE, DagJob, Step
+from talka.control.dags.job import AT_ONCE, DagJob, DagStep
 from talka.control.tasks.task import DagTask, Needs
 from talka.control.tasks.timers import NEVER
 from talka.errors import Invalid, Unavailable
 from talka.wire.tasks import Outcome, TaskResult
 from talka.work.dag import DagSettings, Retry, TaskSpec, Timeouts, checked
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import Claim, Complete, EventRow, JobRow, MoveJob, PutAttempt, PutEvent, Release, Reset
+from talka.work.records import ClaimTask, Complete, EventRow, JobRow, MoveJob, PutAttempt, PutEvent, Release, Reset
 
 SECOND = 1_000_000_000
 START = 100 * SECOND
@@ -50,7 +50,7 @@ class Story:
     def __getitem__(self, id: str) -> DagTask:
         return self.job.tasks[self.job.index_by_id()[id]]
 
-    def take(self, step: Step) -> Step:
+    def take(self, step: DagStep) -> DagStep:
         for task in step.unqueue:
             del self.queue[task.id]
         for task in step.ready:
@@ -73,7 +73,7 @@ class Story:
             self.changes += self.job.completing(self.now, self[id], b"1", "", 5000)
             self.take(self.job.completed(self.now, self[id]))
 
-    def fail(self, id: str, outcome: Outcome = "failed", error: str = "E: bad", **fields: Any) -> Step:
+    def fail(self, id: str, outcome: Outcome = "failed", error: str = "E: bad", **fields: Any) -> DagStep:
         if id in self.queue:
             self.give(id)
         result = TaskResult(self[id].fence, outcome, error=error, **fields)
@@ -127,7 +127,7 @@ def test_what_happens_to_a_task_is_written() -> None:
     story.now += SECOND
     changes = story.job.completing(story.now, story["a"], b'"out"', "", 5000)
     at_ms = wall_ms(story.now)
-    assert story.made(Claim) == [Claim(3, 0, 1, 1, "w#1", at_ms - 1000)]
+    assert story.made(ClaimTask) == [ClaimTask(3, 0, 1, 1, "w#1", at_ms - 1000)]
     assert changes == [
         Complete(3, 0, 1, TaskState.COMPLETED, at_ms, b'"out"', started_ms=at_ms - 5, worker="w#1", attempts=1, key="k")
     ]
@@ -334,10 +334,10 @@ def test_a_paused_job_gives_nothing_out_and_goes_on_when_resumed() -> None:
     story.done("b")
     story.pass_time(1)
     assert (story.queue, story.states()) == ({}, "a:pending b:completed c:pending")
-    assert story.job.pause(story.now) == Step()
+    assert story.job.pause(story.now) == DagStep()
     story.take(story.job.resume(story.now))
     assert list(story.queue) == ["a", "c"]
-    assert story.job.resume(story.now) == Step()
+    assert story.job.resume(story.now) == DagStep()
     assert [(move.state, move.reason) for move in story.made(MoveJob)] == [
         (JobState.PAUSED, ""),
         (JobState.RUNNING, ""),
@@ -373,11 +373,11 @@ def test_a_cancelled_job_stops_what_runs_and_cancels_what_does_not() -> None:
     story.take(story.job.cancel(story.now, "Not needed."))
     assert (story.queue, story.recalled) == ({}, ["a"])
     assert story.states() == "a:running b:cancelled c:cancelled"
-    assert story.job.cancel(story.now, "again") == Step()
+    assert story.job.cancel(story.now, "again") == DagStep()
     story.fail("a", "died", signal="SIGKILL", alone=True)
     assert story.states() == "a:cancelled b:cancelled c:cancelled"
     assert story.end() == (JobState.CANCELLED, "Not needed.")
-    assert story.job.cancel(story.now, "again") == Step()
+    assert story.job.cancel(story.now, "again") == DagStep()
 
 
 def test_a_cancelled_job_whose_work_was_done_already_is_completed() -> None:
@@ -538,7 +538,7 @@ def test_a_config_cannot_be_edited_while_its_spec_is_not_in_memory() -> None:
     with pytest.raises(Unavailable, match="task a"):
         story.job.rerun(story.now, [], {"a": msgspec.Raw(b"2")})
     assert spec is not None
-    assert story.job.loaded(story.now, story["a"], spec, b"") == Step()
+    assert story.job.loaded(story.now, story["a"], spec, b"") == DagStep()
     story.take(story.job.rerun(story.now, [], {"a": msgspec.Raw(b"2")}))
     assert list(story.queue) == ["a"]
 

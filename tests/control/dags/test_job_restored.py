@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.dags.job import DagJob, Step
+from talka.control.dags.job import DagJob, DagStep
 from talka.control.tasks.task import DagTask, Needs, packed
 from talka.errors import Invalid
 from talka.wire.tasks import Outcome, TaskResult
@@ -17,7 +17,7 @@ from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, JobState, TaskState, is_
 from talka.work.records import (
     TASK_STATES,
     Change,
-    Claim,
+    ClaimTask,
     Complete,
     JobRow,
     LiveTask,
@@ -65,7 +65,7 @@ class Rows:
             blank = TaskRow(job=row.job, index=row.index, id=row.id, state=TaskState.PENDING, spec=row.spec)
             return replace(blank, depends_on=row.depends_on, spec=change.spec or row.spec)
         assert not is_final(row.state), "what has ended is changed"
-        if isinstance(change, Claim):
+        if isinstance(change, ClaimTask):
             assert change.fence > row.fence
             return replace(
                 row, state=TaskState.ASSIGNED, fence=change.fence, worker=change.worker, attempts=change.attempt
@@ -125,7 +125,7 @@ class World:
 
     # Doing.
 
-    def take(self, step: Step) -> None:
+    def take(self, step: DagStep) -> None:
         for task in step.unqueue:
             assert self.queue.pop(task.index) is task
         for task in step.ready:
@@ -199,8 +199,8 @@ class World:
                 self.job.resume,
                 self.job.resume,
                 lambda now: self.job.skip(now, ids),
-                lambda now: self.job.rerun(now, ids) if self.rng.random() < 0.3 else Step(),
-                lambda now: self.job.cancel(now, "stop") if self.rng.random() < 0.1 else Step(),
+                lambda now: self.job.rerun(now, ids) if self.rng.random() < 0.3 else DagStep(),
+                lambda now: self.job.cancel(now, "stop") if self.rng.random() < 0.1 else DagStep(),
             )
         )
         try:
@@ -407,7 +407,7 @@ def test_a_spec_that_is_read_while_the_job_is_paused_waits_until_it_goes_on() ->
 
 def test_a_spec_that_is_read_after_the_end_of_its_task_changes_nothing() -> None:
     dag, _ = restored([TaskState.COMPLETED, TaskState.PENDING])
-    assert dag.loaded(START, dag.tasks[0], TaskSpec(id="t0", handler="h"), b"") == Step()
+    assert dag.loaded(START, dag.tasks[0], TaskSpec(id="t0", handler="h"), b"") == DagStep()
 
 
 def test_a_result_that_is_here_before_the_spec_is_judged_by_the_rules_of_the_job() -> None:
@@ -448,7 +448,7 @@ def test_the_failed_task_is_named_also_when_its_error_is_not_in_memory() -> None
 
 def test_a_job_that_has_ended_is_read_to_be_run_again() -> None:
     dag, step = restored([TaskState.COMPLETED, TaskState.DEAD], job=JobState.PARTIAL)
-    assert step == Step()
+    assert step == DagStep()
     assert dag.has_ended
     again = dag.rerun(START, [])
     assert again.load == [dag.tasks[1]]

@@ -182,7 +182,12 @@ def learnt(terms: Terms, spec: TaskSpec) -> DagTask:
 def test_tasks_that_ask_for_the_same_share_one_object() -> None:
     terms = Terms(DagSettings())
     plain = [learnt(terms, TaskSpec(id="a", handler="h")), learnt(terms, TaskSpec(id="b", handler="h"))]
-    wants = {"capabilities": ("gpu",), "min_memory": "2GB", "limits": (Limit("db", 3),), "bounds": Bounds(files=9)}
+    wants = {
+        "capabilities": ("gpu",),
+        "min_memory": "2GB",
+        "limits": (Limit("db", 3),),
+        "bounds": Bounds(files=9),
+    }
     rich = [learnt(terms, TaskSpec(id=id, handler="h", delay=1, key=id, **wants)) for id in "cd"]
     assert plain[0].needs is plain[1].needs
     assert plain[0].policy is plain[1].policy is terms.usual

@@ -9,24 +9,35 @@ import pytest
 from talka.cluster.safeguards import Safeguards
 from talka.control.dags import keeper, shelf
 from talka.control.dags.keeper import NEVER
-from talka.control.dags.shelf import Full, KeyTaken
+from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks import attempts, delivery
-from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, Fetch
+from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, ReadOutputs
 from talka.errors import Invalid
 from talka.wire.tasks import (
-    Hand,
-    Holding,
-    LogLine,
-    Progress,
+    AskHeld,
+    AssignTasks,
+    HandlerProgress,
+    Held,
     Recall,
+    ResultsStored,
+    TaskLine,
+    TaskProgress,
     TaskResult,
-    Took,
-    Underway,
-    Which,
 )
 from talka.work.dag import BadDag, Limit, Retry, Timeouts
 from talka.work.lifecycle import JobState, TaskState
-from talka.work.records import Claim, Complete, DropJob, Extend, MoveJob, PutEvent, PutJob, PutLogs, PutTasks, Release
+from talka.work.records import (
+    ClaimTask,
+    Complete,
+    DropJob,
+    Extend,
+    MoveJob,
+    PutEvent,
+    PutJob,
+    PutLogs,
+    PutTasks,
+    Release,
+)
 
 SECOND = 1_000_000_000
 Play = Any
@@ -46,7 +57,7 @@ def test_a_job_is_acknowledged_and_runs_once_it_is_durable(play: Play) -> None:
     play.hold()
     id = play.submit({"a": ""})
     assert play.answers == [] and play.handed == {}
-    assert len(play.changes(Claim)) == 1 and play.waits == (1, 0), "it is claimed in the commit that submits it"
+    assert len(play.changes(ClaimTask)) == 1 and play.waits == (1, 0), "it is claimed in the commit that submits it"
     play.commit()
     assert play.answers == [CallAnswered(1, id)]
     assert [task.id for task in play.handed.values()] == ["a"]
@@ -60,7 +71,7 @@ def test_a_job_that_came_in_parts_is_claimed_in_the_commit_of_its_end(play: Play
     play.hold()
     play.end(draft)
     assert play.handed == {}
-    assert kinds(play.commits[-1]) == [MoveJob, Claim]
+    assert kinds(play.commits[-1]) == [MoveJob, ClaimTask]
     play.commit()
     assert play.names() == {"a"} and play.answers[-1].job == draft
 
@@ -69,10 +80,10 @@ def test_every_attempt_is_handed_once_its_claim_is_durable(play: Play) -> None:
     play.submit({"a": ""}, retry=Retry(max=3, backoff=0.0))
     play.hold()
     play.beat("w")
-    assert len(play.changes(Claim)) == 1 and play.handed == {}
+    assert len(play.changes(ClaimTask)) == 1 and play.handed == {}
     play.commit()
     (first,) = play.handed
-    assert [change.fence for change in play.changes(Claim)] == [first]
+    assert [change.fence for change in play.changes(ClaimTask)] == [first]
     play.result(first, "failed", error="E: no")
     assert list(play.handed) == [first]
     play.commit()
@@ -88,7 +99,7 @@ def test_a_result_is_taken_once_it_is_durable(play: Play) -> None:
     play.done("a")
     assert play.took == []
     assert "b" not in play.names()
-    assert kinds(play.commits[-1]) == [Complete, Claim], "what waited is claimed with it"
+    assert kinds(play.commits[-1]) == [Complete, ClaimTask], "what waited is claimed with it"
     play.commit()
     assert play.took == [play.fence("a")]
     assert "b" in play.names()
@@ -215,7 +226,7 @@ def test_many_results_are_taken_in_parts(play: Play, monkeypatch: pytest.MonkeyP
     play.beat("w", cores=8)
     play.submit(dict.fromkeys("abcde", ""))
     play.results([TaskResult(play.fence(id), "completed", b"1") for id in "abcde"])
-    assert [len(took.fences) for took in play.said(Took)] == [2, 2, 1]
+    assert [len(took.fences) for took in play.said(ResultsStored)] == [2, 2, 1]
 
 
 def test_a_failure_is_tried_again_after_its_wait_and_given_up_in_the_end(play: Play) -> None:
@@ -254,8 +265,10 @@ def test_progress_and_lines_of_running_attempts_are_kept(play: Play) -> None:
     play.beat("w")
     play.submit({"a": ""}, retry=Retry(max=1, backoff=0.0))
     fence = play.fence("a")
-    words = Underway(
-        (fence, 99), (Progress(fence, b"1"), Progress(99, b"2")), (LogLine(fence, 5, "x"), LogLine(99, 5, "y"))
+    words = TaskProgress(
+        (fence, 99),
+        (HandlerProgress(fence, b"1"), HandlerProgress(99, b"2")),
+        (TaskLine(fence, 5, "x"), TaskLine(99, 5, "y")),
     )
     play.hear("w", words)
     assert play.task("a").state is TaskState.RUNNING
@@ -263,7 +276,7 @@ def test_progress_and_lines_of_running_attempts_are_kept(play: Play) -> None:
     assert [[row.text for row in change.rows] for change in play.changes(PutLogs)] == [["x"]]
     play.hear("w", words)
     assert len(play.changes(Extend)) == 1, "that is known"
-    play.hear("w", Underway())
+    play.hear("w", TaskProgress())
     play.result(fence, "failed")
     assert play.handed[play.fence("a")].checkpoint == b"1"
     task = play.task("a")
@@ -276,7 +289,7 @@ def test_lines_that_their_result_overtook_are_kept(play: Play) -> None:
     play.submit({"a": ""})
     fence = play.fence("a")
     play.done("a")
-    play.hear("w", Underway((), (Progress(fence, b"1"),), (LogLine(fence, 5, "the last"),)))
+    play.hear("w", TaskProgress((), (HandlerProgress(fence, b"1"),), (TaskLine(fence, 5, "the last"),)))
     assert [(row.attempt, row.text) for row in play.records.logs(1, 0, 0, 9)] == [(1, "the last")]
     assert play.changes(Extend) == []
 
@@ -296,7 +309,7 @@ def test_what_another_worker_tells_of_an_attempt_is_not_kept(play: Play) -> None
     play.beat("w")
     play.submit({"a": ""})
     fence = play.fence("a")
-    words = Underway((fence,), (Progress(fence, b"1"),), (LogLine(fence, 5, "x"),))
+    words = TaskProgress((fence,), (HandlerProgress(fence, b"1"),), (TaskLine(fence, 5, "x"),))
     play.hear("x", words)
     assert play.task("a").state is not TaskState.RUNNING
     play.done("a")
@@ -305,7 +318,7 @@ def test_what_another_worker_tells_of_an_attempt_is_not_kept(play: Play) -> None
 
 
 def test_what_managers_say_is_nothing_to_them(play: Play) -> None:
-    assert play.durable.on_message(play.now, "w", Which(1)) == []
+    assert play.durable.on_message(play.now, "w", AskHeld(1)) == []
 
 
 # Workers.
@@ -341,8 +354,8 @@ def test_what_was_handed_is_not_lost_because_the_manager_did_not_lead_for_a_whil
     worker = play.worker_of("a")
     play.durable.on_stepped_down(play.now)
     play.beat(worker)
-    assert play.said(Which) == [], "it is of this epoch, and may be on its way"
-    play.hear(worker, Holding(play.epoch, ()))
+    assert play.said(AskHeld) == [], "it is of this epoch, and may be on its way"
+    play.hear(worker, Held(play.epoch, ()))
     assert play.durable.under_way == 1
     assert list(play.durable._attempts._workers) == [worker], "nobody would say of those without tasks that they left"
 
@@ -351,15 +364,15 @@ def test_what_is_handed_names_the_life_and_the_last_beat_of_its_worker(play: Pla
     play.beat("w", boot=3, number=41)
     play.beat("w", boot=3, number=40)
     play.submit({"a": ""})
-    assert [(hand.boot, hand.beat) for hand in play.said(Hand)] == [(3, 41)]
+    assert [(hand.boot, hand.beat) for hand in play.said(AssignTasks)] == [(3, 41)]
     play.hold()
     play.submit({"b": ""})
     play.beat("w", boot=3, number=42)
     play.release()
-    assert [(hand.boot, hand.beat) for hand in play.said(Hand)][1:] == [(3, 42)], "as it was when it was handed"
+    assert [(hand.boot, hand.beat) for hand in play.said(AssignTasks)][1:] == [(3, 42)], "as it was when it was handed"
     play.lose("w", boot=3)
     play.beat("w", boot=4, number=1)
-    assert (play.said(Hand)[-1].boot, play.said(Hand)[-1].beat) == (4, 1)
+    assert (play.said(AssignTasks)[-1].boot, play.said(AssignTasks)[-1].beat) == (4, 1)
 
 
 def test_a_worker_of_another_name_with_the_same_beginning_keeps_its_tasks(play: Play) -> None:
@@ -375,19 +388,19 @@ def test_what_a_worker_was_handed_and_does_not_hold_is_lost_when_it_says_so_twic
     a, b = play.fence("a"), play.fence("b")
     play.pass_time(2)
     play.beat("w")
-    assert play.said(Which) == [], "it may be on its way"
+    assert play.said(AskHeld) == [], "it may be on its way"
     play.pass_time(4)
     play.beat("w")
-    assert len(play.said(Which)) == 1
+    assert len(play.said(AskHeld)) == 1
     play.beat("w")
-    assert len(play.said(Which)) == 1, "it is being asked"
-    play.hear("w", Holding(play.epoch, (b,)))
+    assert len(play.said(AskHeld)) == 1, "it is being asked"
+    play.hear("w", Held(play.epoch, (b,)))
     assert play.durable.under_way == 2
-    play.hear("w", Holding(play.epoch, (b,)))
+    play.hear("w", Held(play.epoch, (b,)))
     assert play.durable.under_way == 2, "that was not asked"
     play.pass_time(6)
     play.beat("w")
-    play.hear("w", Holding(play.epoch, (b,)))
+    play.hear("w", Held(play.epoch, (b,)))
     assert play.fence("a") > b > a
     assert play.handed[play.fence("a")].attempt == 2
     assert play.fence("b") == b
@@ -399,7 +412,7 @@ def test_what_it_holds_the_second_time_is_not_lost(play: Play) -> None:
     for held in ((), (play.fence("a"),), (), (play.fence("a"),)):
         play.pass_time(6)
         play.beat("w")
-        play.hear("w", Holding(play.epoch, held))
+        play.hear("w", Held(play.epoch, held))
     assert len(play.hands) == 1
 
 
@@ -410,7 +423,7 @@ def test_what_was_handed_a_moment_ago_may_be_on_its_way(play: Play) -> None:
         play.pass_time(6)
         play.submit({f"b{number}": ""})
         play.beat("w")
-        play.hear("w", Holding(play.epoch, tuple(list(play.handed)[:-1])))
+        play.hear("w", Held(play.epoch, tuple(list(play.handed)[:-1])))
     assert play.durable.under_way == len(play.hands) == 5
 
 
@@ -420,7 +433,7 @@ def test_who_does_not_answer_is_asked_again(play: Play) -> None:
     for _ in range(20):
         play.pass_time(1)
         play.beat("w")
-    assert len(play.said(Which)) == 2
+    assert len(play.said(AskHeld)) == 2
 
 
 def test_what_was_not_handed_yet_cannot_be_missing(play: Play) -> None:
@@ -431,8 +444,8 @@ def test_what_was_not_handed_yet_cannot_be_missing(play: Play) -> None:
     for _ in range(3):
         play.pass_time(6)
         play.beat("w")
-        play.hear("w", Holding(play.epoch, ()))
-    assert play.said(Which) == []
+        play.hear("w", Held(play.epoch, ()))
+    assert play.said(AskHeld) == []
     play.release()
     assert [task.attempt for _, task in play.hands] == [1, 2]
 
@@ -454,12 +467,12 @@ def test_an_attempt_whose_claim_was_overtaken_is_not_handed(play: Play) -> None:
 def test_answers_of_strangers_of_other_epochs_and_in_parts_say_nothing(play: Play) -> None:
     play.beat("w")
     play.submit({"a": ""})
-    play.hear("x", Holding(play.epoch, ()))
+    play.hear("x", Held(play.epoch, ()))
     for _ in range(3):
         play.pass_time(6)
         play.beat("w")
-        play.hear("w", Holding(play.epoch - 1, ()))
-        play.hear("w", Holding(play.epoch, (), 0, 2))
+        play.hear("w", Held(play.epoch - 1, ()))
+        play.hear("w", Held(play.epoch, (), 0, 2))
     assert play.durable.under_way == 1
 
 
@@ -470,7 +483,7 @@ def test_what_a_worker_holds_and_nobody_waits_for_is_recalled(play: Play) -> Non
     play.done("b")
     play.pass_time(6)
     play.beat("w")
-    play.hear("w", Holding(play.epoch, (a, b, 17)))
+    play.hear("w", Held(play.epoch, (a, b, 17)))
     assert [recall.fences for recall in play.said(Recall)] == [(17,)]
 
 
@@ -558,7 +571,7 @@ def test_a_task_whose_turn_comes_with_the_next_tick_is_about_to_be_ready(
 def test_there_is_room_for_so_many_tasks_and_jobs(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "MOST_TASKS", 3)
     play.submit({"a": "", "b": ""})
-    with pytest.raises(Full, match="2 tasks are under way, and 3 may be: try again later"):
+    with pytest.raises(NoRoomForJobs, match="2 tasks are under way, and 3 may be: try again later"):
         play.submit({"a": "", "b": ""})
     play.beat("w")
     play.done("a")
@@ -567,13 +580,13 @@ def test_there_is_room_for_so_many_tasks_and_jobs(play: Play, monkeypatch: pytes
     monkeypatch.setattr(shelf, "MOST_JOBS", 2)
     draft = play.begin()
     play.add(draft, {"a": ""})
-    with pytest.raises(Full, match="3 tasks are under way"):
+    with pytest.raises(NoRoomForJobs, match="3 tasks are under way"):
         play.add(draft, {"b": ""})
     monkeypatch.setattr(shelf, "MOST_TASKS", 9)
     play.add(draft, {"b": ""})
-    with pytest.raises(Full, match="2 jobs are under way, which is the most"):
+    with pytest.raises(NoRoomForJobs, match="2 jobs are under way, which is the most"):
         play.submit({"a": ""})
-    with pytest.raises(Full, match="2 jobs"):
+    with pytest.raises(NoRoomForJobs, match="2 jobs"):
         play.begin()
 
 
@@ -770,7 +783,7 @@ def test_a_spec_without_room_in_memory_is_read_when_its_task_is_handed(
     play.hold_reads()
     play.beat("w")
     assert play.names() == {"a"}
-    assert play.fetches == [Fetch(1, ((1, 1),), ())]
+    assert play.fetches == [ReadOutputs(1, ((1, 1),), ())]
     play.fetched()
     assert play.handed[play.fence("b")].config == b'{"x":1}'
 
@@ -845,7 +858,7 @@ def test_a_task_that_holds_a_limit_is_handed_once_its_claim_is_durable(play: Pla
     play.submit({"a": {"limits": (Limit(key="db", concurrency=1),)}, "b": ""})
     play.hold()
     play.beat("w")
-    assert play.names() == set() and len(play.changes(Claim)) == 2
+    assert play.names() == set() and len(play.changes(ClaimTask)) == 2
     play.release()
     assert play.names() == {"a", "b"}
 
@@ -871,7 +884,7 @@ def test_hands_name_the_epoch(play_of: PlayOf) -> None:
     play = play_of(epoch=3)
     play.beat("w")
     play.submit({"a": ""})
-    (hand,) = play.said(Hand)
+    (hand,) = play.said(AssignTasks)
     assert hand.epoch == 3
     assert hand.tasks[0].fence == 3 << 32 | 1
 

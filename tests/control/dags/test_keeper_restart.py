@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from talka.control.dags import spec_reading
 from talka.control.tasks import delivery
 from talka.errors import Invalid
-from talka.wire.tasks import Holding, Progress, Recall, Underway, Which
+from talka.wire.tasks import AskHeld, HandlerProgress, Held, Recall, TaskProgress
 from talka.work.dag import Limit, Retry
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import Complete, DropJob
@@ -177,10 +177,10 @@ def test_a_worker_is_asked_what_it_has_and_gets_nothing_before(play: Play) -> No
     play.submit({"c": ""})
     play.beat("w")
     play.beat("w")
-    assert len(play.said(Which)) == 2 and play.handed == {}
-    play.hear("w", Holding(play.epoch - 1, ()))
+    assert len(play.said(AskHeld)) == 2 and play.handed == {}
+    play.hear("w", Held(play.epoch - 1, ()))
     assert play.durable.under_way == 2, "that is of the life before"
-    play.hear("w", Holding(play.epoch, (a,)))
+    play.hear("w", Held(play.epoch, (a,)))
     play.beat("w")
     assert play.names() == {"b", "c"}
     assert play.fence("b") > b
@@ -194,7 +194,7 @@ def test_a_worker_that_has_nothing_from_before_gets_work_at_once(play: Play) -> 
     play.restart()
     play.go_on()
     play.beat("w")
-    assert play.said(Which) == [] and play.names() == {"a"}
+    assert play.said(AskHeld) == [] and play.names() == {"a"}
 
 
 def test_a_new_life_of_a_worker_does_not_free_what_the_one_before_had(play: Play) -> None:
@@ -207,7 +207,7 @@ def test_a_new_life_of_a_worker_does_not_free_what_the_one_before_had(play: Play
     play.lose("w", boot=1)
     assert [(to, task.attempt) for to, task in play.hands] == [("w", 2)]
     play.beat("w", boot=2)
-    assert play.said(Which) == []
+    assert play.said(AskHeld) == []
 
 
 def test_one_of_the_same_name_from_another_folder_has_nothing_of_it(play: Play) -> None:
@@ -216,8 +216,8 @@ def test_one_of_the_same_name_from_another_folder_has_nothing_of_it(play: Play) 
     play.restart()
     play.go_on()
     play.beat("w", folder=8)
-    play.hear("w", Holding(play.epoch, ()))
-    assert play.durable.under_way == 1 and play.said(Which) == []
+    play.hear("w", Held(play.epoch, ()))
+    assert play.durable.under_way == 1 and play.said(AskHeld) == []
     play.lose("w")
     play.beat("w", folder=8)
     assert play.names() == {"a"}
@@ -230,7 +230,7 @@ def test_what_a_former_life_did_not_keep_was_not_handed(play: Play) -> None:
     play.restart()
     play.go_on()
     play.beat("w")
-    assert play.said(Which) == []
+    assert play.said(AskHeld) == []
     assert [task.attempt for _, task in play.hands] == [1]
 
 
@@ -246,7 +246,7 @@ def test_what_a_former_life_gave_up_and_a_worker_still_holds_is_recalled(play: P
     for _ in range(2):
         play.pass_time(6)
         play.beat("w")
-        play.hear("w", Holding(play.epoch, (a, b, play.fence("a"), play.fence("b"))))
+        play.hear("w", Held(play.epoch, (a, b, play.fence("a"), play.fence("b"))))
         assert play.said(Recall)[-1].fences == (a, b)
     play.result(a, "completed", output=b"1")
     assert (play.durable.stale_results, play.took) == (1, [a])
@@ -259,7 +259,7 @@ def test_attempts_count_on(play: Play) -> None:
     play.restart()
     play.go_on()
     play.beat("w")
-    play.hear("w", Holding(play.epoch, ()))
+    play.hear("w", Held(play.epoch, ()))
     play.beat("w")
     assert play.handed[play.fence("a")].attempt == 3
     play.result(play.fence("a"), "failed")
@@ -269,7 +269,7 @@ def test_attempts_count_on(play: Play) -> None:
 def test_a_checkpoint_outlives_the_manager(play: Play) -> None:
     play.beat("w")
     play.submit({"a": ""})
-    play.hear("w", Underway(progress=(Progress(play.fence("a"), b"17"),)))
+    play.hear("w", TaskProgress(progress=(HandlerProgress(play.fence("a"), b"17"),)))
     play.restart()
     play.go_on()
     play.lose("w")
@@ -439,11 +439,11 @@ class Model:
         for worker, boot, _ in self.play.durable.expected():
             if worker == name and boot < self.boots[name]:
                 self.play.lose(name, boot)  # the fleet sees that it was started anew
-        which = len(self.play.told(Which))
+        which = len(self.play.told(AskHeld))
         self.play.beat(name, boot=self.boots[name])
-        for to, _ in self.play.told(Which)[which:]:
+        for to, _ in self.play.told(AskHeld)[which:]:
             self.check()
-            self.play.hear(to, Holding(self.play.epoch, tuple(self.held[to])))
+            self.play.hear(to, Held(self.play.epoch, tuple(self.held[to])))
 
     def _any(self, number: int) -> tuple[str, int] | None:
         every = [(name, fence) for name, held in self.held.items() for fence in held]

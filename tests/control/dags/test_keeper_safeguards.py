@@ -5,8 +5,8 @@ from random import Random
 from typing import Any
 
 from talka.cluster.safeguards import Safeguards
-from talka.control.dags.keeper import Durable
-from talka.wire.tasks import Holding
+from talka.control.dags.keeper import DagKeeper
+from talka.wire.tasks import Held
 from talka.work.dag import Limit
 from talka.work.lifecycle import TaskState
 
@@ -16,7 +16,7 @@ PlayOf = Callable[..., Any]
 
 def without(play: Play, **switches: bool) -> Play:
     """The same play, whose keeper in this life does without some of them."""
-    play.durable = Durable(
+    play.durable = DagKeeper(
         epoch=play.epoch,
         next_number=play.records.next_number(),
         rng=Random(1),
@@ -62,7 +62,7 @@ def test_without_leases_of_limits_a_manager_that_starts_again_knows_of_no_holds(
     play.durable.restore_tasks(play.now, 1, live)
     play.go_on()
     play.beat("w")
-    play.hear("w", Holding(play.epoch, (held,)))
+    play.hear("w", Held(play.epoch, (held,)))
     play.beat("w")
     assert play.names() == {"b"}, "though a runs"
 

@@ -15,20 +15,20 @@ from talka.control.worker.handlers_pool import REPORTS_LIMIT
 from talka.control.worker.obeyed_epoch import BrokenEpoch, ObeyedEpoch
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.tasks import (
+    AskHeld,
+    AssignTasks,
     Done,
-    Feed,
-    Hand,
     HandedTask,
-    Holding,
-    LogLine,
-    Progress,
+    HandlerProgress,
+    Held,
     Ran,
     Recall,
+    ResultsStored,
     Said,
+    TaskInputs,
+    TaskLine,
+    TaskProgress,
     TaskResult,
-    Took,
-    Underway,
-    Which,
 )
 from tests.control.dag_play import DagPlay
 from tests.control.worker.test_handlers_pool import Rig
@@ -78,21 +78,21 @@ def test_a_stored_life_that_is_none_is_told(content: bytes) -> None:
 def held(*, life: StoreLife = ONE, epoch: int = 6) -> Rig:
     """Two attempts run, one waits, one has ended and nobody took its result, one was taken."""
     rig = Rig(1, plain=("resize",))
-    rig.hear(Hand(epoch, tuple(task(epoch << 32 | number) for number in (1, 2)), of=life))
+    rig.hear(AssignTasks(epoch, tuple(task(epoch << 32 | number) for number in (1, 2)), of=life))
     rig.say(1, Ran((TaskResult(epoch << 32 | 1, "completed", b"1"),)))
     rig.say(1, Ran((TaskResult(epoch << 32 | 2, "completed", b"2"),)))
-    rig.hear(Took(epoch, (epoch << 32 | 1,), life))
-    rig.hear(Hand(epoch, tuple(task(epoch << 32 | number) for number in (3, 4, 5)), of=life))
+    rig.hear(ResultsStored(epoch, (epoch << 32 | 1,), life))
+    rig.hear(AssignTasks(epoch, tuple(task(epoch << 32 | number) for number in (3, 4, 5)), of=life))
     return rig.forget()
 
 
 def test_a_worker_drops_all_it_holds_of_another_life_and_reports_it() -> None:
     rig = held()
 
-    rig.hear(Which(7, RESTORED))
+    rig.hear(AskHeld(7, RESTORED))
 
     dropped = Dropped(1, 10, 3, 1)
-    assert rig.all(Holding) == [Holding(7, (), 0, 1, RESTORED, (dropped,))]
+    assert rig.all(Held) == [Held(7, (), 0, 1, RESTORED, (dropped,))]
     assert rig.all(AttemptsDropped) == [AttemptsDropped(dropped)]
     assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
     assert rig.all(Done) == [], "nothing is told of what was dropped"
@@ -102,29 +102,29 @@ def test_a_worker_drops_all_it_holds_of_another_life_and_reports_it() -> None:
 
 def test_what_was_dropped_says_nothing_any_more() -> None:
     rig = held()
-    rig.say(1, Said((Progress(6 << 32 | 3, b"1"),), (LogLine(6 << 32 | 3, 1, "row 1"),)))
-    rig.hear(Feed(6, 6 << 32 | 9, {"a": b"1"}, of=ONE))
-    rig.hear(Which(7, RESTORED))
+    rig.say(1, Said((HandlerProgress(6 << 32 | 3, b"1"),), (TaskLine(6 << 32 | 3, 1, "row 1"),)))
+    rig.hear(TaskInputs(6, 6 << 32 | 9, {"a": b"1"}, of=ONE))
+    rig.hear(AskHeld(7, RESTORED))
     rig.forget()
 
     rig.say(1, Ran((TaskResult(6 << 32 | 3, "completed", b"3"),)))
     rig.exit(1)
     rig.later(40_000_000_000)
 
-    assert rig.all(Done) == [] and rig.all(Underway) == []
+    assert rig.all(Done) == [] and rig.all(TaskProgress) == []
     assert rig.count("results_unknown_total") == 1
 
 
 def test_the_numbers_of_what_was_dropped_begin_again() -> None:
     """Those that ran, that ended and that were taken: none of them stands in the way of a task with its number."""
     rig = held()
-    rig.hear(Which(7, RESTORED))
+    rig.hear(AskHeld(7, RESTORED))
     rig.exit(1)
     rig.core_of.clear()
     rig.begun.clear()
 
     fences = [6 << 32 | number for number in (1, 2, 3)]
-    rig.hear(Hand(7, tuple(task(fence, "new") for fence in fences), of=RESTORED))
+    rig.hear(AssignTasks(7, tuple(task(fence, "new") for fence in fences), of=RESTORED))
     for fence in fences:
         rig.say(rig.core_of[fence], Ran((TaskResult(fence, "completed", b"4"),)))
 
@@ -136,10 +136,10 @@ def test_the_numbers_of_what_was_dropped_begin_again() -> None:
 def test_a_task_that_waits_for_a_core_with_bounds_is_dropped_with_it() -> None:
     rig = Rig(2)
     rig.loads = False
-    rig.hear(Hand(6, (task(6 << 32 | 1, memory_bytes=1 << 20),), of=ONE))
-    rig.hear(Hand(6, (task(6 << 32 | 2, memory_bytes=1 << 20), task(6 << 32 | 3, memory_bytes=1)), of=ONE))
+    rig.hear(AssignTasks(6, (task(6 << 32 | 1, memory_bytes=1 << 20),), of=ONE))
+    rig.hear(AssignTasks(6, (task(6 << 32 | 2, memory_bytes=1 << 20), task(6 << 32 | 3, memory_bytes=1)), of=ONE))
 
-    rig.hear(Which(7, OTHER))
+    rig.hear(AskHeld(7, OTHER))
     for core in rig.started:
         rig.exit(core)
 
@@ -150,9 +150,9 @@ def test_a_task_that_waits_for_a_core_with_bounds_is_dropped_with_it() -> None:
 def test_the_next_life_of_a_manager_gets_all_that_is_held_of_its_store() -> None:
     rig = held()
 
-    rig.hear(Which(7, AGAIN))
+    rig.hear(AskHeld(7, AGAIN))
 
-    (holding,) = rig.all(Holding)
+    (holding,) = rig.all(Held)
     assert sorted(fence & 255 for fence in holding.fences) == [2, 3, 4, 5]
     assert (holding.of, holding.dropped) == (AGAIN, ())
     assert rig.all(AttemptsDropped) == []
@@ -160,19 +160,19 @@ def test_the_next_life_of_a_manager_gets_all_that_is_held_of_its_store() -> None
 
 def test_a_worker_with_nothing_to_drop_reports_nothing() -> None:
     rig = Rig()
-    rig.hear(Which(6, ONE))
-    rig.hear(Which(7, OTHER))
+    rig.hear(AskHeld(6, ONE))
+    rig.hear(AskHeld(7, OTHER))
 
-    assert [holding.dropped for holding in rig.all(Holding)] == [(), ()]
+    assert [holding.dropped for holding in rig.all(Held)] == [(), ()]
     assert rig.all(AttemptsDropped) == []
 
 
 def test_nobody_else_is_obeyed_under_the_same_epoch() -> None:
     rig = held()
     for message in (
-        Which(6, RESTORED),
-        Hand(6, (task(6 << 32 | 7),), of=OTHER),
-        Took(6, (6 << 32 | 2,), AGAIN),
+        AskHeld(6, RESTORED),
+        AssignTasks(6, (task(6 << 32 | 7),), of=OTHER),
+        ResultsStored(6, (6 << 32 | 2,), AGAIN),
         Recall(6, (6 << 32 | 3,), of=NOWHERE),
     ):
         assert rig.hear(message) == []
@@ -183,36 +183,36 @@ def test_nobody_else_is_obeyed_under_the_same_epoch() -> None:
 
 def test_what_was_dropped_is_told_until_the_manager_commands_otherwise() -> None:
     rig = held()
-    rig.hear(Which(7, RESTORED))
-    rig.hear(Which(7, RESTORED))
-    rig.hear(Took(7, (), RESTORED))
-    rig.hear(Which(7, RESTORED))
+    rig.hear(AskHeld(7, RESTORED))
+    rig.hear(AskHeld(7, RESTORED))
+    rig.hear(ResultsStored(7, (), RESTORED))
+    rig.hear(AskHeld(7, RESTORED))
 
-    assert [len(holding.dropped) for holding in rig.all(Holding)] == [1, 1, 0]
+    assert [len(holding.dropped) for holding in rig.all(Held)] == [1, 1, 0]
 
 
 def test_reports_of_many_lives_are_bounded() -> None:
     rig = Rig(1)
     for number in range(REPORTS_LIMIT + 3):
         life = StoreLife(1, 50 + number)
-        rig.hear(Which(10 + number, life))
+        rig.hear(AskHeld(10 + number, life))
         rig.pool._slots.add(task(number), 100)
-    rig.hear(Which(99, OTHER))
+    rig.hear(AskHeld(99, OTHER))
 
-    (*_, holding) = rig.all(Holding)
+    (*_, holding) = rig.all(Held)
     assert len(holding.dropped) == REPORTS_LIMIT
     assert holding.dropped[-1] == Dropped(1, 50 + REPORTS_LIMIT + 2, 1, 0)
 
 
 def test_without_names_a_worker_tells_of_what_another_gave_it() -> None:
     rig = Rig(1, safeguards=Safeguards(store_life=False))
-    rig.hear(Hand(6, (task(6 << 32 | 1),), of=ONE))
+    rig.hear(AssignTasks(6, (task(6 << 32 | 1),), of=ONE))
 
-    rig.hear(Hand(6, (task(6 << 32 | 1, "new"),), of=RESTORED))
-    rig.hear(Which(7, RESTORED))
+    rig.hear(AssignTasks(6, (task(6 << 32 | 1, "new"),), of=RESTORED))
+    rig.hear(AskHeld(7, RESTORED))
 
     assert rig.pool.repeated == 1
-    assert rig.all(Holding)[-1].fences == (6 << 32 | 1,)
+    assert rig.all(Held)[-1].fences == (6 << 32 | 1,)
 
 
 # What counts for a manager.
@@ -237,7 +237,7 @@ def test_a_result_that_matches_all_of_its_name_counts(play: DagPlay) -> None:
     play.hear("w", Done((a_result(play),), AGAIN))
 
     assert play.row(0).output == b"7"
-    assert {message.of for message in play.said(Hand) + play.said(Took)} == {ONE}  # type: ignore[operator]
+    assert {message.of for message in play.said(AssignTasks) + play.said(ResultsStored)} == {ONE}  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("life", [RESTORED, OTHER, NOWHERE], ids=str)
@@ -247,8 +247,8 @@ def test_a_result_of_another_store_or_life_does_not_count_and_is_not_taken(play:
     (fence,) = play.handed
 
     play.hear("w", Done((a_result(play),), life))
-    play.hear("w", Underway((fence,), (Progress(fence, b"1"),), (), life))
-    play.hear("w", Holding(6, (), of=life))
+    play.hear("w", TaskProgress((fence,), (HandlerProgress(fence, b"1"),), (), life))
+    play.hear("w", Held(6, (), of=life))
 
     assert (play.row(0).output, play.row(0).checkpoint, play.took) == (b"", b"", [])
     assert play.durable.foreign_messages == 3
@@ -305,12 +305,12 @@ def test_without_names_a_result_counts_whoever_gave_it_out(play_of: PlayOf) -> N
 def test_a_worker_that_obeyed_another_life_is_asked_before_it_is_given_anything(play: DagPlay) -> None:
     play.submit({"a": ""})
     play.beat("w", remembers=(5, RESTORED))
-    assert play.said(Which) == [Which(6, ONE)]
+    assert play.said(AskHeld) == [AskHeld(6, ONE)]
     assert play.hands == []
 
     dropped = Dropped(1, 11, 3, 0)
-    play.hear("w", Holding(6, (), of=ONE, dropped=(dropped,)))
-    play.hear("w", Holding(6, (), of=ONE, dropped=(dropped,)))
+    play.hear("w", Held(6, (), of=ONE, dropped=(dropped,)))
+    play.hear("w", Held(6, (), of=ONE, dropped=(dropped,)))
     play.beat("w", remembers=(6, ONE))
 
     assert play.news == [WorkerDropped("w", dropped)], "told once"
@@ -334,12 +334,12 @@ def test_nothing_is_given_to_a_worker_under_an_epoch_that_it_obeyed_for_another(
 
     play.take(play.durable.on_epoch(play.now, wanted))
     play.beat("w", remembers=remembers)
-    play.hear("w", Holding(wanted, (), of=ONE))
+    play.hear("w", Held(wanted, (), of=ONE))
     play.beat("w", remembers=(wanted, ONE))
 
     (fence,) = play.handed
     assert fence >> 32 == wanted == play.durable.epoch
-    assert play.said(Hand)[0].epoch == wanted
+    assert play.said(AssignTasks)[0].epoch == wanted
     assert play.durable.floor.raised_total == 1
 
 
@@ -376,7 +376,7 @@ def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> Non
     play.result(first, output=b"7")
 
     assert play.row(0).output == b"7"
-    assert play.said(Took) == [Took(8, (first,), ONE)]
+    assert play.said(ResultsStored) == [ResultsStored(8, (first,), ONE)]
 
 
 def test_an_epoch_that_the_store_did_not_take_is_asked_for_again(play: DagPlay) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane
-from talka.control.jobs.checkpoints import AGAIN_NS, Accounting
+from talka.control.jobs.checkpoints import AGAIN_NS, Checkpoints
 from talka.control.member.speech import Speak
 from talka.wire.jobs import Account, Accounted
 from talka.work.lifecycle import JobState
@@ -21,8 +21,8 @@ LIFE = 7
 RUNNING = JobState.RUNNING
 
 
-def accounting(*, is_needed: bool = True) -> Accounting:
-    return Accounting("b4k7", FENCE, LIFE, is_needed=is_needed)
+def accounting(*, is_needed: bool = True) -> Checkpoints:
+    return Checkpoints("b4k7", FENCE, LIFE, is_needed=is_needed)
 
 
 def said(revision: int, content: bytes, unfit: tuple[str, ...] = ()) -> list[object]:

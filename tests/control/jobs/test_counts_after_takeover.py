@@ -10,7 +10,7 @@ from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder
-from talka.wire.jobs import Account, Accounted, Assign, BundleFacts, Report, Snapshot, TaskFacts
+from talka.wire.jobs import Account, Accounted, Assign, BundleFacts, Report, TaskFacts, WorkerSnapshot
 from talka.wire.shards import Armed, Settings, Totals, encode
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate
@@ -78,7 +78,7 @@ def taken_over(states: dict[str, str]) -> LedJob:
         ages = (2 * SECOND, 2 * SECOND) if state in ("running", "ended") else (0, 0)
         digest = "a" * 64 if state == "ended" else ""
         facts = TaskFacts(attempt, state, *ages, digest, 9)  # type: ignore[arg-type]
-        second.on_message(START_NS + 2 * SECOND, worker, Snapshot("b4k7", (1, 2, 1), 1, (facts,)))
+        second.on_message(START_NS + 2 * SECOND, worker, WorkerSnapshot("b4k7", (1, 2, 1), 1, (facts,)))
     assert second.job is not None
     return second
 

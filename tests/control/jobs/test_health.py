@@ -9,7 +9,7 @@ from talka.control.jobs.health import (
     STUCK_NS,
     CorrelatedFailure,
     Decision,
-    Progress,
+    ProgressSignal,
     ProgressWatch,
     is_ready,
 )
@@ -22,18 +22,18 @@ quick = settings(deadline=None, derandomize=True, max_examples=150)
 @pytest.mark.parametrize(
     ("is_live", "ready", "progress", "decision"),
     [
-        (True, True, Progress.PROGRESSING, Decision.ROUTE),
-        (True, True, Progress.IDLE, Decision.ROUTE),
-        (True, False, Progress.PROGRESSING, Decision.HOLD),
-        (True, False, Progress.IDLE, Decision.HOLD),
-        (True, False, Progress.STALLED, Decision.HOLD),
-        (True, True, Progress.STALLED, Decision.INVESTIGATE),
-        (True, True, Progress.STUCK, Decision.DRAIN),
-        (True, False, Progress.STUCK, Decision.DRAIN),
+        (True, True, ProgressSignal.PROGRESSING, Decision.ROUTE),
+        (True, True, ProgressSignal.IDLE, Decision.ROUTE),
+        (True, False, ProgressSignal.PROGRESSING, Decision.HOLD),
+        (True, False, ProgressSignal.IDLE, Decision.HOLD),
+        (True, False, ProgressSignal.STALLED, Decision.HOLD),
+        (True, True, ProgressSignal.STALLED, Decision.INVESTIGATE),
+        (True, True, ProgressSignal.STUCK, Decision.DRAIN),
+        (True, False, ProgressSignal.STUCK, Decision.DRAIN),
     ],
 )
 def test_a_worker_that_lives_is_judged_by_readiness_and_progress(
-    is_live: bool, ready: bool, progress: Progress, decision: Decision
+    is_live: bool, ready: bool, progress: ProgressSignal, decision: Decision
 ) -> None:
     assert DECISIONS[is_live, ready, progress] is decision
 
@@ -59,12 +59,12 @@ def test_work_that_stands_still_is_stalled_and_then_stuck_until_it_advances() ->
 
     watch.saw(SECOND, 7)
 
-    assert watch.progress(STALLED_NS - 1) is Progress.PROGRESSING
-    assert watch.progress(STALLED_NS) is Progress.STALLED
-    assert watch.progress(STUCK_NS - 1) is Progress.STALLED
-    assert watch.progress(STUCK_NS) is Progress.STUCK
+    assert watch.progress(STALLED_NS - 1) is ProgressSignal.PROGRESSING
+    assert watch.progress(STALLED_NS) is ProgressSignal.STALLED
+    assert watch.progress(STUCK_NS - 1) is ProgressSignal.STALLED
+    assert watch.progress(STUCK_NS) is ProgressSignal.STUCK
     watch.saw(STUCK_NS, 8)
-    assert watch.progress(STUCK_NS) is Progress.PROGRESSING
+    assert watch.progress(STUCK_NS) is ProgressSignal.PROGRESSING
 
 
 def test_a_counter_that_starts_over_is_an_advance() -> None:
@@ -73,19 +73,19 @@ def test_a_counter_that_starts_over_is_an_advance() -> None:
 
     watch.saw(STUCK_NS, 1)
 
-    assert watch.progress(STUCK_NS) is Progress.PROGRESSING
+    assert watch.progress(STUCK_NS) is ProgressSignal.PROGRESSING
 
 
 def test_who_has_nothing_to_do_is_idle_and_starts_afresh_with_new_work() -> None:
     watch = ProgressWatch()
-    assert watch.progress(0) is Progress.IDLE
+    assert watch.progress(0) is ProgressSignal.IDLE
     watch.saw(0, 7)
 
     watch.rested()
 
-    assert watch.progress(STUCK_NS) is Progress.IDLE
+    assert watch.progress(STUCK_NS) is ProgressSignal.IDLE
     watch.saw(2 * STUCK_NS, 7)
-    assert watch.progress(2 * STUCK_NS) is Progress.PROGRESSING
+    assert watch.progress(2 * STUCK_NS) is ProgressSignal.PROGRESSING
 
 
 def holds(failure: CorrelatedFailure, at_s: int, since_s: list[int], known: int, is_due: bool = True) -> bool:

@@ -18,7 +18,6 @@ from talka.stats.tally import StepTally, Tally
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.jobs import (
-    Accepted,
     Account,
     Accounted,
     Acknowledge,
@@ -31,6 +30,7 @@ from talka.wire.jobs import (
     LogLines,
     NoTask,
     Report,
+    ResultAccepted,
     Stale,
     Start,
     Sync,
@@ -672,7 +672,7 @@ def test_a_result_is_fetched_kept_and_put_on_account_and_only_then_counted_and_a
 
     assert effects[:2] == [
         AttemptAccepted("b4k7", 1, digest),
-        Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS),
+        Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
     ]
     assert led.counted == 9
 
@@ -687,7 +687,7 @@ def test_a_result_offered_again_at_any_time_counts_once() -> None:
     led.take(led.led.on_kept(led.now, digest))
     assert led.finished("w1", 1, content) == [], "until it is on record the worker's copy may be the last one"
     led.recorded()
-    accepted = [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    accepted = [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     assert led.finished("w1", 1, content) == accepted, "it did not hear"
     assert led.led.on_blob(led.now, digest, content) == []
     assert led.led.on_kept(led.now, digest) == []
@@ -716,7 +716,7 @@ def test_without_a_key_for_results_one_that_is_offered_twice_counts_twice() -> N
 
     led.finish("w1", 1)
     led.offer("w1", 1)
-    assert led.offer("w1", 1)[2] == [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)], "it is being fetched"
+    assert led.offer("w1", 1)[2] == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)], "it is being fetched"
     led.finish("w1", 1)
 
     assert led.counted == 18
@@ -728,7 +728,7 @@ def test_a_result_of_another_workers_attempt_is_not_wanted() -> None:
 
     _, _, effects = led.offer("w2", 1)
 
-    assert effects == [Speak("w2", Accepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert effects == [Speak("w2", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     assert told(led.later(1).tick(), Start) == starts, "the right one is still told"
 
 
@@ -758,7 +758,7 @@ def test_a_result_whose_workflow_has_ended_meanwhile_does_not_count() -> None:
 
     assert led.led.on_kept(led.now, digest) == []
     assert led.counted == 0
-    assert led.finished("w1", 1, content) == [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert led.finished("w1", 1, content) == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
 
 
 def test_a_result_whose_workflow_ends_while_it_is_put_on_account_does_not_count() -> None:
@@ -770,7 +770,7 @@ def test_a_result_whose_workflow_ends_while_it_is_put_on_account_does_not_count(
     led.report("w2", 2, Refused("setup", "no such host"))
     effects = led.recorded()
 
-    assert said(effects, Accepted) == []
+    assert said(effects, ResultAccepted) == []
     assert led.counted == 0
 
 

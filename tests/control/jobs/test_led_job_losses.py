@@ -16,20 +16,20 @@ from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.jobs import (
-    Accepted,
     Account,
     Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
     BundleFacts,
-    Declined,
     Finished,
     Halt,
     JobMessage,
     NoTask,
     Report,
+    ResultAccepted,
     Start,
+    TaskDeclined,
     decode_result,
     encode_result,
 )
@@ -203,7 +203,7 @@ def test_a_lost_workers_last_totals_are_on_record_before_the_rest_of_the_plan_ru
     effects = led.recorded()
 
     assert AttemptAccepted("b4k7", 2, keep.digest) in effects
-    assert said(effects, Accepted) == [], "there is nobody to tell"
+    assert said(effects, ResultAccepted) == [], "there is nobody to tell"
     assert [(worker, assign.attempt, assign.iterations_done) for worker, assign in told(effects, Assign)] == [
         ("w3", 3, (30, 20))
     ]
@@ -279,7 +279,7 @@ def test_a_task_that_is_back_after_another_took_its_place_is_killed() -> None:
     effects = led.totals("w2", 2, 8)
 
     assert effects == [Speak("w2", Halt("b4k7", FENCE, 2, "kill"), Lane.RESULTS)]
-    assert led.offer("w2", 2)[2] == [Speak("w2", Accepted("b4k7", FENCE, 2), Lane.RESULTS)]
+    assert led.offer("w2", 2)[2] == [Speak("w2", ResultAccepted("b4k7", FENCE, 2), Lane.RESULTS)]
     assert led.counted == 0
 
 
@@ -409,7 +409,7 @@ def test_a_task_that_waits_for_its_account_is_not_assigned_once_its_worker_is_lo
 def test_a_declined_task_goes_elsewhere_and_the_leader_is_told_who_is_unfit() -> None:
     led = Led()
 
-    effects = led.say("w2", Declined("b4k7", 2, FENCE, "no room on its disk"))
+    effects = led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
     assert effects[0] == TaskLost("b4k7", 2, "w2", "was declined by w2: no room on its disk")
     assert [account.unfit for account in said(effects, Account)] == [("w2",)]
@@ -422,7 +422,7 @@ def test_a_declined_task_goes_elsewhere_and_the_leader_is_told_who_is_unfit() ->
 
 def test_a_worker_that_declined_is_used_again_only_when_it_is_granted_anew() -> None:
     led = Led()
-    led.say("w2", Declined("b4k7", 2, FENCE, "no room on its disk"))
+    led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
     led.granted(W1, W2, W3)
     assert led.led.places() == {"w1": 1, "w3": 1}, "the leader has not heard of it yet"
@@ -438,7 +438,7 @@ def test_a_task_declined_after_it_was_given_up_is_killed_for_good() -> None:
     led.granted(W1, W3)
     led.recorded()
 
-    effects = led.say("w2", Declined("b4k7", 2, FENCE, "no room on its disk"))
+    effects = led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
     assert effects == [Speak("w2", Halt("b4k7", FENCE, 2, "kill"), Lane.RESULTS)]
 
@@ -473,7 +473,7 @@ def test_a_whole_result_that_arrives_and_is_kept_first_counts_instead_of_the_las
 
     assert led.counted == 90
     assert assigned(led.later(1).tick()) == []
-    assert led.offer("w2", 2)[2] == [Speak("w2", Accepted("b4k7", FENCE, 2), Lane.RESULTS)]
+    assert led.offer("w2", 2)[2] == [Speak("w2", ResultAccepted("b4k7", FENCE, 2), Lane.RESULTS)]
 
 
 def test_last_totals_that_are_kept_first_count_instead_of_a_whole_result() -> None:
@@ -511,7 +511,7 @@ def test_a_loss_whose_workflow_has_ended_meanwhile_needs_no_replacement() -> Non
 
     effects = led.say("w3", Report("b4k7", 3, encode(Refused("setup", "no such host"))))
     assert DocumentWanted("b4k7") in effects
-    assert led.offer("w1", 1)[2] == [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert led.offer("w1", 1)[2] == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.kept(lost)
     effects = led.recorded()
 
@@ -529,7 +529,7 @@ def test_a_loss_whose_workflow_was_given_up_is_forgotten_while_others_go_on() ->
     assert led.led.job is not None
     assert led.state is TaskState.FAILED
     assert list(led.led.job.running()) == [2]
-    assert led.offer("w1", 1)[2] == [Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert led.offer("w1", 1)[2] == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.granted(W2, W3)
     assert said(led.recorded(), Assign) == []
 
@@ -577,4 +577,4 @@ def test_of_a_loss_whose_workflow_ended_while_it_was_kept_the_worker_is_told_tha
     led.recorded()
 
     assert (led.state, led.led.phase) == (TaskState.FAILED, "leading")
-    assert led.offer("w3", 3)[2] == [Speak("w3", Accepted("b4k7", FENCE, 3), Lane.RESULTS)]
+    assert led.offer("w3", 3)[2] == [Speak("w3", ResultAccepted("b4k7", FENCE, 3), Lane.RESULTS)]

@@ -29,7 +29,6 @@ from talka.wire.entries import (
     encode_account,
 )
 from talka.wire.jobs import (
-    Accepted,
     Account,
     Accounted,
     Acknowledge,
@@ -42,10 +41,11 @@ from talka.wire.jobs import (
     NoTask,
     Reconcile,
     Report,
-    Snapshot,
+    ResultAccepted,
     Start,
     Sync,
     TaskFacts,
+    WorkerSnapshot,
     encode_result,
 )
 from talka.wire.shards import Armed, Gap, Settings, Totals, encode
@@ -166,7 +166,7 @@ class Heir:
         return self.take(self.led.on_message(self.now, worker, message))
 
     def has(self, worker: str, *tasks: TaskFacts) -> list[object]:
-        return self.say(worker, Snapshot("b4k7", FENCE, 1, tasks))
+        return self.say(worker, WorkerSnapshot("b4k7", FENCE, 1, tasks))
 
     def found(self, first: TaskFacts | None, second: TaskFacts | None) -> list[object]:
         """What the two workers have."""
@@ -310,7 +310,7 @@ def test_results_that_were_accepted_are_fetched_before_it_leads() -> None:
     assert heir.led.phase == "leading"
     assert effects[:2] == [
         AttemptAccepted("b4k7", 1, digest_of(result)),
-        Speak("w1", Accepted("b4k7", FENCE, 1), Lane.RESULTS),
+        Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
     ]
     assert heir.led.job is not None
     assert heir.led.job.tally().started == 9

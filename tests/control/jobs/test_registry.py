@@ -33,13 +33,13 @@ from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobOrder, JobRecord, de
 from talka.wire.jobs import (
     Account,
     Accounted,
-    Answer,
     Beat,
     BundleFacts,
-    Call,
+    CallAnswer,
     Lead,
     Leaderless,
     ManagerAt,
+    ManagerCall,
     Renew,
     Running,
     WorkerFacts,
@@ -134,7 +134,7 @@ class Office:
     def ask(self, what: str, content: Any = b"") -> list[Any]:
         self.numbers += 1
         body = content if isinstance(content, bytes) else encode(content)
-        effects = self.act(self.registry.on_call(self.now, "m7", Call(self.numbers, what, body, own(what))))
+        effects = self.act(self.registry.on_call(self.now, "m7", ManagerCall(self.numbers, what, body, own(what))))
         return [effect for effect in effects if not isinstance(effect, Forwarded)]
 
     def answer(self, what: str, content: Any, type: Any) -> Any:
@@ -183,8 +183,8 @@ class Office:
         self.me = self.group.leader()
 
 
-def answers(effects: list[Any]) -> list[Answer]:
-    return [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, Answer)]
+def answers(effects: list[Any]) -> list[CallAnswer]:
+    return [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, CallAnswer)]
 
 
 def answered(effects: list[Any], type: Any) -> Any:

@@ -3,7 +3,7 @@
 from talka.cluster.effects import Lane
 from talka.control.jobs.take_over import ASK_EVERY_NS, FENCE_ROUNDS, REMIND_EVERY_NS, TakeOver
 from talka.control.member.speech import Speak
-from talka.wire.jobs import Reconcile, Snapshot, TaskFacts
+from talka.wire.jobs import Reconcile, TaskFacts, WorkerSnapshot
 
 SECOND = 1_000_000_000
 FENCE = (1, 2, 1)
@@ -18,8 +18,8 @@ def asked(number: int, *workers: str) -> list[object]:
     return [Speak(worker, Reconcile("b4k7", FENCE, number), Lane.CONTROL) for worker in workers]
 
 
-def snapshot(*tasks: TaskFacts, fence: tuple[int, int, int] = FENCE) -> Snapshot:
-    return Snapshot("b4k7", fence, 1, tasks)
+def snapshot(*tasks: TaskFacts, fence: tuple[int, int, int] = FENCE) -> WorkerSnapshot:
+    return WorkerSnapshot("b4k7", fence, 1, tasks)
 
 
 def test_workers_are_asked_until_they_have_answered() -> None:

@@ -24,18 +24,18 @@ from talka.control.jobs.watching import (
     TOLD_FOR_NS,
     WATCHES_LIMIT,
     Audience,
+    JobWatches,
     Updated,
-    Watches,
     WatchFailed,
 )
 from talka.control.load.load_job import LoadJob
 from talka.control.load.log_lines import TOLD_FOR_NS as LINE_TOLD_FOR_NS
 from talka.control.load.log_lines import JobLines
-from talka.control.member.leader_calls import CallEnded, Calls
+from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.speech import Speak
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import StepWindow, Window
-from talka.wire.jobs import Call, LogLines, View, Watch
+from talka.wire.jobs import LogLines, ManagerCall, ViewUpdate, WatchJob
 from talka.wire.manager_calls import NameCall, encode
 from talka.wire.shards import StepTotals
 from talka.wire.views import JobFacts, JobUpdate, WorkflowUpdate
@@ -57,8 +57,8 @@ class Watching:
     """A manager of whose clients one watches a job."""
 
     def __init__(self, *, steps: bool = False) -> None:
-        self.watches = Watches()
-        self.calls = Calls(Random(1))
+        self.watches = JobWatches()
+        self.calls = LeaderCalls(Random(1))
         self.now = START_NS
         self.number = self.watches.add(self.now, "b4k7", 70, steps=steps)
 
@@ -66,7 +66,7 @@ class Watching:
         """The number of the question about the job."""
         assert self.watches.next_tick_at <= self.now
         (word,) = self.watches.tick(self.now, self.calls, "m1")
-        assert isinstance(word, Speak) and isinstance(word.message, Call)
+        assert isinstance(word, Speak) and isinstance(word.message, ManagerCall)
         assert (word.to, word.message.what, word.message.content) == ("m1", "job", encode(NameCall("b4k7")))
         assert self.watches.owns(word.message.number)
         return word.message.number
@@ -78,7 +78,7 @@ class Watching:
     def view(self, sequence: int, windows: tuple[int, ...] = (), owner: str = "m2") -> list[object]:
         facts = msgspec.structs.replace(FACTS, owner=owner)
         update = JobUpdate(facts, sequence, windows=[Window(index) for index in windows])
-        return self.watches.on_view(self.now, View("b4k7", self.number, fitting(update)))
+        return self.watches.on_view(self.now, ViewUpdate("b4k7", self.number, fitting(update)))
 
     def told(self, effects: list[object]) -> list[int]:
         """The windows of the one update."""
@@ -95,7 +95,7 @@ def test_the_leader_is_asked_who_leads_the_job_and_that_one_is_asked_to_tell() -
 
     said, shown = watching.answer(FACTS)
 
-    assert said == Speak("m2", Watch("b4k7", 70, -1, True), Lane.STREAM)
+    assert said == Speak("m2", WatchJob("b4k7", 70, -1, True), Lane.STREAM)
     assert shown == Updated(70, JobUpdate(FACTS)), "nobody has told anything yet"
     assert watching.watches.next_tick_at == START_NS + LOOK_EVERY_NS
 
@@ -105,7 +105,7 @@ def test_while_views_come_the_record_alone_is_not_shown() -> None:
     watching.view(1, (0, 1))
 
     watching.now += LOOK_EVERY_NS
-    assert watching.answer(FACTS) == [Speak("m2", Watch("b4k7", 70, 1, False), Lane.STREAM)]
+    assert watching.answer(FACTS) == [Speak("m2", WatchJob("b4k7", 70, 1, False), Lane.STREAM)]
 
 
 def test_a_job_that_nobody_leads_yet_is_shown_by_its_record() -> None:
@@ -203,15 +203,15 @@ def test_a_manager_that_counts_anew_is_believed() -> None:
 @pytest.mark.parametrize(
     "view",
     [
-        View("other", 70, fitting(JobUpdate(FACTS, 1))),
-        View("b4k7", 71, fitting(JobUpdate(FACTS, 1))),
-        View("b4k7", 70, b"\xc1"),
-        View("b4k7", 70, fitting(JobUpdate(FACTS, 1)).replace(b"shop", b"\xc3\x28op")),
-        View("b4k7", 70, b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"),
+        ViewUpdate("other", 70, fitting(JobUpdate(FACTS, 1))),
+        ViewUpdate("b4k7", 71, fitting(JobUpdate(FACTS, 1))),
+        ViewUpdate("b4k7", 70, b"\xc1"),
+        ViewUpdate("b4k7", 70, fitting(JobUpdate(FACTS, 1)).replace(b"shop", b"\xc3\x28op")),
+        ViewUpdate("b4k7", 70, b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"),
     ],
     ids=["of another job", "of another watch", "garbage", "text that is not UTF-8", "too deep"],
 )
-def test_a_view_that_nobody_asked_for_or_can_read_is_nothing(view: View) -> None:
+def test_a_view_that_nobody_asked_for_or_can_read_is_nothing(view: ViewUpdate) -> None:
     assert Watching().watches.on_view(START_NS, view) == []
 
 
@@ -222,7 +222,7 @@ def test_windows_by_step_and_recent_ones_are_shown_as_far_as_they_were_not_seen(
     workflow = WorkflowUpdate("Shop", TaskState.RUNNING, windows=windows[:5], recent=windows[5:])
     update = JobUpdate(FACTS, 2, workflows=[workflow], windows=windows[:5], recent=windows[5:])
 
-    (shown,) = watching.watches.on_view(watching.now, View("b4k7", 70, fitting(update)))
+    (shown,) = watching.watches.on_view(watching.now, ViewUpdate("b4k7", 70, fitting(update)))
 
     assert isinstance(shown, Updated)
     for told in (shown.update, *shown.update.workflows):
@@ -236,12 +236,12 @@ def test_who_has_windows_to_catch_up_on_says_at_once_what_has_arrived() -> None:
     shown, said = watching.view(1, (0, 1, 2))
 
     assert isinstance(shown, Updated)
-    assert said == Speak("m2", Watch("b4k7", 70, 2, True), Lane.STREAM)
+    assert said == Speak("m2", WatchJob("b4k7", 70, 2, True), Lane.STREAM)
     assert len(watching.view(2, (0, 1, 2))) == 1, "nothing new has arrived"
 
 
 def test_there_is_a_limit_to_watches() -> None:
-    watches = Watches()
+    watches = JobWatches()
     for number in range(WATCHES_LIMIT):
         assert not watches.is_full
         watches.add(0, "b4k7", number, steps=False)
@@ -282,7 +282,7 @@ def running(job_of: JobOf) -> Driven:
 
 def read(effects: list[object]) -> JobUpdate:
     (word,) = effects
-    assert isinstance(word, Speak) and isinstance(word.message, View)
+    assert isinstance(word, Speak) and isinstance(word.message, ViewUpdate)
     assert (word.to, word.lane, word.message.job, word.message.number) == ("m1", Lane.STATISTICS, "b4k7", 70)
     return msgspec.msgpack.decode(word.message.content, type=JobUpdate)
 
@@ -291,7 +291,7 @@ def test_who_asks_to_be_told_is_told_at_once_and_then_every_while(job_of: JobOf)
     driven, audience = running(job_of), Audience()
     assert audience.next_tick_at == NEVER
 
-    assert audience.on_watch(driven.now, "m1", Watch("b4k7", 70)) == []
+    assert audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70)) == []
     assert audience.next_tick_at == driven.now
     first = read(audience.tick(driven.now, led(driven.job)))
     assert audience.tick(driven.now, led(driven.job)) == []
@@ -306,7 +306,7 @@ def test_who_asks_to_be_told_is_told_at_once_and_then_every_while(job_of: JobOf)
 def test_counts_that_would_seem_to_shrink_are_not_told(job_of: JobOf) -> None:
     driven, audience, jobs = running(job_of), Audience(), {}
     jobs["b4k7"] = taken_over = Led(driven.job)
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
 
     taken_over.has_all_counts = False
     assert audience.tick(driven.now, cast(dict[str, LedJob], jobs)) == []
@@ -317,17 +317,17 @@ def test_counts_that_would_seem_to_shrink_are_not_told(job_of: JobOf) -> None:
 
 def test_asking_again_makes_nobody_be_told_more_often(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
     audience.tick(driven.now, led(driven.job))
 
-    audience.on_watch(driven.now + 5, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now + 5, "m1", WatchJob("b4k7", 70))
 
     assert audience.next_tick_at == driven.now + TELL_EVERY_NS
 
 
 def test_steps_are_told_to_those_who_want_them(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, -1, True))
 
     update = read(audience.tick(driven.now, led(driven.job)))
 
@@ -338,14 +338,14 @@ def test_steps_are_told_to_those_who_want_them(job_of: JobOf) -> None:
 def test_windows_of_steps_are_told_in_every_update_to_those_who_want_steps(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
     driven.report(1, windows=[Window(20, steps={"buy": StepWindow(3)})])
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, -1, True))
 
     for turn in range(3):
         (workflow,) = read(audience.tick(driven.now + turn * TELL_EVERY_NS, led(driven.job))).workflows
         assert len(workflow.windows) == 10 + turn
         assert workflow.recent[-1].steps["buy"].count == 3
     other = Audience()
-    other.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    other.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
     update = read(other.tick(driven.now, led(driven.job)))
     assert update.recent and not update.workflows[0].recent
 
@@ -359,7 +359,7 @@ def test_steps_that_take_long_to_merge_are_told_once_for_each_pass_over_them(
     for core in (1, 2):
         driven.say(core, StepTotals(1, "buy", StepTally(ok=3), True))
         driven.report(core, Tally(started=9))
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, -1, True))
 
     def steps_told(turn: int) -> list[int]:
         update = read(audience.tick(driven.now + turn * TELL_EVERY_NS, led(driven.job)))
@@ -374,10 +374,10 @@ def test_who_comes_later_is_told_the_steps_of_the_last_pass_at_once(
     job_of: JobOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m2", Watch("b4k7", 71, -1, True))
+    audience.on_watch(driven.now, "m2", WatchJob("b4k7", 71, -1, True))
     audience.tick(driven.now, led(driven.job))
     monkeypatch.setattr(StepMerge, "advance", lambda *_: None)  # the next pass takes long
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, -1, True))
 
     update = read(audience.tick(driven.now + 1, led(driven.job)))
 
@@ -387,14 +387,14 @@ def test_who_comes_later_is_told_the_steps_of_the_last_pass_at_once(
 
 def test_nothing_is_merged_for_nobody(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, -1, True))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, -1, True))
     audience.tick(driven.now, led(driven.job))
     assert list(audience.merges) == ["b4k7"]
 
     audience.tick(driven.now + TOLD_FOR_NS, led(driven.job))
     assert list(audience.merges) == []
 
-    audience.on_watch(driven.now + TOLD_FOR_NS, "m1", Watch("b4k7", 70, -1, True))
+    audience.on_watch(driven.now + TOLD_FOR_NS, "m1", WatchJob("b4k7", 70, -1, True))
     audience.tick(driven.now + TOLD_FOR_NS, led(driven.job))
     audience.over(driven.now, cast(LedJob, Led(driven.job)))
     assert list(audience.merges) == []
@@ -402,24 +402,24 @@ def test_nothing_is_merged_for_nobody(job_of: JobOf) -> None:
 
 def test_windows_are_told_again_until_the_watcher_has_seen_them(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, 4))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, 4))
 
     def told(after_ns: int) -> list[int]:
         return [window.index for window in read(audience.tick(driven.now + after_ns, led(driven.job))).windows]
 
     assert told(0) == [5, 6, 7, 8, 9]
     assert told(TELL_EVERY_NS)[:5] == [5, 6, 7, 8, 9], "the first may be lost"
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, 8))
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70, 7))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, 8))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70, 7))
     assert told(2 * TELL_EVERY_NS)[0] == 9, "the later word was overtaken"
 
 
 def test_who_asks_no_more_is_told_no_more(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
 
     assert len(audience.tick(driven.now + TOLD_FOR_NS - 1, led(driven.job))) == 1
-    audience.on_watch(driven.now + SECOND, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now + SECOND, "m1", WatchJob("b4k7", 70))
     assert len(audience.tick(driven.now + TOLD_FOR_NS + SECOND - 1, led(driven.job))) == 1
     assert audience.tick(driven.now + TOLD_FOR_NS + 2 * SECOND, led(driven.job)) == []
 
@@ -428,7 +428,7 @@ def test_who_asks_no_more_is_told_no_more(job_of: JobOf) -> None:
 
 def test_of_a_job_that_is_led_elsewhere_nothing_is_told(job_of: JobOf) -> None:
     audience = Audience()
-    audience.on_watch(0, "m1", Watch("b4k7", 70))
+    audience.on_watch(0, "m1", WatchJob("b4k7", 70))
 
     assert audience.tick(0, {}) == []
     assert audience.next_tick_at == NEVER
@@ -436,7 +436,7 @@ def test_of_a_job_that_is_led_elsewhere_nothing_is_told(job_of: JobOf) -> None:
 
 def test_of_a_job_that_is_being_taken_over_something_is_told_later(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
 
     assert audience.tick(driven.now, led(None)) == []
     assert audience.next_tick_at == driven.now + TELL_EVERY_NS
@@ -447,7 +447,7 @@ def test_lines_of_the_test_are_told_all_at_first_and_then_while_they_are_new(job
     driven, audience = running(job_of), Audience()
     jobs = led(driven.job)
     jobs["b4k7"].lines.add(driven.now - LINE_TOLD_FOR_NS - 1, "w1", LogLines("b4k7", 1, 0, ("old",)))
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
 
     assert [line.text for line in read(audience.tick(driven.now, jobs)).logs] == ["old"]
     jobs["b4k7"].lines.add(driven.now, "w1", LogLines("b4k7", 1, 1, ("new",)))
@@ -457,7 +457,7 @@ def test_lines_of_the_test_are_told_all_at_first_and_then_while_they_are_new(job
 def test_the_last_lines_are_told_when_the_job_is_over(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
     jobs = led(driven.job)
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
     audience.tick(driven.now, jobs)
     jobs["b4k7"].lines.add(driven.now, "w1", LogLines("b4k7", 1, 0, ("torn down",)))
 
@@ -469,15 +469,15 @@ def test_the_last_lines_are_told_when_the_job_is_over(job_of: JobOf) -> None:
 
 def test_when_a_job_is_over_those_who_listen_to_it_are_forgotten(job_of: JobOf) -> None:
     driven, audience = running(job_of), Audience()
-    audience.on_watch(driven.now, "m1", Watch("b4k7", 70))
-    audience.on_watch(driven.now, "m1", Watch("other", 71))
+    audience.on_watch(driven.now, "m1", WatchJob("b4k7", 70))
+    audience.on_watch(driven.now, "m1", WatchJob("other", 71))
 
     assert audience.over(driven.now, None) == []
     assert audience.over(driven.now, led(None)["b4k7"]) == []
 
     both = {**led(driven.job), "other": led(driven.job)["b4k7"]}
     (word,) = audience.tick(driven.now, both)
-    assert isinstance(word, Speak) and isinstance(word.message, View)
+    assert isinstance(word, Speak) and isinstance(word.message, ViewUpdate)
     assert word.message.job == "other"
 
 
@@ -487,7 +487,7 @@ def test_when_a_job_is_over_those_who_listen_to_it_are_forgotten(job_of: JobOf) 
 def test_the_more_watch_the_less_often_is_each_told(job_of: JobOf, listeners: int, every_ms: int) -> None:
     driven, audience = running(job_of), Audience()
     for number in range(listeners):
-        audience.on_watch(driven.now, "m1", Watch("other", number))
+        audience.on_watch(driven.now, "m1", WatchJob("other", number))
 
     audience.tick(driven.now, {"other": cast(LedJob, Led(None))})
 
@@ -499,7 +499,7 @@ def test_there_is_a_limit_to_an_audience(job_of: JobOf, monkeypatch: pytest.Monk
     driven, audience = running(job_of), Audience()
 
     for number in (1, 2, 3):
-        audience.on_watch(driven.now, "m1", Watch("b4k7", number))
+        audience.on_watch(driven.now, "m1", WatchJob("b4k7", number))
 
     assert len(audience.tick(driven.now, led(driven.job))) == 2
 
@@ -519,8 +519,8 @@ def test_every_window_is_shown_once_and_in_order_whatever_is_lost_or_overtaken(
     )
     driven.run()
     shown: list[int] = []
-    views: list[View] = []
-    words: list[Watch] = []
+    views: list[ViewUpdate] = []
+    words: list[WatchJob] = []
 
     def turn() -> None:
         """A tenth of a second passes; everybody does what is to be done."""
@@ -531,20 +531,20 @@ def test_every_window_is_shown_once_and_in_order_whatever_is_lost_or_overtaken(
         driven.report(1, windows=[Window(number) for number in range(seen, index)])
         if watch.watches.next_tick_at <= watch.now:
             for effect in watch.answer(FACTS):
-                if isinstance(effect, Speak) and isinstance(effect.message, Watch):
+                if isinstance(effect, Speak) and isinstance(effect.message, WatchJob):
                     words.append(effect.message)
         if audience.next_tick_at <= driven.now:
             for effect in audience.tick(driven.now, led(driven.job)):
-                assert isinstance(effect, Speak) and isinstance(effect.message, View)
+                assert isinstance(effect, Speak) and isinstance(effect.message, ViewUpdate)
                 views.append(effect.message)
 
-    def hear(view: View) -> None:
+    def hear(view: ViewUpdate) -> None:
         for effect in watch.watches.on_view(watch.now, view):
             assert isinstance(effect, Updated)
             shown.extend(window.index for window in effect.update.windows)
 
     watch.now = driven.now
-    watch.watches = Watches()
+    watch.watches = JobWatches()
     watch.watches.add(driven.now, "b4k7", 70, steps=False)
     for _ in range(data.draw(st.integers(1, 30))):
         turn()

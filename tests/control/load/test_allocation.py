@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.allocation import RANK, Claim, Seat, allocate, claim_of, core_range, planned, sharing
+from talka.control.load.allocation import RANK, CoreClaim, Seat, allocate, claim_of, core_range, planned, sharing
 from talka.work.dsl import Priority
 from talka.work.shapes import ConstantRate, ConstantVUs
 
@@ -10,7 +10,7 @@ quick = settings(deadline=None, derandomize=True, max_examples=150)
 priorities = st.sampled_from(list(RANK))
 claims_of_all_kinds = st.lists(
     st.builds(
-        Claim,
+        CoreClaim,
         st.text("abc", min_size=1),
         priorities,
         st.booleans(),
@@ -24,8 +24,8 @@ claims_of_all_kinds = st.lists(
 
 def claim(
     name: str, priority: Priority = "auto", *, is_test: bool = True, useful: int = 100, weight: float = 1
-) -> Claim:
-    return Claim(name, priority, is_test, useful, weight)
+) -> CoreClaim:
+    return CoreClaim(name, priority, is_test, useful, weight)
 
 
 def seats(free: int, *busy: float) -> dict[Seat, float | None]:
@@ -34,12 +34,12 @@ def seats(free: int, *busy: float) -> dict[Seat, float | None]:
     return {("", number): load for number, load in enumerate(loads)}
 
 
-def counts(claims: list[Claim], loads: dict[Seat, float | None], total: int | None = None) -> dict[str, int]:
+def counts(claims: list[CoreClaim], loads: dict[Seat, float | None], total: int | None = None) -> dict[str, int]:
     found = allocate(claims, loads, total=total or len(loads))
     return {name: len(cores) for name, cores in found.items()}
 
 
-def alone(one: Claim, *, total: int) -> int:
+def alone(one: CoreClaim, *, total: int) -> int:
     return counts([one], seats(total))[one.name]
 
 
@@ -154,13 +154,13 @@ def test_a_workflow_may_share_one_core_and_have_another_for_itself() -> None:
 def test_a_weight_is_the_peak_of_the_rate_or_the_number_of_users() -> None:
     rate, users = ConstantRate("50/s", "10s").plan(), ConstantVUs(7, "10s").plan()
 
-    assert claim_of("a", rate, "auto", True, 4) == Claim("a", "auto", True, 4, 50.0)
-    assert claim_of("b", users, "low", False, 16) == Claim("b", "low", False, 7, 7.0)
+    assert claim_of("a", rate, "auto", True, 4) == CoreClaim("a", "auto", True, 4, 50.0)
+    assert claim_of("b", users, "low", False, 16) == CoreClaim("b", "low", False, 7, 7.0)
 
 
 @given(claims=claims_of_all_kinds, total=st.integers(1, 12), data=st.data())
 @quick
-def test_everybody_starts_unless_one_runs_alone(claims: list[Claim], total: int, data: st.DataObject) -> None:
+def test_everybody_starts_unless_one_runs_alone(claims: list[CoreClaim], total: int, data: st.DataObject) -> None:
     busy = data.draw(st.lists(st.sampled_from([0.0, 1.0, 50.0]), max_size=total))
     loads = seats(total - len(busy), *busy)
     found = allocate(claims, loads, total=total)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.deadlines import EVICT, GRACE_NS, Deadline, Granted, Warned, grant_ns
+from talka.control.load.deadlines import EVICT, GRACE_NS, Deadline, MoreTime, Warned, grant_ns
 from talka.errors import Invalid
 
 SECOND = 1_000_000_000
@@ -19,7 +19,7 @@ def test_work_that_advances_gets_five_extensions_then_a_warning_then_the_end() -
     granted = []
     for _ in range(5):
         reply = deadline.ask(deadline.until, True)
-        assert isinstance(reply, Granted)
+        assert isinstance(reply, MoreTime)
         granted.append(reply.ns)
 
     assert deadline.until == 30 * SECOND + sum(granted) == 59_125 * MILLISECOND
@@ -42,10 +42,10 @@ def test_work_that_advances_after_a_warning_goes_on_without_the_grace_period() -
     deadline = Deadline(30 * SECOND, until=30 * SECOND)
     deadline.ask(20 * SECOND, False)
 
-    assert deadline.ask(25 * SECOND, True) == Granted(15 * SECOND)
+    assert deadline.ask(25 * SECOND, True) == MoreTime(15 * SECOND)
 
     assert deadline.until == 45 * SECOND
-    assert deadline.ask(45 * SECOND, True) == Granted(7_500 * MILLISECOND)
+    assert deadline.ask(45 * SECOND, True) == MoreTime(7_500 * MILLISECOND)
 
 
 def test_an_extension_asked_for_late_counts_from_then() -> None:
@@ -72,7 +72,7 @@ def test_all_extensions_together_are_bounded(base_s: int, asks: list[tuple[int, 
     for wait_s, progressed in asks:
         now = min(now + wait_s * SECOND, max(now, deadline.until))
         reply = deadline.ask(now, progressed)
-        if isinstance(reply, Granted):
+        if isinstance(reply, MoreTime):
             assert progressed
             grants += 1
             granted_ns += reply.ns

@@ -12,7 +12,7 @@ import pytest
 
 from talka.control.load.core_effects import KillCore, StartCore
 from talka.control.load.shard_group import NOTES_LIMIT, STOP_SLACK_NS
-from talka.control.worker.shards import ORDERED_SLACK_NS, Task
+from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards
 from talka.stats.tally import Tally
 from talka.wire.jobs import Assign, BundleFacts, Start
 from talka.wire.shards import Armed, FileSource, Settings, Totals
@@ -44,7 +44,7 @@ class Owned:
             bundle = BundleFacts("0" * 64, 1, b"", "shop.py")
             settings = Settings(grace_ns=GRACE_NS)
             more = {"iterations_done": (0,), "values": {}, "settings": settings, "bundle": bundle}
-            self.task = Task(Assign(count=1, of=1, **fields, **more), FileSource("shop.py"), self.draw)  # type: ignore[arg-type]
+            self.task = WorkerShards(Assign(count=1, of=1, **fields, **more), FileSource("shop.py"), self.draw)  # type: ignore[arg-type]
             self.task.start(self.now)
             self.task.on_message(self.now, 1, Armed())
             self.task.go(self.now, Start("job", FENCE, 7, self.now, self.now, self.now))

@@ -16,18 +16,18 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member import admin_queries
 from talka.control.member.admin_queries import answer, metrics_text
-from talka.control.member.admission import Porter, RingChanged
-from talka.control.member.announcement import Standing
-from talka.control.member.composite import Asked, ClusterMember
+from talka.control.member.admission import Admission, RingChanged
+from talka.control.member.announcement import Announcement
+from talka.control.member.composite import ClusterMember, QuestionAsked
 from talka.control.member.key_distribution import NotThereYet, StillNeeded
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.errors import Invalid
 from talka.wire import asking
 from talka.wire.asking import (
     AddKey,
-    Answer,
     Ask,
+    AskAnswer,
     AskAudit,
     AskKeys,
     AskLeader,
@@ -48,9 +48,9 @@ from talka.wire.membership import (
     Alive,
     Dead,
     Gossip,
-    Left,
+    MemberHasLeft,
+    MemberState,
     MemberUpdate,
-    State,
     Stated,
     Suspect,
     encode_update,
@@ -71,9 +71,9 @@ def member_of(
     name: str = "b", *, voters: tuple[str, ...] = (), is_sealed: bool = True, has_membership: bool = True
 ) -> ClusterMember:
     group = "shop/staging"
-    door = Door(group=group, name=name, boot=BOOT)
+    door = ReplayGuard(group=group, name=name, boot=BOOT)
     ring = Keyring.of((OLD,))
-    porter = Porter(door=door, seal=Seal(ring, BOOT), name=name, me=ME, rng=Random(1)) if is_sealed else None
+    porter = Admission(door=door, seal=Seal(ring, BOOT), name=name, me=ME, rng=Random(1)) if is_sealed else None
     membership = Membership(
         name=name,
         boot=BOOT,
@@ -116,11 +116,11 @@ def asked(member: ClusterMember, question: Question, now: int = 0, **more: Any) 
 
 def test_members_are_told_with_all_that_programs_want_to_know() -> None:
     member = member_of()
-    standing = msgspec.msgpack.encode(Standing("digest", "gate", "1.0", "west", "0.2"))
+    standing = msgspec.msgpack.encode(Announcement("digest", "gate", "1.0", "west", "0.2"))
     hear(
         member,
         Alive("c", 3, 2, "10.0.0.2:7", "z2"),
-        Stated("c", 3, State(1, standing)),
+        Stated("c", 3, MemberState(1, standing)),
         Alive("a", 4, 0, "10.0.0.3:7"),
         Suspect("a", 4, 0, "c", "no answer"),
     )
@@ -182,7 +182,7 @@ def test_members_are_told_with_all_that_programs_want_to_know() -> None:
 def test_every_state_has_a_word_and_one_whose_datagrams_are_blocked_is_told_so() -> None:
     member = member_of()
     hear(member, *(Alive(name, 1, 0, f"at-{name}") for name in "wxyz"))
-    hear(member, Suspect("x", 1, 0, "w", "no answer"), Dead("y", 1, 0, "w", "no answer"), Left("z", 1, 0))
+    hear(member, Suspect("x", 1, 0, "w", "no answer"), Dead("y", 1, 0, "w", "no answer"), MemberHasLeft("z", 1, 0))
     assert member.membership is not None
     w = member.membership.get("w")
     assert w is not None
@@ -350,7 +350,7 @@ def test_one_without_a_vote_names_the_living_member_that_leads_in_the_latest_ter
     assert json.loads(answer(member, 0, AskLeader())[0])["leader"] == ""
     for name, boot, term in (("c", 3, 4), ("d", 4, 7), ("e", 5, 6), ("f", 6, 0)):
         hear(member, Alive(name, boot, 0, f"at-{name}"))
-        hear(member, Stated(name, boot, State(1, msgspec.msgpack.encode(Standing("digest", leads=term)))))
+        hear(member, Stated(name, boot, MemberState(1, msgspec.msgpack.encode(Announcement("digest", leads=term)))))
     hear(member, Alive("g", 7, 0, "at-g"))
 
     facts = json.loads(answer(member, 0, AskLeader())[0])
@@ -508,16 +508,16 @@ def test_whatever_the_reasons_are_called_prometheus_reads_them(reasons: dict[str
 def test_a_question_is_answered_under_the_key_it_came_with_also_when_that_changed_the_keys() -> None:
     member = member_of()
     answer(member, 0, AddKey(NEW))
-    question = Asked("#7", "someone", Ask(4, UseKey(K2)), K1)
+    question = QuestionAsked("#7", "someone", Ask(4, UseKey(K2)), K1)
     content, _ = answer(member, 0, question.ask.question)
 
-    (sent,) = member.answer(0, question, Answer(4, "", content))
+    (sent,) = member.answer(0, question, AskAnswer(4, "", content))
 
     assert isinstance(sent, Transmit)
     assert (sent.to, sent.lane) == ("#7", Lane.STREAM)
     asker = Seal(Keyring.of((OLD,)), 1)
     opened = asker.open(sent.frame, me="someone")
-    assert asking.decode(decode_packet(opened.content[1:]).body) == Answer(4, "", content)
+    assert asking.decode(decode_packet(opened.content[1:]).body) == AskAnswer(4, "", content)
     with pytest.raises(BadSeal):
         asker.open(sent.frame, me="another")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
-from talka.cluster.leadership.election import Alarm
+from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member import admission as porter_module
 from talka.control.member.admission import (
@@ -24,25 +24,25 @@ from talka.control.member.admission import (
     SHARE_NS,
     WAITING_LIMIT,
     WELCOME_NS,
-    Declined,
-    Porter,
+    Admission,
+    HelloDeclined,
     RingChanged,
     Welcomed,
 )
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.wire import asking, greeting, leadership, leases, membership
 from talka.wire.framing import GRACE_BYTES
 from talka.wire.greeting import (
     NONCE_BYTES,
     TEXT_LIMIT,
     Challenge,
+    GreetingHello,
     GreetingMessage,
-    Hello,
+    GreetingRefusal,
+    GreetingWelcome,
     Proof,
-    Refusal,
     Self,
     ShareRing,
-    Welcome,
 )
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
 from talka.wire.security.keys import Keyring, boot_key, decode_ring, encode_ring, key_id
@@ -72,9 +72,9 @@ class Node:
         safeguards: Safeguards = ALL,
     ) -> None:
         self.name, self.boot = name, boot
-        self.door = Door(group=f"{me.cluster}/{me.environment}", name=name, boot=boot)
+        self.door = ReplayGuard(group=f"{me.cluster}/{me.environment}", name=name, boot=boot)
         self.seal = Seal(ring or Keyring.of(secrets), boot, spare)
-        self.porter = Porter(
+        self.porter = Admission(
             door=self.door,
             seal=self.seal,
             name=name,
@@ -245,7 +245,7 @@ def test_a_recording_of_a_whole_conversation_played_to_a_restarted_receiver_is_r
         recording += converse(a, b, frame)
     to_b = [frame for to, frame in recording if to == "b"]
     assert len(b.heard) == 10
-    assert len(to_b) == 12, "a Hello, a Proof and ten frames"
+    assert len(to_b) == 12, "a GreetingHello, a Proof and ten frames"
 
     restarted = Node("b", boot=9)
     for now in (0, SECOND, PROOF_NS, PROOF_NS + 1, 10 * SECOND):
@@ -268,7 +268,7 @@ def test_a_recording_of_what_was_said_to_a_node_is_refused_by_it_when_it_is_rest
             restarted.get(frame)
 
     assert (restarted.heard, restarted.news) == ([], [])
-    assert restarted.door.refused == {"replayed": 1}, "the Welcome; its nonce is of another life"
+    assert restarted.door.refused == {"replayed": 1}, "the GreetingWelcome; its nonce is of another life"
 
 
 def test_a_frame_that_was_sent_long_before_the_proof_is_refused_though_its_sender_lives() -> None:
@@ -400,7 +400,7 @@ def test_only_so_many_lives_are_asked_at_once_and_the_one_asked_longest_ago_is_f
 def test_a_flood_of_hellos_is_bounded_too() -> None:
     b = Node("b", boot=2)
     for number in range(WAITING_LIMIT + 50):
-        assert len(b.get(Node("a", boot=100 + number).greet(Hello(ME, bytes(NONCE_BYTES))))) == 1
+        assert len(b.get(Node("a", boot=100 + number).greet(GreetingHello(ME, bytes(NONCE_BYTES))))) == 1
 
     assert len(b.porter._waiting) == WAITING_LIMIT
 
@@ -448,7 +448,7 @@ def test_who_was_sent_keys_is_remembered_for_so_many_only(monkeypatch: pytest.Mo
 
 
 def hello_frame(node: Node, me: Self | None = None) -> bytes:
-    return node.greet(Hello(me or node.porter.me, bytes(NONCE_BYTES)))
+    return node.greet(GreetingHello(me or node.porter.me, bytes(NONCE_BYTES)))
 
 
 def changed(**fields: object) -> Self:
@@ -480,7 +480,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_sentence_that_names_both_an
     (refusal,) = b.get(hello_frame(stranger, me), source="at-a")
 
     _, message = a.read(refusal.frame)
-    assert isinstance(message, Refusal)
+    assert isinstance(message, GreetingRefusal)
     assert (refusal.to, message.echo, message.reason) == ("at-a", bytes(NONCE_BYTES), word)
     assert all(name in message.text for name in names), message.text
     assert (b.door.refused, b.porter.challenged, b.heard) == ({word: 1}, 0, [])
@@ -493,7 +493,7 @@ def test_a_role_that_may_not_connect_is_refused_and_both_roles_are_named() -> No
     (refusal,) = b.get(hello_frame(a))
 
     message = a.read(refusal.frame)[1]
-    assert isinstance(message, Refusal)
+    assert isinstance(message, GreetingRefusal)
     assert message.text == "a worker may not connect to a worker, only to a manager"
     assert b.door.refused == {"role": 1}
 
@@ -506,7 +506,7 @@ def test_with_certificates_a_role_that_is_not_the_certificates_is_refused() -> N
     (refusal,) = b.get(hello_frame(a), proven="a", lane=Lane.STREAM)
 
     message = a.read(refusal.frame)[1]
-    assert isinstance(message, Refusal)
+    assert isinstance(message, GreetingRefusal)
     assert message.text == "'a' says it is a worker, and its certificate does not"
     assert b.door.refused == {"role": 1}
 
@@ -528,7 +528,7 @@ def test_one_that_is_refused_learns_why() -> None:
     (refusal,) = b.get(hello.frame)
 
     assert a.get(refusal.frame) == []
-    assert a.news == [Declined("at-b", "cluster", "'b' is of cluster 'shop', not of 'bank'")]
+    assert a.news == [HelloDeclined("at-b", "cluster", "'b' is of cluster 'shop', not of 'bank'")]
     a.get(refusal.frame)
     assert len(a.news) == 1, "the answer to one question is heard once"
 
@@ -536,7 +536,7 @@ def test_one_that_is_refused_learns_why() -> None:
 def test_a_refusal_that_nobody_asked_for_is_no_news() -> None:
     a, b = pair()
 
-    assert a.get(b.greet(Refusal(bytes(NONCE_BYTES), "cluster", "go away"))) == []
+    assert a.get(b.greet(GreetingRefusal(bytes(NONCE_BYTES), "cluster", "go away"))) == []
     assert a.news == []
 
 
@@ -557,7 +557,7 @@ def test_whatever_words_a_stranger_uses_its_refusal_can_be_read(
     (refusal,) = b.get(hello_frame(stranger, changed(role=role, version=version)))
 
     message = b.read(refusal.frame)[1]
-    assert isinstance(message, Refusal)
+    assert isinstance(message, GreetingRefusal)
     assert 0 < len(message.text) <= TEXT_LIMIT
 
 
@@ -570,7 +570,9 @@ def test_whatever_words_a_stranger_uses_its_refusal_can_be_read(
         pytest.param(lambda node: node.frame(channel=leadership.CHANNEL), id="leadership, not addressed"),
         pytest.param(lambda node: node.greet(Challenge(bytes(NONCE_BYTES))), id="challenge"),
         pytest.param(lambda node: node.greet(Proof(bytes(NONCE_BYTES), 0)), id="proof"),
-        pytest.param(lambda node: node.greet(Welcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES))), id="welcome"),
+        pytest.param(
+            lambda node: node.greet(GreetingWelcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES))), id="welcome"
+        ),
         pytest.param(lambda node: node.greet(ShareRing(b"")), id="keys"),
         pytest.param(lambda node: node.frame(channel=greeting.CHANNEL, body=b"\xc0"), id="no greeting"),
     ],
@@ -675,11 +677,11 @@ def test_with_certificates_keys_count_only_on_a_stream_from_a_proven_manager() -
     )
     facts = f"version 1, keys {', '.join(ring.accepted())}, sealing with {key_id(OLD)}"
     assert b.news == [
-        Alarm(
+        LeadershipAlarm(
             "keys",
             "keys in a datagram, which no certificate covers, were refused; 'a' at 1.2.3.4:5 sent them: " + facts,
         ),
-        Alarm("keys", "'a' at 1.2.3.4:5 is no manager and sent keys, which were refused: " + facts),
+        LeadershipAlarm("keys", "'a' at 1.2.3.4:5 is no manager and sent keys, which were refused: " + facts),
     ]
 
     b.get(a.greet(ShareRing(encode_ring(ring))), proven="a", lane=Lane.STREAM)
@@ -768,7 +770,7 @@ def test_a_frame_of_its_own_name_is_refused_whatever_it_says() -> None:
         hello_frame(b),
         twin.greet(Challenge(bytes(NONCE_BYTES))),
         twin.greet(Proof(bytes(NONCE_BYTES), 0)),
-        twin.greet(Welcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES))),
+        twin.greet(GreetingWelcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES))),
         twin.greet(ShareRing(b"")),
     ]
 
@@ -783,11 +785,11 @@ def test_another_node_of_its_own_name_that_asks_to_be_let_in_gets_a_sentence_and
 
     for (answer,) in answers:
         refusal = twin.read(answer.frame)[1]
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, GreetingRefusal)
         assert refusal.reason == "name" and refusal.text.startswith("another node is called 'b' here: start yours with")
     assert b.door.refused == {"name": 3}
     told = "another node calls itself 'b' as this one does, at {}: start it with another --name"
-    assert b.news == [Alarm("name", told.format(where)) for where in ("at-twin", "elsewhere")]
+    assert b.news == [LeadershipAlarm("name", told.format(where)) for where in ("at-twin", "elsewhere")]
     for n in range(NAMESAKES_LIMIT):
         b.get(hello_frame(twin), source=f"at-{n}")
     assert len(b.news) == NAMESAKES_LIMIT
@@ -893,7 +895,7 @@ def test_a_welcome_is_heard_once_and_only_as_an_answer() -> None:
 
     assert len(a.get(welcome.frame)) == 1
     assert a.get(welcome.frame) == []
-    assert a.get(b.greet(Welcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES)))) == []
+    assert a.get(b.greet(GreetingWelcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES)))) == []
     assert (len(a.news), a.door.refused) == (1, {"replayed": 2})
 
 
@@ -945,7 +947,7 @@ def test_a_hello_and_frames_before_its_proof_share_one_nonce() -> None:
 
     welcomed, challenged = a.read(welcome.frame)[1], a.read(challenge.frame)[1]
 
-    assert isinstance(welcomed, Welcome) and isinstance(challenged, Challenge)
+    assert isinstance(welcomed, GreetingWelcome) and isinstance(challenged, Challenge)
     assert welcomed.nonce == challenged.nonce
     assert b.porter.challenged == 1
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.member.breaker import Breaker, State
+from talka.control.member.breaker import Breaker, BreakerState
 from talka.errors import Invalid
 
 SECOND = 1_000_000_000
@@ -12,20 +12,20 @@ def open_breaker(*, opened_at: int = 0) -> Breaker:
     breaker = Breaker()
     for _ in range(3):
         breaker.failed(opened_at)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     return breaker
 
 
 def probed_breaker(*, probed_at: int = 10 * SECOND) -> Breaker:
     breaker = open_breaker(opened_at=probed_at - 10 * SECOND)
     assert breaker.allows(probed_at)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     return breaker
 
 
 def test_a_breaker_starts_closed_and_lets_everything_through() -> None:
     breaker = Breaker()
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     assert breaker.allows(0)
     assert breaker.allows(0)
     assert breaker.retry_in_ns(0) == 0
@@ -37,7 +37,7 @@ def test_it_opens_at_the_third_failure_within_thirty_seconds() -> None:
     breaker.failed(SECOND)
     assert breaker.allows(SECOND)
     breaker.failed(30 * SECOND)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert not breaker.allows(30 * SECOND)
 
 
@@ -45,7 +45,7 @@ def test_failures_further_apart_do_not_open_it() -> None:
     breaker = Breaker()
     for at in (0, SECOND, 30 * SECOND + 1, 60 * SECOND):
         breaker.failed(at)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_successes_between_failures_do_not_hide_them() -> None:
@@ -53,7 +53,7 @@ def test_successes_between_failures_do_not_hide_them() -> None:
     for at in range(3):
         breaker.failed(at)
         breaker.succeeded(at)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_an_open_breaker_says_how_long_until_the_probe() -> None:
@@ -62,7 +62,7 @@ def test_an_open_breaker_says_how_long_until_the_probe() -> None:
     assert breaker.retry_in_ns(9 * SECOND) == 2 * SECOND
     assert not breaker.allows(11 * SECOND - 1)
     assert breaker.retry_in_ns(60 * SECOND) == 0
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_one_probe_goes_through_at_a_time() -> None:
@@ -75,7 +75,7 @@ def test_one_probe_goes_through_at_a_time() -> None:
 def test_a_probe_that_goes_well_closes_it_with_a_clean_slate() -> None:
     breaker = probed_breaker()
     breaker.succeeded(11 * SECOND)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     breaker.failed(11 * SECOND)
     breaker.failed(11 * SECOND)
     assert breaker.allows(11 * SECOND)
@@ -84,7 +84,7 @@ def test_a_probe_that_goes_well_closes_it_with_a_clean_slate() -> None:
 def test_a_probe_that_fails_opens_it_for_another_wait() -> None:
     breaker = probed_breaker(probed_at=50 * SECOND)
     breaker.failed(51 * SECOND)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert breaker.retry_in_ns(51 * SECOND) == 10 * SECOND
 
 
@@ -99,7 +99,7 @@ def test_outcomes_of_calls_from_before_it_opened_neither_close_nor_prolong() -> 
     breaker = open_breaker()
     breaker.succeeded(SECOND)
     breaker.failed(2 * SECOND)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert breaker.retry_in_ns(2 * SECOND) == 8 * SECOND
 
 
@@ -128,6 +128,6 @@ def test_it_allows_exactly_when_nothing_is_left_to_wait(steps: list[tuple[int, s
         left_ns = breaker.retry_in_ns(now)
         assert 0 <= left_ns <= 10 * SECOND
         if step == "ask":
-            was_closed = breaker.state is State.CLOSED
+            was_closed = breaker.state is BreakerState.CLOSED
             assert breaker.allows(now) == (left_ns == 0)
             assert breaker.allows(now) == was_closed

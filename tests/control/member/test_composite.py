@@ -18,12 +18,12 @@ from talka.cluster.safeguards import ALL
 from talka.control.member.composite import NEVER, ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Applied, Receiver
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import CommandEnded, Reply, Voter
 from talka.wire import leadership, leases, membership
-from talka.wire.leadership import Heartbeat, LeadershipMessage, PreVote, Version, Welcome
-from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, LeaseMessage, ReleaseLease
-from talka.wire.membership import Alive, Dead, Gossip, MembershipMessage, MemberUpdate, Watch, WatchReply
+from talka.wire.leadership import Heartbeat, LeadershipMessage, PreVote, Version, VoterWelcome
+from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
+from talka.wire.membership import Alive, Dead, Gossip, MembershipMessage, MemberUpdate, WatchGroup, WatchReply
 from talka.wire.packets import Packet, decode_packet
 
 MS = 1_000_000
@@ -78,7 +78,7 @@ class Peer:
     """Somebody who speaks with a member over the wire."""
 
     def __init__(self, name: str, *, group: str = "g", boot: int = 77) -> None:
-        self.door = Door(group=group, name=name, boot=boot)
+        self.door = ReplayGuard(group=group, name=name, boot=boot)
         self.source = f"from-{name}"
 
     def frame(self, message: Conversation, updates: tuple[MemberUpdate, ...] = ()) -> bytes:
@@ -183,9 +183,9 @@ def follower_of_a(*, has_met_peers: bool = True) -> tuple[ClusterMember, int, di
         member.on_persisted(0, persist.ticket)
     assert member.voter is not None
     now = LAN.hello_ns
-    assert any(isinstance(message, leadership.Hello) for _, message in said(member.tick(now)))
+    assert any(isinstance(message, leadership.VoterHello) for _, message in said(member.tick(now)))
     for peer in peers.values():
-        peer.say(member, now, Welcome(0, 0, 0, 0, NEVER_WRITTEN, 0))
+        peer.say(member, now, VoterWelcome(0, 0, 0, 0, NEVER_WRITTEN, 0))
     while member.voter.election.phase.value == "syncing":
         now = max(now, member.next_tick_at)
         for effect in member.tick(now):
@@ -216,9 +216,9 @@ def test_a_member_without_a_part_ignores_what_is_for_it() -> None:
         AcquireLease("k", 1, 0, TTL),
         ReleaseLease("k", 1),
         LeaseAnswer("k", 1, "busy"),
-        Command(TOKEN, 1, b""),
+        LeaseCommand(TOKEN, 1, b""),
         CommandAnswer(1, False, TOKEN),
-        Watch(1, "n"),
+        WatchGroup(1, "n"),
         WatchReply(1, "a", 77, 1),
     ]
     for message in messages:
@@ -332,12 +332,12 @@ def test_every_peer_gets_a_frame_of_its_own_of_what_is_said_to_all() -> None:
 def test_tickets_of_voter_and_receiver_are_kept_apart() -> None:
     member = member_of("b", has_voter=True, has_receiver=True)
     (of_voter,) = [effect for effect in member.start(0) if isinstance(effect, Persist)]
-    (of_receiver,) = Peer("a").say(member, 0, Command(TOKEN, 1, b"work"))
+    (of_receiver,) = Peer("a").say(member, 0, LeaseCommand(TOKEN, 1, b"work"))
     assert isinstance(of_receiver, Persist)
     assert of_voter.ticket < of_receiver.ticket
 
     greetings = said(member.on_persisted(0, of_voter.ticket))
-    assert [type(message) for _, message in greetings] == [leadership.Hello, leadership.Hello]
+    assert [type(message) for _, message in greetings] == [leadership.VoterHello, leadership.VoterHello]
 
     effects = member.on_persisted(0, of_receiver.ticket)
     assert [effect.body for effect in effects if isinstance(effect, Applied)] == [b"work"]
@@ -346,13 +346,13 @@ def test_tickets_of_voter_and_receiver_are_kept_apart() -> None:
 
 def test_a_receiver_alone_keeps_what_it_has_seen_over_a_restart() -> None:
     member = member_of("w", has_receiver=True)
-    (persist,) = Peer("a").say(member, 0, Command(TOKEN, 1, b"work"))
+    (persist,) = Peer("a").say(member, 0, LeaseCommand(TOKEN, 1, b"work"))
     assert isinstance(persist, Persist)
     assert any(isinstance(effect, Applied) for effect in member.on_persisted(0, persist.ticket))
 
     restarted = member_of("w", has_receiver=True, stored={key: value for key, value in persist.puts if value})
 
-    assert said(Peer("a").say(restarted, 0, Command((0, 8, 1), 2, b"late"))) == [
+    assert said(Peer("a").say(restarted, 0, LeaseCommand((0, 8, 1), 2, b"late"))) == [
         ("from-a", CommandAnswer(2, False, TOKEN))
     ]
 
@@ -406,7 +406,7 @@ def test_a_leader_commands_a_receiver_and_is_told_what_became_of_it() -> None:
     assert cluster.of(CommandEnded) == [CommandEnded("x", 1, True, token)]
 
     receiver = cluster.members["at-x"]
-    cluster.carry_out("at-x", Peer("z").say(receiver, cluster.now, Command((0, 50, 1), 9, b"later")))
+    cluster.carry_out("at-x", Peer("z").say(receiver, cluster.now, LeaseCommand((0, 50, 1), 9, b"later")))
     cluster.carry_out(f"at-{leader.name}", leader.act(cluster.now, leader.voter.command(cluster.now, "x", 2, b"more")))
     cluster.settle()
 

@@ -9,28 +9,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
-from talka.cluster.leadership.election import Alarm
+from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.membership.members import ALIVE, DEAD, LEFT
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import StateLearned
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member import key_distribution as keyholder_module
-from talka.control.member.admission import Arrival, Porter, RingChanged, Welcomed
-from talka.control.member.announcement import Standing, standing_of
+from talka.control.member.admission import Admission, ArrivedPacket, RingChanged, Welcomed
+from talka.control.member.announcement import Announcement, standing_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import (
     AGAIN_LIMIT,
     AGAIN_NS,
     Greet,
-    Keyholder,
+    KeyDistribution,
     NotThereYet,
     StillNeeded,
 )
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.ring_guard import KEPT_LIMIT, RingGuard
 from talka.wire import greeting
 from talka.wire.greeting import Self, ShareRing
-from talka.wire.membership import Alive, Gossip, State, encode_update
+from talka.wire.membership import Alive, Gossip, MemberState, encode_update
 from talka.wire.packets import PROTOCOL, Packet
 from talka.wire.security.keys import JUMP_LIMIT, Keyring, decode_ring, encode_ring, key_id
 from talka.wire.security.roles import Proven, Role
@@ -48,10 +48,10 @@ ME = Self("shop", "staging", "manager", "1.0", [], [], "east", "", "0.1")
 def member_of(
     name: str, *, boot: int, seeds: Iterable[str] = (), ring: Keyring | None = None, is_certified: bool = False
 ) -> ClusterMember:
-    door = Door(group="shop/staging", name=name, boot=boot)
+    door = ReplayGuard(group="shop/staging", name=name, boot=boot)
     rng = Random(f"{name}:{boot}")
     seal = Seal(ring or Keyring.of((OLD,)), boot, (OLD,))
-    porter = Porter(door=door, seal=seal, name=name, me=ME, rng=rng, certified=is_certified)
+    porter = Admission(door=door, seal=seal, name=name, me=ME, rng=rng, certified=is_certified)
     membership = Membership(
         name=name, boot=boot, address=f"at-{name}", group="shop/staging", config=PRESETS["fast"], rng=rng, now=0
     )
@@ -61,7 +61,7 @@ def member_of(
     )
 
 
-def keyholder_of(member: ClusterMember) -> Keyholder:
+def keyholder_of(member: ClusterMember) -> KeyDistribution:
     assert member.keyholder is not None
     return member.keyholder
 
@@ -86,7 +86,7 @@ class Group:
     def named(self, name: str) -> ClusterMember:
         return self.members[f"at-{name}"]
 
-    def keyholder(self, name: str) -> Keyholder:
+    def keyholder(self, name: str) -> KeyDistribution:
         return keyholder_of(self.named(name))
 
     def act(self, name: str, effects: list[object]) -> None:
@@ -157,7 +157,7 @@ def test_a_member_says_in_its_state_which_keys_it_has_and_what_it_is() -> None:
     a = seen.get("a")
     assert a is not None
 
-    assert standing_of(a) == Standing(Keyring.of((OLD,)).digest, "manager", "1.0", "east", "0.1")
+    assert standing_of(a) == Announcement(Keyring.of((OLD,)).digest, "manager", "1.0", "east", "0.1")
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91\x01", b"\x91\xa2\xc3\x28", b"\x91\xd9\x41" + b"x" * 65])
@@ -167,7 +167,7 @@ def test_a_state_that_nobody_can_read_says_nothing_and_confirms_nothing(payload:
     assert membership is not None
     a = membership.get("a")
     assert a is not None
-    a.state = State(99, payload)
+    a.state = MemberState(99, payload)
 
     assert standing_of(a) is None
     assert group.keyholder("b").missing() == ["a"]
@@ -406,7 +406,7 @@ def test_in_whatever_order_frames_come_keys_become_the_same_at_all_of_five_membe
 # -- telling
 
 
-def alone(*, names: Iterable[str] = ("x",), has_state: bool = True) -> tuple[ClusterMember, Keyholder]:
+def alone(*, names: Iterable[str] = ("x",), has_state: bool = True) -> tuple[ClusterMember, KeyDistribution]:
     """Member a, which has heard of others that hold other keys. What it sends goes nowhere."""
     member = member_of("a", boot=1)
     member.start(0)
@@ -444,7 +444,7 @@ def test_one_that_is_not_known_or_not_there_or_has_the_same_keys_is_told_nothing
     assert x is not None
     assert keyholder.hear(0, StateLearned("nobody", 1, b"")) == []
 
-    x.state = State(1, msgspec.msgpack.encode(Standing(keyholder.ring.digest)))
+    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(keyholder.ring.digest)))
     assert keyholder.hear(0, StateLearned("x", 1, x.state.payload)) == []
     x.state = None
     x.status = DEAD
@@ -457,14 +457,14 @@ def test_keys_from_one_that_lacks_some_are_answered_with_all_of_them() -> None:
     x = member.membership.get("x")
     assert x is not None
     theirs = Keyring.of((OLD,)).with_key(NEW)
-    x.state = State(1, msgspec.msgpack.encode(Standing(keyholder.ring.merge(theirs).digest)))
+    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(keyholder.ring.merge(theirs).digest)))
 
     out = keyholder.learn(0, told_by("x"), theirs, keyholder.ring.merge(theirs))
     assert out == [RingChanged(theirs, "x")], "nothing is lacking"
     mine = keyholder.ring.with_key(THIRD)
     merged = mine.merge(theirs)
     # It said before that it has them all: what it sends now counts.
-    x.state = State(2, msgspec.msgpack.encode(Standing(merged.digest)))
+    x.state = MemberState(2, msgspec.msgpack.encode(Announcement(merged.digest)))
     out = keyholder.learn(0, told_by("x"), theirs, merged)
     assert out == [RingChanged(merged, "x"), Greet("at-x", ShareRing(encode_ring(merged)))]
     assert keyholder.learn(0, told_by("stranger"), theirs, merged) == []
@@ -473,23 +473,23 @@ def test_keys_from_one_that_lacks_some_are_answered_with_all_of_them() -> None:
 # -- keys that nobody could expect
 
 
-def told_by(name: str, boot: int = 7, key: str = K1) -> Arrival:
+def told_by(name: str, boot: int = 7, key: str = K1) -> ArrivedPacket:
     """Some frame of this life."""
     packet = Packet(PROTOCOL, "shop/staging", name, boot, 1, greeting.CHANNEL, msgspec.Raw(b""))
-    return Arrival(packet, f"at-{name}", 0, key)
+    return ArrivedPacket(packet, f"at-{name}", 0, key)
 
 
 def alarms(effects: list[object]) -> list[str]:
-    return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.kind == "keys"]
+    return [effect.text for effect in effects if isinstance(effect, LeadershipAlarm) and effect.kind == "keys"]
 
 
-def agreeing() -> tuple[ClusterMember, Keyholder]:
+def agreeing() -> tuple[ClusterMember, KeyDistribution]:
     """With x, whose keys are ours."""
     member, keyholder = alone()
     assert member.membership is not None
     x = member.membership.get("x")
     assert x is not None
-    x.state = State(1, msgspec.msgpack.encode(Standing(keyholder.ring.digest)))
+    x.state = MemberState(1, msgspec.msgpack.encode(Announcement(keyholder.ring.digest)))
     keyholder.hear(0, StateLearned("x", 1, x.state.payload))
     return member, keyholder
 
@@ -591,7 +591,9 @@ def test_refusals_that_were_told_are_kept_up_to_a_limit() -> None:
     told = [guard.refuse(n * SECOND, "role", f"n{n}", "from", b"\xc1") for n in range(KEPT_LIMIT + 1)]
 
     assert all(len(each) == 1 for each in told)
-    assert told[0] == [Alarm("keys", "'n0' at from is no manager and sent keys, which were refused: no ring at all")]
+    assert told[0] == [
+        LeadershipAlarm("keys", "'n0' at from is no manager and sent keys, which were refused: no ring at all")
+    ]
     assert guard.refuse(KEPT_LIMIT * 2 * SECOND, "role", "n1", "from", b"") == []
     assert len(guard.refuse(KEPT_LIMIT * 3 * SECOND, "role", "n0", "from", b"")) == 1, "it was forgotten"
 

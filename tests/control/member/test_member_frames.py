@@ -11,20 +11,20 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberSuspected
 from talka.cluster.membership.presets import PRESETS
-from talka.control.member.admission import Porter, RingChanged
-from talka.control.member.announcement import Standing
-from talka.control.member.composite import Asked, ClusterMember
+from talka.control.member.admission import Admission, RingChanged
+from talka.control.member.announcement import Announcement
+from talka.control.member.composite import ClusterMember, QuestionAsked
 from talka.control.member.key_distribution import Greet
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.wire import asking, greeting, leadership, leases, membership
-from talka.wire.asking import Answer, Ask, AskLeader
+from talka.wire.asking import Ask, AskAnswer, AskLeader
 from talka.wire.greeting import Challenge, Proof, Self, ShareRing
 from talka.wire.leadership import Heartbeat
-from talka.wire.leases import Command, ReleaseLease
-from talka.wire.membership import Ack, Alive, Gossip, Ping, State, Stated, encode_update
+from talka.wire.leases import LeaseCommand, ReleaseLease
+from talka.wire.membership import Alive, Gossip, MemberState, Ping, ProbeAck, Stated, encode_update
 from talka.wire.packets import decode_packet
 from talka.wire.security.keys import Keyring, encode_ring, key_id
 from talka.wire.security.roles import NOBODY, Proven, Role
@@ -50,13 +50,13 @@ def whole_member() -> ClusterMember:
     )
 
 
-def door_of_a() -> Door:
-    return Door(group="g", name="a", boot=77)
+def door_of_a() -> ReplayGuard:
+    return ReplayGuard(group="g", name="a", boot=77)
 
 
 def test_a_frame_is_handled_once() -> None:
     member = whole_member()
-    frame = door_of_a().wrap(leases.CHANNEL, msgspec.msgpack.encode(Command((0, 9, 1), 1, b"")))
+    frame = door_of_a().wrap(leases.CHANNEL, msgspec.msgpack.encode(LeaseCommand((0, 9, 1), 1, b"")))
 
     assert member.on_frame(0, "from-a", frame, Lane.CONTROL, 0) != []
     assert member.on_frame(0, "from-a", frame, Lane.CONTROL, 0) == []
@@ -130,13 +130,13 @@ def test_whatever_bytes_arrive_they_never_raise(frame: bytes) -> None:
 SECRET = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
 NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
 ME = Self("shop", "staging", "manager", "1.0")
-COMMAND = msgspec.msgpack.encode(Command((0, 9, 1), 1, b""))
+COMMAND = msgspec.msgpack.encode(LeaseCommand((0, 9, 1), 1, b""))
 
 
-def porter_of(name: str, boot: int, *, secret: str = SECRET, certified: bool = False) -> tuple[Door, Porter]:
-    door = Door(group="shop/staging", name=name, boot=boot)
+def porter_of(name: str, boot: int, *, secret: str = SECRET, certified: bool = False) -> tuple[ReplayGuard, Admission]:
+    door = ReplayGuard(group="shop/staging", name=name, boot=boot)
     seal = Seal(Keyring.of((secret,)), boot)
-    return door, Porter(door=door, seal=seal, name=name, me=ME, rng=Random(boot), certified=certified)
+    return door, Admission(door=door, seal=seal, name=name, me=ME, rng=Random(boot), certified=certified)
 
 
 def sealed_member(
@@ -293,9 +293,9 @@ def test_a_question_is_told_with_the_key_it_came_under_and_its_answer_is_for_the
 
     (asked,) = talker.say(member, asking.CHANNEL, asking.encode(ask), source="#9")
 
-    assert asked == Asked("#9", "asker", ask, key_id(SECRET))
-    assert isinstance(asked, Asked)
-    (sent,) = member.answer(0, asked, Answer(3, "no"))
+    assert asked == QuestionAsked("#9", "asker", ask, key_id(SECRET))
+    assert isinstance(asked, QuestionAsked)
+    (sent,) = member.answer(0, asked, AskAnswer(3, "no"))
     assert isinstance(sent, Transmit)
     assert (sent.to, sent.lane) == ("#9", Lane.STREAM)
     talker.porter.receive(0, "at-b", sent.frame, Lane.STREAM, 0)
@@ -309,7 +309,7 @@ def test_an_answer_that_nobody_asked_for_is_ignored() -> None:
     member, talker = sealed_member(), Talker()
     talker.meet(member)
 
-    assert talker.say(member, asking.CHANNEL, asking.encode(Answer(1, ""))) == []
+    assert talker.say(member, asking.CHANNEL, asking.encode(AskAnswer(1, ""))) == []
     assert member.door.refused == {}
 
 
@@ -319,9 +319,9 @@ def test_a_member_without_a_seal_tells_a_question_too() -> None:
 
     (asked,) = member.on_frame(0, "#9", door_of_a().wrap(asking.CHANNEL, asking.encode(ask)), Lane.STREAM, 0)
 
-    assert asked == Asked("#9", "a", ask)
-    assert isinstance(asked, Asked)
-    (sent,) = member.answer(0, asked, Answer(3, ""))
+    assert asked == QuestionAsked("#9", "a", ask)
+    assert isinstance(asked, QuestionAsked)
+    (sent,) = member.answer(0, asked, AskAnswer(3, ""))
     assert isinstance(sent, Transmit)
 
 
@@ -359,7 +359,7 @@ def test_keys_that_a_live_member_tells_are_taken_over_and_told_on() -> None:
 def test_one_that_says_it_has_other_keys_is_told_ours_at_once() -> None:
     member, talker = sealed_member(), Talker()
     talker.meet(member)
-    state = State(1, msgspec.msgpack.encode(Standing("other keys")))
+    state = MemberState(1, msgspec.msgpack.encode(Announcement("other keys")))
     news = [encode_update(Alive("a", 77, 0, "at-a")), encode_update(Stated("a", 77, state))]
 
     out = talker.say(member, membership.CHANNEL, GOSSIP, *news, to="")
@@ -455,7 +455,9 @@ def suspects_c(recorded: int) -> bool:
     member.start(0)
     talker.meet(member)
     talker.say(member, membership.CHANNEL, GOSSIP, encode_update(Alive("c", 5, 0, "at-c")), to="")
-    answers = [talker.porter.wrap(0, membership.CHANNEL, msgspec.msgpack.encode(Ack(2 * n))) for n in range(recorded)]
+    answers = [
+        talker.porter.wrap(0, membership.CHANNEL, msgspec.msgpack.encode(ProbeAck(2 * n))) for n in range(recorded)
+    ]
     reader = Seal(talker.porter.ring, 1)
     while member.next_tick_at < 20 * CONFIG.probe_interval_ns:
         now = member.next_tick_at

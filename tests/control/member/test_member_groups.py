@@ -18,12 +18,12 @@ from talka.cluster.safeguards import ALL
 from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.wire import leadership, leases, membership
 from talka.wire.leadership import Heartbeat
-from talka.wire.leases import Command
-from talka.wire.membership import Ping, State, Watch, WatchReply
+from talka.wire.leases import LeaseCommand
+from talka.wire.membership import MemberState, Ping, WatchGroup, WatchReply
 from talka.wire.packets import decode_packet
 
 MS = 1_000_000
@@ -73,7 +73,7 @@ class Peer:
     """Somebody who speaks with a member over the wire."""
 
     def __init__(self, name: str, *, group: str, boot: int = 77) -> None:
-        self.door = Door(group=group, name=name, boot=boot)
+        self.door = ReplayGuard(group=group, name=name, boot=boot)
         self.source = f"from-{name}"
 
     def say(self, member: ClusterMember, now: int, channel: int, message: object, *, age_ns: int = 0) -> list[object]:
@@ -97,7 +97,7 @@ def test_a_watcher_of_another_group_may_ask_and_say_nothing_else() -> None:
     member = watched_member()
     watcher = Peer("w", group="h")
 
-    ((to, reply),) = said(watcher.say(member, 0, membership.CHANNEL, Watch(5, "b")))
+    ((to, reply),) = said(watcher.say(member, 0, membership.CHANNEL, WatchGroup(5, "b")))
     assert to == watcher.source
     assert isinstance(reply, WatchReply) and (reply.sequence, reply.name) == (5, "b")
     assert watcher.reply(member, 0, WatchReply(5, "w", 77, 1)) == []
@@ -105,7 +105,7 @@ def test_a_watcher_of_another_group_may_ask_and_say_nothing_else() -> None:
 
     assert watcher.say(member, 0, membership.CHANNEL, Ping(1, "b", 1)) == []
     assert watcher.say(member, 0, leadership.CHANNEL, Heartbeat(1, 1, 0)) == []
-    assert watcher.say(member, 0, leases.CHANNEL, Command((0, 9, 1), 1, b"")) == []
+    assert watcher.say(member, 0, leases.CHANNEL, LeaseCommand((0, 9, 1), 1, b"")) == []
     assert member.door.refused == {"group": 3}
 
 
@@ -118,7 +118,7 @@ def test_a_member_asks_those_it_watches_when_its_prober_wants_to() -> None:
     assert gate.tick(at - 1) == []
     effects = gate.tick(at)
 
-    assert said(effects) == [("at-b", Watch(1, "b"))]
+    assert said(effects) == [("at-b", WatchGroup(1, "b"))]
     assert [effect.lane for effect in effects if isinstance(effect, Transmit)] == [Lane.DATAGRAM]
     assert gate.next_tick_at == gate.prober.next_tick_at == at + CONFIG.probe_interval_ns
 
@@ -143,7 +143,7 @@ def test_a_reply_to_a_watch_reaches_the_prober_with_the_group_and_life_of_who_re
     at = gate.prober.next_tick_at
     gate.tick(at)
     peer = Peer("b", group="g", boot=5)
-    reply = WatchReply(1, "b", 5, 3, State(2, b"load"))
+    reply = WatchReply(1, "b", 5, 3, MemberState(2, b"load"))
 
     assert Peer("b", group="h").reply(gate, at, reply) == [], "it is of another group than the one watched"
     assert Peer("c", group="g").reply(gate, at, reply) == [], "nobody watches it"

@@ -12,12 +12,12 @@ from talka.control.member.peer_pool import (
     OUTCOMES_KEPT,
     Added,
     Evicted,
-    Peer,
+    EvictionReason,
     PeerPool,
     PoolConfig,
+    PooledPeer,
     PoolNews,
     Promoted,
-    Reason,
     RefreshDue,
     Tier,
 )
@@ -27,14 +27,14 @@ quick = settings(deadline=None, derandomize=True, max_examples=80)
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
 HOUR = 3600 * SECOND
-OWN = Peer("own", "d1", "r1")
+OWN = PooledPeer("own", "d1", "r1")
 
 
-def near(count: int, prefix: str = "near") -> list[Peer]:
-    return [Peer(f"{prefix}{number:02}", "d1", "r1") for number in range(count)]
+def near(count: int, prefix: str = "near") -> list[PooledPeer]:
+    return [PooledPeer(f"{prefix}{number:02}", "d1", "r1") for number in range(count)]
 
 
-def pool_of(peers: list[Peer], config: PoolConfig | None = None, seed: int = 1) -> PeerPool:
+def pool_of(peers: list[PooledPeer], config: PoolConfig | None = None, seed: int = 1) -> PeerPool:
     pool = PeerPool(OWN, "worker", Random(seed), config or PoolConfig())
     pool.set_peers(0, peers)
     return pool
@@ -81,15 +81,15 @@ def test_requests_go_to_the_primaries_in_turn() -> None:
 
 
 def test_peers_of_the_same_datacenter_are_enough() -> None:
-    far = [Peer(f"far{number}", "d9", "r9") for number in range(5)]
+    far = [PooledPeer(f"far{number}", "d9", "r9") for number in range(5)]
     pool = pool_of([*near(3), *far])
     assert sorted(members(pool)) == ["near00", "near01", "near02"]
     assert pool.tiers == [3, 0, 0]
 
 
 def test_the_region_is_added_when_the_datacenter_has_too_few_and_then_everybody() -> None:
-    region = [Peer("region0", "d2", "r1")]
-    far = [Peer("far0", "d9", "r9")]
+    region = [PooledPeer("region0", "d2", "r1")]
+    far = [PooledPeer("far0", "d9", "r9")]
     pool = pool_of([*near(2), *region, *far])
     assert sorted(members(pool)) == ["near00", "near01", "region0"]
     pool = pool_of([*near(1), *region, *far])
@@ -98,13 +98,13 @@ def test_the_region_is_added_when_the_datacenter_has_too_few_and_then_everybody(
 
 
 def test_two_peers_without_a_region_are_not_in_the_same_one() -> None:
-    pool = PeerPool(Peer("own", "d1"), "worker", Random(1), PoolConfig(min_peers=1))
-    pool.set_peers(0, [Peer("a", "d2")])
+    pool = PeerPool(PooledPeer("own", "d1"), "worker", Random(1), PoolConfig(min_peers=1))
+    pool.set_peers(0, [PooledPeer("a", "d2")])
     assert pool.tiers == [0, 0, 1]
 
 
 def test_peers_that_rest_do_not_count_as_enough() -> None:
-    pool = pool_of([*near(3), Peer("far0", "d9")])
+    pool = pool_of([*near(3), PooledPeer("far0", "d9")])
     fail(pool, 0, pool.primaries[0])
     assert "far0" in pool.candidates(0)
     assert "far0" not in pool.candidates(30 * SECOND)
@@ -115,7 +115,7 @@ def test_the_candidates_are_the_first_eight_of_an_order_of_ones_own() -> None:
     mine = pool_of(peers).candidates(0)
     assert len(mine) == 8
     assert mine == pool_of(list(reversed(peers)), seed=9).candidates(0)
-    other = PeerPool(Peer("other", "d1", "r1"), "worker", Random(1))
+    other = PeerPool(PooledPeer("other", "d1", "r1"), "worker", Random(1))
     other.set_peers(0, peers)
     role = PeerPool(OWN, "gate", Random(1))
     role.set_peers(0, peers)
@@ -125,7 +125,9 @@ def test_the_candidates_are_the_first_eight_of_an_order_of_ones_own() -> None:
 
 
 def test_beyond_the_limit_the_farthest_peers_are_left_out() -> None:
-    pool = pool_of([Peer("a", "d9"), Peer("b", "d1", "r1"), Peer("c", "d2", "r1")], PoolConfig(peers_limit=2))
+    pool = pool_of(
+        [PooledPeer("a", "d9"), PooledPeer("b", "d1", "r1"), PooledPeer("c", "d2", "r1")], PoolConfig(peers_limit=2)
+    )
     assert sorted(members(pool)) == ["b", "c"]
 
 
@@ -146,10 +148,10 @@ def test_a_peer_is_evicted_at_the_fourth_failure_in_a_row_and_a_backup_takes_ove
     victim, backups = pool.primaries[1], pool.backups
     assert fail(pool, SECOND, victim, 3) == []
     news = pool.failed(SECOND, victim)
-    assert news == [Evicted(victim, Reason.FAILURES), Promoted(min(backups))]
+    assert news == [Evicted(victim, EvictionReason.FAILURES), Promoted(min(backups))]
     assert len(pool.primaries) == 3
     assert len(pool.backups) == 1
-    assert pool.evictions[Reason.FAILURES] == 1
+    assert pool.evictions[EvictionReason.FAILURES] == 1
     assert pool.promotions == 1
 
 
@@ -198,7 +200,7 @@ def test_a_second_eviction_does_not_put_off_the_filling() -> None:
 def test_a_failing_backup_is_evicted_too_and_nobody_promoted() -> None:
     pool = pool_of(near(8))
     victim = pool.backups[0]
-    assert fail(pool, 0, victim) == [Evicted(victim, Reason.FAILURES)]
+    assert fail(pool, 0, victim) == [Evicted(victim, EvictionReason.FAILURES)]
 
 
 def test_more_than_one_error_in_twenty_evicts_once_there_are_enough_samples() -> None:
@@ -207,8 +209,8 @@ def test_more_than_one_error_in_twenty_evicts_once_there_are_enough_samples() ->
     assert fail(pool, 0, peer, 1) == []  # All of one: too few to mean anything.
     assert answer(pool, 0, peer, MILLISECOND, 17) == []
     assert fail(pool, 0, peer, 1) == []  # 2 of 19.
-    assert fail(pool, 0, peer, 1)[0] == Evicted(peer, Reason.ERRORS)  # 3 of 20.
-    assert pool.evictions[Reason.ERRORS] == 1
+    assert fail(pool, 0, peer, 1)[0] == Evicted(peer, EvictionReason.ERRORS)  # 3 of 20.
+    assert pool.evictions[EvictionReason.ERRORS] == 1
 
 
 def test_one_error_in_twenty_is_forgiven() -> None:
@@ -240,7 +242,7 @@ def test_the_mean_latency_follows_by_a_fifth() -> None:
     assert pool.latency_ns(peer) == pytest.approx(1200.0)
 
 
-def busy_pool(peers: list[Peer], config: PoolConfig | None = None) -> PeerPool:
+def busy_pool(peers: list[PooledPeer], config: PoolConfig | None = None) -> PeerPool:
     """Every member of the pool has answered in 10 ms."""
     pool = pool_of(peers, config)
     for name in members(pool):
@@ -252,8 +254,8 @@ def test_a_peer_three_times_slower_than_the_slowest_answers_of_the_others_is_evi
     pool = busy_pool(near(8))
     victim = pool.primaries[0]
     news = answer(pool, 0, victim, 100 * MILLISECOND, LATENCY_CHECK_EVERY)
-    assert Evicted(victim, Reason.SLOW) in news
-    assert pool.evictions[Reason.SLOW] == 1
+    assert Evicted(victim, EvictionReason.SLOW) in news
+    assert pool.evictions[EvictionReason.SLOW] == 1
 
 
 def test_a_peer_twice_as_slow_as_the_others_stays() -> None:
@@ -268,7 +270,7 @@ def test_the_baseline_is_the_99th_percentile_and_not_the_slowest_answer() -> Non
     for name in members(pool)[1:]:
         answer(pool, 0, name, 10 * MILLISECOND, 64)
     answer(pool, 0, other, 50 * MILLISECOND, 2)
-    assert Evicted(victim, Reason.SLOW) in answer(pool, 0, victim, 100 * MILLISECOND, LATENCY_CHECK_EVERY)
+    assert Evicted(victim, EvictionReason.SLOW) in answer(pool, 0, victim, 100 * MILLISECOND, LATENCY_CHECK_EVERY)
 
     pool = busy_pool(near(8))
     for name in members(pool)[1:]:
@@ -291,7 +293,7 @@ def test_with_too_few_answers_of_others_nobody_is_slow() -> None:
 
 def test_a_far_peer_is_far_and_not_slow() -> None:
     config = PoolConfig(min_peers=5)
-    pool = busy_pool([*near(4), Peer("far0", "d9")], config)
+    pool = busy_pool([*near(4), PooledPeer("far0", "d9")], config)
     assert "far0" in members(pool)
     assert answer(pool, 0, "far0", 200 * MILLISECOND, 5 * LATENCY_CHECK_EVERY) == []
 
@@ -303,7 +305,7 @@ def test_a_slow_peer_stays_when_there_is_nobody_else() -> None:
     assert answer(pool, 0, slow, SECOND, 5 * LATENCY_CHECK_EVERY) == []
     assert len(pool.primaries) == 2
     pool.set_peers(0, near(3))
-    assert Evicted(slow, Reason.SLOW) in answer(pool, 0, slow, SECOND, LATENCY_CHECK_EVERY)
+    assert Evicted(slow, EvictionReason.SLOW) in answer(pool, 0, slow, SECOND, LATENCY_CHECK_EVERY)
 
 
 def test_an_evicted_peer_rests_and_may_then_be_chosen_again() -> None:
@@ -318,7 +320,7 @@ def test_an_evicted_peer_rests_and_may_then_be_chosen_again() -> None:
 
 def test_the_only_peer_is_tried_again_soon_though_it_failed() -> None:
     pool = pool_of(near(1))
-    assert fail(pool, 0, "near00") == [Evicted("near00", Reason.FAILURES)]
+    assert fail(pool, 0, "near00") == [Evicted("near00", EvictionReason.FAILURES)]
     assert pool.next_primary() is None
     assert pool.next_tick_at <= 500 * MILLISECOND
     assert pool.tick(pool.next_tick_at) == [Added("near00", True)]
@@ -329,11 +331,11 @@ def test_a_peer_that_is_no_longer_known_leaves_and_a_backup_takes_over() -> None
     gone, backups = pool.primaries[0], pool.backups
     rest = [peer for peer in near(5) if peer.name not in (gone, backups[0])]
     assert pool.set_peers(0, rest) == [
-        Evicted(gone, Reason.GONE),
-        Evicted(backups[0], Reason.GONE),
+        Evicted(gone, EvictionReason.GONE),
+        Evicted(backups[0], EvictionReason.GONE),
         Promoted(backups[1]),
     ]
-    assert pool.evictions[Reason.GONE] == 2
+    assert pool.evictions[EvictionReason.GONE] == 2
     assert pool.next_tick_at >= HOUR  # Nobody is left to fill the vacancies.
 
 
@@ -353,7 +355,7 @@ def test_what_is_known_of_a_peer_survives_a_new_list() -> None:
 
 def test_a_peer_may_move_to_another_datacenter() -> None:
     pool = pool_of(near(4), PoolConfig(primaries=1, backups=0, candidates=1))
-    moved = [Peer("near00", "d9"), *near(4)[1:]]
+    moved = [PooledPeer("near00", "d9"), *near(4)[1:]]
     pool.set_peers(0, moved)
     assert "near00" not in pool.candidates(0)
 
@@ -427,7 +429,7 @@ events = st.lists(st.tuples(st.integers(0, 2 * SECOND), st.integers(0, 3), st.in
 @given(events, st.integers(0, 1000))
 def test_the_news_always_tell_what_the_pool_is(steps: list[tuple[int, int, int]], seed: int) -> None:
     """Whoever follows the news knows primaries and backups, whatever happens."""
-    peers = [*near(6), *(Peer(f"far{number}", "d9") for number in range(6))]
+    peers = [*near(6), *(PooledPeer(f"far{number}", "d9") for number in range(6))]
     names = [peer.name for peer in peers]
     pool = PeerPool(OWN, "worker", Random(seed))
     primaries: list[str] = []

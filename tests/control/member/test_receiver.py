@@ -10,14 +10,14 @@ from talka.cluster.fencing import ZERO, BrokenFence, Token
 from talka.cluster.safeguards import Safeguards
 from talka.control.member.receiver import WAITING_LIMIT, Applied, Receiver
 from talka.control.member.voter import Reply
-from talka.wire.leases import Command, CommandAnswer
+from talka.wire.leases import CommandAnswer, LeaseCommand
 
 EARLIER, LATER, LATEST = (0, 3, 1), (0, 4, 1), (0, 5, 1)
 News = TypeVar("News")
 
 
-def command(token: tuple[int, int, int], number: int = 1) -> Command:
-    return Command(token, number, b"%d" % number)
+def command(token: tuple[int, int, int], number: int = 1) -> LeaseCommand:
+    return LeaseCommand(token, number, b"%d" % number)
 
 
 def applied(token: tuple[int, int, int], number: int = 1, sender: str = "a") -> list[object]:

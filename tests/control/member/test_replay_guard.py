@@ -4,15 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.safeguards import Safeguards
-from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT, Door
+from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT, ReplayGuard
 from talka.wire import leases
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
 
 NIL = b"\xc0"
 
 
-def door_of(name: str, *, group: str = "g", boot: int = 1) -> Door:
-    return Door(group=group, name=name, boot=boot)
+def door_of(name: str, *, group: str = "g", boot: int = 1) -> ReplayGuard:
+    return ReplayGuard(group=group, name=name, boot=boot)
 
 
 def frame_of(*, protocol: int = PROTOCOL, sender: str = "b", boot: int = 1, counter: int = 1) -> bytes:
@@ -50,7 +50,7 @@ def test_the_same_body_said_twice_is_two_frames() -> None:
 
 
 def test_without_the_replay_window_a_frame_is_let_in_again() -> None:
-    door = Door(group="g", name="a", boot=1, safeguards=Safeguards(replay_window=False))
+    door = ReplayGuard(group="g", name="a", boot=1, safeguards=Safeguards(replay_window=False))
     frame = door_of("b").wrap(7, NIL)
 
     assert [door.admit(frame) is not None for _ in range(2)] == [True, True]
@@ -74,7 +74,7 @@ def test_a_frame_that_is_not_meant_for_it_is_counted_and_dropped(frame: bytes, r
 
 
 def test_a_watched_group_is_let_in_even_under_its_own_name() -> None:
-    door = Door(group="g", name="a", boot=1, watchers=("h",))
+    door = ReplayGuard(group="g", name="a", boot=1, watchers=("h",))
 
     packet = door.admit(door_of("a", group="h", boot=2).wrap(7, NIL))
 
@@ -164,7 +164,7 @@ def test_however_frames_are_doubled_and_overtake_each_other_each_is_let_in_once(
 
 
 def test_members_of_two_groups_that_share_a_name_are_told_apart() -> None:
-    door = Door(group="g", name="a", boot=1, watchers=("h",))
+    door = ReplayGuard(group="g", name="a", boot=1, watchers=("h",))
 
     assert door.admit(door_of("b", group="g").wrap(7, NIL)) is not None
     assert door.admit(door_of("b", group="h").wrap(7, NIL)) is not None

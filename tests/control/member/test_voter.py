@@ -5,7 +5,7 @@ import pytest
 
 from talka.cluster.effects import Persist
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import Alarm, SteppedDown
+from talka.cluster.leadership.election import LeadershipAlarm, SteppedDown
 from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters, QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable
 from talka.cluster.leadership.register import Tell
@@ -14,8 +14,8 @@ from talka.cluster.leases import KEYS_LIMIT, LeaseExpired
 from talka.cluster.safeguards import ALL
 from talka.control.member.voter import CommandEnded, QuorumFailed, Reply, Voter
 from talka.errors import Invalid
-from talka.wire.leadership import Accepted, Entry, LeadershipMessage, Propose, Released, Version
-from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
+from talka.wire.leadership import LeadershipMessage, ProposalAccepted, Propose, RegisterEntry, Released, Version
+from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -178,7 +178,7 @@ def test_a_grant_is_answered_only_after_a_majority_has_it() -> None:
 def test_a_grant_that_no_majority_confirms_is_not_answered_and_a_later_one_has_a_higher_epoch() -> None:
     group = Group("a", "b", "c")
     leader = group.elect()
-    group.lost[Accepted] = None
+    group.lost[ProposalAccepted] = None
     assert group.ask(leader, "x") == []
     news = group.run(group.now + LAN.write_timeout_ns + LAN.heartbeat_ns)
     assert not any(isinstance(effect, Reply) for effect in news)
@@ -347,7 +347,7 @@ def test_a_full_table_takes_no_new_keys() -> None:
 def test_a_leader_that_steps_down_drops_the_grants_that_were_under_way() -> None:
     group = Group("a", "b", "c")
     first = group.elect()
-    group.lost[Accepted] = None
+    group.lost[ProposalAccepted] = None
     group.ask(first, "x")
 
     news = group.carry_out(first.name, first.hand_over(group.now))
@@ -426,7 +426,7 @@ def test_a_leader_commands_under_its_token() -> None:
 
     effects = leader.command(group.now, "worker", 3, b"work")
 
-    assert effects == [Reply("worker", Command((0, leader.election.term, 1), 3, b"work"))]
+    assert effects == [Reply("worker", LeaseCommand((0, leader.election.term, 1), 3, b"work"))]
 
 
 def test_who_does_not_lead_commands_nobody() -> None:
@@ -587,11 +587,11 @@ def test_a_configuration_that_nobody_can_read_is_refused_and_somebody_is_told() 
     leader = group.elect()
     follower = group.follower()
     term = leader.election.term
-    unreadable = Propose(term, 99, (Entry("config", Version(term, 99), b"\xc1"),))
+    unreadable = Propose(term, 99, (RegisterEntry("config", Version(term, 99), b"\xc1"),))
 
     (alarm,) = follower.on_message(group.now, leader.name, unreadable)
 
-    assert isinstance(alarm, Alarm)
+    assert isinstance(alarm, LeadershipAlarm)
     assert alarm.kind == "configuration"
     assert alarm.text.startswith(f"'{leader.name}': a voter sent what is no configuration of voters: ")
     assert follower.on_message(group.now, leader.name, unreadable) == [], "one alarm for each peer is enough"
@@ -633,7 +633,7 @@ def test_a_write_without_a_majority_says_who_is_missing() -> None:
 def test_a_write_that_no_majority_answers_in_time_is_a_timeout_whose_outcome_is_not_known() -> None:
     group = Group("a", "b", "c")
     leader = group.elect()
-    group.lost[Accepted] = None
+    group.lost[ProposalAccepted] = None
     group.carry_out(leader.name, leader.write(group.now, 1, "k", b"v"))
 
     assert failures(group.run(group.now + 3 * SECOND)) == [QuorumTimeout]

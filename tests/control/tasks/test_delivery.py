@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from talka.control.tasks import delivery
-from talka.control.tasks.delivery import Handout, worker_key, worker_of
+from talka.control.tasks.delivery import Delivery, worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
-from talka.control.tasks.store_effects import Fetch
+from talka.control.tasks.store_effects import ReadOutputs
 from talka.wire.attempts import NOWHERE
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import encode
-from talka.wire.tasks import BATCH_LIMIT_BYTES, Feed, Hand, Progress, TaskResult, Underway
+from talka.wire.tasks import BATCH_LIMIT_BYTES, AssignTasks, HandlerProgress, TaskInputs, TaskProgress, TaskResult
 from talka.work.dag import CONFIG_LIMIT_BYTES, OUTPUT_LIMIT_BYTES, Bounds, Retry, Timeouts
 from talka.work.lifecycle import JobState, TaskState
 
@@ -51,7 +51,7 @@ def test_large_inputs_travel_in_feeds_before_their_task_which_says_how_many(play
     output = text_of(300_000)
     for id in "abc":
         play.done(id, output=output)
-    words = [message for message in play.said(object) if isinstance(message, Feed | Hand)][-4:]
+    words = [message for message in play.said(object) if isinstance(message, TaskInputs | AssignTasks)][-4:]
     fence = play.fence("z")
     assert [(word.fence, list(word.inputs)) for word in words[:3]] == [(fence, ["a"]), (fence, ["b"]), (fence, ["c"])]
     (task,) = words[3].tasks
@@ -64,7 +64,7 @@ def test_small_inputs_share_a_feed(play: Play) -> None:
     play.submit({**dict.fromkeys("abcd", ""), "z": "abcd"})
     for id in "abcd":
         play.done(id, output=text_of(150_000))
-    assert [list(feed.inputs) for feed in play.said(Feed)] == [["a", "b", "c"], ["d"]]
+    assert [list(feed.inputs) for feed in play.said(TaskInputs)] == [["a", "b", "c"], ["d"]]
 
 
 def test_inputs_are_fed_where_they_do_not_fit_beside_config_and_checkpoint(play: Play) -> None:
@@ -72,7 +72,7 @@ def test_inputs_are_fed_where_they_do_not_fit_beside_config_and_checkpoint(play:
     config = msgspec.Raw(text_of(CONFIG_LIMIT_BYTES))
     play.submit({"a": "", "z": {"depends_on": ("a",), "config": config}}, retry=Retry(max=1, backoff=0.0))
     play.done("a", output=text_of(OUTPUT_LIMIT_BYTES - 1000))
-    play.hear("w", Underway(progress=(Progress(play.fence("z"), text_of(256 * 1024)),)))
+    play.hear("w", TaskProgress(progress=(HandlerProgress(play.fence("z"), text_of(256 * 1024)),)))
     play.result(play.fence("z"), "failed")
     assert play.handed[play.fence("z")].attempt == 2
     assert play.handed[play.fence("z")].fed == 1
@@ -83,18 +83,18 @@ def test_frames_hold_as_many_tasks_as_fit(play: Play, monkeypatch: pytest.Monkey
     play.beat("w", cores=64)
     large = {"config": msgspec.Raw(text_of(200_000))}
     play.submit({f"t{number}": large for number in range(5)})
-    assert [len(hand.tasks) for hand in play.said(Hand)] == [2, 2, 1]
+    assert [len(hand.tasks) for hand in play.said(AssignTasks)] == [2, 2, 1]
     monkeypatch.setattr(delivery, "TASKS_LIMIT", 3)
     play.submit({f"u{number}": "" for number in range(7)})
-    assert [len(hand.tasks) for hand in play.said(Hand)][3:] == [3, 3, 1]
+    assert [len(hand.tasks) for hand in play.said(AssignTasks)][3:] == [3, 3, 1]
 
 
 def test_checkpoints_and_names_of_inputs_count_in_a_frame(play: Play) -> None:
     play.beat("w", cores=8)
     tasks = {f"t{number}": "" for number in range(6)}
     play.submit(tasks, retry=Retry(max=1, backoff=0.0))
-    words = tuple([Progress(play.fence(id), text_of(256_000)) for id in tasks])
-    play.hear("w", Underway(progress=words))
+    words = tuple([HandlerProgress(play.fence(id), text_of(256_000)) for id in tasks])
+    play.hear("w", TaskProgress(progress=words))
     play.hold()
     for id in tasks:
         play.result(play.fence(id), "failed")
@@ -118,7 +118,7 @@ def test_outputs_that_memory_does_not_hold_are_read(play: Play, monkeypatch: pyt
     play.submit({"a": "", "b": "", "c": "ab"})
     play.done("a", output=b'"aaa"')
     play.done("b", output=b'"bbb"')
-    assert play.fetches == [Fetch(1, (), ((1, 0),))]
+    assert play.fetches == [ReadOutputs(1, (), ((1, 0),))]
     assert "c" not in play.names()
     play.submit({"x": "", "y": "x"})
     play.done("x", output=b'"xxx"')  # after which memory does not have that of b either
@@ -140,7 +140,7 @@ def test_an_output_that_is_lost_fails_who_needs_it(play: Play, monkeypatch: pyte
 
 def test_an_output_that_replaces_another_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 10)
-    one = Handout(EpochFloor(1, NOWHERE), lambda worker: 0)
+    one = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0)
     for _ in range(5):
         one.keep_output((1, 0), b"12345")
     one.keep_output((1, 1), b"12345")
@@ -169,6 +169,6 @@ def test_a_life_of_a_worker_has_a_key() -> None:
 
 
 def test_nothing_to_give_is_nothing_to_say() -> None:
-    given = Handout(EpochFloor(1, NOWHERE), lambda worker: 0).give([])
+    given = Delivery(EpochFloor(1, NOWHERE), lambda worker: 0).give([])
     assert (given.effects, given.fences, given.unfit) == ([], [], [])
     assert BATCH_LIMIT_BYTES < FRAME_LIMIT_BYTES

@@ -11,7 +11,16 @@ from talka.control.jobs.take_over import TakeOver
 from talka.control.worker.effects import TaskKilled
 from talka.stats.tally import Tally
 from talka.wire.entries import decode_account
-from talka.wire.jobs import Accepted, Declined, Finished, Halt, Report, Snapshot, TaskFacts, decode_result
+from talka.wire.jobs import (
+    Finished,
+    Halt,
+    Report,
+    ResultAccepted,
+    TaskDeclined,
+    TaskFacts,
+    WorkerSnapshot,
+    decode_result,
+)
 from talka.wire.shards import Totals, encode
 from tests.control.jobs.test_led_job import LIFE, Led, digest_of, told
 from tests.control.worker.test_composite import FENCE, Rig, assign
@@ -37,7 +46,7 @@ def test_a_result_of_another_attempt_with_the_same_number_is_not_fetched_and_not
     effects = led.say("w1", Finished("b4k7", 1, digest_of(content), len(content), OTHER))
 
     assert [effect for effect in effects if isinstance(effect, BlobWanted)] == []
-    assert [(to, accepted.attempt) for to, accepted in told(effects, Accepted)] == [("w1", 1)]
+    assert [(to, accepted.attempt) for to, accepted in told(effects, ResultAccepted)] == [("w1", 1)]
     led.finish("w1", 1, life=LIFE)
     assert led.counted == 9
 
@@ -68,7 +77,9 @@ def test_a_manager_that_takes_over_finds_only_what_is_on_account_under_its_whole
     life: int, is_there: bool
 ) -> None:
     finds = TakeOver("b4k7", (1, 2, 1))
-    finds.on_snapshot(0, "w1", Snapshot("b4k7", (1, 2, 1), 1, (TaskFacts(1, "running", SECOND, SECOND, life=life),)))
+    finds.on_snapshot(
+        0, "w1", WorkerSnapshot("b4k7", (1, 2, 1), 1, (TaskFacts(1, "running", SECOND, SECOND, life=life),))
+    )
 
     finds.forget_others({1: LIFE})
 
@@ -107,7 +118,7 @@ def test_a_result_on_disk_tells_who_drew_its_number_after_a_restart() -> None:
         Finished("job", 2, digest, 8, 0),
     }
     rig.renew()
-    rig.hear(Accepted("job", FENCE, 1))
+    rig.hear(ResultAccepted("job", FENCE, 1))
     assert list(rig.disk) == ["result/job/2", "fence", "fence/job"]
 
 
@@ -119,7 +130,7 @@ def test_an_attempt_with_the_number_of_another_is_declined_and_the_other_ended()
 
     (killed,) = rig.all(TaskKilled)
     assert killed.reason == "a register that was put back gave its number to another task"
-    assert [declined.reason for declined in rig.all(Declined)] == ["attempt 1 of another life was on worker w1"]
+    assert [declined.reason for declined in rig.all(TaskDeclined)] == ["attempt 1 of another life was on worker w1"]
     assert rig.states == []
 
 

@@ -24,13 +24,13 @@ from talka.control.worker.effects import (
     HandlersBroken,
     HandlersLoaded,
     LeaseEnded,
-    LeaseGranted,
     ManagersLearned,
     NeedBundle,
     TaskArmed,
     TaskEnded,
     TaskKilled,
     TaskStarted,
+    WorkerLeaseGranted,
 )
 from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_LIMIT
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
@@ -42,13 +42,11 @@ from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
 from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     REPORT_LIMIT_BYTES,
-    Accepted,
     Acknowledge,
     Assign,
     AttemptResult,
     Beat,
     BundleFacts,
-    Declined,
     Elsewhere,
     Finished,
     Goodbye,
@@ -62,15 +60,17 @@ from talka.wire.jobs import (
     Reconcile,
     Renew,
     Report,
+    ResultAccepted,
     Running,
-    Snapshot,
     Stale,
     Start,
     Sync,
     Synced,
+    TaskDeclined,
     TaskFacts,
     WantBlob,
     WorkerFacts,
+    WorkerSnapshot,
     decode_result,
     encode_result,
 )
@@ -95,22 +95,22 @@ from talka.wire.shards import (
     digest_of_url,
 )
 from talka.wire.tasks import (
+    AskHeld,
+    AssignTasks,
     Done,
-    Feed,
-    Hand,
     HandedTask,
-    Holding,
+    HandlerProgress,
+    Held,
     Load,
     Loaded,
-    Progress,
     Ran,
     Recall,
-    Run,
+    ResultsStored,
+    RunTasks,
     Said,
+    TaskInputs,
+    TaskProgress,
     TaskResult,
-    Took,
-    Underway,
-    Which,
 )
 from talka.work.shapes import ConstantVUs
 
@@ -395,7 +395,7 @@ def test_the_first_renewal_of_a_leader_counts_after_its_token_is_on_disk() -> No
     rig.write()
 
     assert rig.worker.has_lease
-    assert rig.all(LeaseGranted) == [LeaseGranted("m1")]
+    assert rig.all(WorkerLeaseGranted) == [WorkerLeaseGranted("m1")]
     assert "fence" in rig.disk
     rig.disk_waits = True
     rig.renew()
@@ -423,7 +423,7 @@ def test_a_renewal_that_was_overtaken_by_a_later_leader_while_it_waited_for_the_
     rig.renew("m2", LATER_TOKEN)
     rig.write()
 
-    assert rig.all(LeaseGranted) == [LeaseGranted("m2")]
+    assert rig.all(WorkerLeaseGranted) == [WorkerLeaseGranted("m2")]
     assert rig.worker.refused == {"token": 1}
 
 
@@ -605,7 +605,7 @@ def test_a_worker_with_a_backlog_of_writes_takes_no_new_leader() -> None:
 
     assert rig.worker.refused == {"busy": 2}
     rig.write()
-    assert len(rig.all(Snapshot)) == WAITING_LIMIT
+    assert len(rig.all(WorkerSnapshot)) == WAITING_LIMIT
 
 
 # Fences.
@@ -633,7 +633,7 @@ def test_the_fence_of_a_job_is_on_disk_before_the_first_order_under_it_is_obeyed
         pytest.param(Start("job", FENCE, 1, 0, 0, 0), id="Start"),
         pytest.param(Halt("job", FENCE, 1, "kill"), id="Halt"),
         pytest.param(Acknowledge("job", FENCE, 1, 1), id="Acknowledge"),
-        pytest.param(Accepted("job", FENCE, 1), id="Accepted"),
+        pytest.param(ResultAccepted("job", FENCE, 1), id="ResultAccepted"),
     ],
 )
 def test_a_manager_that_no_longer_leads_the_job_is_not_obeyed(order: JobMessage) -> None:
@@ -681,7 +681,7 @@ def test_the_fence_of_a_job_is_forgotten_when_it_has_had_no_task_for_long() -> N
     rig = Rig()
     rig.hear(Reconcile("other", FENCE, 1))
     finished = rig.ended()
-    rig.hear(Accepted("job", FENCE, finished.attempt))
+    rig.hear(ResultAccepted("job", FENCE, finished.attempt))
     assert "fence/job" in rig.disk
 
     rig.later(IDLE_LIMIT_NS + 30 * SECOND)
@@ -706,7 +706,7 @@ def test_more_jobs_than_can_be_remembered_are_not_heard() -> None:
 
     rig.hear(Reconcile("new", FENCE, 1))
 
-    assert rig.all(Snapshot) == []
+    assert rig.all(WorkerSnapshot) == []
     assert rig.worker.refused == {"busy": 1}
 
 
@@ -838,7 +838,7 @@ def test_a_bundle_of_a_signer_that_the_leader_has_not_named_yet_waits_for_it() -
     bundle = BundleFacts(DIGEST, len(BUNDLE), b"", "shop.py", word=other.sign(DIGEST))
 
     rig.hear(assign(bundle=bundle))
-    assert (rig.told(), rig.all(Declined), rig.states) == ([], [], [])
+    assert (rig.told(), rig.all(TaskDeclined), rig.states) == ([], [], [])
 
     rig.later(SECOND)
     rig.renew(signers=(other.public,))
@@ -881,7 +881,7 @@ def test_a_task_whose_variables_are_for_another_attempt_is_declined() -> None:
 
 
 def declined(rig: Rig) -> list[str]:
-    return [message.reason for message in rig.all(Declined)]
+    return [message.reason for message in rig.all(TaskDeclined)]
 
 
 def test_a_worker_without_a_lease_takes_no_task_until_it_has_one() -> None:
@@ -889,7 +889,7 @@ def test_a_worker_without_a_lease_takes_no_task_until_it_has_one() -> None:
     rig = Rig(lease=False)
 
     rig.hear(assign())
-    assert (rig.states, rig.all(Declined), rig.worker.refused) == ([], [], {"lease": 1})
+    assert (rig.states, rig.all(TaskDeclined), rig.worker.refused) == ([], [], {"lease": 1})
 
     rig.renew()
     rig.hear(assign())
@@ -1044,7 +1044,7 @@ def test_a_bundle_the_disk_would_not_take_is_a_reason_to_decline() -> None:
     assert declined(rig) == ["worker w1 could not get the bundle: the disk is full"]
     assert rig.states == []
     rig.write()
-    assert len(rig.all(Snapshot)) == 1
+    assert len(rig.all(WorkerSnapshot)) == 1
 
 
 def test_what_waited_behind_a_bundle_the_disk_would_not_take_is_carried_out() -> None:
@@ -1060,7 +1060,7 @@ def test_what_waited_behind_a_bundle_the_disk_would_not_take_is_carried_out() ->
     rig.take(rig.worker.on_persisted(rig.now, fence.ticket))
     rig.take(rig.worker.on_not_persisted(rig.now, bundle.ticket, "the disk is full"))
 
-    assert [snapshot.number for snapshot in rig.all(Snapshot)] == [1, 2]
+    assert [snapshot.number for snapshot in rig.all(WorkerSnapshot)] == [1, 2]
 
 
 def test_a_worker_that_knows_no_manager_cannot_fetch() -> None:
@@ -1295,12 +1295,12 @@ def test_a_task_that_has_ended_keeps_its_result_on_disk_and_says_so_until_it_is_
     rig.hear(Acknowledge("job", FENCE, 1, 1))
     rig.later(SECOND)
     assert rig.all(Finished) == [finished] * 3
-    rig.hear(Accepted("job", FENCE, 1))
+    rig.hear(ResultAccepted("job", FENCE, 1))
     rig.later(5 * SECOND)
 
     assert (rig.states, len(rig.all(Finished)), "result/job/1" in rig.disk) == ([], 3, False)
     assert rig.all(TaskKilled) == []
-    rig.hear(Accepted("job", FENCE, 1))
+    rig.hear(ResultAccepted("job", FENCE, 1))
     assert rig.all(NoTask) == []
 
 
@@ -1309,7 +1309,7 @@ def test_a_result_that_is_forgotten_before_it_is_on_disk_is_not_told() -> None:
     for core in rig.running():
         rig.disk_waits = True
         rig.finish(core)
-    rig.hear(Accepted("job", FENCE, 1))
+    rig.hear(ResultAccepted("job", FENCE, 1))
 
     rig.write()
 
@@ -1496,7 +1496,7 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
     rig.write()
 
     origin_ns = rig.now - 50 * MS
-    snapshot = Snapshot(
+    snapshot = WorkerSnapshot(
         "job",
         LATER_FENCE,
         8,
@@ -1522,7 +1522,7 @@ def test_a_manager_that_asks_again_is_only_answered_again() -> None:
 
     rig.hear(Reconcile("job", LATER_FENCE, 2), "m2")
 
-    assert [type(speak.message) for speak in rig.said] == [Snapshot]
+    assert [type(speak.message) for speak in rig.said] == [WorkerSnapshot]
 
 
 def test_a_manager_of_a_job_the_worker_knows_nothing_of_is_told_so() -> None:
@@ -1530,7 +1530,7 @@ def test_a_manager_of_a_job_the_worker_knows_nothing_of_is_told_so() -> None:
 
     rig.hear(Reconcile("job", FENCE, 3), "m2")
 
-    assert rig.all(Snapshot) == [Snapshot("job", FENCE, 3)]
+    assert rig.all(WorkerSnapshot) == [WorkerSnapshot("job", FENCE, 3)]
     assert "fence/job" in rig.disk, "an order of an earlier manager must not be obeyed after that"
 
 
@@ -1542,7 +1542,7 @@ def test_a_refusal_is_no_part_of_a_snapshot_and_told_again() -> None:
 
     rig.hear(Reconcile("job", LATER_FENCE, 1), "m2")
 
-    assert [facts.attempt for facts in rig.all(Snapshot)[0].tasks] == [2]
+    assert [facts.attempt for facts in rig.all(WorkerSnapshot)[0].tasks] == [2]
     assert [to for to, _, _ in rig.told()] == ["m2"]
 
 
@@ -1586,7 +1586,7 @@ def test_a_worker_that_drains_takes_no_task_and_finishes_what_it_has(by_leader: 
     assert rig.all(Drained) == [], "somebody wants the result"
     rig.later(SECOND, renew=False)
     assert rig.all(Beat)[-1].facts.state == "draining"
-    rig.hear(Accepted("job", FENCE, 1))
+    rig.hear(ResultAccepted("job", FENCE, 1))
     told()
 
     assert rig.all(Drained) == [Drained()]
@@ -1638,7 +1638,7 @@ def with_handlers(**more: Any) -> Rig:
 def test_a_worker_without_handlers_starts_no_core_for_them() -> None:
     rig = Rig()
 
-    rig.hear(Hand(7, (handed(1),)))
+    rig.hear(AssignTasks(7, (handed(1),)))
 
     assert rig.all(StartHandlers) == []
     assert [result.outcome for result in rig.all(Done)[0].results] == ["refused"]
@@ -1687,22 +1687,24 @@ def test_handlers_that_cannot_be_loaded_make_a_worker_degraded_until_they_can() 
 
 def test_tasks_are_run_and_their_results_told_until_they_are_taken() -> None:
     rig = with_handlers()
-    rig.hear(Feed(7, 7 << 32 | 1, {"a": b"1"}))
-    rig.hear(Hand(7, (handed(1, fed=1), handed(2))))
+    rig.hear(TaskInputs(7, 7 << 32 | 1, {"a": b"1"}))
+    rig.hear(AssignTasks(7, (handed(1, fed=1), handed(2))))
     assert rig.disk["epoch"] == b"7"
-    assert [len(run.tasks) for run in (order.message for order in rig.all(TellHandlers)) if isinstance(run, Run)] == [2]
+    assert [
+        len(run.tasks) for run in (order.message for order in rig.all(TellHandlers)) if isinstance(run, RunTasks)
+    ] == [2]
 
-    rig.take(rig.worker.on_handlers_said(rig.now, 1, Said((Progress(7 << 32 | 2, b"1"),))))
+    rig.take(rig.worker.on_handlers_said(rig.now, 1, Said((HandlerProgress(7 << 32 | 2, b"1"),))))
     rig.take(rig.worker.on_handlers_said(rig.now, 1, Ran((TaskResult(7 << 32 | 1, "completed", b"1"),))))
-    rig.hear(Which(7))
+    rig.hear(AskHeld(7))
     rig.hear(Recall(7, (7 << 32 | 2,)))
     rig.take(rig.worker.on_handlers_exit(rig.now, 1, ExitFacts("exit", 3)))
-    assert [type(speak.message) for speak in rig.said] == [Underway, Done, Holding, Done]
+    assert [type(speak.message) for speak in rig.said] == [TaskProgress, Done, Held, Done]
     assert [result.outcome for done in rig.all(Done) for result in done.results] == ["completed", "cancelled"]
     rig.forget()
     rig.later(SECOND)
     assert [len(done.results) for done in rig.all(Done)] == [2]
-    rig.hear(Took(7, (7 << 32 | 1, 7 << 32 | 2)))
+    rig.hear(ResultsStored(7, (7 << 32 | 1, 7 << 32 | 2)))
     rig.forget()
 
     rig.later(2 * SECOND)
@@ -1711,17 +1713,17 @@ def test_tasks_are_run_and_their_results_told_until_they_are_taken() -> None:
 
 def test_the_epoch_outlives_the_worker() -> None:
     rig = with_handlers()
-    rig.hear(Which(7))
+    rig.hear(AskHeld(7))
 
     again = with_handlers(disk=rig.disk)
-    again.hear(Hand(6, (handed(1),)))
+    again.hear(AssignTasks(6, (handed(1),)))
 
     assert again.worker.handlers.refused == {"epoch": 1}
 
 
 def test_when_the_lease_ends_what_handlers_run_is_killed() -> None:
     rig = with_handlers()
-    rig.hear(Hand(7, (handed(1),)))
+    rig.hear(AssignTasks(7, (handed(1),)))
     rig.forget()
 
     rig.later(6 * SECOND, renew=False)
@@ -1748,20 +1750,20 @@ def test_a_task_that_was_handed_under_an_earlier_lease_is_refused_and_told() -> 
     assert present > late > first
     rig.forget()
 
-    rig.hear(Hand(7, (handed(1),), rig.worker.boot, late))
-    rig.hear(Hand(7, (handed(2),), rig.worker.boot + 1, present))
-    rig.hear(Hand(7, (handed(3),), rig.worker.boot, present))
+    rig.hear(AssignTasks(7, (handed(1),), rig.worker.boot, late))
+    rig.hear(AssignTasks(7, (handed(2),), rig.worker.boot + 1, present))
+    rig.hear(AssignTasks(7, (handed(3),), rig.worker.boot, present))
 
     assert [(result.fence & 0xFF, result.cause) for done in rig.all(Done) for result in done.results] == [(1, "lease")]
     assert rig.worker.handlers.refused == {"lease": 1, "boot": 1}
-    rig.hear(Which(7))
-    assert sorted([fence & 0xFF for fence in rig.all(Holding)[0].fences]) == [1, 3], "the third is to be run"
+    rig.hear(AskHeld(7))
+    assert sorted([fence & 0xFF for fence in rig.all(Held)[0].fences]) == [1, 3], "the third is to be run"
 
 
 def test_without_a_lease_no_task_is_begun() -> None:
     rig = with_handlers(lease=False)
 
-    rig.hear(Hand(7, (handed(1),)))
+    rig.hear(AssignTasks(7, (handed(1),)))
 
     assert [(result.outcome, result.cause) for done in rig.all(Done) for result in done.results] == [
         ("refused", "lease")
@@ -1786,13 +1788,13 @@ def test_handlers_have_the_cores_that_load_tasks_leave_them() -> None:
 
 def test_a_worker_has_drained_when_its_handlers_have_and_their_results_were_taken() -> None:
     rig = with_handlers()
-    rig.hear(Hand(7, (handed(1),)))
+    rig.hear(AssignTasks(7, (handed(1),)))
     rig.take(rig.worker.drain(rig.now))
     assert rig.worker.handlers.is_draining
     rig.take(rig.worker.on_handlers_said(rig.now, 1, Ran((TaskResult(7 << 32 | 1, "completed"),))))
     assert rig.all(Drained) == []
 
-    rig.hear(Took(7, (7 << 32 | 1,)))
+    rig.hear(ResultsStored(7, (7 << 32 | 1,)))
 
     assert rig.all(Drained) == [Drained()]
 
@@ -1822,7 +1824,7 @@ def test_seats_of_different_jobs_are_different_cores() -> None:
 
     rig.hear(assign(1, job="other", count=1, seats=(0,)))
 
-    assert rig.all(Declined)[-1].reason == "worker w1 has 0 cores free, and 1 are asked for"
+    assert rig.all(TaskDeclined)[-1].reason == "worker w1 has 0 cores free, and 1 are asked for"
 
 
 def test_a_shared_core_is_given_to_others_when_its_last_shard_has_ended() -> None:

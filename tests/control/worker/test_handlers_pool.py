@@ -48,26 +48,26 @@ from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     INPUTS_LIMIT_BYTES,
     TASKS_LIMIT,
+    AskHeld,
+    AssignTasks,
     Done,
-    Feed,
     FromHandlers,
-    Hand,
     HandedTask,
-    Holding,
+    HandlerProgress,
+    Held,
     Load,
     Loaded,
-    LogLine,
-    Progress,
     Ran,
     Recall,
-    Run,
+    ResultsStored,
+    RunTasks,
     Said,
     Spent,
-    Stop,
+    StopTasks,
+    TaskInputs,
+    TaskLine,
+    TaskProgress,
     TaskResult,
-    Took,
-    Underway,
-    Which,
 )
 
 MS = 1_000_000
@@ -135,7 +135,7 @@ class Rig:
                     self.orders.append(effect)
                 case TellHandlers(core=core, message=message):
                     self.orders.append(effect)
-                    if isinstance(message, Run):
+                    if isinstance(message, RunTasks):
                         fences = [each.fence for each in message.tasks]
                         assert not [fence for fence in fences if fence in self.core_of], "an attempt is begun once"
                         self.core_of |= dict.fromkeys(fences, core)
@@ -160,7 +160,7 @@ class Rig:
         return self.take(self.pool.on_message(self.now, sender, message))
 
     def hand(self, *tasks: HandedTask, epoch: int = EPOCH) -> list[object]:
-        return self.hear(Hand(epoch, tasks))
+        return self.hear(AssignTasks(epoch, tasks))
 
     def loaded(self, core: int, *names: str, **more: Any) -> list[object]:
         message = Loaded(100 + core, names or ("resize", "fetch"), plain=self.plain, **more)
@@ -184,7 +184,7 @@ class Rig:
         return self.take(self.pool.on_handlers_exit(self.now, core, facts))
 
     def took(self, *numbers: int) -> list[object]:
-        return self.hear(Took(EPOCH, tuple(FIRST + number for number in numbers)))
+        return self.hear(ResultsStored(EPOCH, tuple(FIRST + number for number in numbers)))
 
     def recall(self, *numbers: int, grace_ms: int = 5_000) -> list[object]:
         return self.hear(Recall(EPOCH, tuple(FIRST + number for number in numbers), grace_ms))
@@ -255,7 +255,7 @@ def test_a_manager_is_obeyed_once_its_epoch_is_on_disk() -> None:
 
 def test_a_manager_of_an_earlier_epoch_is_refused_also_after_a_restart() -> None:
     rig = Rig()
-    rig.hear(Which(EPOCH))
+    rig.hear(AskHeld(EPOCH))
 
     again = Rig(disk=rig.disk)
     again.hand(task(1), epoch=EPOCH - 1)
@@ -278,7 +278,7 @@ def test_what_waits_for_the_disk_is_void_when_a_later_manager_commands() -> None
     rig = Rig()
     rig.disk_waits = True
     rig.hand(task(1))
-    rig.hear(Hand(EPOCH + 1, (task(2),)), "m2")
+    rig.hear(AssignTasks(EPOCH + 1, (task(2),)), "m2")
 
     first = rig.held_back.pop(0)
     rig.take(rig.pool.on_persisted(rig.now, first.ticket))
@@ -633,14 +633,14 @@ def test_the_time_of_a_plain_function_counts_from_when_the_one_before_it_ended()
     rig.hand(*[task(number, attempt_ms=1_000) for number in (1, 2, 3)])
     assert len(rig.begun) == 4
     rig.forget().later(900 * MS)
-    assert rig.all(Underway) == [Underway((FIRST + 1,))], "the others have not begun"
+    assert rig.all(TaskProgress) == [TaskProgress((FIRST + 1,))], "the others have not begun"
     rig.ran(1, took_us=900_000)
 
     rig.forget().later(999 * MS)
-    assert rig.all(Stop) == []
+    assert rig.all(StopTasks) == []
     rig.later(1 * MS)
 
-    assert rig.all(Stop) == [Stop((FIRST + 2,), "timeout")]
+    assert rig.all(StopTasks) == [StopTasks((FIRST + 2,), "timeout")]
 
 
 # Alone.
@@ -780,9 +780,9 @@ def test_an_attempt_that_takes_too_long_is_stopped_and_its_own_word_counts() -> 
     rig = Rig()
     rig.hand(task(1, attempt_ms=1_500), task(2))
     rig.later(1_500 * MS - 1)
-    assert rig.all(Stop) == []
+    assert rig.all(StopTasks) == []
     rig.later(1)
-    assert rig.all(Stop) == [Stop((FIRST + 1,), "timeout")]
+    assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")]
 
     rig.ran(1, outcome="timeout", cause="timeout")
 
@@ -795,7 +795,7 @@ def test_an_attempt_that_does_not_stop_is_ended_with_its_process_and_its_neighbo
     rig = Rig(1)
     rig.hand(task(1, attempt_ms=50), task(2))
     rig.later(50 * MS)
-    assert rig.all(Stop) == [Stop((FIRST + 1,), "timeout")], "to the millisecond"
+    assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")], "to the millisecond"
     rig.later(STOP_LIMIT_NS)
     assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
     assert rig.outcomes == [], "it may still run"
@@ -839,7 +839,7 @@ def test_what_runs_is_stopped_and_its_core_killed_after_the_grace() -> None:
     rig.hand(task(1), task(2), task(3))
 
     rig.recall(1, 2, grace_ms=3_000)
-    assert rig.all(Stop) == [Stop((FIRST + 1, FIRST + 2))]
+    assert rig.all(StopTasks) == [StopTasks((FIRST + 1, FIRST + 2))]
     rig.ran(2, outcome="cancelled")
     rig.later(3 * SECOND - 1)
     assert rig.all(EndHandlers) == []
@@ -861,7 +861,7 @@ def test_a_second_recall_can_only_shorten_the_grace() -> None:
 
     assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
     rig.recall(1)
-    assert rig.all(Stop) == [Stop((FIRST + 1,))] * 3, "one that was killed need not be asked"
+    assert rig.all(StopTasks) == [StopTasks((FIRST + 1,))] * 3, "one that was killed need not be asked"
 
 
 def test_an_unknown_attempt_is_cancelled_and_not_begun_when_it_comes_late() -> None:
@@ -1070,7 +1070,7 @@ def test_many_results_are_told_in_parts() -> None:
         rig.hand(*[task(number) for number in range(start, min(start + TASKS_LIMIT, TASKS_LIMIT + 10))])
     for core in rig.started:
         rig.ran(*rig.inside(core))
-    rig.forget().hear(Which(EPOCH + 1), "m2")
+    rig.forget().hear(AskHeld(EPOCH + 1), "m2")
 
     sizes = [len(done.results) for done in rig.all(Done)]
 
@@ -1082,7 +1082,7 @@ def test_large_results_are_told_in_parts_that_fit_a_frame() -> None:
     rig.hand(*[task(number) for number in range(4)])
 
     rig.ran(0, 1, 2, 3, output=bytes(BATCH_LIMIT_BYTES // 2 - 500))
-    rig.forget().hear(Which(EPOCH + 1))
+    rig.forget().hear(AskHeld(EPOCH + 1))
 
     assert [len(done.results) for done in rig.all(Done)] == [2, 2]
 
@@ -1091,14 +1091,14 @@ def test_a_manager_that_begins_its_life_is_told_everything_again() -> None:
     rig = Rig()
     rig.hand(task(1), task(2))
     rig.ran(1)
-    rig.say(1, Said((Progress(FIRST + 2, b"7"),)))
+    rig.say(1, Said((HandlerProgress(FIRST + 2, b"7"),)))
     rig.later(5 * AGAIN_NS)
 
-    rig.forget().hear(Which(EPOCH + 1), "m2")
+    rig.forget().hear(AskHeld(EPOCH + 1), "m2")
 
     assert rig.said == [
-        Speak("m2", Holding(EPOCH + 1, (FIRST + 2, FIRST + 1)), Lane.RESULTS),
-        Speak("m2", Underway((), (Progress(FIRST + 2, b"7"),)), Lane.STATISTICS),
+        Speak("m2", Held(EPOCH + 1, (FIRST + 2, FIRST + 1)), Lane.RESULTS),
+        Speak("m2", TaskProgress((), (HandlerProgress(FIRST + 2, b"7"),)), Lane.STATISTICS),
         Speak("m2", Done((TaskResult(FIRST + 1, "completed"),)), Lane.RESULTS),
     ]
 
@@ -1108,17 +1108,17 @@ def test_what_is_here_is_told_in_parts_when_there_is_much(monkeypatch: pytest.Mo
     rig = Rig()
     rig.hand(*[task(number) for number in range(5)])
 
-    rig.forget().hear(Which(EPOCH))
+    rig.forget().hear(AskHeld(EPOCH))
 
     fences = [FIRST + number for number in range(5)]
-    assert rig.all(Holding) == [
-        Holding(EPOCH, tuple(fences[:2]), 0, 3),
-        Holding(EPOCH, tuple(fences[2:4]), 1, 3),
-        Holding(EPOCH, tuple(fences[4:]), 2, 3),
+    assert rig.all(Held) == [
+        Held(EPOCH, tuple(fences[:2]), 0, 3),
+        Held(EPOCH, tuple(fences[2:4]), 1, 3),
+        Held(EPOCH, tuple(fences[4:]), 2, 3),
     ]
     empty = Rig()
-    empty.hear(Which(EPOCH))
-    assert empty.all(Holding) == [Holding(EPOCH, ())]
+    empty.hear(AskHeld(EPOCH))
+    assert empty.all(Held) == [Held(EPOCH, ())]
 
 
 def test_with_too_many_results_that_nobody_took_nothing_new_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1167,7 +1167,7 @@ def test_a_core_is_told_large_tasks_one_after_the_other() -> None:
 
     rig.loaded(1)
 
-    assert [[each.fence - FIRST for each in run.tasks] for run in rig.all(Run)] == [[1], [2, 3]]
+    assert [[each.fence - FIRST for each in run.tasks] for run in rig.all(RunTasks)] == [[1], [2, 3]]
 
 
 # What runs tells of itself.
@@ -1180,7 +1180,7 @@ def test_what_runs_for_more_than_a_moment_is_told_once() -> None:
     rig.forget().later(BEGAN_NS - 1)
     assert rig.said == []
     rig.later(1)
-    assert rig.said == [Speak("m1", Underway((FIRST + 1,)), Lane.STATISTICS)]
+    assert rig.said == [Speak("m1", TaskProgress((FIRST + 1,)), Lane.STATISTICS)]
 
     assert rig.forget().later(SECOND // 2).said == []
 
@@ -1188,59 +1188,59 @@ def test_what_runs_for_more_than_a_moment_is_told_once() -> None:
 def test_progress_and_lines_are_told_at_once_and_then_ten_times_a_second() -> None:
     rig = Rig(1)
     rig.hand(task(1))
-    line = LogLine(FIRST + 1, 5, "row 7")
-    rig.forget().say(1, Said((Progress(FIRST + 1, b"1"),), (line,)))
-    assert rig.all(Underway) == [Underway((), (Progress(FIRST + 1, b"1"),), (line,))]
+    line = TaskLine(FIRST + 1, 5, "row 7")
+    rig.forget().say(1, Said((HandlerProgress(FIRST + 1, b"1"),), (line,)))
+    assert rig.all(TaskProgress) == [TaskProgress((), (HandlerProgress(FIRST + 1, b"1"),), (line,))]
 
     for details in (b"2", b"3"):
-        rig.say(1, Said((Progress(FIRST + 1, details),)))
+        rig.say(1, Said((HandlerProgress(FIRST + 1, details),)))
     assert len(rig.said) == 1
     rig.later(FLUSH_NS)
 
-    assert rig.all(Underway)[1].progress == (Progress(FIRST + 1, b"3"),), "the latest wins"
+    assert rig.all(TaskProgress)[1].progress == (HandlerProgress(FIRST + 1, b"3"),), "the latest wins"
     assert rig.said[1].lane is Lane.STATISTICS
 
 
 def test_the_latest_progress_is_told_a_second_time_in_case_it_was_lost() -> None:
     rig = Rig(1)
     rig.hand(task(1), task(2))
-    rig.say(1, Said((Progress(FIRST + 1, b"1"), Progress(FIRST + 2, b"1"))))
+    rig.say(1, Said((HandlerProgress(FIRST + 1, b"1"), HandlerProgress(FIRST + 2, b"1"))))
     rig.later(AGAIN_NS // 2)
-    rig.say(1, Said((Progress(FIRST + 1, b"2"),)))
+    rig.say(1, Said((HandlerProgress(FIRST + 1, b"2"),)))
     rig.ran(2)
     rig.took(2)
     rig.forget().later(10 * SECOND)
 
-    assert [under.progress for under in rig.all(Underway)] == [(Progress(FIRST + 1, b"2"),)]
+    assert [under.progress for under in rig.all(TaskProgress)] == [(HandlerProgress(FIRST + 1, b"2"),)]
 
 
 def test_progress_that_comes_between_a_repetition_and_its_telling_is_repeated_itself() -> None:
     rig = Rig(1)
     rig.hand(task(1))
     rig.later(BEGAN_NS)
-    rig.say(1, Said((Progress(FIRST + 1, b"1"),)))
+    rig.say(1, Said((HandlerProgress(FIRST + 1, b"1"),)))
     rig.later(AGAIN_NS - 1 + FLUSH_NS)
-    rig.say(1, Said((), (LogLine(FIRST + 1, 1, "x"),)))
+    rig.say(1, Said((), (TaskLine(FIRST + 1, 1, "x"),)))
     rig.now += 1
     rig.take(rig.pool.tick(rig.now))
-    rig.forget().say(1, Said((Progress(FIRST + 1, b"2"),)))
+    rig.forget().say(1, Said((HandlerProgress(FIRST + 1, b"2"),)))
     rig.later(10 * SECOND)
 
-    told = [progress.details for under in rig.all(Underway) for progress in under.progress]
+    told = [progress.details for under in rig.all(TaskProgress) for progress in under.progress]
     assert told.count(b"2") == 2
 
 
 def test_the_last_progress_of_an_attempt_that_failed_goes_before_its_result() -> None:
     rig = Rig(1)
     rig.hand(task(1), task(2))
-    rig.say(1, Said((Progress(FIRST + 1, b"1"),)))
-    rig.say(1, Said((Progress(FIRST + 1, b"2"),)))
+    rig.say(1, Said((HandlerProgress(FIRST + 1, b"1"),)))
+    rig.say(1, Said((HandlerProgress(FIRST + 1, b"2"),)))
 
     rig.forget().ran(1, outcome="failed")
 
-    assert [type(speak.message) for speak in rig.said] == [Underway, Done]
-    assert rig.all(Underway)[0].progress == (Progress(FIRST + 1, b"2"),)
-    rig.say(1, Said((Progress(FIRST + 2, b"2"),)))
+    assert [type(speak.message) for speak in rig.said] == [TaskProgress, Done]
+    assert rig.all(TaskProgress)[0].progress == (HandlerProgress(FIRST + 1, b"2"),)
+    rig.say(1, Said((HandlerProgress(FIRST + 2, b"2"),)))
     rig.forget().ran(2)
     assert [type(speak.message) for speak in rig.said] == [Done], "of one that completed it does not matter"
 
@@ -1249,7 +1249,7 @@ def test_progress_of_what_is_not_here_is_dropped() -> None:
     rig = Rig(1)
     rig.hand(task(1))
 
-    rig.forget().say(1, Said((Progress(FIRST + 9, b"1"),)))
+    rig.forget().say(1, Said((HandlerProgress(FIRST + 9, b"1"),)))
 
     assert rig.said == []
 
@@ -1258,13 +1258,13 @@ def test_progress_beyond_the_limits_is_dropped_and_counted(monkeypatch: pytest.M
     monkeypatch.setattr(handlers_outbox, "PROGRESSES_LIMIT_BYTES", PROGRESS_LIMIT_BYTES + 10)
     rig = Rig(1)
     rig.hand(task(1), task(2))
-    rig.forget().say(1, Said((Progress(FIRST + 1, bytes(PROGRESS_LIMIT_BYTES + 1)),)))
+    rig.forget().say(1, Said((HandlerProgress(FIRST + 1, bytes(PROGRESS_LIMIT_BYTES + 1)),)))
     assert rig.said == []
-    rig.say(1, Said((Progress(FIRST + 1, bytes(PROGRESS_LIMIT_BYTES)), Progress(FIRST + 2, bytes(11)))))
+    rig.say(1, Said((HandlerProgress(FIRST + 1, bytes(PROGRESS_LIMIT_BYTES)), HandlerProgress(FIRST + 2, bytes(11)))))
     assert rig.count("task_progress_dropped_total") == 2
 
     rig.ran(1)
-    rig.say(1, Said((Progress(FIRST + 2, bytes(11)),)))
+    rig.say(1, Said((HandlerProgress(FIRST + 2, bytes(11)),)))
 
     assert rig.count("task_progress_dropped_total") == 2, "there is room again"
 
@@ -1272,17 +1272,17 @@ def test_progress_beyond_the_limits_is_dropped_and_counted(monkeypatch: pytest.M
 def test_lines_beyond_the_limit_of_a_task_are_dropped_with_a_note() -> None:
     rig = Rig(1)
     rig.hand(task(1), task(2))
-    rig.say(1, Said((), (LogLine(FIRST + 1, 1, "first"),)))
-    lines = tuple(LogLine(FIRST + 1, at, "x") for at in range(LINES_OF_TASK_LIMIT + 5))
-    rig.forget().say(1, Said((), (*lines, LogLine(FIRST + 2, 9, "y"))))
+    rig.say(1, Said((), (TaskLine(FIRST + 1, 1, "first"),)))
+    lines = tuple(TaskLine(FIRST + 1, at, "x") for at in range(LINES_OF_TASK_LIMIT + 5))
+    rig.forget().say(1, Said((), (*lines, TaskLine(FIRST + 2, 9, "y"))))
     rig.later(FLUSH_NS)
 
-    told = [line for under in rig.all(Underway) for line in under.lines]
+    told = [line for under in rig.all(TaskProgress) for line in under.lines]
 
     assert told == [
         *lines[:LINES_OF_TASK_LIMIT],
-        LogLine(FIRST + 2, 9, "y"),
-        LogLine(FIRST + 1, LINES_OF_TASK_LIMIT + 4, "[5 lines came too fast and were dropped]"),
+        TaskLine(FIRST + 2, 9, "y"),
+        TaskLine(FIRST + 1, LINES_OF_TASK_LIMIT + 4, "[5 lines came too fast and were dropped]"),
     ]
     assert rig.count("task_lines_dropped_total") == 5
 
@@ -1290,11 +1290,11 @@ def test_lines_beyond_the_limit_of_a_task_are_dropped_with_a_note() -> None:
 def test_lines_of_all_tasks_together_are_bounded() -> None:
     rig = Rig(1)
     rig.hand(task(1))
-    rig.say(1, Said((), (LogLine(FIRST + 1, 1, "first"),)))
-    rig.forget().say(1, Said((), tuple(LogLine(fence, 1, "x") for fence in range(3 * LINES_LIMIT))))
+    rig.say(1, Said((), (TaskLine(FIRST + 1, 1, "first"),)))
+    rig.forget().say(1, Said((), tuple(TaskLine(fence, 1, "x") for fence in range(3 * LINES_LIMIT))))
     rig.later(FLUSH_NS)
 
-    told = [line for under in rig.all(Underway) for line in under.lines]
+    told = [line for under in rig.all(TaskProgress) for line in under.lines]
 
     assert len(told) == 2 * LINES_LIMIT, "as many notes as lines, and no more"
     assert rig.count("task_lines_dropped_total") == 2 * LINES_LIMIT
@@ -1304,11 +1304,11 @@ def test_many_words_are_told_in_parts_that_fit_a_frame() -> None:
     rig = Rig(1)
     rig.hand(*[task(number) for number in range(3)])
     rig.later(BEGAN_NS)
-    progress = tuple(Progress(FIRST + number, bytes(200_000)) for number in range(3))
+    progress = tuple(HandlerProgress(FIRST + number, bytes(200_000)) for number in range(3))
 
-    rig.forget().later(FLUSH_NS).say(1, Said(progress, (LogLine(FIRST, 1, "ü" * 4096),) * 100))
+    rig.forget().later(FLUSH_NS).say(1, Said(progress, (TaskLine(FIRST, 1, "ü" * 4096),) * 100))
 
-    parts = [(len(under.progress), len(under.lines)) for under in rig.all(Underway)]
+    parts = [(len(under.progress), len(under.lines)) for under in rig.all(TaskProgress)]
     assert parts == [(2, 0), (1, 19), (0, 31), (0, 31), (0, 19)]
 
 
@@ -1317,18 +1317,18 @@ def test_many_words_are_told_in_parts_that_fit_a_frame() -> None:
 
 def test_inputs_that_came_before_are_added_to_those_of_the_task() -> None:
     rig = Rig()
-    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}))
-    rig.hear(Feed(EPOCH, FIRST + 1, {"b": b"2"}))
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}))
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"b": b"2"}))
 
     rig.hand(task(1, inputs={"c": b"3"}, fed=2), task(2))
 
-    assert [each.inputs for each in rig.all(Run)[0].tasks] == [{"a": b"1", "b": b"2", "c": b"3"}, {}]
+    assert [each.inputs for each in rig.all(RunTasks)[0].tasks] == [{"a": b"1", "b": b"2", "c": b"3"}, {}]
     assert rig.pool.next_tick_at < NEVER
 
 
 def test_a_task_whose_inputs_were_lost_is_refused() -> None:
     rig = Rig()
-    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}))
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}))
 
     rig.hand(task(1, fed=2), task(2, fed=1))
 
@@ -1340,9 +1340,9 @@ def test_a_task_whose_inputs_were_lost_is_refused() -> None:
 
 def test_inputs_are_forgotten_when_no_task_follows() -> None:
     rig = Rig()
-    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}))
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}))
     rig.later(SECOND)
-    rig.hear(Feed(EPOCH, FIRST + 2, {"a": b"1"}))
+    rig.hear(TaskInputs(EPOCH, FIRST + 2, {"a": b"1"}))
     rig.later(FEED_LIMIT_NS - SECOND)
 
     rig.hand(task(1, fed=1), task(2, fed=1))
@@ -1353,11 +1353,11 @@ def test_inputs_are_forgotten_when_no_task_follows() -> None:
 
 def test_inputs_beyond_the_limits_are_dropped() -> None:
     rig = Rig()
-    rig.hear(Feed(EPOCH, FIRST, {"a": bytes(INPUTS_LIMIT_BYTES)}))
-    rig.hear(Feed(EPOCH, FIRST, {"b": b"1"}))
+    rig.hear(TaskInputs(EPOCH, FIRST, {"a": bytes(INPUTS_LIMIT_BYTES)}))
+    rig.hear(TaskInputs(EPOCH, FIRST, {"b": b"1"}))
     assert rig.pool.refused == {"inputs": 1}
     for number in range(1, FEEDS_LIMIT + 2):
-        rig.hear(Feed(EPOCH, FIRST + number, {"a": b"1"}))
+        rig.hear(TaskInputs(EPOCH, FIRST + number, {"a": b"1"}))
     assert rig.pool.refused == {"inputs": 2}
 
     rig.hand(task(0, fed=2), task(1, fed=1), task(2, fed=1))
@@ -1365,7 +1365,7 @@ def test_inputs_beyond_the_limits_are_dropped() -> None:
     assert rig.outcomes == [(0, "refused", "inputs"), (1, "refused", "inputs")]
     large = bytes(INPUTS_LIMIT_BYTES)
     for number in range(100, 105):
-        rig.hear(Feed(EPOCH, FIRST + number, {"a": large}))
+        rig.hear(TaskInputs(EPOCH, FIRST + number, {"a": large}))
     rig.hand(task(3, fed=1))
     assert rig.outcomes[2] == (3, "refused", "inputs"), "the oldest go first"
 
@@ -1384,7 +1384,7 @@ def test_without_a_lease_every_task_is_refused() -> None:
 
 def test_when_the_lease_is_over_what_runs_is_killed_and_told_once_its_process_is_gone() -> None:
     rig = Rig(2, plain=("resize",))
-    rig.hear(Feed(EPOCH, FIRST + 8, {"a": b"1"}))
+    rig.hear(TaskInputs(EPOCH, FIRST + 8, {"a": b"1"}))
     rig.hand(task(1), task(2), task(3))
     rig.hand(task(4, alone=True))
     rig.recall(2, grace_ms=0)
@@ -1503,8 +1503,8 @@ def test_a_neighbour_of_one_that_was_killed_is_refused_when_the_lease_ends_meanw
 def test_what_waits_for_the_disk_when_the_lease_ends_is_not_begun_under_the_next() -> None:
     rig = Rig()
     rig.disk_waits = True
-    rig.hear(Which(EPOCH))
-    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}))
+    rig.hear(AskHeld(EPOCH))
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}))
     rig.hand(task(1))
 
     rig.take(rig.pool.lease_ended(rig.now))
@@ -1512,7 +1512,7 @@ def test_what_waits_for_the_disk_when_the_lease_ends_is_not_begun_under_the_next
     rig.write()
 
     assert rig.begun == [] and rig.outcomes == []
-    assert rig.all(Holding) == [Holding(EPOCH, ())], "whoever handed it learns that it is not here"
+    assert rig.all(Held) == [Held(EPOCH, ())], "whoever handed it learns that it is not here"
     rig.hand(task(1, fed=1))
     assert rig.outcomes == [(1, "refused", "inputs")]
 
@@ -1521,14 +1521,14 @@ def test_what_was_handed_before_the_present_lease_is_refused() -> None:
     rig = Rig()
     rig.take(rig.pool.lease_ended(rig.now))
     rig.pool.lease_granted(9)
-    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}))
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}))
 
-    rig.hear(Hand(EPOCH, (task(1, fed=1), task(2)), BOOT, 8))
+    rig.hear(AssignTasks(EPOCH, (task(1, fed=1), task(2)), BOOT, 8))
     assert rig.begun == []
     assert rig.outcomes == [(1, "refused", "lease"), (2, "refused", "lease")]
     assert rig.pool.refused == {"lease": 1}
-    rig.hear(Hand(EPOCH, (task(2), task(3)), BOOT, 9))
-    rig.hear(Hand(EPOCH, (task(4),), BOOT))
+    rig.hear(AssignTasks(EPOCH, (task(2), task(3)), BOOT, 9))
+    rig.hear(AssignTasks(EPOCH, (task(4),), BOOT))
 
     assert rig.begun == [FIRST + 3, FIRST + 4], "what was refused is another's"
     assert rig.pool.refused == {"lease": 1}
@@ -1537,12 +1537,12 @@ def test_what_was_handed_before_the_present_lease_is_refused() -> None:
 def test_what_is_meant_for_another_life_of_this_worker_is_not_begun() -> None:
     rig = Rig()
 
-    rig.hear(Feed(EPOCH, FIRST + 1, {"a": b"1"}, BOOT - 1))
-    rig.hear(Hand(EPOCH, (task(1), task(2)), BOOT - 1, 9))
+    rig.hear(TaskInputs(EPOCH, FIRST + 1, {"a": b"1"}, BOOT - 1))
+    rig.hear(AssignTasks(EPOCH, (task(1), task(2)), BOOT - 1, 9))
     assert rig.begun == [] and rig.outcomes == []
     assert rig.pool.refused == {"boot": 2}
-    rig.hear(Feed(EPOCH, FIRST + 2, {"a": b"2"}, BOOT))
-    rig.hear(Hand(EPOCH, (task(1, fed=1), task(2, fed=1)), BOOT, 9))
+    rig.hear(TaskInputs(EPOCH, FIRST + 2, {"a": b"2"}, BOOT))
+    rig.hear(AssignTasks(EPOCH, (task(1, fed=1), task(2, fed=1)), BOOT, 9))
 
     assert rig.outcomes == [(1, "refused", "inputs")], "its inputs went to that life"
     assert rig.begun == [FIRST + 2]
@@ -1632,7 +1632,7 @@ def test_whatever_happens_every_task_that_was_handed_is_begun_once_and_ends_with
         if results and rng.random() < 0.3:
             some = [fence for fence in results if fence not in taken][:500]
             taken |= dict.fromkeys(some)
-            rig.hear(Took(EPOCH, tuple(some)))
+            rig.hear(ResultsStored(EPOCH, tuple(some)))
         for end in rig.all(EndHandlers):
             if end.hard and rng.random() < 0.5:
                 rig.exit(end.core, ExitFacts("SIGKILL"))
@@ -1652,9 +1652,9 @@ def test_whatever_happens_every_task_that_was_handed_is_begun_once_and_ends_with
     for fence, told in results.items():
         assert len({msgspec.json.encode(result) for result in told}) == 1, f"{fence} ended in two ways"
     assert rig.count("attempts_running") == rig.count("attempts_waiting") == 0
-    rig.hear(Took(EPOCH, tuple(handed)[:0]))
+    rig.hear(ResultsStored(EPOCH, tuple(handed)[:0]))
     for start in range(0, len(handed), TASKS_LIMIT):
-        rig.hear(Took(EPOCH, tuple(list(handed)[start : start + TASKS_LIMIT])))
+        rig.hear(ResultsStored(EPOCH, tuple(list(handed)[start : start + TASKS_LIMIT])))
     assert rig.pool.is_idle
     assert rig.count("results_untaken_bytes") == 0
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from talka.control.load.core_effects import Effect, KillCore, Send, StartCore
 from talka.control.load.shard_group import ARM_LIMIT_NS, NEVER, STOP_SLACK_NS
 from talka.control.worker.report import REMEMBERED
-from talka.control.worker.shards import ORDERED_SLACK_NS, Task, encoded_within
+from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards, encoded_within
 from talka.stats.tally import CheckTally, MetricTally, StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire.jobs import Assign, AttemptResult, BundleFacts, Start, decode_result, encode_result
@@ -65,7 +65,7 @@ class Driven:
             bundle=BundleFacts("0" * 64, 1, b"", "shop.py"),
             **more,
         )
-        self.task = Task(assign, FileSource("shop.py"), self.new_core, worker="w1")
+        self.task = WorkerShards(assign, FileSource("shop.py"), self.new_core, worker="w1")
 
     def new_core(self, seat: int) -> tuple[int, int]:
         self.started += 1

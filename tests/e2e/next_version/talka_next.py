@@ -51,7 +51,7 @@ entries._decoder = msgspec.msgpack.Decoder(JobRecord)
 
 from talka.cluster.effects import Lane  # noqa: E402
 from talka.control.manager import Manager  # noqa: E402
-from talka.control.member.admission import Porter, Welcomed  # noqa: E402
+from talka.control.member.admission import Admission, Welcomed  # noqa: E402
 from talka.control.member.composite import ClusterMember  # noqa: E402
 from talka.control.member.speech import Speak  # noqa: E402
 from talka.control.worker.composite import Worker  # noqa: E402
@@ -59,7 +59,7 @@ from talka.nodes import job_events, member  # noqa: E402
 from talka.wire.versions import Offer, ProtocolVersion, negotiate  # noqa: E402
 
 member.CAPABILITIES = (*member.CAPABILITIES, CAPABILITY)  # type: ignore[assignment,misc]
-put_out, receive, job_event_of = ClusterMember._out, Porter.receive, job_events.job_event_of
+put_out, receive, job_event_of = ClusterMember._out, Admission.receive, job_events.job_event_of
 known: dict[tuple[str, str], None] = {}
 
 
@@ -110,7 +110,7 @@ def tell(sender: str, what: str) -> list[object]:
     return [Told({"event": "heard", "what": what, "name": sender})]
 
 
-def greeted(self: Porter, *arguments: Any) -> tuple[Any, list[object]]:
+def greeted(self: Admission, *arguments: Any) -> tuple[Any, list[object]]:
     arrivals, out = receive(self, *arguments)
     for one in [one for one in out if isinstance(one, Welcomed)]:
         theirs = Offer(ProtocolVersion.parse(one.who.version), tuple(one.who.capabilities), tuple(one.who.required))
@@ -121,7 +121,7 @@ def greeted(self: Porter, *arguments: Any) -> tuple[Any, list[object]]:
 
 
 ClusterMember._out = say_more  # type: ignore[method-assign]
-Porter.receive = greeted  # type: ignore[assignment,method-assign]
+Admission.receive = greeted  # type: ignore[assignment,method-assign]
 heard(Manager)
 heard(Worker)
 job_events.job_event_of = lambda news: news.event if isinstance(news, Told) else job_event_of(news)

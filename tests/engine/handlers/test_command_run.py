@@ -14,8 +14,8 @@ import pytest
 
 from talka.engine.handlers import command_run
 from talka.engine.handlers.command_run import LINES_LIMIT, family, output_of, run_command
-from talka.engine.handlers.handler_run import Attempt
-from talka.wire.tasks import LOG_LINE_LIMIT, HandedTask, LogLine, TaskResult
+from talka.engine.handlers.handler_run import HandlerRun
+from talka.wire.tasks import LOG_LINE_LIMIT, HandedTask, TaskLine, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 
 WAIT_S = 60
@@ -29,13 +29,13 @@ class Notes:
         self.lines: list[str] = []
 
     def progress(self, fence: int, details: bytes) -> None: ...
-    def line(self, line: LogLine) -> None:
+    def line(self, line: TaskLine) -> None:
         self.lines.append(line.text)
 
 
-def attempt(notes: Notes | None = None, **fields: Any) -> Attempt:
+def attempt(notes: Notes | None = None, **fields: Any) -> HandlerRun:
     handed = HandedTask(next(fences), "job-1", "task-1", "run", 2, **{"config": b"null", **fields})
-    return Attempt(handed, notes or Notes())
+    return HandlerRun(handed, notes or Notes())
 
 
 async def ran(
@@ -193,7 +193,7 @@ async def test_child_left_behind_ends_with_its_command_and_does_not_hold_its_out
     await happens(lambda: is_gone(int(place.read_text())))
 
 
-def started(script: str, **fields: Any) -> tuple[Attempt, "asyncio.Task[TaskResult]"]:
+def started(script: str, **fields: Any) -> tuple[HandlerRun, "asyncio.Task[TaskResult]"]:
     """As a core starts it."""
     one = attempt(**fields)
     task = asyncio.create_task(run_command(one, ["sh", "-c", script], {}))

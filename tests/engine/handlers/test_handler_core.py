@@ -20,7 +20,7 @@ from talka.engine.handlers import handler_core
 from talka.engine.handlers.handler_core import HandlerCore, first_word, framed_message, limit_cpu, loaded, new_deframer
 from talka.engine.handlers.handler_run import (
     DETAILS_LIMIT_BYTES,
-    Attempt,
+    HandlerRun,
     TooMuchDetail,
     classes_of,
     described,
@@ -35,10 +35,10 @@ from talka.wire.tasks import (
     HandedTask,
     Load,
     Ran,
-    Run,
+    RunTasks,
     Said,
     Spent,
-    Stop,
+    StopTasks,
     TaskResult,
     decode_from_handlers,
 )
@@ -102,7 +102,7 @@ class Bench:
         self._fence += 1
         content = msgspec.json.encode(config)
         task = HandedTask(self._fence, "job-1", f"task-{self._fence}", handler, 1, content, **fields)
-        self.core.on_message(Run((task,)))
+        self.core.on_message(RunTasks((task,)))
         return self._fence
 
     async def result_of(self, handler: str, config: object = None, **fields: Any) -> TaskResult:
@@ -245,7 +245,7 @@ async def test_attempt_that_is_told_twice_runs_once() -> None:
     bench = Bench(count=of("plain", lambda task: runs.append(task.id)), give=give_config)
     task = HandedTask(9, "job", "task", "count", 1, b"null")
 
-    bench.core.on_message(Run((task, task)))
+    bench.core.on_message(RunTasks((task, task)))
     await bench.heard.until(lambda: bench.heard.results)
     await bench.result_of("count")
 
@@ -263,8 +263,8 @@ async def test_asynchronous_attempt_that_is_told_again_while_it_runs_is_not_begu
     bench = Bench(count=count, give=give_config)
     task = HandedTask(9, "job", "task", "count", 1, b"null")
 
-    bench.core.on_message(Run((task, task)))
-    bench.core.on_message(Run((task,)))
+    bench.core.on_message(RunTasks((task, task)))
+    bench.core.on_message(RunTasks((task,)))
     await bench.result_of("give")
     gate.set()
     await bench.heard.until(lambda: len(bench.heard.results) == 2)
@@ -286,9 +286,9 @@ async def test_plain_attempt_that_is_told_again_while_it_runs_is_not_begun_again
     bench = Bench(count=count)
     task = HandedTask(9, "job", "task", "count", 1, b"null")
 
-    bench.core.on_message(Run((task,)))
+    bench.core.on_message(RunTasks((task,)))
     await asyncio.to_thread(began.wait, WAIT_S)
-    bench.core.on_message(Run((task,)))
+    bench.core.on_message(RunTasks((task,)))
     gate.set()
     await bench.result_of("count")
 
@@ -341,7 +341,7 @@ async def test_core_says_that_it_is_spent_when_an_attempt_did_not_return_and_pro
     fence = bench.hand("fail" if reason is None else "stand")
     if reason is not None:
         await bench.result_of("give")
-        bench.core.on_message(Stop((fence,), reason))
+        bench.core.on_message(StopTasks((fence,), reason))
 
     await bench.heard.until(lambda: Spent(2) in bench.heard.messages)
 
@@ -631,7 +631,7 @@ async def test_worker_that_reads_slowly_gets_results_first_and_lines_later() -> 
 
 
 def test_heartbeat_that_is_too_large_or_no_json_is_the_handlers_mistake() -> None:
-    attempt = Attempt(HandedTask(1, "job", "task", "h", 1, b"null"), cast(Any, None))
+    attempt = HandlerRun(HandedTask(1, "job", "task", "h", 1, b"null"), cast(Any, None))
 
     with pytest.raises(TooMuchDetail, match="tell where the state is"):
         attempt.heartbeat("x" * DETAILS_LIMIT_BYTES)
@@ -659,7 +659,7 @@ async def test_coroutine_that_is_stopped_ends_with_the_reason(reason: Any, says:
     fence = bench.hand("wait", attempt_ms=500)
     await began.wait()
 
-    bench.core.on_message(Stop((fence, 12345), reason))
+    bench.core.on_message(StopTasks((fence, 12345), reason))
     await bench.heard.until(lambda: bench.heard.results)
 
     result = bench.heard.results[0]
@@ -671,7 +671,7 @@ async def test_coroutine_that_is_stopped_before_its_first_line_still_has_a_resul
     bench = Bench(give=give_config)
 
     fence = bench.hand("give")
-    bench.core.on_message(Stop((fence,)))
+    bench.core.on_message(StopTasks((fence,)))
     await bench.heard.until(lambda: bench.heard.results)
 
     expected = "completed" if sys.version_info >= (3, 12) else "cancelled"
@@ -696,7 +696,7 @@ async def test_coroutine_may_clean_up_and_even_complete() -> None:
         began.clear()
         fence = bench.hand("stubborn", config)
         await began.wait()
-        bench.core.on_message(Stop((fence,)))
+        bench.core.on_message(StopTasks((fence,)))
     await bench.heard.until(lambda: len(bench.heard.results) == 2)
 
     completed, failed = bench.heard.results
@@ -716,7 +716,7 @@ async def test_plain_function_sees_that_it_is_cancelled() -> None:
     bench = Bench(work=work)
     fence = bench.hand("work")
     await began.wait()
-    bench.core.on_message(Stop((fence,)))
+    bench.core.on_message(StopTasks((fence,)))
     told.set()
     await bench.heard.until(lambda: bench.heard.results)
 
@@ -738,7 +738,7 @@ async def test_plain_function_that_waits_for_its_turn_is_stopped_at_once() -> No
     await began.wait()
 
     # when one of them is stopped
-    bench.core.on_message(Stop((second,)))
+    bench.core.on_message(StopTasks((second,)))
     await bench.heard.until(lambda: bench.heard.results)
 
     # then it has its result while the first still runs, and is never begun
@@ -781,7 +781,7 @@ async def test_core_whose_worker_is_gone_writes_nothing() -> None:
 async def test_frames_are_read_however_they_are_cut() -> None:
     bench = Bench(give=give_config)
     task = HandedTask(1, "job", "task", "give", 1, b"1")
-    for byte in framed_message(Run((task,))):
+    for byte in framed_message(RunTasks((task,))):
         bench.core.data_received(bytes([byte]))
 
     await bench.heard.until(lambda: bench.heard.results)
@@ -820,8 +820,8 @@ def test_other_first_words_are_refused_and_none_at_all_is_the_end(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = ends
-    ours.sendall(framed_message(Run(())))
-    with pytest.raises(BadTaskMessage, match="Run came before Load"):
+    ours.sendall(framed_message(RunTasks(())))
+    with pytest.raises(BadTaskMessage, match="RunTasks came before Load"):
         first_word(theirs)
     ours.shutdown(socket.SHUT_WR)
     assert first_word(theirs) is None

@@ -22,9 +22,9 @@ from talka.engine.handlers import handler_supervisor
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
 from talka.nodes import handlers as node_handlers
-from talka.nodes.handlers import HandlerCores, files_of, handler_event_of, short_of_disk
+from talka.nodes.handlers import HandlerProcesses, files_of, handler_event_of, short_of_disk
 from talka.nodes.member_events import sentence_of
-from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, Run, Said, Spent, Stop, TaskResult
+from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, RunTasks, Said, Spent, StopTasks, TaskResult
 
 AnyThing = TypeVar("AnyThing")
 WAIT_S = 60
@@ -213,7 +213,7 @@ class Owner:
         self._fence += 1
         fence = os.getpid() << 20 | self._fence
         task = HandedTask(fence, "job", "task", handler, 1, msgspec.json.encode(config), **fields)
-        self.supervisor.tell(core, Run((task,)))
+        self.supervisor.tell(core, RunTasks((task,)))
         return fence
 
     async def result_of(self, handler: str, config: object = None, core: int = 1, **fields: Any) -> TaskResult:
@@ -257,7 +257,7 @@ async def test_core_is_told_things_before_it_is_there(owner: Owner) -> None:
     owner.supervisor.tell(1, Load((str(owner.file),)))
     owner.hand("give", 1)
     fence = owner.hand("wait")
-    owner.supervisor.tell(1, Stop((fence,)))
+    owner.supervisor.tell(1, StopTasks((fence,)))
 
     assert (await owner.next(Loaded)).problem == ""
     results = [*(await owner.next(Ran)).results]
@@ -299,7 +299,7 @@ async def test_command_that_is_stopped_ends_with_its_children(owner: Owner) -> N
     fence = owner.hand("linger")
     child = await owner.child()
 
-    owner.supervisor.tell(1, Stop((fence,)))
+    owner.supervisor.tell(1, StopTasks((fence,)))
 
     assert (await owner.next(Ran)).results[0].outcome == "cancelled"
     await happens(lambda: is_gone(child))
@@ -311,7 +311,7 @@ async def test_core_tells_of_the_child_of_an_attempt_that_did_not_return(owner: 
     fence = owner.hand("wait-with-child" if reason else "fail-with-child")
     child = await owner.child()
     if reason:
-        owner.supervisor.tell(1, Stop((fence,), reason))
+        owner.supervisor.tell(1, StopTasks((fence,), reason))
     assert (await owner.next(Ran)).results[0].outcome == (reason or "failed")
 
     assert await owner.next(Spent) == Spent(1)
@@ -599,7 +599,7 @@ async def test_no_process_survives_a_killed_worker(owner: Owner) -> None:
     script = f"""
 import asyncio
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
-from talka.wire.tasks import HandedTask, Load, Run
+from talka.wire.tasks import HandedTask, Load, RunTasks
 
 async def main():
     heard = asyncio.Event()
@@ -608,7 +608,7 @@ async def main():
     supervisor.tell(1, Load(({str(owner.file)!r},)))
     await heard.wait()
     for fence, handler in enumerate(("leave", "block")):
-        supervisor.tell(1, Run((HandedTask({os.getpid()} << 20 | fence, "job", "task", handler, 1, b"null"),)))
+        supervisor.tell(1, RunTasks((HandedTask({os.getpid()} << 20 | fence, "job", "task", handler, 1, b"null"),)))
     print(supervisor.pids()[1], flush=True)
     await asyncio.Event().wait()
 
@@ -650,13 +650,13 @@ async def test_closing_ends_every_core(owner: Owner) -> None:
 
 
 async def test_orders_of_the_pool_are_carried_out(owner: Owner) -> None:
-    cores = HandlerCores(1024 * MEBIBYTE, owner._on_happened, owner._on_happened)
+    cores = HandlerProcesses(1024 * MEBIBYTE, owner._on_happened, owner._on_happened)
     try:
         cores.do(StartHandlers(1))
         cores.do(TellHandlers(1, Load((str(owner.file),))))
         loaded = await owner.next(Loaded)
         assert cores.pids() == {1: loaded.pid}
-        cores.do(TellHandlers(1, Run((HandedTask(1, "job", "task", "limits", 1, b"null"),))))
+        cores.do(TellHandlers(1, RunTasks((HandedTask(1, "job", "task", "limits", 1, b"null"),))))
         limits = msgspec.json.decode((await owner.next(Ran)).results[0].output)
         assert limits["RLIMIT_DATA"][0] == 1024 * MEBIBYTE
         cores.look()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from talka.engine.load.machine import Reading, machine_between, reading
+from talka.engine.load.machine import MachineReading, machine_between, reading
 
 SECOND = 1_000_000_000
 
@@ -42,12 +42,12 @@ def test_a_machine_without_these_files_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_shares_are_of_the_time_between_two_readings() -> None:
-    before = Reading(0, (10, 0, 0, 100, 0, 0, 0, 5), 1_000_000, 9.0)
-    after = Reading(10 * SECOND, (20, 0, 10, 160, 0, 0, 0, 25), 4_000_000, 1.5)
+    before = MachineReading(0, (10, 0, 0, 100, 0, 0, 0, 5), 1_000_000, 9.0)
+    after = MachineReading(10 * SECOND, (20, 0, 10, 160, 0, 0, 0, 25), 4_000_000, 1.5)
     machine = machine_between(before, after)
     assert (machine.steal, machine.waiting, machine.load) == (0.2, 0.3, 1.5)
 
 
 def test_two_readings_at_one_instant_have_no_shares() -> None:
-    at = Reading(5, (1, 1, 1, 1, 1, 1, 1, 1), 7)
+    at = MachineReading(5, (1, 1, 1, 1, 1, 1, 1, 1), 7)
     assert (machine_between(at, at).steal, machine_between(at, at).waiting) == (None, None)

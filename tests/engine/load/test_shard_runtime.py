@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from talka.clock import SECOND
-from talka.engine.load.shard_runtime import SetupFailed, Stage, prepare_stage
+from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime, prepare_stage
 from talka.errors import Invalid
 from talka.work.arguments import URL
 from talka.work.dsl import Workflow, setup, step, teardown
@@ -14,7 +14,7 @@ from talka.work.inspection import inspect_workflows
 from talka.work.responses import CustomResponse, HTTPResponse
 
 
-def stage_of(workflow: type[Workflow], *, seed: int | None = None) -> Stage:
+def stage_of(workflow: type[Workflow], *, seed: int | None = None) -> ShardRuntime:
     [spec] = inspect_workflows([workflow])
     return prepare_stage(spec, {}, spec.plan.split(1)[0], seed=seed)
 

@@ -47,7 +47,7 @@ from talka.report.html.charts_page import (
 )
 from talka.report.html.page import html_report
 from talka.report.html.script import SCRIPT
-from talka.report.plan import PlanDocument, PlannedWorkflow, Point
+from talka.report.plan import PlanDocument, PlannedWorkflow, PlanPoint
 from talka.stats.histogram import Histogram
 from talka.stats.tally import StepTally
 
@@ -533,7 +533,7 @@ def test_a_job_that_sent_nothing_says_so_instead_of_drawing_it() -> None:
 
 
 def planned(name: str, *course: tuple[float, float], model: str = "open", after: str = "") -> PlannedWorkflow:
-    points = [Point(*point) for point in course]
+    points = [PlanPoint(*point) for point in course]
     return PlannedWorkflow(name, model, "…", 10, 1, 10.0, None, None, points, [after] if after else [], [])
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.store.dags.records import Keyed, Lease, Leases, Records, StoreTaken, WakeUp
+from talka.store.dags.records import DagStore, KeyedRow, Lease, Leases, StoreTaken, WakeUp
 from talka.store.dags.sqlite import TOPICS_LIMIT, SqliteRecords
 from talka.store.dags.sqlite_file import AlreadyKept
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -22,7 +22,7 @@ from talka.work.records import (
     TASK_STATES,
     AttemptRow,
     Change,
-    Claim,
+    ClaimTask,
     Complete,
     DropJob,
     DropSchedule,
@@ -49,7 +49,7 @@ NOON_MS = 1_790_000_000_000
 WHOLE_JOB = 1 << 31
 
 
-class Store(Records, Leases, WakeUp, Protocol):
+class Store(DagStore, Leases, WakeUp, Protocol):
     def close(self) -> None: ...
 
 
@@ -130,8 +130,8 @@ def task(index: int = 0, number: int = 1, handler: str = "sum", **values: Any) -
     return msgspec.structs.replace(row, **values)
 
 
-def claim(index: int = 0, fence: int = 7, number: int = 1) -> Claim:
-    return Claim(number, index, 1, fence, "ada#1", NOON_MS)
+def claim(index: int = 0, fence: int = 7, number: int = 1) -> ClaimTask:
+    return ClaimTask(number, index, 1, fence, "ada#1", NOON_MS)
 
 
 def completed(index: int = 0, fence: int = 7, number: int = 1, **values: Any) -> Complete:
@@ -355,7 +355,7 @@ def test_a_number_that_no_store_can_hold_is_refused(store: Store) -> None:
 
 def test_a_claimed_task_is_assigned_under_its_fence(store: Store) -> None:
     filled(store)
-    assert store.apply([Claim(1, 0, 2, 7, "ada#1", NOON_MS)]) == [1]
+    assert store.apply([ClaimTask(1, 0, 2, 7, "ada#1", NOON_MS)]) == [1]
     wanted = task(state=TaskState.ASSIGNED, attempts=2, fence=7, worker="ada#1", started_ms=NOON_MS)
     assert only(store) == wanted
 
@@ -487,7 +487,7 @@ def test_what_completed_under_a_key_is_found_by_it(store: Store) -> None:
     changes: list[Change] = [claim(index, 7 + index) for index in range(3)]
     changes += [completed(0, 7, key="k0", output=b"5"), completed(1, 8), completed(2, 9, key="k2", blob="f" * 64)]
     assert store.apply(changes) == [1] * 6
-    wanted = {"k0": Keyed("job-1", "t0", b"5", ""), "k2": Keyed("job-1", "t2", b"", "f" * 64)}
+    wanted = {"k0": KeyedRow("job-1", "t0", b"5", ""), "k2": KeyedRow("job-1", "t2", b"", "f" * 64)}
     assert store.keyed(["k2", "k0", "k1", "k0\0"]) == wanted
 
 
@@ -504,13 +504,13 @@ def test_a_key_is_forgotten_while_its_task_is_run_again(store: Store) -> None:
     store.apply([claim(), completed(key="k0", output=b"1"), Reset(1, 0)])
     assert store.keyed(["k0"]) == {}
     store.apply([claim(fence=8), completed(fence=8, key="k0", output=b"2")])
-    assert store.keyed(["k0"]) == {"k0": Keyed("job-1", "t0", b"2", "")}
+    assert store.keyed(["k0"]) == {"k0": KeyedRow("job-1", "t0", b"2", "")}
 
 
 def test_the_latest_that_completed_under_a_key_is_its_task(store: Store) -> None:
     filled(store, 2)
     store.apply([completed(0, 0, key="k0", output=b"1"), completed(1, 0, key="k0", output=b"2")])
-    assert store.keyed(["k0"]) == {"k0": Keyed("job-1", "t1", b"2", "")}
+    assert store.keyed(["k0"]) == {"k0": KeyedRow("job-1", "t1", b"2", "")}
 
 
 # Events, logs, dead letters, schedules.
@@ -979,7 +979,7 @@ class Model:
             case DropJob(number):
                 self.tasks = {key: row for key, row in self.tasks.items() if key[0] != number}
                 return int(self.jobs.pop(number, None) is not None)
-            case Claim() | Complete() | Release() | Extend() | Reset():
+            case ClaimTask() | Complete() | Release() | Extend() | Reset():
                 found = self.tasks.get((change.job, change.index))
                 values = {} if found is None else self.of_task(found, change)
                 if found is None or not values:
@@ -989,7 +989,7 @@ class Model:
             case _:
                 raise AssertionError(change)
 
-    def of_task(self, row: TaskRow, change: Claim | Complete | Release | Extend | Reset) -> dict[str, Any]:
+    def of_task(self, row: TaskRow, change: ClaimTask | Complete | Release | Extend | Reset) -> dict[str, Any]:
         if isinstance(change, Reset):
             plain = TaskRow(
                 job=row.job, index=row.index, id=row.id, state=TaskState.PENDING, spec=change.spec or row.spec
@@ -998,7 +998,7 @@ class Model:
         if is_final(row.state):
             return {}
         match change:
-            case Claim():
+            case ClaimTask():
                 if row.fence > change.fence:
                     return {}
                 return {
@@ -1054,7 +1054,7 @@ ends = st.sampled_from([TaskState.COMPLETED, TaskState.COMPLETED, TaskState.DEAD
 job_states = st.sampled_from([JobState.RUNNING, JobState.PAUSED, JobState.FAILED])
 specs = st.sampled_from([b"", b'{"id":"t","handler":"h"}'])
 of_tasks: st.SearchStrategy[Change] = st.one_of(
-    st.builds(Claim, numbers, indexes, small, st.integers(1, 4), st.sampled_from(["ada#1", "bob#2"]), small),
+    st.builds(ClaimTask, numbers, indexes, small, st.integers(1, 4), st.sampled_from(["ada#1", "bob#2"]), small),
     st.builds(
         Complete,
         numbers,

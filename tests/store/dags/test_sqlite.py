@@ -29,7 +29,7 @@ from talka.work.records import (
     JOB_STATES,
     AttemptRow,
     Change,
-    Claim,
+    ClaimTask,
     Complete,
     DropJob,
     EventRow,
@@ -66,7 +66,7 @@ def batch(number: int, tasks: int = 20) -> list[Change]:
     return [
         PutJob(row),
         PutTasks(rows),
-        *(Claim(number, index, 1, 7, "ada#1", 1) for index in range(tasks)),
+        *(ClaimTask(number, index, 1, 7, "ada#1", 1) for index in range(tasks)),
         *(Complete(number, index, 7, TaskState.COMPLETED, 2, output=b"1") for index in range(tasks)),
         MoveJob(number, JobState.COMPLETED, 3, counts={"completed": tasks}),
     ]

@@ -18,10 +18,10 @@ from talka.store.files import keyring as keyring_module
 from talka.store.files import peers as peers_module
 from talka.store.files.folder import StoreFailed
 from talka.store.files.keyring import KeyringFile
-from talka.store.files.peers import Peer, PeerFile
+from talka.store.files.peers import PeerFile, RememberedPeer
 
-A = Peer("a", "10.0.0.1:7946", 1_700_000_000)
-B = Peer("b", "[fd00::2]:7946", 1_700_000_500)
+A = RememberedPeer("a", "10.0.0.1:7946", 1_700_000_000)
+B = RememberedPeer("b", "[fd00::2]:7946", 1_700_000_500)
 
 
 def fill_disk(patch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_the_file_is_json_with_one_fact_on_each_line_for_its_owner_alone(tmp_pat
 
 
 def test_of_one_name_the_newest_is_kept(tmp_path: Path) -> None:
-    moved = Peer("a", "10.0.0.9:7946", A.last_seen_s + 1)
+    moved = RememberedPeer("a", "10.0.0.9:7946", A.last_seen_s + 1)
     file = PeerFile(tmp_path)
     file.save([A, moved, B])
     assert file.load() == [B, moved]
@@ -64,7 +64,7 @@ def test_of_one_name_the_newest_is_kept(tmp_path: Path) -> None:
 
 def test_the_newest_1024_are_kept(tmp_path: Path) -> None:
     file = PeerFile(tmp_path)
-    file.save(Peer(f"p{number}", "10.0.0.1:1", number) for number in range(2000))
+    file.save(RememberedPeer(f"p{number}", "10.0.0.1:1", number) for number in range(2000))
     loaded = file.load()
     assert [peer.last_seen_s for peer in loaded] == list(range(1999, 975, -1))
 
@@ -73,7 +73,7 @@ def test_the_newest_1024_are_kept(tmp_path: Path) -> None:
 @given(
     st.lists(
         st.builds(
-            Peer,
+            RememberedPeer,
             st.text(st.characters(codec="utf-8"), min_size=1, max_size=128),
             st.text(st.characters(codec="utf-8"), min_size=1, max_size=300),
             st.integers(0, 2**40),
@@ -82,7 +82,7 @@ def test_the_newest_1024_are_kept(tmp_path: Path) -> None:
         max_size=8,
     )
 )
-def test_whatever_may_be_saved_is_loaded_again(peers: list[Peer]) -> None:
+def test_whatever_may_be_saved_is_loaded_again(peers: list[RememberedPeer]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = PeerFile(Path(folder))
         file.save(peers)
@@ -128,10 +128,18 @@ def test_a_file_too_large_to_be_ours_is_not_read_to_its_end(tmp_path: Path, monk
 
 @pytest.mark.parametrize(
     "peer",
-    [Peer("", "h:1", 1), Peer("x" * 129, "h:1", 1), Peer("a", "", 1), Peer("a", "h:1", -1), Peer("\ud800", "h:1", 1)],
+    [
+        RememberedPeer("", "h:1", 1),
+        RememberedPeer("x" * 129, "h:1", 1),
+        RememberedPeer("a", "", 1),
+        RememberedPeer("a", "h:1", -1),
+        RememberedPeer("\ud800", "h:1", 1),
+    ],
     ids=["nameless", "long-name", "no-address", "before-time", "surrogate"],
 )
-def test_a_peer_that_could_not_be_read_again_is_refused_and_the_earlier_ones_stay(tmp_path: Path, peer: Peer) -> None:
+def test_a_peer_that_could_not_be_read_again_is_refused_and_the_earlier_ones_stay(
+    tmp_path: Path, peer: RememberedPeer
+) -> None:
     file = PeerFile(tmp_path)
     file.save([A])
     with pytest.raises(Invalid, match=r"the peers cannot be saved to .*peers\.json"):

@@ -26,10 +26,10 @@ from talka.store.files.voter_file import (
     HEADER,
     MARK,
     RECORD,
-    Kind,
     LaterFormat,
     OtherGroup,
     Puts,
+    RecordKind,
     VoterFile,
     apply_puts,
     encode_header,
@@ -295,8 +295,8 @@ def test_only_the_owner_may_read_the_files(settled: Path) -> None:
 
 
 def test_the_bytes_of_a_slot_are_those_of_format_1() -> None:
-    image = encode_header("g", 2) + encode_record(2, Kind.SNAPSHOT, 0, b"\x81\xa1k\xc4\x01v")
-    image += encode_record(2, Kind.WRITE, 1, b"\x91\x92\xa1k\xc0") + encode_record(2, Kind.RETIRED, 2, b"")
+    image = encode_header("g", 2) + encode_record(2, RecordKind.SNAPSHOT, 0, b"\x81\xa1k\xc4\x01v")
+    image += encode_record(2, RecordKind.WRITE, 1, b"\x91\x92\xa1k\xc0") + encode_record(2, RecordKind.RETIRED, 2, b"")
     assert image.hex() == GOLDEN
     slot = read_slot("voter.0", bytes.fromhex(GOLDEN))
     assert (slot.group, slot.generation, slot.content, slot.is_retired, slot.damage) == ("g", 2, {}, True, "")
@@ -424,7 +424,7 @@ def test_writing_goes_on_behind_a_torn_record(settled: Path) -> None:
 
 def test_a_new_slot_that_was_not_finished_gives_way_to_the_older_one(tmp_path: Path) -> None:
     written(tmp_path, *THREE)
-    image = encode_header(GROUP, 2) + encode_record(2, Kind.SNAPSHOT, 0, b"\x80" + bytes(100))
+    image = encode_header(GROUP, 2) + encode_record(2, RecordKind.SNAPSHOT, 0, b"\x80" + bytes(100))
     for length in range(len(image)):
         (tmp_path / "voter.1").write_bytes(image[:length])
         copy = tmp_path / f"cut-{length}"
@@ -570,7 +570,12 @@ def test_damage_a_write_in_place_of_another(settled: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "payload"),
-    [(Kind.WRITE, b"\xc1"), (Kind.WRITE, b"\x91\x92\xa1\xff\xc0"), (Kind.SNAPSHOT, b"\x80"), (9, b"\x90")],
+    [
+        (RecordKind.WRITE, b"\xc1"),
+        (RecordKind.WRITE, b"\x91\x92\xa1\xff\xc0"),
+        (RecordKind.SNAPSHOT, b"\x80"),
+        (9, b"\x90"),
+    ],
     ids=["no-msgpack", "no-utf8", "second-snapshot", "unknown-kind"],
 )
 def test_damage_a_whole_record_that_makes_no_sense(settled: Path, kind: Any, payload: bytes) -> None:
@@ -580,7 +585,7 @@ def test_damage_a_whole_record_that_makes_no_sense(settled: Path, kind: Any, pay
 
 
 def test_damage_a_snapshot_that_is_no_map(settled: Path) -> None:
-    image = encode_header(GROUP, 3) + encode_record(3, Kind.SNAPSHOT, 0, b"\x90")
+    image = encode_header(GROUP, 3) + encode_record(3, RecordKind.SNAPSHOT, 0, b"\x90")
     (settled / "voter.0").write_bytes(image)
     assert_damage(settled, "voter.0: record 0 is not the one expected there")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.output import say, tell
 from talka.cli.run import cores, html, load_options
 from talka.clock import SECOND, monotonic_ns
@@ -33,7 +33,7 @@ class NoDemoServer(Unavailable):
 
 @click.command(
     "demo-server",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka demo-server", f"at http://127.0.0.1:{DEMO_PORT} until Ctrl-C"),
         ("talka demo-server --port 0", "at any free port, which it prints"),
@@ -46,7 +46,7 @@ class NoDemoServer(Unavailable):
 @click.option("--certificate", metavar="FILE", help="With --tls: write the certificate here, for clients to trust.")
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
 def demo_server(host: str, port: str, tls: bool, certificate: str | None, until_stdin_ends: bool) -> int:
-    from talka.cli.demo.server import CannotListen, serve
+    from talka.cli.demo.server import DemoCannotListen, serve
     from talka.work.durations import shown
 
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
@@ -63,7 +63,7 @@ def demo_server(host: str, port: str, tls: bool, certificate: str | None, until_
             on_ready=lambda url: say(f"listening on {url}"),
             certificate=Path(certificate) if certificate is not None else None,
         )
-    except CannotListen as error:
+    except DemoCannotListen as error:
         raise Invalid(str(error)) from None
     return 0
 
@@ -77,7 +77,7 @@ def stop_when_stdin_ends() -> None:
 
 @click.command(
     "demo",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka demo", "50 customers each second for 5 s"),
         ("talka demo --rate 500/s --duration 10s", "more of them, for longer"),

@@ -37,7 +37,7 @@ class Served(Protocol):
     def stall(self, ms: int) -> None: ...
 
 
-class Answer(NamedTuple):
+class DemoAnswer(NamedTuple):
     """What to send. `head` is the status line and headers without the blank line that ends them."""
 
     head: bytes
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
     closes: bool = False
 
 
-class Request:
+class DemoRequest:
     """One request, fully received, or what is wrong with the one that was not."""
 
     __slots__ = ("argument", "body", "headers", "is_old", "keeps_alive", "method", "path", "query", "refusal", "route")
@@ -60,14 +60,14 @@ class Request:
         self.route, self.argument = find_route(self.path)
         self.keeps_alive = True
         self.is_old = False  # HTTP/1.0
-        self.refusal: Answer | None = None
+        self.refusal: DemoAnswer | None = None
 
     def header(self, name: bytes) -> bytes | None:
         values = [value for known, value in self.headers if known == name]
         return (b"; " if name == b"cookie" else b", ").join(values) if values else None
 
 
-Handler = Callable[["Served", Request, int], Answer | None]
+Handler = Callable[["Served", DemoRequest, int], DemoAnswer | None]
 
 
 class Route(NamedTuple):
@@ -77,24 +77,24 @@ class Route(NamedTuple):
     numbers: range | None = None
 
 
-def answer(status: int, body: bytes | str = b"", kind: str = TEXT, *headers: str, closes: bool = False) -> Answer:
+def answer(status: int, body: bytes | str = b"", kind: str = TEXT, *headers: str, closes: bool = False) -> DemoAnswer:
     """An answer with a body of known length. `headers` are whole lines."""
     body = body.encode() if isinstance(body, str) else body
     lines = [status_line(status), *headers]
     if status != 204 and status != 304:
         lines += [f"Content-Type: {kind}", f"Content-Length: {len(body)}"]
-    return Answer("".join(f"{line}\r\n" for line in lines).encode("latin-1"), body, closes=closes)
+    return DemoAnswer("".join(f"{line}\r\n" for line in lines).encode("latin-1"), body, closes=closes)
 
 
 def status_line(status: int) -> str:
     return f"HTTP/1.1 {status} {PHRASES.get(status, '')}"
 
 
-def json_answer(value: object) -> Answer:
+def json_answer(value: object) -> DemoAnswer:
     return answer(200, msgspec.json.encode(value), JSON)
 
 
-def refusal(status: int, sentence: str) -> Answer:
+def refusal(status: int, sentence: str) -> DemoAnswer:
     return answer(status, sentence + "\n", closes=True)
 
 
@@ -122,7 +122,7 @@ def find_route(path: bytes) -> tuple[Route, bytes]:
     return (route, argument) if route is not None and route.numbers is not None else (UNKNOWN, b"")
 
 
-def respond(server: "Served", request: Request) -> Answer | None:
+def respond(server: "Served", request: DemoRequest) -> DemoAnswer | None:
     """What the route of a request says to it."""
     route, argument = request.route, request.argument
     if request.method == b"OPTIONS" and route is not UNKNOWN and route.family != "/echo":
@@ -136,13 +136,13 @@ def respond(server: "Served", request: Request) -> Answer | None:
     return answer(400, f"{route.family}/N wants a whole number from {lowest} to {highest}.\n")
 
 
-def not_found(server: "Served", request: Request, number: int) -> Answer:
+def not_found(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     if request.method == b"OPTIONS" and request.path == b"*":
         return answer(204, b"", TEXT, f"Allow: {ALLOWED}")
     return NOT_FOUND
 
 
-def echo(server: "Served", request: Request, number: int) -> Answer:
+def echo(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     names = dict.fromkeys(name for name, _ in request.headers)
     return json_answer(
         {
@@ -155,27 +155,27 @@ def echo(server: "Served", request: Request, number: int) -> Answer:
     )
 
 
-def delay(server: "Served", request: Request, number: int) -> Answer:
+def delay(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     return OK._replace(delay_ms=number)
 
 
 @lru_cache(maxsize=512)
-def status_answer(status: int) -> Answer:
+def status_answer(status: int) -> DemoAnswer:
     return answer(status, f"{status_line(status)[9:].rstrip()}\n" if status not in (204, 205, 304) else b"")
 
 
-def drop(server: "Served", request: Request, number: int) -> Answer | None:
+def drop(server: "Served", request: DemoRequest, number: int) -> DemoAnswer | None:
     if number not in server.drops and len(server.drops) >= DROP_LIMIT:
         return answer(400, f"/drop/N is in use with {DROP_LIMIT} different N; POST /count/reset forgets them.\n")
     server.drops[number] += 1
     return None if server.drops[number] % number == 0 else OK
 
 
-def redirect(server: "Served", request: Request, number: int) -> Answer:
+def redirect(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     return answer(302, b"", TEXT, f"Location: /redirect/{number - 1}") if number else OK
 
 
-def set_cookies(server: "Served", request: Request, number: int) -> Answer:
+def set_cookies(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     cookies = request.query.split(b"&")
     # Nothing is decoded, and only what a cookie may hold is passed on: a query must not write headers of its own.
     if not all(COOKIE.fullmatch(cookie) for cookie in cookies):
@@ -183,26 +183,26 @@ def set_cookies(server: "Served", request: Request, number: int) -> Answer:
     return answer(200, "ok\n", TEXT, *(f"Set-Cookie: {text_of(cookie)}; Path=/" for cookie in cookies))
 
 
-def cookies(server: "Served", request: Request, number: int) -> Answer:
+def cookies(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     pairs = (pair.partition(b"=") for pair in (request.header(b"cookie") or b"").split(b";") if b"=" in pair)
     return json_answer({text_of(name.strip()): text_of(value.strip()) for name, _, value in pairs})
 
 
-def authorization(server: "Served", request: Request, number: int) -> Answer:
+def authorization(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     given = request.header(b"authorization")
     return UNAUTHORIZED if given is None else answer(200, given)
 
 
-def stall(server: "Served", request: Request, number: int) -> Answer:
+def stall(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     server.stall(number)
     return OK
 
 
-def count(server: "Served", request: Request, number: int) -> Answer:
+def count(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     return json_answer({"requests": server.requests, "paths": dict(server.counts)})
 
 
-def reset(server: "Served", request: Request, number: int) -> Answer:
+def reset(server: "Served", request: DemoRequest, number: int) -> DemoAnswer:
     if request.method != b"POST":
         return answer(405, "/count/reset wants POST.\n", TEXT, "Allow: POST, OPTIONS")
     server.counts.clear()
@@ -210,14 +210,14 @@ def reset(server: "Served", request: Request, number: int) -> Answer:
     return count(server, request, number)
 
 
-def fixed(known: Answer) -> Handler:
+def fixed(known: DemoAnswer) -> Handler:
     return lambda server, request, number: known
 
 
-def data(size: int, *, is_chunked: bool) -> Answer:
+def data(size: int, *, is_chunked: bool) -> DemoAnswer:
     length = "" if is_chunked else f"Content-Length: {size}\r\n"
     head = f"{status_line(200)}\r\nContent-Type: {BINARY}\r\n{length}"
-    return Answer(head.encode(), stream_bytes=size, is_chunked=is_chunked)
+    return DemoAnswer(head.encode(), stream_bytes=size, is_chunked=is_chunked)
 
 
 def blocks(size: int) -> Iterator[bytes]:
@@ -237,7 +237,7 @@ def chunked_blocks(size: int) -> Iterator[bytes]:
         yield framed if left else framed + b"0\r\n\r\n"
 
 
-def coded(coding: str, window_bits: int) -> Answer:
+def coded(coding: str, window_bits: int) -> DemoAnswer:
     packer = zlib.compressobj(wbits=window_bits)
     text = msgspec.json.encode({"coding": coding, "text": "Talka tells the truth. " * 20})
     return answer(200, packer.compress(text) + packer.flush(), JSON, f"Content-Encoding: {coding}")

@@ -32,8 +32,8 @@ from talka.cli.demo.routes import (
     NO_UPGRADE,
     PLAIN,
     TOO_LARGE,
-    Answer,
-    Request,
+    DemoAnswer,
+    DemoRequest,
     blocks,
     chunked_blocks,
     echo,
@@ -56,7 +56,7 @@ BACKLOG: Final = 4096
 BLOCKS_PER_TURN: Final = 4
 
 
-class CannotListen(Unavailable):
+class DemoCannotListen(Unavailable):
     """The address is taken or not ours to use: choose another."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:
@@ -64,14 +64,14 @@ class CannotListen(Unavailable):
         self.host, self.port = host, port
 
 
-class Connection(asyncio.Protocol):
+class DemoConnection(asyncio.Protocol):
     """One client's connection: parses, counts, queues, and answers in order."""
 
     def __init__(self, server: "DemoServer") -> None:
         self._server = server
         self._timer: asyncio.Handle | None = None
-        self._queue: deque[Request] = deque()
-        self._under_way: tuple[Request, Answer] | None = None
+        self._queue: deque[DemoRequest] = deque()
+        self._under_way: tuple[DemoRequest, DemoAnswer] | None = None
         """An answer that is delayed, held back by a stall, or sent in part."""
         self._parts: Iterator[bytes] | None = None
         self._held = b""
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._begin()
             self._transport.write(plain[1])
             return
-        request = Request(self._parser.get_method(), self._url, self._headers, b"".join(self._body))
+        request = DemoRequest(self._parser.get_method(), self._url, self._headers, b"".join(self._body))
         request.keeps_alive = self._parser.should_keep_alive()
         if self._has_connection_header or not request.keeps_alive:
             version = self._parser.get_http_version()
@@ -246,14 +246,14 @@ class Connection(asyncio.Protocol):
     def _head_bytes(self) -> int:
         return len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
 
-    def _refuse(self, why: Answer) -> None:
+    def _refuse(self, why: DemoAnswer) -> None:
         self._begin()
         self._is_deaf = True
-        request = Request(b"GET", b"/", [], b"")
+        request = DemoRequest(b"GET", b"/", [], b"")
         request.refusal, request.keeps_alive = why, False
         self._take(request)
 
-    def _take(self, request: Request) -> None:
+    def _take(self, request: DemoRequest) -> None:
         if not self._queue and self._may_answer():
             self._answer(request)
         else:
@@ -292,7 +292,7 @@ class Connection(asyncio.Protocol):
             if self._has_seen_eof:
                 self._transport.close()
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: DemoRequest) -> None:
         known = request.refusal or respond(self._server, request)
         if known is None:
             self.finish()
@@ -321,7 +321,7 @@ class Connection(asyncio.Protocol):
         else:
             self._advance()
 
-    def _send(self, request: Request, known: Answer) -> None:
+    def _send(self, request: DemoRequest, known: DemoAnswer) -> None:
         head, body, parts = known.head, known.body, None
         self._is_last = known.closes or not request.keeps_alive
         if known.stream_bytes is not None:
@@ -412,8 +412,8 @@ class DemoServer:
         self._idle_s = idle_s
         self._is_closed = False
         self._listener: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
-        self._waiting: OrderedDict[Connection, None] = OrderedDict()
+        self._connections: set[DemoConnection] = set()
+        self._waiting: OrderedDict[DemoConnection, None] = OrderedDict()
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -445,28 +445,28 @@ class DemoServer:
             secure = {"ssl": context, "ssl_handshake_timeout": 5.0}
         try:
             self._listener = await self.loop.create_server(
-                lambda: Connection(self), address, port, backlog=BACKLOG, **secure
+                lambda: DemoConnection(self), address, port, backlog=BACKLOG, **secure
             )
         except OSError as error:
-            raise CannotListen(host, port, str(error.strerror or error)) from error
+            raise DemoCannotListen(host, port, str(error.strerror or error)) from error
         self.port = self._listener.sockets[0].getsockname()[1]
         reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         shown = f"[{reachable}]" if ":" in reachable else reachable
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{self.port}"
 
-    def remember(self, connection: Connection) -> None:
+    def remember(self, connection: DemoConnection) -> None:
         self._connections.add(connection)
         self._all_gone.clear()
         if self._is_closed:
             connection.abort()
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: DemoConnection) -> None:
         self._connections.discard(connection)
         self._waiting.pop(connection, None)
         if not self._connections:
             self._all_gone.set()
 
-    def wait(self, connection: Connection) -> None:
+    def wait(self, connection: DemoConnection) -> None:
         """Puts a connection in the line of those to wake when the stall is over."""
         self._waiting[connection] = None
 

@@ -24,10 +24,10 @@ from talka.cli.importers.test_writer import (
     PATH_SAFE,
     Constant,
     Draft,
+    DraftRequest,
     Fields,
     Journey,
     Part,
-    Request,
     Variable,
     class_name,
     constant_name,
@@ -100,12 +100,12 @@ def draft_from_har(content: bytes, name: str) -> Draft:
         raise BadRecording(
             f"{name} has no request to make a test of{skipped.text()}: record one that is sent over HTTP"
         )
-    vault = Vault()
+    vault = SecretValues()
     for exchange in exchanges:
         request_of(exchange, vault)
     # Once more: a secret that is known by its name late may have been sent under another name early.
     vault.start_over()
-    by_origin: dict[str, list[Request]] = {}
+    by_origin: dict[str, list[DraftRequest]] = {}
     busy_until: dict[str, float | None] = {}
     for exchange in exchanges:
         pause_s = pause_between(busy_until.get(exchange.origin), exchange.started_s)
@@ -126,7 +126,7 @@ def max_known(one: float | None, other: float | None) -> float | None:
     return other if one is None else one if other is None else max(one, other)
 
 
-def draft(by_origin: Mapping[str, list[Request]], vault: "Vault", skipped: "Skipped", name: str) -> Draft:
+def draft(by_origin: Mapping[str, list[DraftRequest]], vault: "SecretValues", skipped: "Skipped", name: str) -> Draft:
     main = max(by_origin, key=lambda origin: len(by_origin[origin]))
     others = [origin for origin in by_origin if origin != main]
     constants = [target("TARGET", main)]
@@ -329,7 +329,7 @@ def is_secret_name(name: str) -> bool:
     return not SECRET_WORDS.isdisjoint(words) or SECRET_PARTS.search("".join(words)) is not None
 
 
-class Vault:
+class SecretValues:
     """Knows every secret it has seen, and gives each a variable. The secrets themselves stay here."""
 
     def __init__(self) -> None:
@@ -405,7 +405,7 @@ class Vault:
 # From an exchange to a request.
 
 
-def request_of(exchange: Exchange, vault: Vault) -> Request:
+def request_of(exchange: Exchange, vault: SecretValues) -> DraftRequest:
     parts, headers = urlsplit(exchange.url), headers_of(exchange.request)
     know_cookies(headers, vault)
     auth = auth_of(exchange, headers, vault)
@@ -419,7 +419,7 @@ def request_of(exchange: Exchange, vault: Vault) -> Request:
         sent["content-type"] = content_type
     path = [*path_parts(parts.path or "/", vault)]
     telling = "".join(part if isinstance(part, str) else "/" for part in path)
-    return Request(
+    return DraftRequest(
         name=request_name(exchange.method, unquote(telling)),
         method=exchange.method,
         path=path,
@@ -436,7 +436,7 @@ def listed(name: str, pairs: Sequence[tuple[str, str]]) -> str | list[str]:
     return values[0] if len(values) == 1 else values
 
 
-def know_cookies(headers: Mapping[str, str], vault: Vault) -> None:
+def know_cookies(headers: Mapping[str, str], vault: SecretValues) -> None:
     """Cookies are left to the client; what they held may be in a form or a header as well."""
     for cookie in headers.get("cookie", "").split(";"):
         value = cookie.partition("=")[2].strip()
@@ -444,7 +444,7 @@ def know_cookies(headers: Mapping[str, str], vault: Vault) -> None:
             vault.know(value)
 
 
-def auth_of(exchange: Exchange, headers: Mapping[str, str], vault: Vault) -> Variable | None:
+def auth_of(exchange: Exchange, headers: Mapping[str, str], vault: SecretValues) -> Variable | None:
     given = headers.get("authorization", "").strip()
     if not given and exchange.user_info:
         user, _, password = unquote(exchange.user_info).partition(":")
@@ -473,7 +473,7 @@ def is_kept(name: str, value: str) -> bool:
     return bool(value) and value.isprintable()
 
 
-def path_parts(path: str, vault: Vault) -> Iterator[Part]:
+def path_parts(path: str, vault: SecretValues) -> Iterator[Part]:
     before = "path"
     for position, segment in enumerate(path.split("/")):
         if position:
@@ -486,7 +486,7 @@ def path_parts(path: str, vault: Vault) -> Iterator[Part]:
             before = plain
 
 
-def body_of(exchange: Exchange, headers: Mapping[str, str], vault: Vault) -> tuple[Any, Part]:
+def body_of(exchange: Exchange, headers: Mapping[str, str], vault: SecretValues) -> tuple[Any, Part]:
     """The body, and its type when that does not follow from it."""
     posted = mapping(exchange.request.get("postData"))
     kind = text(posted.get("mimeType")) or headers.get("content-type", "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.output import ResultFile, harmless, say, tell
 from talka.errors import Invalid
 
@@ -158,13 +158,13 @@ class CannotInit(Invalid):
     """The folder cannot take the project. Nothing was written."""
 
 
-class CannotRead(Invalid):
+class SourceUnreadable(Invalid):
     """The recording or description cannot be read."""
 
 
 @click.command(
     "init",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka init", "a first test, settings and a CI job, in this folder"),
         ("talka init shop --from-har session.har", "a test that repeats a recording"),
@@ -204,10 +204,12 @@ def read(path: str, flag: str) -> bytes:
             content = file.read(INPUT_LIMIT_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise CannotRead(f"{flag}: {path} cannot be read: {reason}") from None
+        raise SourceUnreadable(f"{flag}: {path} cannot be read: {reason}") from None
     if len(content) > INPUT_LIMIT_BYTES:
         limit = INPUT_LIMIT_BYTES // 1024**2
-        raise CannotRead(f"{flag}: {path} is larger than {limit} MiB: save less of it, without the contents of answers")
+        raise SourceUnreadable(
+            f"{flag}: {path} is larger than {limit} MiB: save less of it, without the contents of answers"
+        )
     return content
 
 

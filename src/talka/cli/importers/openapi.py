@@ -20,10 +20,10 @@ from talka.cli.importers.test_writer import (
     MULTIPART_KIND,
     Constant,
     Draft,
+    DraftRequest,
     Fields,
     Journey,
     Part,
-    Request,
     Variable,
     class_name,
     constant_name,
@@ -77,7 +77,7 @@ MISSING: Final = Missing()
 def draft_from_openapi(content: bytes, name: str) -> Draft:
     """A test with a step for each operation. `name` is the file's, for what is said about it."""
     document = document_of(content, name)
-    reader = Reader(document)
+    reader = ApiReader(document)
     requests = [*reader.requests()]
     if not requests:
         raise BadDescription(f"{name} describes no operation to make a test of: add one under paths")
@@ -190,14 +190,14 @@ def text(value: object) -> str:
 
 
 @dataclass
-class Reader:
+class ApiReader:
     """Walks the description. What it comes upon that the test must declare is collected here."""
 
     document: Mapping[str, Any]
     constants: list[Constant] = field(default_factory=list)
     unresolved: set[str] = field(default_factory=set)
 
-    def requests(self) -> Iterator[Request]:
+    def requests(self) -> Iterator[DraftRequest]:
         for path, described in mapping(self.document.get("paths")).items():
             item = self.resolved(described)
             shared = items(item.get("parameters"))
@@ -234,7 +234,7 @@ class Reader:
 
     # One operation.
 
-    def request(self, method: str, path: str, operation: Mapping[str, Any], shared: Sequence[Any]) -> Request:
+    def request(self, method: str, path: str, operation: Mapping[str, Any], shared: Sequence[Any]) -> DraftRequest:
         values = Values()
         for parameter in self.parameters(operation, shared):
             self.fill(values, parameter)
@@ -244,7 +244,7 @@ class Reader:
         auth = self.security(operation, values)
         name = text(operation.get("operationId"))
         telling = re.sub(r"\{[^}]*\}", "", path)
-        return Request(
+        return DraftRequest(
             name=step_name(name) if name else request_name(method, telling),
             method=method,
             path=[*path_parts(path, values.path)],
@@ -295,7 +295,7 @@ class Reader:
         schema = self.resolved(parameter.get("schema"))
         stated = self.stated(schema)
         if isinstance(stated, Missing) and is_required:
-            return Sample(self).of(schema)
+            return SampleValue(self).of(schema)
         return stated
 
     def example_of(self, described: Mapping[str, Any]) -> Any:
@@ -324,7 +324,7 @@ class Reader:
 
     def media_value(self, media: Mapping[str, Any]) -> Any:
         given = self.example_of(media)
-        return Sample(self).of(media.get("schema")) if isinstance(given, Missing) else given
+        return SampleValue(self).of(media.get("schema")) if isinstance(given, Missing) else given
 
     # The body.
 
@@ -509,10 +509,10 @@ def plain(value: Any) -> Any:
         return MISSING
 
 
-class Sample:
+class SampleValue:
     """Makes one value of a schema, of bounded size."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: ApiReader) -> None:
         self._reader = reader
         self._left = MOST_VALUES
 

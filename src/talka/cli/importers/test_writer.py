@@ -57,7 +57,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class DraftRequest:
     """What one step sends. Values are literals of any depth, with variables among them."""
 
     name: str
@@ -83,7 +83,7 @@ class Journey:
 
     name: str
     base: Variable
-    requests: Sequence[Request]
+    requests: Sequence[DraftRequest]
     comment: str = ""
     is_off: bool = False
     """Written, but it does not run until somebody says so."""
@@ -294,7 +294,7 @@ def written(draft: Draft) -> str:
     return "\n".join(lines) + "\n"
 
 
-def names_used(requests: Iterable[Request]) -> list[str]:
+def names_used(requests: Iterable[DraftRequest]) -> list[str]:
     used = {"URL", "HTTPResponse", "Workflow", "step"}
     for request in requests:
         used.update(kind for kind, _ in arguments_of(request).values())
@@ -303,7 +303,7 @@ def names_used(requests: Iterable[Request]) -> list[str]:
     return [name for name in IMPORTED if name in used]
 
 
-def arguments_of(request: Request) -> dict[str, tuple[str, Any]]:
+def arguments_of(request: DraftRequest) -> dict[str, tuple[str, Any]]:
     """Parameter to its annotation and its default, for those the request has."""
     arguments = {
         "headers": ("Headers", dict(request.headers) or None),
@@ -348,7 +348,7 @@ def lines_of_journey(journey: Journey) -> list[str]:
     return lines
 
 
-def lines_of_step(base: Variable, request: Request, name: str, before: str | None) -> list[str]:
+def lines_of_step(base: Variable, request: DraftRequest, name: str, before: str | None) -> list[str]:
     assert request.method in METHODS
     given = arguments_of(request)
     passed = ", ".join(["url", *(f"{key}={key}" for key in given)])
@@ -356,7 +356,7 @@ def lines_of_step(base: Variable, request: Request, name: str, before: str | Non
     return [*decorator_lines(request, before), *signature_lines(base, request.path, name, given), call]
 
 
-def decorator_lines(request: Request, before: str | None) -> list[str]:
+def decorator_lines(request: DraftRequest, before: str | None) -> list[str]:
     parts = [before] if before is not None else []
     if request.expect:
         statuses = tuple(request.expect)

@@ -39,7 +39,7 @@ Key: TypeAlias = tuple[str, ...]
 KINDS: Final[tuple[Kind, ...]] = ("response_time", "service_time")
 
 
-class Counts:
+class LiveCounts:
     """What all cores of a workflow have counted so far; nothing is merged that costs."""
 
     def __init__(self, run: WorkflowRun) -> None:
@@ -101,7 +101,7 @@ class RecentRates:
         return (after.get(name, 0) - before.get(name, 0)) * SECOND / (to_ns - from_ns) if to_ns > from_ns else 0.0
 
 
-def rows_of_calls(counts: Counts) -> dict[str, dict[str, list[StepTally]]]:
+def rows_of_calls(counts: LiveCounts) -> dict[str, dict[str, list[StepTally]]]:
     """Of methods whose calls have other names than their own."""
     return {step: calls for step, calls in counts.calls.items() if calls.keys() != {step}}
 
@@ -229,7 +229,7 @@ class Judge:
         self._next_at_ns = 0
         self._verdicts: list[tuple[str | None, Verdict]] = []
 
-    def verdicts(self, job: LoadJob, now: int, counts: Mapping[str, Counts]) -> list[tuple[str | None, Verdict]]:
+    def verdicts(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts]) -> list[tuple[str | None, Verdict]]:
         """Every rule with its workflow (None: the whole job)."""
         rules_of = {name: (*job.spec.thresholds, *run.spec.thresholds) for name, run in job.workflows.items()}
         wanted: dict[Key, Sequence[Histogram]] = {}
@@ -255,7 +255,7 @@ class Judge:
             for rule in run.spec.thresholds:
                 yield name, judge(rule, scoped(rule, tallies, tallies[name]), run.span_ns(now) / SECOND)
 
-    def _tally(self, rules: Sequence[Threshold], workflow: str, counts: Counts) -> Tally:
+    def _tally(self, rules: Sequence[Threshold], workflow: str, counts: LiveCounts) -> Tally:
         """As much of a tally as these rules look at."""
         tally = Tally(iterations=counts.iterations, started=counts.started, dropped=counts.dropped)
         tally.exchanges.merge(counts.exchanges)
@@ -278,7 +278,7 @@ class Judge:
         return row
 
 
-def histograms_for(rules: Sequence[Threshold], workflow: str, counts: Counts) -> dict[Key, Sequence[Histogram]]:
+def histograms_for(rules: Sequence[Threshold], workflow: str, counts: LiveCounts) -> dict[Key, Sequence[Histogram]]:
     """What the rules look at, of every core."""
     wanted: dict[Key, Sequence[Histogram]] = {}
     for rule in rules:

@@ -21,7 +21,7 @@ class Size(NamedTuple):
     rows: int
 
 
-class View(NamedTuple):
+class FrameView(NamedTuple):
     """A frame. No line is wider than the terminal, and there is one line less than it has rows."""
 
     lines: tuple[Line, ...]

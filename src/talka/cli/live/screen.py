@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TextIO
 
-from talka.cli.live.layout import Size, View
+from talka.cli.live.layout import FrameView, Size
 from talka.cli.live.view import Composer
 from talka.cli.output import harmless
 from talka.clock import monotonic_ns
@@ -38,7 +38,7 @@ PRINTED_LINES_SHOWN: Final = 50
 """Of what a test prints, at each redraw. Whoever prints more cannot read it anyway."""
 
 
-class Pace:
+class DrawPace:
     """When to draw, so that drawing takes its share of the time and no more."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Pace:
 class Frame:
     """A view as `rich` takes it."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: FrameView) -> None:
         self.view = view
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
@@ -89,7 +89,7 @@ class LiveView:
         self._color = color
         self._keep = keep
         self._clock = clock
-        self._pace = Pace()
+        self._pace = DrawPace()
         self._size: Size | None = None
         self._live: Live | None = None
         self._printed: Printed | None = None
@@ -149,7 +149,7 @@ class LiveView:
             self._show(lambda size: self._composer.view(job, self._clock(), size))
         self._leave()
 
-    def _show(self, view_at: Callable[[Size], View]) -> None:
+    def _show(self, view_at: Callable[[Size], FrameView]) -> None:
         if self._live is None or self._printed is None:
             return
         try:

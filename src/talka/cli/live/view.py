@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 
 from talka.cli.live.counts import (
     PERCENTS,
-    Counts,
     Histograms,
     Judge,
     Key,
+    LiveCounts,
     RecentRates,
     Trends,
     errors_over_time,
@@ -17,12 +17,12 @@ from talka.cli.live.counts import (
     rows_of_calls,
 )
 from talka.cli.live.layout import (
+    FrameView,
     Line,
     Part,
     Section,
     Size,
     Style,
-    View,
     bar,
     chosen,
     clock_text,
@@ -35,7 +35,7 @@ from talka.cli.live.layout import (
     titled,
 )
 from talka.control.load.load_job import ENDED, LoadJob, WorkflowRun
-from talka.control.load.shard_run import Attempt, LostShard
+from talka.control.load.shard_run import LostShard, ShardAttempt
 from talka.report.generator import LATE_US, cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.report.generator import Verdict as Upkeep
 from talka.report.summary import FrequentError, frequent_errors
@@ -84,7 +84,7 @@ KINDS_SHOWN: Final = 3
 DROPPED_IN_TURN: Final = (TREND, "share", "AVERAGE", "OK", "p50")
 
 
-class StepRow(NamedTuple):
+class LiveStepRow(NamedTuple):
     name: str
     ok: int
     failed: int
@@ -126,13 +126,13 @@ class Composer:
         self._room: dict[str, int] = {}
         """Columns of the table's cells. They only grow: numbers that jump to and fro cannot be read."""
 
-    def opening(self, size: Size) -> View:
+    def opening(self, size: Size) -> FrameView:
         """Before there is anything to tell."""
-        return View((styled(min(size.columns, WIDEST), (self._name, "bold"), ("  starting", "dim")),))
+        return FrameView((styled(min(size.columns, WIDEST), (self._name, "bold"), ("  starting", "dim")),))
 
-    def view(self, job: LoadJob, now: int, size: Size) -> View:
+    def view(self, job: LoadJob, now: int, size: Size) -> FrameView:
         width = min(size.columns, WIDEST)
-        counts = {name: Counts(run) for name, run in job.workflows.items()}
+        counts = {name: LiveCounts(run) for name, run in job.workflows.items()}
         self._look(job, now, counts)
         sections = [
             Section(0, 2, 2, lambda room: self._head(job, now, counts, width)[:room]),
@@ -145,9 +145,9 @@ class Composer:
             self._generator(job, width),
             self._lost(job, width),
         ]
-        return View(tuple(fitted([section for section in sections if section.wish], max(size.rows - 1, 1))))
+        return FrameView(tuple(fitted([section for section in sections if section.wish], max(size.rows - 1, 1))))
 
-    def _look(self, job: LoadJob, now: int, counts: Mapping[str, Counts]) -> None:
+    def _look(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts]) -> None:
         for name, run in job.workflows.items():
             self._trends.setdefault(name, Trends()).look(run.timeline)
             if run.origin_ns and run.state not in ENDED:
@@ -159,7 +159,7 @@ class Composer:
 
     # Head.
 
-    def _head(self, job: LoadJob, now: int, counts: Mapping[str, Counts], width: int) -> list[Line]:
+    def _head(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts], width: int) -> list[Line]:
         state, style = state_of(job, now)
         if waiting := self._waiting():
             state, style = waiting, "yellow"
@@ -238,7 +238,7 @@ class Composer:
 
     # Workflows.
 
-    def _workflows(self, job: LoadJob, now: int, counts: Mapping[str, Counts], width: int) -> Section:
+    def _workflows(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts], width: int) -> Section:
         runs = list(job.workflows.items())
         names = room_for([name for name, _ in runs], width // 4)
 
@@ -255,7 +255,7 @@ class Composer:
 
         return Section(4, 1, len(runs), lambda room: chosen(runs, room, urgency, line))
 
-    def _load(self, run: WorkflowRun, counts: Counts, now: int) -> list[Part]:
+    def _load(self, run: WorkflowRun, counts: LiveCounts, now: int) -> list[Part]:
         """How much runs, beside how much the plan wants at this instant."""
         if not run.origin_ns:
             return []
@@ -285,7 +285,7 @@ class Composer:
 
     # Steps.
 
-    def _rows(self, job: LoadJob, now: int, counts: Mapping[str, Counts]) -> list[StepRow]:
+    def _rows(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts]) -> list[LiveStepRow]:
         rows = []
         for name, run in job.workflows.items():
             found = counts[name]
@@ -297,7 +297,7 @@ class Composer:
             for step, parts in tallies.items():
                 is_running = run.state is TaskState.RUNNING
                 rows.append(
-                    StepRow(
+                    LiveStepRow(
                         name=f"{name}.{step}" if len(job.workflows) > 1 else step,
                         ok=sum(part.ok for part in parts),
                         failed=sum(part.failed for part in parts),
@@ -311,7 +311,7 @@ class Composer:
                 )
                 for call, counted in calls.get(step, {}).items():
                     rows.append(
-                        StepRow(
+                        LiveStepRow(
                             name=f"└ {call}",
                             ok=sum(part.ok for part in counted),
                             failed=sum(part.failed for part in counted),
@@ -324,8 +324,8 @@ class Composer:
                     )
         return rows
 
-    def _table(self, rows: list[StepRow], width: int) -> Section:
-        def urgency(row: StepRow) -> tuple[int, ...]:
+    def _table(self, rows: list[LiveStepRow], width: int) -> Section:
+        def urgency(row: LiveStepRow) -> tuple[int, ...]:
             return -row.failed, not row.is_running, -row.ok
 
         def lines(room: int) -> list[Line]:
@@ -355,7 +355,7 @@ class Composer:
 
         return Section(1, min(3, 1 + len(rows)) if rows else 0, 1 + len(rows) if rows else 0, lines)
 
-    def _cells(self, row: StepRow) -> dict[str, str]:
+    def _cells(self, row: LiveStepRow) -> dict[str, str]:
         done = row.ok + row.failed
         cells = {
             "RATE": "-" if row.rate is None else rate_text(row.rate),
@@ -368,7 +368,7 @@ class Composer:
         cells |= {f"p{percent}": text for percent, text in zip(PERCENTS, times, strict=True)}
         return {**cells, TREND: row.trend}
 
-    def _times(self, row: StepRow) -> list[str]:
+    def _times(self, row: LiveStepRow) -> list[str]:
         if not any(part.count for part in row.parts):
             return ["-" for _ in PERCENTS]
         merged = self._histograms.get(row.key)
@@ -377,7 +377,7 @@ class Composer:
 
     # Errors.
 
-    def _errors(self, counts: Mapping[str, Counts], width: int) -> Section:
+    def _errors(self, counts: Mapping[str, LiveCounts], width: int) -> Section:
         tallies = [
             part
             for found in counts.values()
@@ -394,7 +394,7 @@ class Composer:
 
     # Verdicts.
 
-    def _checks(self, job: LoadJob, counts: Mapping[str, Counts], width: int) -> Section:
+    def _checks(self, job: LoadJob, counts: Mapping[str, LiveCounts], width: int) -> Section:
         checks = [
             (f"{workflow}.{name}" if len(job.workflows) > 1 else name, check.passed, check.failed)
             for workflow, found in counts.items()
@@ -412,7 +412,7 @@ class Composer:
 
         return titled("CHECKS", 6, checks, width, lambda item: (-item[2],), line)
 
-    def _thresholds(self, job: LoadJob, now: int, counts: Mapping[str, Counts], width: int) -> Section:
+    def _thresholds(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts], width: int) -> Section:
         verdicts = self._judge.verdicts(job, now, counts)
         labels = {
             id(verdict): f"{workflow}: {verdict.rule}" if workflow and len(job.workflows) > 1 else verdict.rule
@@ -453,7 +453,7 @@ class Composer:
             row = styled(width, (f"! generator {verdict}: ", "yellow"), (text, "yellow"))
         return Section(7 if verdict == "on time" else 2, 1, 1, lambda room: [row][:room])
 
-    def _lag(self, attempt: Attempt) -> Lag:
+    def _lag(self, attempt: ShardAttempt) -> Lag:
         """Of one core. Its response times are merged only where it may be late, and again when there are more."""
         lags = attempt.tally.generator.start_lag
         kept = self._lags.get(attempt.core)
@@ -543,7 +543,7 @@ def end_of(job: LoadJob, now: int) -> int | None:
     return max(ends.values(), default=now)
 
 
-def iterations_of(job: LoadJob, counts: Mapping[str, Counts]) -> tuple[int, int | None]:
+def iterations_of(job: LoadJob, counts: Mapping[str, LiveCounts]) -> tuple[int, int | None]:
     """How many have ended, and how many are planned where every workflow says it."""
     planned = [run.spec.plan.split(1)[0].iterations_in_all for run in job.workflows.values()]
     known = [total for total in planned if total is not None]

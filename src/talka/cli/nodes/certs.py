@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.command import CliCommand, CommandEntry, LazyGroup
 from talka.cli.output import columns_of, say, tell
 from talka.clock import utc_now
 from talka.errors import Invalid
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 MOST_DAYS: Final = 36_500
 GAP: Final = 2
 COMMANDS: Final = {
-    "init": Entry("Commands", "talka.cli.nodes.certs:init", "make the authority of a cluster"),
-    "issue": Entry("Commands", "talka.cli.nodes.certs:issue_command", "make the certificate and key of a node"),
-    "show": Entry("Commands", "talka.cli.nodes.certs:show", "what certificates say, until when, and what is wrong"),
+    "init": CommandEntry("Commands", "talka.cli.nodes.certs:init", "make the authority of a cluster"),
+    "issue": CommandEntry("Commands", "talka.cli.nodes.certs:issue_command", "make the certificate and key of a node"),
+    "show": CommandEntry(
+        "Commands", "talka.cli.nodes.certs:show", "what certificates say, until when, and what is wrong"
+    ),
 }
 days_option = click.IntRange(1, MOST_DAYS)
 
@@ -48,7 +50,7 @@ def certs() -> None:
 
 @click.command(
     "init",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka certs init certs", "for a cluster without an id of its own"),
         ("talka certs init certs --cluster shop --environment staging", "for one of several"),
@@ -75,7 +77,7 @@ def init(folder: str, cluster: str, environment: str, days: int) -> int:
 
 @click.command(
     "issue",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka certs issue certs --name a --role manager", "certs/a.crt and certs/a.key"),
         ("talka certs issue certs --name a --role manager --replace", "anew, before it expires"),
@@ -106,7 +108,7 @@ def issue_command(
 
 @click.command(
     "show",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka certs show certs", "all in a folder"),
         ("talka certs show certs/a.crt", "everything about one"),
@@ -147,7 +149,7 @@ def certificates_in(folder: Path) -> list[Path]:
 
 
 def table(found: "Sequence[Certificate]", *, width: int) -> str:
-    from talka.report.text import Page, padded, room_for, sign
+    from talka.report.text import TextPage, padded, room_for, sign
 
     cells = {
         "NAME": [shown_name(facts) for facts in found],
@@ -158,7 +160,7 @@ def table(found: "Sequence[Certificate]", *, width: int) -> str:
         "UNTIL (UTC)": [f"{facts.not_after:%Y-%m-%d %H:%M}" for facts in found],
     }
     rooms = {head: room_for([head, *texts], width) for head, texts in cells.items()}
-    page = Page(width)
+    page = TextPage(width)
     page.line(*(padded(head, rooms[head]) + " " * GAP for head in cells), "STATE")
     for number, facts in enumerate(found):
         state = f"{sign(not facts.problem)} {'broken' if facts.problem else 'good'}"
@@ -171,7 +173,7 @@ def table(found: "Sequence[Certificate]", *, width: int) -> str:
 
 
 def page(facts: "Certificate", *, width: int) -> str:
-    from talka.report.text import Page, padded, sign
+    from talka.report.text import TextPage, padded, sign
 
     rows = {
         "name": shown_name(facts),
@@ -185,7 +187,7 @@ def page(facts: "Certificate", *, width: int) -> str:
         "SHA-256": facts.fingerprint,
         "state": f"{sign(not facts.problem)} {facts.problem or 'good'}",
     }
-    page = Page(width)
+    page = TextPage(width)
     for label, text in rows.items():
         page.sentence(text or "-", indent=0, lead=padded(label, 13))
     return page.text()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.command import CliCommand, CommandEntry, LazyGroup
 from talka.cli.connection import api_options, asked
 from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
 from talka.cli.output import say, tell
@@ -14,21 +14,25 @@ from talka.errors import Invalid
 from talka.report.tame import tame, tame_json
 
 if TYPE_CHECKING:
-    from talka.net.asker import Asker
+    from talka.net.asker import NodeAsker
     from talka.wire.asking import Question
 
 COMMANDS = {
-    "status": Entry(
+    "status": CommandEntry(
         "Commands", "talka.cli.nodes.cluster:status", "managers, workers, cores and the queue, over the API"
     ),
-    "members": Entry("Commands", "talka.cli.nodes.cluster:members", "who is there, as this member sees it"),
-    "leader": Entry("Commands", "talka.cli.nodes.cluster:leader", "who leads, since which term"),
-    "audit": Entry("Commands", "talka.cli.nodes.cluster:audit", "who accused whom, and why"),
-    "keys": Entry("Commands", "talka.cli.nodes.cluster:keys", "which keys are in use; rotate, retire and repair them"),
-    "lease": Entry(
+    "members": CommandEntry("Commands", "talka.cli.nodes.cluster:members", "who is there, as this member sees it"),
+    "leader": CommandEntry("Commands", "talka.cli.nodes.cluster:leader", "who leads, since which term"),
+    "audit": CommandEntry("Commands", "talka.cli.nodes.cluster:audit", "who accused whom, and why"),
+    "keys": CommandEntry(
+        "Commands", "talka.cli.nodes.cluster:keys", "which keys are in use; rotate, retire and repair them"
+    ),
+    "lease": CommandEntry(
         "Commands", "talka.cli.nodes.cluster_lease:lease", "how long silent workers are waited for; change it"
     ),
-    "metrics": Entry("Commands", "talka.cli.nodes.cluster:metrics", "everything it counted, as Prometheus reads it"),
+    "metrics": CommandEntry(
+        "Commands", "talka.cli.nodes.cluster:metrics", "everything it counted, as Prometheus reads it"
+    ),
 }
 CONFIRM_S = 30.0
 SETTLE_S = 3.0
@@ -74,7 +78,9 @@ def asking_options(command: Decorated, *, is_to_required: bool = True) -> Decora
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.command("status", cls=Command, help="Who leads, which managers are there, how many cores are free, who waits.")
+@click.command(
+    "status", cls=CliCommand, help="Who leads, which managers are there, how many cores are free, who waits."
+)
 @json_option
 @api_options
 def status(as_json: bool, **where: Any) -> int:
@@ -99,7 +105,7 @@ def status(as_json: bool, **where: Any) -> int:
     return 0
 
 
-@click.command("members", cls=Command, help="Who is there, as this member sees it.")
+@click.command("members", cls=CliCommand, help="Who is there, as this member sees it.")
 @asking_options
 @json_option
 def members(as_json: bool, **where: Any) -> int:
@@ -108,7 +114,7 @@ def members(as_json: bool, **where: Any) -> int:
     from talka.control.member.admin_queries import MembersPage
     from talka.wire.asking import AskMembers
 
-    async def collect(asker: "Asker") -> list[Any]:
+    async def collect(asker: "NodeAsker") -> list[Any]:
         found: list[Any] = []
         after = ""
         while True:
@@ -145,7 +151,7 @@ def note_of(member: Any) -> str:
     return ", ".join(notes)
 
 
-@click.command("leader", cls=Command, help="Who leads, since which term, and which voters answer.")
+@click.command("leader", cls=CliCommand, help="Who leads, since which term, and which voters answer.")
 @asking_options
 @json_option
 def leader(as_json: bool, **where: Any) -> int:
@@ -170,7 +176,7 @@ def leader(as_json: bool, **where: Any) -> int:
     return 0
 
 
-@click.command("audit", cls=Command, help="The last verdicts this member gave or heard, newest last.")
+@click.command("audit", cls=CliCommand, help="The last verdicts this member gave or heard, newest last.")
 @asking_options
 @json_option
 def audit(as_json: bool, **where: Any) -> int:
@@ -204,7 +210,7 @@ def audit(as_json: bool, **where: Any) -> int:
     return 0
 
 
-@click.command("metrics", cls=Command, help="Everything this member counted, in Prometheus' text format.")
+@click.command("metrics", cls=CliCommand, help="Everything this member counted, in Prometheus' text format.")
 @asking_options
 def metrics(**where: Any) -> int:
     from talka.wire.asking import AskMetrics
@@ -215,7 +221,7 @@ def metrics(**where: Any) -> int:
 
 @click.command(
     "keys",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka cluster keys --to HOST:PORT", "which are in use, and who lacks them"),
         ("talka cluster keys --to HOST:PORT --rotate new-secret", "add a secret, then seal with it everywhere"),
@@ -299,7 +305,7 @@ def keys(
     return 0
 
 
-async def rotated(asker: "Asker", secret: str, id: str) -> bytes:
+async def rotated(asker: "NodeAsker", secret: str, id: str) -> bytes:
     """Add the secret, and use it as soon as all that are there have confirmed it."""
     import asyncio
 
@@ -344,14 +350,14 @@ def ask_one(where: dict[str, Any], question: "Question") -> bytes:
     return content
 
 
-def ask(where: dict[str, Any], work: Callable[["Asker"], Any], more_secrets: tuple[str, ...] = ()) -> Any:
+def ask(where: dict[str, Any], work: Callable[["NodeAsker"], Any], more_secrets: tuple[str, ...] = ()) -> Any:
     """`more_secrets`: under which it may be answered as well; the first of them asks where no --secret-file is given."""
     import asyncio
     from pathlib import Path
 
     from talka.client.requests import ClusterUnreachable
     from talka.errors import Unavailable
-    from talka.net.asker import AnswerRefused, Asker, NobodyThere
+    from talka.net.asker import AnswerRefused, NobodyThere, NodeAsker
     from talka.wire.addresses import parse_address
 
     address = where["address"]
@@ -373,7 +379,7 @@ def ask(where: dict[str, Any], work: Callable[["Asker"], Any], more_secrets: tup
         return await run_at(last)
 
     async def run_at(target: str) -> Any:
-        async with Asker(
+        async with NodeAsker(
             address,
             target,
             secrets=secrets,

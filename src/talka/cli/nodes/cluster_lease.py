@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.nodes.cluster import ask, ask_one, asking_options, json_option, print_json
 from talka.cli.output import harmless, say, tell
 from talka.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
-    from talka.net.asker import Asker
+    from talka.net.asker import NodeAsker
     from talka.wire.views import LeaseView
 
 AGAIN_S: Final = 0.5
@@ -21,7 +21,7 @@ MILLISECOND_NS: Final = 1_000_000
 
 @click.command(
     "lease",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka cluster lease --to HOST:PORT", "how long it is, and where it comes from"),
         ("talka cluster lease 2s --to HOST:PORT", "make it 2 s for all managers; waits until it holds"),
@@ -70,7 +70,7 @@ def checked(text: str) -> int:
     return lease_ns
 
 
-async def changed(asker: "Asker", lease_ns: int) -> "LeaseView":
+async def changed(asker: "NodeAsker", lease_ns: int) -> "LeaseView":
     """Ask for it, and wait until it holds."""
     import asyncio
 

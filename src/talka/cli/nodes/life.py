@@ -24,10 +24,10 @@ from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member_events import WORDS, Event, sentence_of
 from talka.nodes.worker import WorkerNode, WorkerOptions
 from talka.web.app import make_app
-from talka.web.audit import Audit
+from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens
 from talka.web.health import make_health_app
-from talka.web.server import WHOLE, Granted, serve
+from talka.web.server import WHOLE, ListenGranted, serve
 from talka.work.outcome import ExitCode
 
 OWN_WORDS: Final = {
@@ -43,7 +43,7 @@ OWN_WORDS: Final = {
     "private": "only {user} can use it: commands of this user find its token by themselves",
     "stopping": "stopping: finishes what runs; a second signal ends it at once",
 }
-ENOUGH: Final = Granted(WHOLE, WANTED_FILES, is_short=False)
+ENOUGH: Final = ListenGranted(WHOLE, WANTED_FILES, is_short=False)
 INNER: Final = frozenset(
     {"ready", "api", "leader", "elected", "stepped-down", "keys", "starting", "lease", "worker-registered", "searching"}
 )
@@ -59,7 +59,7 @@ class Api:
         advertised: str,
         auth: Tokens | None,
         tls: ssl.SSLContext | None,
-        granted: Granted = ENOUGH,
+        granted: ListenGranted = ENOUGH,
     ) -> None:
         self.granted = granted
         self.listener = listener
@@ -96,7 +96,7 @@ class Life:
         self._workers: dict[asyncio.Task[None], WorkerNode] = {}
         self._managers: dict[asyncio.Task[None], ManagerNode] = {}
         self._others: list[asyncio.Task[None]] = []
-        self._audits: list[Audit] = []
+        self._audits: list[ApiAudit] = []
         self._stop_api = asyncio.Event()
         self._first, self._second = asyncio.Event(), asyncio.Event()
 
@@ -104,7 +104,7 @@ class Life:
         control: Control = node.control
         if worker is not None:
             control = cast(Control, ReadyWithWorker(node.control, worker))
-        audit = Audit(node.folder / "audit.log")
+        audit = ApiAudit(node.folder / "audit.log")
         self._audits.append(audit)
         node.put_down = audit.note
         app = make_app(control, dags=node.dags, auth=api.auth, limiter=node.control.limiter, audit=audit)
@@ -213,7 +213,7 @@ def run_node(life: Coroutine[Any, Any, int]) -> int:
 
 
 async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
-    with Told(as_json, sentence) as told:
+    with EventsTold(as_json, sentence) as told:
         node = ManagerNode(options, told.event)
         life = told.life()
         life.add_manager(node, api, None)
@@ -221,7 +221,7 @@ async def live_manager(options: ManagerOptions, api: Api, as_json: bool) -> int:
 
 
 async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool) -> int:
-    with Told(as_json, sentence) as told:
+    with EventsTold(as_json, sentence) as told:
         node = WorkerNode(options, told.event)
         life = told.life()
         life.add_worker(node, probes)
@@ -230,7 +230,7 @@ async def live_worker(options: WorkerOptions, probes: Api | None, as_json: bool)
 
 async def live_up(options: ManagerOptions, api: Api, worker_at: Callable[[str], WorkerOptions], as_json: bool) -> int:
     """`worker_at` makes the options of the worker, given the address of the manager."""
-    with Told(as_json, brief_sentence) as told:
+    with EventsTold(as_json, brief_sentence) as told:
         manager = ManagerNode(options, told.event)
         worker = WorkerNode(worker_at(manager.address), told.event)
         life = told.life()
@@ -260,7 +260,7 @@ def calm_collector() -> None:
     gc.set_threshold(20_000, 5, 80)
 
 
-class Told:
+class EventsTold:
     """Prints what happens, and hears signals."""
 
     def __init__(self, as_json: bool, sentence: Callable[[Event], str]) -> None:
@@ -277,7 +277,7 @@ class Told:
             self._loop.add_signal_handler(number, life.on_signal)
         return life
 
-    def __enter__(self) -> "Told":
+    def __enter__(self) -> "EventsTold":
         calm_collector()
         self._loop.set_exception_handler(lambda _, context: tell(mishap(context)))
         return self

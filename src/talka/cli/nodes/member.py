@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.nodes.descriptors import check_descriptors
 from talka.cli.nodes.secret import Seconds, checked_id, cluster_option, environment_option, read_secrets
 from talka.cli.output import tell
@@ -27,7 +27,7 @@ DEFAULT_FOLDER = "~/.local/state/talka"
 
 @click.command(
     "member",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka member --name a --bind 127.0.0.1:8472 --secret-file s", "the first"),
         ("talka member --name b --bind 127.0.0.1:8473 --seed 127.0.0.1:8472 …", "another"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from talka.cli.command import Command, Option
+from talka.cli.command import CliCommand, Option
 from talka.cli.nodes.descriptors import check_descriptors
 from talka.errors import Invalid
 
@@ -85,7 +85,7 @@ json_option = click.option("--json", "as_json", is_flag=True, cls=Option, help="
 
 @click.command(
     "up",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka up", f"a cluster of one machine, its API at 127.0.0.1:{API_PORT}"),
         ("talka submit shop.py", "in another terminal: runs there, and is shown here"),
@@ -173,7 +173,7 @@ def own_secret(folder: "Path") -> str:
 
 @click.command(
     "manager",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka manager --name a --secret-file secret", "the only one, on loopback"),
         ("talka manager --name a --voters a,b,c --bind 10.0.0.1:8471 …", "one of three"),
@@ -300,7 +300,7 @@ def tokens_of(settings: "NodeSettings", cluster: str) -> "Tokens | None":
 
 @click.command(
     "worker",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka worker --seed 10.0.0.1:8471 --secret-file secret", "all cores of this machine"),
         ("talka worker … --name w1 --cores 4 --capability ssd", "four of them, with a capability"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from talka.cli.command import Command
+from talka.cli.command import CliCommand
 from talka.cli.output import tell
 from talka.errors import Invalid
 
@@ -36,7 +36,7 @@ environment_option = click.option(
 
 @click.command(
     "secret",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka secret -o secret", "once; every node of the cluster gets it")],
     help="Make a cluster's secret. Every manager, worker and member of the cluster gets the file, and nobody else.",
 )

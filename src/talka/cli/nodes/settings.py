@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from talka.cli.config import MOST_CORES, BadSetting, Given, Layer, layer_of_node, whole
+from talka.cli.config import MOST_CORES, BadSetting, GivenSetting, Layer, layer_of_node, whole
 from talka.cli.nodes.secret import checked_id
 from talka.work.durations import SECOND_NS, format_duration, parse_duration, shown
 
@@ -97,7 +97,7 @@ class NodeSettings:
         return parse_duration(given.value, what=given.label) / SECOND_NS
 
 
-def _number(given: Given) -> object:
+def _number(given: GivenSetting) -> object:
     """Flags and variables are texts. What is no number stays what it is, and its check says what is wrong."""
     value = given.value
     is_whole = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10

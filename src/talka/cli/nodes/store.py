@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.command import CliCommand, CommandEntry, LazyGroup
 from talka.cli.output import say, tell
 
 if TYPE_CHECKING:
     from talka.store.dags.sqlite_file import SqliteFile
 
 COMMANDS: Final = {
-    "migrate": Entry("Commands", "talka.cli.nodes.store:migrate", "make a store, or bring one to this version"),
-    "check": Entry("Commands", "talka.cli.nodes.store:check", "read all of it and tell what is wrong"),
-    "backup": Entry("Commands", "talka.cli.nodes.store:backup", "copy it while it is in use"),
+    "migrate": CommandEntry("Commands", "talka.cli.nodes.store:migrate", "make a store, or bring one to this version"),
+    "check": CommandEntry("Commands", "talka.cli.nodes.store:check", "read all of it and tell what is wrong"),
+    "backup": CommandEntry("Commands", "talka.cli.nodes.store:backup", "copy it while it is in use"),
 }
 
 
@@ -39,7 +39,7 @@ store_option = click.option(
 
 @click.command(
     "migrate",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka store migrate --store sqlite:///jobs.sqlite", "before the first start of a new version")],
     help="Make a store, or bring one to this version. A manager does the same when it starts.",
 )
@@ -58,7 +58,7 @@ def migrate(url: str) -> int:
 
 @click.command(
     "check",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka store check --store sqlite:///jobs.sqlite", "it may be in use meanwhile")],
     help="Read all of a store and tell what is wrong. Nothing is changed; the exit code is 2 if anything is wrong.",
 )
@@ -83,7 +83,7 @@ def check(url: str) -> int:
 
 @click.command(
     "backup",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "as it is at this instant")],
     help="Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them too.",
 )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.command import CliCommand, CommandEntry, LazyGroup
 from talka.cli.output import say, tell
 from talka.errors import Invalid
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from talka.web.auth import Revoked, Tokens
 
 COMMANDS: Final = {
-    "key": Entry("Commands", "talka.cli.nodes.token:key", "make a key, which every manager gets"),
-    "issue": Entry("Commands", "talka.cli.nodes.token:issue", "make a token with it, for one person or program"),
-    "revoke": Entry("Commands", "talka.cli.nodes.token:revoke", "end a token before its time"),
+    "key": CommandEntry("Commands", "talka.cli.nodes.token:key", "make a key, which every manager gets"),
+    "issue": CommandEntry("Commands", "talka.cli.nodes.token:issue", "make a token with it, for one person or program"),
+    "revoke": CommandEntry("Commands", "talka.cli.nodes.token:revoke", "end a token before its time"),
 }
 KEY_BYTES: Final = 48
 KEY_LEAST: Final = 32
@@ -46,7 +46,9 @@ def token() -> None:
     pass
 
 
-@click.command("key", cls=Command, help="Make a key for tokens. Every manager of the cluster gets it, and nobody else.")
+@click.command(
+    "key", cls=CliCommand, help="Make a key for tokens. Every manager of the cluster gets it, and nobody else."
+)
 @click.option("-o", "--output", required=True, metavar="FILE", help="Where to write it, for your eyes only. Required.")
 def key(output: str) -> int:
     import secrets
@@ -58,7 +60,7 @@ def key(output: str) -> int:
 
 @click.command(
     "issue",
-    cls=Command,
+    cls=CliCommand,
     examples=[
         ("talka token issue --key-file key --role view --for ci", "printed, for a variable"),
         ("talka token issue … --role operate --expires 8h -o ada.token", "in a file"),
@@ -103,7 +105,7 @@ def issue(
 
 @click.command(
     "revoke",
-    cls=Command,
+    cls=CliCommand,
     examples=[("talka token revoke 5f2c0a9b1d3e4f60 --key-file key", "where each manager reads the key")],
     help=(
         "End a token before its time, by the id that issue told. It is written beside the key file, from where managers"

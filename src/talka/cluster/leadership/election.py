@@ -12,35 +12,35 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.leadership.ballot import Campaign, Stage
-from talka.cluster.leadership.election_timeouts import Candidacy
-from talka.cluster.leadership.followed_leader import Allegiance
-from talka.cluster.leadership.leader_term import ReadEnded, Reign, WriteEnded
+from talka.cluster.leadership.ballot import Ballot, BallotStage
+from talka.cluster.leadership.election_timeouts import ElectionTimeouts
+from talka.cluster.leadership.followed_leader import FollowedLeader
+from talka.cluster.leadership.leader_term import LeaderTerm, ReadEnded, WriteEnded
 from talka.cluster.leadership.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
 from talka.cluster.leadership.quorum import check_size
 from talka.cluster.leadership.register import Acceptor, Tell
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
-from talka.cluster.leadership.voter_startup import Arrival, Lesson
+from talka.cluster.leadership.voter_startup import Lesson, VoterStartup
 from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.leadership import (
-    Accepted,
     Collect,
     Collected,
     Heartbeat,
     HeartbeatReply,
-    Hello,
     LeadershipMessage,
     PreVote,
     PreVoteReply,
+    ProposalAccepted,
+    ProposalRefused,
     Propose,
-    Refused,
+    RegisterSnapshot,
     Released,
-    Snapshot,
     SnapshotReply,
     Vote,
     VoteReply,
-    Welcome,
+    VoterHello,
+    VoterWelcome,
     pages,
 )
 from talka.work.durations import format_duration
@@ -53,7 +53,7 @@ CLEARLY: Final = 3
 """By how much of local health another voter must be better off to be handed leadership."""
 
 
-class Role(Enum):
+class VoterRole(Enum):
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
@@ -61,9 +61,9 @@ class Role(Enum):
 
 
 ROLES: Final = {
-    Stage.NONE: Role.FOLLOWER,
-    Stage.ASKING: Role.PRE_CANDIDATE,
-    Stage.RUNNING: Role.CANDIDATE,
+    BallotStage.NONE: VoterRole.FOLLOWER,
+    BallotStage.ASKING: VoterRole.PRE_CANDIDATE,
+    BallotStage.RUNNING: VoterRole.CANDIDATE,
 }
 
 
@@ -90,7 +90,7 @@ class PhaseChanged(msgspec.Struct, frozen=True):
     phase: str
 
 
-class Alarm(msgspec.Struct, frozen=True):
+class LeadershipAlarm(msgspec.Struct, frozen=True):
     """Something a person must look at. Told once for each peer and kind."""
 
     kind: str
@@ -119,25 +119,25 @@ class Election:
         check_size(list(voters), allow_two=allow_two)
         self.name = name
         self.phase = Phase.SYNCING
-        self.reign: Reign | None = None
+        self.reign: LeaderTerm | None = None
         self.next_tick_at = now
         self._config = config
         self._safeguards = safeguards
         self._parent = parent
         self._acceptor = Acceptor(stored, rng.getrandbits(62) | 1, safeguards)
-        self._arrival = Arrival(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
+        self._arrival = VoterStartup(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
         known = self._acceptor.config() or self._arrival.founders
         self._electorate = Electorate(name, known, 2 * config.lease_ns, safeguards)
-        self._candidacy = Candidacy(config, rng, safeguards)
+        self._candidacy = ElectionTimeouts(config, rng, safeguards)
         self._voter_lease_ns = config.voter_lease_ns(safeguards)
-        self._allegiance = Allegiance(self._voter_lease_ns)
+        self._allegiance = FollowedLeader(self._voter_lease_ns)
         self.fit = LeaseFit(config.lease_ns, own_lease, safeguards)
         promised_ns = self._promised_ns()
         # A promise made before this start may have been forgotten: none is given while one could still be running.
         self._votes_from = now + (promised_ns if safeguards.vote_hold_down else 0)
         self._hello_at = now
         self._stand_at = now + promised_ns
-        self._campaign = Campaign(
+        self._campaign = Ballot(
             me=name,
             acceptor=self._acceptor,
             electorate=self._electorate,
@@ -162,8 +162,8 @@ class Election:
     # -- what others may ask
 
     @property
-    def role(self) -> Role:
-        return Role.LEADER if self.reign is not None else ROLES[self._campaign.stage]
+    def role(self) -> VoterRole:
+        return VoterRole.LEADER if self.reign is not None else ROLES[self._campaign.stage]
 
     @property
     def leader(self) -> str:
@@ -252,7 +252,7 @@ class Election:
             now, lambda reign, out: reign.change_voters(now, ref, names, out, allow_two=allow_two), refused
         )
 
-    def _ask_leader(self, now: int, ask: Callable[[Reign, list[object]], None], refused: object) -> list[object]:
+    def _ask_leader(self, now: int, ask: Callable[[LeaderTerm, list[object]], None], refused: object) -> list[object]:
         out: list[object] = []
         self._wake(now, out)
         if self.reign is None:
@@ -340,7 +340,7 @@ class Election:
         key = f"{kind} {about}"
         if key not in self._alarms and len(self._alarms) < ALARMS_LIMIT:
             self._alarms[key] = None
-            out.append(Alarm(kind, text))
+            out.append(LeadershipAlarm(kind, text))
 
     def _enter(self, phase: Phase, out: list[object]) -> None:
         self.phase = phase
@@ -349,7 +349,7 @@ class Election:
     # -- messages
 
     def _hear(self, now: int, sender: str, message: LeadershipMessage, out: list[object]) -> None:
-        if isinstance(message, Propose | Collected | Snapshot) and (problem := config_problem(message.entries)):
+        if isinstance(message, Propose | Collected | RegisterSnapshot) and (problem := config_problem(message.entries)):
             self._alarm("configuration", sender, f"{sender!r}: {problem}", out)
             return  # what nobody can read must not come to be held
         match message:
@@ -363,7 +363,7 @@ class Election:
                     self.reign.on_heartbeat_reply(now, sender, message, out)
             case Propose():
                 self._on_propose(now, sender, message, out)
-            case Accepted():
+            case ProposalAccepted():
                 self._arrival.see(sender, message.storage, message.revision)
                 if not self._electorate.has_seat(sender, message.storage):
                     return
@@ -385,13 +385,13 @@ class Election:
                 if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
                     self.reign.on_collected(now, sender, message, out)
                     self._heed_objection(now, out)
-            case Refused():
+            case ProposalRefused():
                 self._is_of_my_reign(now, sender, message.term, out)
-            case Hello():
+            case VoterHello():
                 self._on_hello(now, sender, message, out)
-            case Welcome():
+            case VoterWelcome():
                 self._on_welcome(now, sender, message, out)
-            case Snapshot():
+            case RegisterSnapshot():
                 self._on_snapshot(now, sender, message, out)
             case SnapshotReply():
                 if self.reign is not None and message.term == self.reign.term:
@@ -480,13 +480,13 @@ class Election:
         if not self._may_promise():
             return
         if message.term < record.term:
-            out.append(Tell(sender, Refused(record.term)))
+            out.append(Tell(sender, ProposalRefused(record.term)))
             return
         if not self._follow_term(now, message.term, out) or not self._acceptor.accept(message.entries):
             return
         self._adopt_config()
         record = self._acceptor.record
-        self._answer(sender, Accepted(message.term, message.batch, record.storage, record.revision), out)
+        self._answer(sender, ProposalAccepted(message.term, message.batch, record.storage, record.revision), out)
 
     def _adopt_config(self) -> None:
         """What this voter holds is what it goes by; a leader goes by what it has written."""
@@ -499,7 +499,7 @@ class Election:
         if not self._may_promise():
             return
         if message.term < record.term:
-            out.append(Tell(sender, Refused(record.term)))
+            out.append(Tell(sender, ProposalRefused(record.term)))
             return
         if not self._follow_term(now, message.term, out):
             return
@@ -593,7 +593,7 @@ class Election:
         self._campaign.drop()
         self._allegiance.lead(self.name, self.term)
         out.append(LeaderChanged(self.name, self.term))
-        self.reign = Reign(
+        self.reign = LeaderTerm(
             now,
             me=self.name,
             term=self.term,
@@ -643,11 +643,11 @@ class Election:
             if self.leader:
                 names[self.leader] = None  # it may have become a voter after this one's disk was lost
             for name in names:
-                # What a Hello says of the disk must be true of the disk.
+                # What a VoterHello says of the disk must be true of the disk.
                 self._answer(name, self._arrival.hello(name), out)
         self._settle(now, out)
 
-    def _on_hello(self, now: int, sender: str, message: Hello, out: list[object]) -> None:
+    def _on_hello(self, now: int, sender: str, message: VoterHello, out: list[object]) -> None:
         if self._is_stranger(sender, message.founded, out):
             return
         is_new = not self._acceptor.record.founded and not message.founded
@@ -660,7 +660,7 @@ class Election:
         if self.reign is not None and is_fresh:
             self.reign.on_hello(now, sender, message, out)
 
-    def _on_welcome(self, now: int, sender: str, message: Welcome, out: list[object]) -> None:
+    def _on_welcome(self, now: int, sender: str, message: VoterWelcome, out: list[object]) -> None:
         if self.phase is not Phase.SYNCING or self._is_stranger(sender, message.founded, out):
             return
         if problem := self._arrival.judge(sender, message):
@@ -681,7 +681,7 @@ class Election:
         if not self.leader:
             self._stand_at = now + self._candidacy.retry_ns(now)
 
-    def _on_snapshot(self, now: int, sender: str, message: Snapshot, out: list[object]) -> None:
+    def _on_snapshot(self, now: int, sender: str, message: RegisterSnapshot, out: list[object]) -> None:
         record = self._acceptor.record
         if message.term < record.term or not self._follow_term(now, message.term, out):
             return

@@ -17,7 +17,7 @@ FLAPS_KEPT: Final = 8
 DELAY_LIMIT_LEASES: Final = 3
 
 
-class Candidacy:
+class ElectionTimeouts:
     """Draws the waits before a candidacy. Times and randomness are passed in."""
 
     def __init__(self, config: LeadershipConfig, rng: Random, safeguards: Safeguards) -> None:

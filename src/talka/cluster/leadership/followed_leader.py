@@ -5,7 +5,7 @@ from typing import Final
 LONG_AGO: Final = -(2**62)
 
 
-class Allegiance:
+class FollowedLeader:
     """The leader a voter knows, and the lease that its answers are part of.
 
     A voter counts from when it handled a heartbeat, which is later than the leader counts from.

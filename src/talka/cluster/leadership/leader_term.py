@@ -11,7 +11,7 @@ from talka.cluster.fencing import Token
 from talka.cluster.leadership.lease_terms import WORKER_LEASE_KEY, LeaseFit, decode_terms, told
 from talka.cluster.leadership.quorum import BadVoters, check_size
 from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor, Tell
-from talka.cluster.leadership.snapshot_transfer import Lessons
+from talka.cluster.leadership.snapshot_transfer import SnapshotTransfer
 from talka.cluster.leadership.timings import LeadershipConfig
 from talka.cluster.leadership.voters import (
     CONFIG_KEY,
@@ -25,17 +25,17 @@ from talka.cluster.safeguards import Safeguards
 from talka.wire.leadership import (
     KEY_LIMIT,
     VALUE_LIMIT_BYTES,
-    Accepted,
     Collect,
     Collected,
-    Entry,
     Heartbeat,
     HeartbeatReply,
-    Hello,
     LeadershipMessage,
+    ProposalAccepted,
     Propose,
+    RegisterEntry,
     SnapshotReply,
     Version,
+    VoterHello,
     pages,
 )
 
@@ -88,7 +88,7 @@ class _Round(msgspec.Struct):
 
 
 class _Batch(msgspec.Struct):
-    entries: tuple[Entry, ...]
+    entries: tuple[RegisterEntry, ...]
     accepted: dict[str, None]
     deadline: int
     ref: int | None = None
@@ -100,12 +100,12 @@ class _Joining(msgspec.Struct, frozen=True):
     """A voter that is to be added: it is being taught, with the change that adds it."""
 
     name: str
-    change: Entry
+    change: RegisterEntry
     ref: int
     deadline: int
 
 
-class Reign:
+class LeaderTerm:
     """What the leader of `term` does. Every method adds what is to be said and told to `out`."""
 
     def __init__(
@@ -143,16 +143,16 @@ class Reign:
         self._beaten_at = now
         self._cursors: dict[str, str] = dict.fromkeys(electorate.others(), "")  # voters whose values are being read
         self._read_from: dict[str, None] = {me: None}
-        self._best: dict[str, Entry] = dict(acceptor.entries)
+        self._best: dict[str, RegisterEntry] = dict(acceptor.entries)
         self._is_collecting = True
         self._batches: dict[int, _Batch] = {}
         self._batch = 0
         self._sequence = 1  # the token's own; writes follow
-        self._committed: dict[str, Entry] = {}
+        self._committed: dict[str, RegisterEntry] = {}
         self._size_bytes = 0
         self._busy: dict[str, int] = {}
         self._reads: list[tuple[int, str, int]] = []  # ref, key, the first round that may answer it
-        self._lessons = Lessons(term)
+        self._lessons = SnapshotTransfer(term)
         self._joining: _Joining | None = None
         self._settling = 0  # voters change no further before all batches up to this one are on a majority
 
@@ -209,7 +209,7 @@ class Reign:
             # newer: of an even number of voters, two halves could otherwise follow two different changes.
             self._sequence += 1
             present = encode_config(self._electorate.config)
-            self._propose(now, (Entry(CONFIG_KEY, Version(self.term, self._sequence), present),), out)
+            self._propose(now, (RegisterEntry(CONFIG_KEY, Version(self.term, self._sequence), present),), out)
             out.append(WriteEnded(joining.ref, "unknown", reason=f"{joining.name!r} did not learn in time"))
 
     def on_heartbeat_reply(self, now: int, sender: str, message: HeartbeatReply, out: list[object]) -> None:
@@ -274,13 +274,13 @@ class Reign:
                 # It may never have reached a majority: until it is written back, both it and the one before count.
                 self._electorate.pending = decode_config(found.value)
         token = Version(self.term, self._token.sequence)
-        own = [Entry(LEADER_KEY, token, self.me.encode())]
+        own = [RegisterEntry(LEADER_KEY, token, self.me.encode())]
         if self._founding is not None:
-            own.append(Entry(CONFIG_KEY, token, encode_config(self._founding)))
+            own.append(RegisterEntry(CONFIG_KEY, token, encode_config(self._founding)))
         if terms is None and (content := self._fit.founding(self.me, self._token)) is not None:
-            own.append(Entry(WORKER_LEASE_KEY, token, content))
+            own.append(RegisterEntry(WORKER_LEASE_KEY, token, content))
         kept = [
-            Entry(key, Version(self.term, 0), entry.value)
+            RegisterEntry(key, Version(self.term, 0), entry.value)
             for key, entry in sorted(self._best.items())
             if key != LEADER_KEY
         ]
@@ -306,7 +306,7 @@ class Reign:
     def _propose(
         self,
         now: int,
-        entries: tuple[Entry, ...],
+        entries: tuple[RegisterEntry, ...],
         out: list[object],
         *,
         ref: int | None = None,
@@ -346,9 +346,9 @@ class Reign:
             out.append(WriteEnded(ref, "refused", reason=reason))
             return
         self._sequence += 1
-        self._propose(now, (Entry(key, Version(self.term, self._sequence), value),), out, ref=ref)
+        self._propose(now, (RegisterEntry(key, Version(self.term, self._sequence), value),), out, ref=ref)
 
-    def on_accepted(self, now: int, sender: str, message: Accepted, out: list[object]) -> None:
+    def on_accepted(self, now: int, sender: str, message: ProposalAccepted, out: list[object]) -> None:
         self._count(now, sender, message.batch, out)
 
     def _count(self, now: int, sender: str, number: int, out: list[object]) -> None:
@@ -375,7 +375,7 @@ class Reign:
         if batch.is_takeover:
             self._serve_if_ready(now, out)
 
-    def _commit(self, entry: Entry) -> None:
+    def _commit(self, entry: RegisterEntry) -> None:
         self._size_bytes = self._size_with(entry.key, entry.value)
         self._committed[entry.key] = entry
 
@@ -423,7 +423,7 @@ class Reign:
 
     # -- voters without state, and changes of the configuration
 
-    def on_hello(self, now: int, sender: str, message: Hello, out: list[object]) -> None:
+    def on_hello(self, now: int, sender: str, message: VoterHello, out: list[object]) -> None:
         if not self.is_serving:
             return
         recorded = self._electorate.config.storage_of(sender)
@@ -435,7 +435,7 @@ class Reign:
         elif recorded is not None and not message.admitted:
             self._teach(sender, message.storage, out)
 
-    def _teach(self, name: str, storage: int, out: list[object], change: Entry | None = None) -> None:
+    def _teach(self, name: str, storage: int, out: list[object], change: RegisterEntry | None = None) -> None:
         """All this leader holds, and the change of the configuration that makes the learner a voter, if it is to be."""
         entries = {entry.key: entry for entry in self._acceptor.after("")}
         if change is not None:
@@ -476,7 +476,7 @@ class Reign:
             name, storage = added[0], self._lessons.synced[added[0]]
             self._sequence += 1
             version = Version(self.term, self._sequence)
-            change = Entry(CONFIG_KEY, version, encode_config(config.with_storage(name, storage)))
+            change = RegisterEntry(CONFIG_KEY, version, encode_config(config.with_storage(name, storage)))
             self._joining = _Joining(name, change, ref, now + self._config.write_timeout_ns)
             self._busy[CONFIG_KEY] = 0
             self._teach(name, storage, out, change)
@@ -488,7 +488,7 @@ class Reign:
             return
         self._electorate.pending = config
         self._sequence += 1
-        entry = Entry(CONFIG_KEY, Version(self.term, self._sequence), encode_config(config))
+        entry = RegisterEntry(CONFIG_KEY, Version(self.term, self._sequence), encode_config(config))
         self._propose(now, (entry,), out, ref=ref, excluding=excluding)
 
     # -- the end

@@ -12,7 +12,7 @@ import msgspec
 from talka.cluster.effects import Persist
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, decode_config
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.leadership import Entry, LeadershipMessage, Version
+from talka.wire.leadership import LeadershipMessage, RegisterEntry, Version
 
 RECORD_KEY: Final = "record"
 ENTRY_PREFIX: Final = "entry/"
@@ -47,7 +47,7 @@ class Tell(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _record_decoder = msgspec.msgpack.Decoder(VoterRecord)
-_entry_decoder = msgspec.msgpack.Decoder(Entry)
+_entry_decoder = msgspec.msgpack.Decoder(RegisterEntry)
 
 
 class Acceptor:
@@ -63,7 +63,7 @@ class Acceptor:
         self._safeguards = safeguards
         content = stored.get(RECORD_KEY)
         self.record = _record_decoder.decode(content) if content is not None else VoterRecord(new_storage)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, RegisterEntry] = {}
         for key in sorted(stored):
             if key.startswith(ENTRY_PREFIX):
                 entry = _entry_decoder.decode(stored[key])
@@ -111,7 +111,7 @@ class Acceptor:
         self.entries.clear()
         self.record = VoterRecord(new_storage, self.record.revision, lease_ns=self.record.lease_ns)
 
-    def accept(self, entries: tuple[Entry, ...]) -> bool:
+    def accept(self, entries: tuple[RegisterEntry, ...]) -> bool:
         """Take what is newer than what is held. False when there are too many keys: then nothing is taken."""
         fresh = [entry for entry in entries if entry.version > self.version_of(entry.key)]
         unknown = sum(1 for entry in fresh if entry.key not in self.entries)
@@ -134,7 +134,7 @@ class Acceptor:
         entry = self.entries.get(CONFIG_KEY)
         return None if entry is None else decode_config(entry.value)
 
-    def after(self, key: str) -> list[Entry]:
+    def after(self, key: str) -> list[RegisterEntry]:
         """Entries behind `key`, in the order of keys."""
         return [self.entries[name] for name in sorted(self.entries) if name > key]
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.leadership.register import Tell
-from talka.wire.leadership import Entry, Snapshot, SnapshotReply, pages
+from talka.wire.leadership import RegisterEntry, RegisterSnapshot, SnapshotReply, pages
 
 APPLICANTS_LIMIT: Final = 16
 """Of more, the one that applied first is forgotten; it applies again if it is still there."""
@@ -18,13 +18,13 @@ PAGES_AT_ONCE: Final = 4
 class _Learner(msgspec.Struct):
     storage: int
     number: int
-    pages: list[tuple[Entry, ...]]
+    pages: list[tuple[RegisterEntry, ...]]
     missing: dict[int, None]
     is_last: bool
     """Whether the lesson carries the change that makes the learner a voter."""
 
 
-class Lessons:
+class SnapshotTransfer:
     """Who is being taught what, and which applicants have learned all there was."""
 
     def __init__(self, term: int) -> None:
@@ -54,7 +54,14 @@ class Lessons:
         self._learners.pop(name, None)
 
     def teach(
-        self, name: str, storage: int, entries: list[Entry], founded: int, out: list[object], *, is_last: bool = False
+        self,
+        name: str,
+        storage: int,
+        entries: list[RegisterEntry],
+        founded: int,
+        out: list[object],
+        *,
+        is_last: bool = False,
     ) -> None:
         """Begin a lesson, or go on with the one this disk is being taught. The last one always begins."""
         learner = self._learners.get(name)
@@ -72,7 +79,9 @@ class Lessons:
 
     def _send(self, name: str, learner: _Learner, founded: int, out: list[object]) -> None:
         for page in list(learner.missing)[:PAGES_AT_ONCE]:
-            content = Snapshot(self._term, learner.number, page, len(learner.pages), learner.pages[page], founded)
+            content = RegisterSnapshot(
+                self._term, learner.number, page, len(learner.pages), learner.pages[page], founded
+            )
             out.append(Tell(name, content))
 
     def on_reply(self, sender: str, message: SnapshotReply, founded: int, out: list[object]) -> bool:

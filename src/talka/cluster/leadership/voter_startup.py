@@ -10,8 +10,8 @@ from random import Random
 from typing import Final
 
 from talka.cluster.leadership.register import Acceptor
-from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, Seat, VoterConfig, digest_of
-from talka.wire.leadership import Entry, Hello, Snapshot, Welcome
+from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, VoterEntry, digest_of
+from talka.wire.leadership import RegisterEntry, RegisterSnapshot, VoterHello, VoterWelcome
 
 PEERS_LIMIT: Final = 64
 
@@ -23,22 +23,24 @@ class Lesson(Enum):
     """More keys than a voter may hold: nothing was taken."""
 
 
-class Arrival:
+class VoterStartup:
     """What this voter has seen of others' disks, and what they say of its own."""
 
     def __init__(self, *, name: str, voters: tuple[str, ...], acceptor: Acceptor, rng: Random) -> None:
-        self.founders = VoterConfig(0, 0, tuple(Seat(voter) for voter in sorted(voters)))
+        self.founders = VoterConfig(0, 0, tuple(VoterEntry(voter) for voter in sorted(voters)))
         """The voters this one was configured with; what the register holds counts more."""
         self.digest = digest_of(voters)
         self._name = name
         self._acceptor = acceptor
         self._rng = rng
         self._seen: dict[str, tuple[int, int]] = {}  # a peer's disk and its latest revision
-        self._welcomes: dict[str, Welcome] = {}
-        self._asked: dict[str, tuple[int, int]] = {}  # the disk each peer last said Hello with, and the nonce for it
+        self._welcomes: dict[str, VoterWelcome] = {}
+        self._asked: dict[
+            str, tuple[int, int]
+        ] = {}  # the disk each peer last said VoterHello with, and the nonce for it
         self._nonce = rng.getrandbits(40)
         self._echoes: dict[str, int] = {}  # the nonces to send back
-        self._pages: dict[int, tuple[Entry, ...]] = {}
+        self._pages: dict[int, tuple[RegisterEntry, ...]] = {}
         self._pages_of: tuple[str, int, int] = ("", 0, 0)
 
     # -- what others are told
@@ -52,17 +54,17 @@ class Arrival:
         elif known[0] != storage or known[1] < revision:
             self._seen[name] = (storage, revision)
 
-    def hello(self, to: str) -> Hello:
+    def hello(self, to: str) -> VoterHello:
         record = self._acceptor.record
         echo = self._echoes.get(to, 0)
-        return Hello(record.storage, record.revision, record.admitted, record.founded, self.digest, echo)
+        return VoterHello(record.storage, record.revision, record.admitted, record.founded, self.digest, echo)
 
-    def is_fresh(self, sender: str, message: Hello) -> bool:
-        """Whether this Hello was said after the last Welcome, with the disk that one was for. A leader acts on no
+    def is_fresh(self, sender: str, message: VoterHello) -> bool:
+        """Whether this VoterHello was said after the last VoterWelcome, with the disk that one was for. A leader acts on no
         other: one that was delayed, or played back, may be of a life whose disk is gone."""
         return message.echo > 0 and self._asked.get(sender) == (message.storage, message.echo)
 
-    def welcome(self, sender: str, message: Hello, config: VoterConfig) -> Welcome:
+    def welcome(self, sender: str, message: VoterHello, config: VoterConfig) -> VoterWelcome:
         """What this voter remembers of one that starts; from now on, what it says of itself."""
         self._nonce += 1
         if sender in self._asked or len(self._asked) < PEERS_LIMIT:
@@ -72,7 +74,7 @@ class Arrival:
             self.see(sender, message.storage, message.revision)
         record = self._acceptor.record
         version = self._acceptor.version_of(CONFIG_KEY)
-        return Welcome(
+        return VoterWelcome(
             storage, revision, record.founded, config.storage_of(sender) or 0, version, record.term, self._nonce
         )
 
@@ -80,12 +82,12 @@ class Arrival:
         """The group's first configuration, with the disks of those who have spoken."""
         disks = {name: storage for name, (storage, _) in self._seen.items()}
         disks[self._name] = self._acceptor.record.storage
-        voters = tuple(Seat(voter.name, disks.get(voter.name, 0)) for voter in self.founders.voters)
+        voters = tuple(VoterEntry(voter.name, disks.get(voter.name, 0)) for voter in self.founders.voters)
         return VoterConfig(self._rng.getrandbits(62) | 1, 1, voters)
 
     # -- what others say
 
-    def judge(self, sender: str, message: Welcome) -> str:
+    def judge(self, sender: str, message: VoterWelcome) -> str:
         """Compare the disk with what a peer remembers. A sentence when it cannot be trusted and was given up."""
         if sender in self._echoes or len(self._echoes) < PEERS_LIMIT:
             self._echoes[sender] = message.nonce
@@ -100,7 +102,7 @@ class Arrival:
         what = "is older than" if is_older else "was replaced since, as"
         return f"the disk of {self._name!r} {what} {sender!r} has seen it: it starts over without a vote"
 
-    def heard(self, sender: str, message: Welcome) -> None:
+    def heard(self, sender: str, message: VoterWelcome) -> None:
         """Bounded by the voters there are: the caller lets nobody else speak."""
         self._welcomes[sender] = message
 
@@ -115,7 +117,7 @@ class Arrival:
         # brings it up to date. Where there was none, this is how a group begins.
         return not any(welcome.term for welcome in self._welcomes.values())
 
-    def learn(self, sender: str, message: Snapshot) -> Lesson:
+    def learn(self, sender: str, message: RegisterSnapshot) -> Lesson:
         """Take a page of what the leader holds. Learning something twice changes nothing."""
         key = (sender, message.term, message.number)
         if self._pages_of != key:

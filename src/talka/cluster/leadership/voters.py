@@ -12,13 +12,13 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Untrusted
-from talka.wire.leadership import Entry
+from talka.wire.leadership import RegisterEntry
 
 CONFIG_KEY: Final = "config"
 LEADER_KEY: Final = "leader"
 
 
-class Seat(msgspec.Struct, frozen=True, array_like=True):
+class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
     name: str
     storage: int = 0
     """The disk this voter was admitted with; 0 when it never was. A voter with another disk has lost its promises."""
@@ -28,7 +28,7 @@ class VoterConfig(msgspec.Struct, frozen=True, array_like=True):
     founded: int
     """The group's number, drawn once by its first leader; 0 before. Strangers with the same name differ in it."""
     epoch: int
-    voters: tuple[Seat, ...]
+    voters: tuple[VoterEntry, ...]
 
     def names(self) -> tuple[str, ...]:
         return tuple(voter.name for voter in self.voters)
@@ -38,7 +38,7 @@ class VoterConfig(msgspec.Struct, frozen=True, array_like=True):
 
     def with_storage(self, name: str, storage: int) -> "VoterConfig":
         """The next configuration, in which `name` counts with this disk; it joins when it is not a voter yet."""
-        voters = tuple(voter for voter in self.voters if voter.name != name) + (Seat(name, storage),)
+        voters = tuple(voter for voter in self.voters if voter.name != name) + (VoterEntry(name, storage),)
         return VoterConfig(self.founded, self.epoch + 1, tuple(sorted(voters, key=lambda voter: voter.name)))
 
     def without(self, name: str) -> "VoterConfig":
@@ -63,7 +63,7 @@ def decode_config(content: bytes) -> VoterConfig:
         raise BadConfig(f"a voter sent what is no configuration of voters: {error}") from None
 
 
-def config_problem(entries: tuple[Entry, ...]) -> str:
+def config_problem(entries: tuple[RegisterEntry, ...]) -> str:
     """Why a configuration among these entries cannot be read; empty when there is none, or it can."""
     for entry in entries:
         if entry.key == CONFIG_KEY:

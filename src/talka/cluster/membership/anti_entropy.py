@@ -5,7 +5,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from talka.cluster.membership.members import SUSPECT, Member
-from talka.wire.membership import BUCKETS, DIGEST_BYTES, PAGE_LIMIT_BYTES, Alive, Record, State
+from talka.wire.membership import BUCKETS, DIGEST_BYTES, PAGE_LIMIT_BYTES, Alive, MemberRecord, MemberState
 
 _MASK = (1 << 8 * DIGEST_BYTES) - 1
 # What a record's numbers and lengths take at most, and what is around the records of a page.
@@ -19,13 +19,13 @@ def bucket_of(name: str) -> int:
     return blake2b(name.encode(), digest_size=1).digest()[0] % BUCKETS
 
 
-def own_record(me: Alive, state: State | None) -> Record:
+def own_record(me: Alive, state: MemberState | None) -> MemberRecord:
     own = (me.name, me.boot, me.incarnation, me.address, me.zone, me.meta)
-    return Record(*own, 0, state, certificate=me.certificate, signature=me.signature)
+    return MemberRecord(*own, 0, state, certificate=me.certificate, signature=me.signature)
 
 
-def record_of(member: Member) -> Record:
-    return Record(
+def record_of(member: Member) -> MemberRecord:
+    return MemberRecord(
         member.name,
         member.boot,
         member.incarnation,
@@ -41,7 +41,7 @@ def record_of(member: Member) -> Record:
     )
 
 
-def digests(me: Alive, state: State | None, members: Iterable[Member]) -> bytes:
+def digests(me: Alive, state: MemberState | None, members: Iterable[Member]) -> bytes:
     """One digest for each bucket: of lives, incarnations and versions of the living, in whatever order.
 
     The dead are left out: each forgets them at its own time. So is the difference between alive and suspected: it
@@ -70,7 +70,9 @@ def differing(ours: bytes, theirs: bytes) -> list[int]:
     ]
 
 
-def records_in(buckets: list[int], me: Alive, state: State | None, members: Iterable[Member]) -> list[Record]:
+def records_in(
+    buckets: list[int], me: Alive, state: MemberState | None, members: Iterable[Member]
+) -> list[MemberRecord]:
     """All that is known in these buckets, the living first: who refutes must be known before it is accused."""
     if not buckets:
         return []
@@ -83,18 +85,18 @@ def records_in(buckets: list[int], me: Alive, state: State | None, members: Iter
     return records
 
 
-def not_in(records: list[Record], theirs: list[Record]) -> list[Record]:
+def not_in(records: list[MemberRecord], theirs: list[MemberRecord]) -> list[MemberRecord]:
     """Those that the other side did not just send itself."""
     known = {record.name: record for record in theirs}
     return [record for record in records if not _says_the_same(record, known.get(record.name))]
 
 
-def pages(records: list[Record]) -> list[list[Record]]:
+def pages(records: list[MemberRecord]) -> list[list[MemberRecord]]:
     """The records in frames that stay below the limit; one empty page when there are none.
 
     That keeps them below the limit of a page's records as well: each is counted with `_RECORD_BYTES` at least.
     """
-    made: list[list[Record]] = [[]]
+    made: list[list[MemberRecord]] = [[]]
     room = PAGE_LIMIT_BYTES - _AROUND_BYTES
     for record in records:
         size = _size_bytes(record)
@@ -112,7 +114,7 @@ def _digest(name: str, boot: int, incarnation: int, version: int) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=DIGEST_BYTES).digest(), "big")
 
 
-def _says_the_same(record: Record, other: Record | None) -> bool:
+def _says_the_same(record: MemberRecord, other: MemberRecord | None) -> bool:
     return (
         other is not None
         and (record.boot, record.incarnation, record.status) == (other.boot, other.incarnation, other.status)
@@ -120,7 +122,7 @@ def _says_the_same(record: Record, other: Record | None) -> bool:
     )
 
 
-def _size_bytes(record: Record) -> int:
+def _size_bytes(record: MemberRecord) -> int:
     """At least what it takes encoded: a character takes up to four bytes."""
     texts = len(record.name) + len(record.address) + len(record.zone) + len(record.accuser) + len(record.reason)
     state = len(record.state.payload) + len(record.state.signature) if record.state else 0

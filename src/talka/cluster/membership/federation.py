@@ -13,7 +13,7 @@ from talka.cluster.membership.members import NEVER
 from talka.cluster.membership.news import Say
 from talka.cluster.membership.presets import MembershipConfig
 from talka.errors import Invalid
-from talka.wire.membership import Peer, State, Watch, WatchReply
+from talka.wire.membership import MemberState, PeerAddress, WatchGroup, WatchReply
 
 TARGETS_LIMIT: Final = 256
 
@@ -73,10 +73,10 @@ class Target:
         """The sequence of the last watch; `answered` is that of the last reply."""
         self.answered = 0
         self.misses = 0
-        self.state: State | None = None
+        self.state: MemberState | None = None
         self.living = 0
         """Members its group has, as it last said; `peers` are some of them."""
-        self.peers: list[Peer] = []
+        self.peers: list[PeerAddress] = []
 
 
 class FederatedProber:
@@ -127,7 +127,7 @@ class FederatedProber:
             # After a miss the stream is tried: datagrams alone may be blocked.
             stream = target.misses % 2 == 1
             lane = Lane.STREAM if stream else Lane.DATAGRAM
-            out.append(Say(target.address, Watch(self._sequence, target.name, stream), lane, []))
+            out.append(Say(target.address, WatchGroup(self._sequence, target.name, stream), lane, []))
             self._wait(now + self._config.probe_interval_ns * self._health.multiplier, target)
         self.next_tick_at = due[0][0] if due else NEVER
         return out

@@ -18,7 +18,7 @@ from random import Random
 from typing import Final
 
 from talka.cluster.membership.suspicion import Suspicion
-from talka.wire.membership import Alive, State
+from talka.wire.membership import Alive, MemberState
 
 FORMER_LIMIT: Final = 8
 """Replaced lives remembered for each name."""
@@ -44,7 +44,7 @@ DEAD: Final = Status.DEAD
 LEFT: Final = Status.LEFT
 
 
-class Claim(Enum):
+class StatusClaim(Enum):
     """What to do about a life of a name that is not the recorded one."""
 
     TAKE = "take"
@@ -59,11 +59,11 @@ def outranks(status: Status, incarnation: int, other: Status, other_incarnation:
     return incarnation > other_incarnation or (incarnation == other_incarnation and status > other)
 
 
-def claim_of(boot: int, former: list[int], recorded: Status, direct: bool) -> Claim:
+def claim_of(boot: int, former: list[int], recorded: Status, direct: bool) -> StatusClaim:
     """What to do about `boot`, when another life is recorded with this status."""
     if boot in former:
-        return Claim.TAKE if direct and recorded >= DEAD else Claim.REFUSE
-    return Claim.TAKE if direct or recorded >= DEAD else Claim.VERIFY
+        return StatusClaim.TAKE if direct and recorded >= DEAD else StatusClaim.REFUSE
+    return StatusClaim.TAKE if direct or recorded >= DEAD else StatusClaim.VERIFY
 
 
 class Member:
@@ -112,7 +112,7 @@ class Member:
         self.accuser = ""
         self.reason = ""
         self.suspicion: Suspicion | None = None
-        self.state: State | None = None
+        self.state: MemberState | None = None
         self.told = 0
         """The version of this node's own state that the member is known to have."""
         self.candidate: Alive | None = None

@@ -17,30 +17,30 @@ from talka.cluster.membership.news import MembershipEffect, Say
 from talka.cluster.membership.presets import SECOND, MembershipConfig
 from talka.cluster.membership.prober import Prober
 from talka.cluster.membership.updates import UPDATES_LIMIT, Updates
-from talka.cluster.membership.verdicts import Audit
+from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Notary, Vouched
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.wire.membership import (
     PAYLOAD_LIMIT_BYTES,
     PEERS_LIMIT,
-    Ack,
     Alive,
-    BadMessage,
+    BadMembershipMessage,
     Gossip,
     GroupMessage,
-    Left,
+    MemberHasLeft,
+    MemberRecord,
     MembershipMessage,
+    MemberState,
     Nack,
-    Peer,
+    PeerAddress,
     Ping,
     PingRequest,
-    Record,
-    State,
+    ProbeAck,
     SyncOffer,
     SyncRecords,
     SyncReply,
-    Watch,
+    WatchGroup,
     WatchReply,
     decode_update,
     encode_update,
@@ -90,7 +90,7 @@ class Membership:
             raise Invalid(f"member {name}: its metadata has {len(meta)} bytes; give at most {PAYLOAD_LIMIT_BYTES}")
         self.config = config
         self.health = LocalHealth(config, safeguards)
-        self.audit = Audit()
+        self.audit = VerdictLog()
         self.refused_updates = 0
         """Updates of others that could not be read."""
         self._safeguards = safeguards
@@ -152,7 +152,7 @@ class Membership:
         return self._updates.me.incarnation
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> MemberState | None:
         return self._updates.state
 
     def members(self) -> list[Member]:
@@ -187,7 +187,9 @@ class Membership:
         me = self.me
         self._updates.is_leaving = True
         self._gone_at = now + LEAVE_ROUNDS * self.config.gossip_interval_ns
-        self._queue.push(me.name, encode_update(Left(me.name, me.boot, me.incarnation)), Priority.JOINED_OR_LEFT)
+        self._queue.push(
+            me.name, encode_update(MemberHasLeft(me.name, me.boot, me.incarnation)), Priority.JOINED_OR_LEFT
+        )
         out: list[MembershipEffect] = []
         self._gossip(now, out)
         self._schedule(now)
@@ -223,9 +225,9 @@ class Membership:
         self.health.handled(now, age_ns)
         if self.has_left:
             return out
-        if isinstance(message, Watch | WatchReply):
+        if isinstance(message, WatchGroup | WatchReply):
             # Of another group: its members, and whatever rides along, are nothing for this view.
-            if isinstance(message, Watch):
+            if isinstance(message, WatchGroup):
                 self._answer_watch(source, message, out)
             return out
         me = self.me
@@ -235,7 +237,7 @@ class Membership:
         for raw in updates[:UPDATES_LIMIT]:
             try:
                 update = decode_update(raw)
-            except BadMessage:
+            except BadMembershipMessage:
                 self.refused_updates += 1
                 break
             self._updates.apply(now, update, raw, sender, sender_boot, out)
@@ -284,7 +286,7 @@ class Membership:
         match message:
             case Ping():
                 self._answer_ping(source, member, message, out)
-            case Ack():
+            case ProbeAck():
                 if member is not None:
                     self._learn(member, message.state, message.knows, out)
                     self._prober.on_ack(now, member, message, out)
@@ -323,7 +325,7 @@ class Membership:
         lane = Lane.STREAM if ping.stream else Lane.DATAGRAM
         # Who missed the refutation would not hear it again: gossip tells it a few times only.
         again = self._updates.is_misjudged
-        self._say(out, source, Ack(ping.sequence, state, knows), lane, member, presents_itself=again)
+        self._say(out, source, ProbeAck(ping.sequence, state, knows), lane, member, presents_itself=again)
 
     def _clear_up(self, now: int, member: Member, message: MembershipMessage, out: list[MembershipEffect]) -> None:
         """Tell one that speaks what it stands accused of, or what it missed of this member; the ack of a ping did."""
@@ -335,7 +337,7 @@ class Membership:
             member.answered_at = now
             self._say(out, member.address, _GOSSIP, Lane.DATAGRAM, member, presents_itself=misjudged)
 
-    def _learn(self, member: Member, state: State | None, knows: int, out: list[MembershipEffect]) -> None:
+    def _learn(self, member: Member, state: MemberState | None, knows: int, out: list[MembershipEffect]) -> None:
         mine = self._updates.state
         if mine is not None and member.told < knows <= mine.version:
             member.told = knows
@@ -367,18 +369,18 @@ class Membership:
         if news:
             out.extend(Say(reply.me.address, SyncRecords(page), Lane.STREAM, []) for page in anti_entropy.pages(news))
 
-    def _meet(self, now: int, other: Alive, state: State | None, out: list[MembershipEffect]) -> None:
+    def _meet(self, now: int, other: Alive, state: MemberState | None, out: list[MembershipEffect]) -> None:
         self._updates.alive(now, other, None, True, out)
         member = self._members.get(other.name)
         if member is not None and member.boot == other.boot and state is not None:
             self._updates.learn_state(member, state, out)
 
-    def _apply_records(self, now: int, records: list[Record], sender: str, out: list[MembershipEffect]) -> None:
+    def _apply_records(self, now: int, records: list[MemberRecord], sender: str, out: list[MembershipEffect]) -> None:
         quiet = now < self._quiet_until
         for record in records:
             self._updates.apply_record(now, record, sender, quiet, out)
 
-    def _answer_watch(self, source: str, watch: Watch, out: list[MembershipEffect]) -> None:
+    def _answer_watch(self, source: str, watch: WatchGroup, out: list[MembershipEffect]) -> None:
         me = self.me
         if watch.target != me.name:
             return
@@ -389,7 +391,7 @@ class Membership:
             room -= _bytes_of(member.name) + _bytes_of(member.address) + 20
             if room < 0:
                 break
-            peers.append(Peer(member.name, member.boot, member.address, int(member.status)))
+            peers.append(PeerAddress(member.name, member.boot, member.address, int(member.status)))
         reply = WatchReply(watch.sequence, me.name, me.boot, self._members.living + 1, state, peers)
         out.append(Say(source, reply, Lane.STREAM if watch.stream else Lane.DATAGRAM, []))
 
@@ -494,7 +496,7 @@ def _bytes_of(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
-def _state_bytes(state: State | None) -> int:
+def _state_bytes(state: MemberState | None) -> int:
     return len(state.payload) + len(state.signature) if state else 0
 
 
@@ -502,7 +504,7 @@ def _message_bytes(message: MembershipMessage) -> int:
     """At least what a message by datagram takes encoded."""
     if isinstance(message, Ping):
         return 64 + _bytes_of(message.target) + _state_bytes(message.state)
-    if isinstance(message, Ack):
+    if isinstance(message, ProbeAck):
         return 48 + _state_bytes(message.state)
     if isinstance(message, PingRequest):
         return 48 + _bytes_of(message.target) + _bytes_of(message.address)

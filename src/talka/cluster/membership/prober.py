@@ -14,7 +14,7 @@ from talka.cluster.membership.members import NEVER, SUSPECT, Member, Members
 from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, MembershipEffect
 from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.safeguards import Safeguards
-from talka.wire.membership import Ack, MembershipMessage, Nack, Ping, PingRequest, State
+from talka.wire.membership import MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
 
 MISSES_LIMIT: Final = 3
 """Probes in a row, answered over the stream alone, after which datagrams count as blocked. One or two are mere loss."""
@@ -84,7 +84,7 @@ class Prober:
         self._probe: Probe | None = None
         self._again: Member | None = None
         self._relays = Relays(config, safeguards, say)
-        self.state: State | None = None
+        self.state: MemberState | None = None
         """This node's own, told to those who do not have it."""
         # Drawn, so that members that start together do not march in step.
         self._phase_at = now + int(rng.random() * config.probe_interval_ns)
@@ -106,7 +106,7 @@ class Prober:
         self._set_next_tick()
         return missed
 
-    def on_ack(self, now: int, sender: Member, ack: Ack, out: list[MembershipEffect]) -> None:
+    def on_ack(self, now: int, sender: Member, ack: ProbeAck, out: list[MembershipEffect]) -> None:
         """An answer of the member probed, of a helper, or to a ping sent for another member."""
         probe = self._probe
         if probe is None or not probe.sequence <= ack.sequence <= probe.sequence + 1:
@@ -262,11 +262,11 @@ class Relays:
             self._nacks.append((now + self._nack_after_ns, sequence))
             self.next_nack_at = self._nacks[0][0]
 
-    def on_ack(self, sender: Member, ack: Ack, out: list[MembershipEffect]) -> None:
+    def on_ack(self, sender: Member, ack: ProbeAck, out: list[MembershipEffect]) -> None:
         relay = self._relays.get(ack.sequence)
         if relay is not None and relay.target == sender.name:
             del self._relays[ack.sequence]
-            self._say(out, relay.to, Ack(relay.sequence), Lane.DATAGRAM, relay.origin)
+            self._say(out, relay.to, ProbeAck(relay.sequence), Lane.DATAGRAM, relay.origin)
 
     def tick(self, now: int, out: list[MembershipEffect]) -> None:
         nacks = self._nacks

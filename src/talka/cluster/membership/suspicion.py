@@ -11,7 +11,7 @@ STRETCH_LIMIT: Final = 24
 """The most that own bad health and the lack of confirmations may stretch together: a sick member still converges."""
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class SuspicionBounds(msgspec.Struct, frozen=True):
     min_ns: int
     """The wait when all the wanted confirmations have come."""
     max_ns: int
@@ -19,22 +19,22 @@ class Bounds(msgspec.Struct, frozen=True):
     wanted: int
     """Confirmations that bring the wait down to its minimum; 0 when there are too few members to ask for any."""
 
-    def stretched(self, times: int) -> "Bounds":
+    def stretched(self, times: int) -> "SuspicionBounds":
         """For a member that is waited for so many times as long, whoever confirms."""
         if times == 1:
             return self
         min_ns = self.min_ns * times
-        return Bounds(min_ns, max(self.max_ns, min_ns), self.wanted)
+        return SuspicionBounds(min_ns, max(self.max_ns, min_ns), self.wanted)
 
 
-def bounds(config: MembershipConfig, members: int, score: int) -> Bounds:
+def bounds(config: MembershipConfig, members: int, score: int) -> SuspicionBounds:
     """The waits in a group of this many members, the own one counted, at this score of local health."""
     growth = max(1.0, log10(max(1, members)))
     min_ns = round(config.suspicion_multiplier * config.probe_interval_ns * growth) * (score + 1)
     max_ns = max(min_ns, min(config.suspicion_max * min_ns, STRETCH_LIMIT * min_ns // (score + 1)))
     wanted = max(0, config.suspicion_multiplier - 2)
     # Of two members nobody is left to confirm: neither the accuser nor the accused can.
-    return Bounds(min_ns, max_ns, wanted if members - 2 >= wanted else 0)
+    return SuspicionBounds(min_ns, max_ns, wanted if members - 2 >= wanted else 0)
 
 
 class Suspicion:
@@ -46,7 +46,7 @@ class Suspicion:
 
     __slots__ = ("_bounds", "_waits_from", "_zones", "accusers", "expires_at", "incarnation", "is_asked", "started_at")
 
-    def __init__(self, now: int, bounds: Bounds, accuser: str, zone: str, incarnation: int) -> None:
+    def __init__(self, now: int, bounds: SuspicionBounds, accuser: str, zone: str, incarnation: int) -> None:
         self.started_at = now
         self.incarnation = incarnation
         self.accusers = [accuser]

@@ -18,10 +18,10 @@ from talka.cluster.membership.members import (
     LEFT,
     NEVER,
     SUSPECT,
-    Claim,
     Member,
     Members,
     Status,
+    StatusClaim,
     claim_of,
     outranks,
 )
@@ -38,11 +38,22 @@ from talka.cluster.membership.news import (
     StateLearned,
 )
 from talka.cluster.membership.presets import SECOND, MembershipConfig
-from talka.cluster.membership.suspicion import Bounds, Suspicion, bounds
-from talka.cluster.membership.verdicts import Audit
+from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds, bounds
+from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Vouched, plain
 from talka.cluster.safeguards import Safeguards
-from talka.wire.membership import Alive, Dead, Left, MemberUpdate, Ping, Record, State, Stated, Suspect, encode_update
+from talka.wire.membership import (
+    Alive,
+    Dead,
+    MemberHasLeft,
+    MemberRecord,
+    MemberState,
+    MemberUpdate,
+    Ping,
+    Stated,
+    Suspect,
+    encode_update,
+)
 
 ACCUSATIONS_PER_S: Final = 32
 """Of one accuser. A sick member must not make the others busy with refutations."""
@@ -68,11 +79,11 @@ class Updates:
         members: Members,
         queue: GossipQueue,
         health: LocalHealth,
-        audit: Audit,
+        audit: VerdictLog,
         vouched: Vouched,
     ) -> None:
         self.me = me
-        self.state: State | None = None
+        self.state: MemberState | None = None
         self.is_leaving = False
         self.is_misjudged = False
         """Set when somebody repeats an accusation that this member has refuted. Who asks clears it first."""
@@ -103,12 +114,14 @@ class Updates:
                 self.suspect(now, update, raw, out)
             case Dead():
                 self.dead(now, update, raw, out)
-            case Left():
+            case MemberHasLeft():
                 self.left(now, update, raw, out)
             case _:
                 self._stated(assert_type(update, Stated), raw, out)
 
-    def apply_record(self, now: int, record: Record, sender: str, quiet: bool, out: list[MembershipEffect]) -> None:
+    def apply_record(
+        self, now: int, record: MemberRecord, sender: str, quiet: bool, out: list[MembershipEffect]
+    ) -> None:
         """A line of another's table.
 
         That another holds somebody dead is no verdict here, only a suspicion: after a partition each side holds the
@@ -124,7 +137,7 @@ class Updates:
             # Of somebody dead whom one does not know nothing is kept, else the dead would be told of for ever.
             self.suspect(now, Suspect(record.name, record.boot, record.incarnation, accuser, record.reason), None, out)
         elif status == LEFT:
-            self.left(now, Left(record.name, record.boot, record.incarnation), None, out)
+            self.left(now, MemberHasLeft(record.name, record.boot, record.incarnation), None, out)
         member = self._members.get(record.name)
         if record.state is not None and member is not None and member.boot == record.boot:
             self.learn_state(member, record.state, out)
@@ -225,7 +238,7 @@ class Updates:
         self._queue.forget(_state_key(dead.name))
         out.append(MemberLost(dead.name, dead.boot, dead.accuser, dead.reason, own))
 
-    def left(self, now: int, left: Left, raw: bytes | None, out: list[MembershipEffect]) -> None:
+    def left(self, now: int, left: MemberHasLeft, raw: bytes | None, out: list[MembershipEffect]) -> None:
         member = self._members.get(left.name)
         if member is None or member.boot != left.boot or member.status == LEFT:
             return
@@ -240,7 +253,7 @@ class Updates:
         if member is not None and member.boot == stated.boot and self.learn_state(member, stated.state, out):
             self._queue.push(_state_key(stated.name), bytes(raw), Priority.ALIVE)
 
-    def learn_state(self, member: Member, state: State, out: list[MembershipEffect]) -> bool:
+    def learn_state(self, member: Member, state: MemberState, out: list[MembershipEffect]) -> bool:
         """Whether it was later than what is known of this life."""
         if state.version <= member.version or not self._vouched.believes_state(member, state):
             return False
@@ -332,7 +345,7 @@ class Updates:
         self, now: int, member: Member, alive: Alive, direct: bool, out: list[MembershipEffect]
     ) -> bool:
         claim = claim_of(alive.boot, member.former, member.status, direct)
-        if claim is Claim.TAKE:
+        if claim is StatusClaim.TAKE:
             if member.status <= SUSPECT:
                 self._audit.add(
                     now, member.name, member.boot, member.incarnation, "dead", member.name, "restarted", False
@@ -342,7 +355,7 @@ class Updates:
             self._queue.forget(_state_key(member.name))
             out.append(MemberJoined(alive.name, alive.boot, alive.address))
             return True
-        if claim is Claim.VERIFY and now >= member.challenged_at + self._config.probe_interval_ns:
+        if claim is StatusClaim.VERIFY and now >= member.challenged_at + self._config.probe_interval_ns:
             member.candidate = alive
             member.challenged_at = now
             out.append(Say(alive.address, Ping(CHALLENGE, alive.name, alive.boot), Lane.DATAGRAM, []))
@@ -380,11 +393,11 @@ class Updates:
             and self._members.living > self._members.suspected
         )
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self) -> SuspicionBounds:
         limits = bounds(self._config, self._members.living + 1, self._health.multiplier - 1)
         if self._safeguards.confirmations:
             return limits
-        return Bounds(limits.min_ns, limits.min_ns, 0)
+        return SuspicionBounds(limits.min_ns, limits.min_ns, 0)
 
     def _zone_of(self, accuser: str, wanted: int) -> str:
         """The accuser's zone; none where there are too few zones for as many confirmations as are wanted."""

@@ -8,7 +8,7 @@ import msgspec
 LIMIT: Final = 256
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class MemberVerdict(msgspec.Struct, frozen=True):
     at: int
     subject: str
     boot: int
@@ -21,13 +21,13 @@ class Verdict(msgspec.Struct, frozen=True):
     """Whether this member came to it itself, or was told."""
 
 
-class Audit:
+class VerdictLog:
     """The last `LIMIT` verdicts; older ones are dropped."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: deque[Verdict] = deque(maxlen=LIMIT)
+        self._entries: deque[MemberVerdict] = deque(maxlen=LIMIT)
 
     def add(
         self,
@@ -40,8 +40,8 @@ class Audit:
         reason: str,
         own: bool,
     ) -> None:
-        self._entries.append(Verdict(at, subject, boot, incarnation, verdict, accuser, reason, own))
+        self._entries.append(MemberVerdict(at, subject, boot, incarnation, verdict, accuser, reason, own))
 
-    def entries(self) -> list[Verdict]:
+    def entries(self) -> list[MemberVerdict]:
         """Newest last."""
         return list(self._entries)

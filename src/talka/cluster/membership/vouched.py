@@ -12,7 +12,7 @@ import msgspec
 
 from talka.cluster.membership.members import Member
 from talka.cluster.safeguards import Safeguards
-from talka.wire.membership import Alive, State
+from talka.wire.membership import Alive, MemberState
 
 JUDGED_LIMIT: Final = 4096
 """Signatures whose judgement is kept, good and bad: the same news comes from many."""
@@ -52,10 +52,10 @@ class Vouched:
         signature = self._notary.sign(ADDRESS, _address(me))
         return msgspec.structs.replace(me, certificate=self._notary.certificate, signature=signature)
 
-    def state(self, me: Alive, version: int, payload: bytes) -> State:
+    def state(self, me: Alive, version: int, payload: bytes) -> MemberState:
         if self._notary is None:
-            return State(version, payload)
-        return State(version, payload, self._notary.sign(STATE, _state(me.name, me.boot, version, payload)))
+            return MemberState(version, payload)
+        return MemberState(version, payload, self._notary.sign(STATE, _state(me.name, me.boot, version, payload)))
 
     def believes(self, alive: Alive, member: Member | None) -> bool:
         """Whether the member itself says so. `member`: what is known of it."""
@@ -63,7 +63,7 @@ class Vouched:
             return True
         return self._holds(alive.name, ADDRESS, _address(alive), alive.signature, alive.certificate)
 
-    def believes_state(self, member: Member, state: State) -> bool:
+    def believes_state(self, member: Member, state: MemberState) -> bool:
         if not self._judges:
             return True
         statement = _state(member.name, member.boot, state.version, state.payload)

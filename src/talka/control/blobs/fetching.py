@@ -15,7 +15,7 @@ LIMIT_NS: Final = 60 * SECOND
 NEVER: Final = (1 << 63) - 1
 
 
-class Fetch:
+class BlobFetch:
     """One piece is asked for at a time. A source that is silent or has nothing gives way to the next one.
 
     Call `start`, then `on_piece` and `tick`, and say what they return. In the end `content` is there, and is what the

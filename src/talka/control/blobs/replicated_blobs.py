@@ -13,7 +13,7 @@ import msgspec
 
 from talka.cluster.effects import Lane, Persist
 from talka.cluster.leadership.quorum import majority
-from talka.control.blobs.fetching import Fetch
+from talka.control.blobs.fetching import BlobFetch
 from talka.control.member.speech import Speak
 from talka.errors import Invalid, Unavailable
 from talka.wire.jobs import BLOB_LIMIT_BYTES, PIECE_LIMIT_BYTES, KeepBlob, Kept, Piece, WantBlob
@@ -63,7 +63,7 @@ class ServeBlob(msgspec.Struct, frozen=True):
     offset: int
 
 
-class VaultFull(Unavailable):
+class BlobsFull(Unavailable):
     def __init__(self) -> None:
         super().__init__(
             f"this manager is already passing on {KEEPING_LIMIT_BYTES >> 20} MiB to others: try again in a moment"
@@ -87,7 +87,7 @@ def piece_of(digest: str, content: bytes | None, offset: int) -> Piece:
     return Piece(digest, offset, len(content), content[offset : offset + PIECE_LIMIT_BYTES])
 
 
-class Vault:
+class ReplicatedBlobs:
     def __init__(self, me: str, managers: Callable[[], Iterable[str]], has: Iterable[str], rng: Random) -> None:
         self._me = me
         self._managers = managers
@@ -98,7 +98,7 @@ class Vault:
         """Ticket to digest and whom to tell; this manager's own writes name itself."""
         self._keeping: dict[str, _Keeping] = {}
         self._incoming: dict[str, bytearray] = {}
-        self._fetches: dict[str, Fetch] = {}
+        self._fetches: dict[str, BlobFetch] = {}
         self._unsized: dict[str, None] = {}
         """Fetches of blobs whose size the first piece tells."""
         self.next_tick_at = NEVER
@@ -120,7 +120,7 @@ class Vault:
         if digest in self._keeping:
             return [BlobKept(digest)] if self._keeping[digest].is_kept else []
         if sum(len(one.content) for one in self._keeping.values()) + len(content) > KEEPING_LIMIT_BYTES:
-            raise VaultFull()
+            raise BlobsFull()
         keeping = self._keeping[digest] = _Keeping(content, now)
         effects: list[object] = []
         if digest in self._has:
@@ -239,7 +239,7 @@ class Vault:
             return []
         if not size_bytes:
             self._unsized[digest] = None
-        fetch = self._fetches[digest] = Fetch(digest, size_bytes or BLOB_LIMIT_BYTES, sources, self._rng)
+        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes or BLOB_LIMIT_BYTES, sources, self._rng)
         return [*fetch.start(now), *self._over(digest, fetch)]
 
     def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
@@ -256,7 +256,7 @@ class Vault:
             fetch.size_bytes = message.size_bytes
         return [*fetch.on_piece(now, sender, message), *self._over(message.digest, fetch)]
 
-    def _over(self, digest: str, fetch: Fetch) -> list[object]:
+    def _over(self, digest: str, fetch: BlobFetch) -> list[object]:
         self._set_timer()
         if not fetch.is_over:
             return []

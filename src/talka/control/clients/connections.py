@@ -25,7 +25,7 @@ LEAST_FILES: Final = 128
 Key = TypeVar("Key")
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """How many connections there may be of each kind."""
 
     places: int = PLACES
@@ -44,17 +44,17 @@ class Limits(NamedTuple):
         return self.places + self.heads + self.probes + 2 * self.burst
 
 
-WANTED_FILES: Final = Limits().files + SPARE_FILES
+WANTED_FILES: Final = ConnectionLimits().files + SPARE_FILES
 
 
-def limits_for(files: int) -> Limits:
+def limits_for(files: int) -> ConnectionLimits:
     """The limits of a process that may have so many files open: smaller ones where these are few."""
     if files < LEAST_FILES:
         raise Invalid(f"{files} files are too few for an API: it needs at least {LEAST_FILES}")
-    whole, left = Limits(), files - min(SPARE_FILES, files // 2)
+    whole, left = ConnectionLimits(), files - min(SPARE_FILES, files // 2)
     if left >= whole.files:
         return whole
-    return Limits(*(max(1, limit * left // whole.files) for limit in whole))
+    return ConnectionLimits(*(max(1, limit * left // whole.files) for limit in whole))
 
 
 def source_of(address: str) -> str:
@@ -70,7 +70,7 @@ def source_of(address: str) -> str:
     return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
 
 
-class Line(Generic[Key]):
+class ConnectionLine(Generic[Key]):
     """Connections in the order in which they came, by source. All of it takes the same time however many there are."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Line(Generic[Key]):
             self.largest = now
 
 
-class Verdict(NamedTuple, Generic[Key]):
+class PlaceVerdict(NamedTuple, Generic[Key]):
     """What becomes of a request that is whole."""
 
     is_served: bool
@@ -132,15 +132,15 @@ class Verdict(NamedTuple, Generic[Key]):
     """Whose connection is closed for it."""
 
 
-class Places(Generic[Key]):
+class ConnectionPlaces(Generic[Key]):
     """All connections of one API. Each call names one; what it answers is to be carried out."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
-        self._heads: Line[Key] = Line()
+        self._heads: ConnectionLine[Key] = ConnectionLine()
         self._busy: dict[Key, str] = {}
-        self._idle: Line[Key] = Line()
-        self._probes: Line[Key] = Line()
+        self._idle: ConnectionLine[Key] = ConnectionLine()
+        self._probes: ConnectionLine[Key] = ConnectionLine()
 
     def __len__(self) -> int:
         return len(self._heads) + len(self._busy) + len(self._idle) + len(self._probes)
@@ -165,25 +165,25 @@ class Places(Generic[Key]):
             gone.append(self._probes.pop())
         return gone
 
-    def ask(self, key: Key, *, is_probe: bool) -> Verdict[Key]:
+    def ask(self, key: Key, *, is_probe: bool) -> PlaceVerdict[Key]:
         """Its request is whole. One that is not served stays in line, to be told so, and gives way like the others."""
         if key in self._busy:
-            return Verdict(is_served=True, is_last=False)
+            return PlaceVerdict(is_served=True, is_last=False)
         if (source := self._idle.drop(key)) is not None:
             self._busy[key] = source
-            return Verdict(is_served=True, is_last=False)
+            return PlaceVerdict(is_served=True, is_last=False)
         is_full = len(self._busy) + len(self._idle) >= self._limits.places
         if key not in self._heads or (is_full and not is_probe and not self._idle):
-            return Verdict(is_served=False, is_last=True)
+            return PlaceVerdict(is_served=False, is_last=True)
         source = self._heads.drop(key)
         assert source is not None
         if is_full and is_probe:
             self._probes.add(key, source)
             is_over = len(self._probes) > self._limits.probes + self._limits.burst
-            return Verdict(is_served=True, is_last=True, gives_way=self._probes.pop() if is_over else None)
+            return PlaceVerdict(is_served=True, is_last=True, gives_way=self._probes.pop() if is_over else None)
         gives_way = self._idle.pop() if is_full else None
         self._busy[key] = source
-        return Verdict(is_served=True, is_last=False, gives_way=gives_way)
+        return PlaceVerdict(is_served=True, is_last=False, gives_way=gives_way)
 
     def rest(self, key: Key) -> None:
         """It was answered, and nothing else is asked on it for now."""

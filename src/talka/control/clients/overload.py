@@ -91,7 +91,7 @@ class Overload:
             self._highest = Level.HEALTHY
         return self.level
 
-    def sheds(self, request: "Request") -> bool:
+    def sheds(self, request: "RequestKind") -> bool:
         """Whether a request of this class is left undone now."""
         since = SHED_FROM[request]
         return since is not None and self.level >= since
@@ -110,7 +110,7 @@ def _level(value: float, bounds: tuple[int, int, int]) -> Level:
     return Level(sum(value >= bound for bound in bounds))
 
 
-class Request(Enum):
+class RequestKind(Enum):
     """Classes of what a node is asked to do, by how much it matters that it is done now."""
 
     HEALTH = "health"
@@ -126,14 +126,14 @@ class Request(Enum):
     SUBMISSION = "submission"
 
 
-SHED_FROM: Final[dict[Request, Level | None]] = {
-    Request.HEALTH: None,
-    Request.VOTE: None,
-    Request.CANCEL: None,
-    Request.RESULT: None,
-    Request.STATISTICS: Level.BUSY,
-    Request.LIST: Level.STRESSED,
-    Request.SUBMISSION: Level.OVERLOADED,
+SHED_FROM: Final[dict[RequestKind, Level | None]] = {
+    RequestKind.HEALTH: None,
+    RequestKind.VOTE: None,
+    RequestKind.CANCEL: None,
+    RequestKind.RESULT: None,
+    RequestKind.STATISTICS: Level.BUSY,
+    RequestKind.LIST: Level.STRESSED,
+    RequestKind.SUBMISSION: Level.OVERLOADED,
 }
 """From which level on each class is shed; None: never."""
 

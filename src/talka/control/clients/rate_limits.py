@@ -17,7 +17,7 @@ SECOND_NS: Final = 1_000_000_000
 CLIENTS_LIMIT: Final = 4096
 
 
-class Limit(msgspec.Struct, frozen=True):
+class RateLimit(msgspec.Struct, frozen=True):
     """So many requests within any window, roughly."""
 
     requests: int
@@ -32,29 +32,29 @@ class Limit(msgspec.Struct, frozen=True):
             )
 
 
-LIMITS: Final[dict[str, Limit]] = {
-    "submit": Limit(50),
-    "submit_dag": Limit(1000),
-    "bulk": Limit(200),
-    "submit_frames": Limit(50),
-    "tasks": Limit(200),
-    "task": Limit(200),
-    "logs": Limit(200),
-    "events": Limit(200),
-    "pause": Limit(50, is_steady=True),
-    "resume": Limit(50, is_steady=True),
-    "retry": Limit(50),
-    "skip": Limit(50),
-    "replay": Limit(100),
-    "job": Limit(500),
-    "jobs": Limit(100),
-    "workers": Limit(100),
-    "cluster": Limit(100),
-    "watch": Limit(50),
-    "cancel": Limit(20, is_steady=True),
-    "drain": Limit(20, is_steady=True),
+LIMITS: Final[dict[str, RateLimit]] = {
+    "submit": RateLimit(50),
+    "submit_dag": RateLimit(1000),
+    "bulk": RateLimit(200),
+    "submit_frames": RateLimit(50),
+    "tasks": RateLimit(200),
+    "task": RateLimit(200),
+    "logs": RateLimit(200),
+    "events": RateLimit(200),
+    "pause": RateLimit(50, is_steady=True),
+    "resume": RateLimit(50, is_steady=True),
+    "retry": RateLimit(50),
+    "skip": RateLimit(50),
+    "replay": RateLimit(100),
+    "job": RateLimit(500),
+    "jobs": RateLimit(100),
+    "workers": RateLimit(100),
+    "cluster": RateLimit(100),
+    "watch": RateLimit(50),
+    "cancel": RateLimit(20, is_steady=True),
+    "drain": RateLimit(20, is_steady=True),
 }
-OTHER: Final = Limit(100)
+OTHER: Final = RateLimit(100)
 """For operations without a limit of their own: they share this one."""
 
 SHARE_PERCENT: Final[dict[Level, int]] = {
@@ -91,7 +91,7 @@ class RateLimits:
     __slots__ = ("_clients", "_clients_limit", "_limits", "_other", "level", "refused")
 
     def __init__(
-        self, limits: Mapping[str, Limit] = LIMITS, *, other: Limit = OTHER, clients_limit: int = CLIENTS_LIMIT
+        self, limits: Mapping[str, RateLimit] = LIMITS, *, other: RateLimit = OTHER, clients_limit: int = CLIENTS_LIMIT
     ) -> None:
         if clients_limit < 1:
             raise Invalid(f"rate limits need a clients_limit of at least 1, not {clients_limit}")
@@ -122,7 +122,7 @@ class RateLimits:
             window.count += 1
         return wait_ns
 
-    def _requests(self, limit: Limit) -> int:
+    def _requests(self, limit: RateLimit) -> int:
         if limit.is_steady:
             return limit.requests
         return max(1, limit.requests * SHARE_PERCENT[self.level] // 100)

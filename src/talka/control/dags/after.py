@@ -8,7 +8,7 @@ from talka.control.tasks.task import DagTask
 from talka.work.lifecycle import JobState
 
 
-class Keyed(msgspec.Struct, frozen=True):
+class KeyedTask(msgspec.Struct, frozen=True):
     """A task that is done without being run: another with its idempotency key was."""
 
     task: DagTask

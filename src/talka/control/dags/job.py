@@ -22,7 +22,7 @@ from talka.control.dags.rows import (
     total_timeout_text,
     tried_again,
 )
-from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, Verdict, judged, longest_wait_ns
+from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, RetryVerdict, judged, longest_wait_ns
 from talka.control.tasks.task import DagTask
 from talka.control.tasks.timers import NEVER, QUEUE, WAKE, Timers
 from talka.errors import Invalid
@@ -30,7 +30,7 @@ from talka.wire.tasks import TaskResult
 from talka.work.dag import DagSettings, TaskSpec
 from talka.work.durations import format_duration, parse_duration
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import Change, Claim, Complete, EventRow, JobRow, LiveTask, MoveJob, PutEvent, Release
+from talka.work.records import Change, ClaimTask, Complete, EventRow, JobRow, LiveTask, MoveJob, PutEvent, Release
 
 AT_ONCE: Final = 10_000
 """Tasks that become ready or are cancelled in one step; the others follow in ticks, so that no step takes long."""
@@ -41,7 +41,7 @@ STOPPING: Final = (JobState.CANCELLING, JobState.COMPLETING)
 _PENDING, _READY, _ASSIGNED, _RUNNING = TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING
 
 
-class Step(msgspec.Struct):
+class DagStep(msgspec.Struct):
     """What follows from something that happened: to be read, not to be changed."""
 
     ready: list[DagTask] = []
@@ -55,7 +55,7 @@ class Step(msgspec.Struct):
     """Their specs must be read from the store and given to `loaded`, which says whether they go into the queues."""
 
 
-NOTHING: Final = Step()
+NOTHING: Final = DagStep()
 
 
 class DagJob(DagBook):
@@ -80,9 +80,9 @@ class DagJob(DagBook):
 
     # -- its life
 
-    def start(self, now: int) -> Step:
+    def start(self, now: int) -> DagStep:
         """All tasks are there, and the store has them. That it runs is written by whoever submits it."""
-        step = Step()
+        step = DagStep()
         self.state = JobState.RUNNING
         self._connect()
         self._set_deadlines(now)
@@ -94,9 +94,9 @@ class DagJob(DagBook):
         """Tasks as the store has them, in order of their index, in as many pages as there are; then `restored`."""
         self._restore(now, self._clock(now), live)
 
-    def restored(self, now: int) -> Step:
+    def restored(self, now: int) -> DagStep:
         """All were restored: go on where it was left. Attempts under way keep their fence and worker."""
-        step = Step()
+        step = DagStep()
         self._connect()
         if self.has_ended:
             return step
@@ -115,7 +115,7 @@ class DagJob(DagBook):
         self._go_on(now, step)
         return step
 
-    def loaded(self, now: int, task: DagTask, spec: TaskSpec, checkpoint: bytes) -> Step:
+    def loaded(self, now: int, task: DagTask, spec: TaskSpec, checkpoint: bytes) -> DagStep:
         """The spec of a task was read from the store."""
         task.spec, task.checkpoint = spec, checkpoint
         if task.needs is not None:
@@ -123,7 +123,7 @@ class DagJob(DagBook):
         self._terms.learn(task, spec)
         if task.is_settled:
             return NOTHING
-        step = Step()
+        step = DagStep()
         self._expire(task)
         latest = now + longest_wait_ns(task.policy or self._terms.usual)
         if task.state is _PENDING and task.ready_at > latest:
@@ -167,7 +167,7 @@ class DagJob(DagBook):
         task.fence = fence
         task.worker = worker
         task.started_at = now
-        return [Claim(self._number, task.index, task.attempts, fence, worker, self._clock(now))]
+        return [ClaimTask(self._number, task.index, task.attempts, fence, worker, self._clock(now))]
 
     def began(self, now: int, task: DagTask) -> None:
         """Its handler runs."""
@@ -183,21 +183,21 @@ class DagJob(DagBook):
         task.worker = task.recall = ""
         return [change]
 
-    def completed(self, now: int, task: DagTask) -> Step:
+    def completed(self, now: int, task: DagTask) -> DagStep:
         """What `completing` said is durable."""
         task.is_settled = True
         self._open -= 1
         dependents = self._dependents.of(task.index)
         if not dependents or self.state in STOPPING:
             return NOTHING
-        step = Step()
+        step = DagStep()
         self._release_all(dependents)
         self._go_on(now, step)
         return step
 
-    def failed(self, now: int, task: DagTask, result: TaskResult) -> Step:
+    def failed(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """An attempt ended without completing its task."""
-        step = Step()
+        step = DagStep()
         verdict = self._verdict_of_stop(task)
         if verdict is None:
             # A result may be here before the spec was read again: the job's own rules hold then.
@@ -208,39 +208,39 @@ class DagJob(DagBook):
         self._after_attempt(now, step, task, verdict, result)
         return step
 
-    def unfit(self, now: int, task: DagTask, result: TaskResult) -> Step:
+    def unfit(self, now: int, task: DagTask, result: TaskResult) -> DagStep:
         """It was claimed and can be given to nobody."""
-        step = Step()
-        verdict = self._verdict_of_stop(task) or Verdict(TaskState.FAILED, result.cause, result.error)
+        step = DagStep()
+        verdict = self._verdict_of_stop(task) or RetryVerdict(TaskState.FAILED, result.cause, result.error)
         self._after_attempt(now, step, task, verdict, result)
         return step
 
-    def lost(self, now: int, task: DagTask, cause: str) -> Step:
+    def lost(self, now: int, task: DagTask, cause: str) -> DagStep:
         """Whoever had it runs it no more: it goes to another at once, and that costs it nothing."""
-        step = Step()
-        verdict = self._verdict_of_stop(task) or Verdict(None, "lost", cause)
+        step = DagStep()
+        verdict = self._verdict_of_stop(task) or RetryVerdict(None, "lost", cause)
         self._after_attempt(now, step, task, verdict, TaskResult(task.fence, "cancelled", cause="lost", error=cause))
         return step
 
     # -- what people ask for
 
-    def pause(self, now: int) -> Step:
+    def pause(self, now: int) -> DagStep:
         """Nothing more is given out; what runs goes on."""
         if self.state is JobState.PAUSED:
             return NOTHING
         self._check_goes_on("paused")
-        step = Step()
+        step = DagStep()
         self.state = JobState.PAUSED
         self._unqueue_all(step)
         self._tell(now, step, "paused")
         self._go_on(now, step)
         return step
 
-    def resume(self, now: int) -> Step:
+    def resume(self, now: int) -> DagStep:
         if self.state is JobState.RUNNING:
             return NOTHING
         self._check_goes_on("resumed")
-        step = Step()
+        step = DagStep()
         self.state = JobState.RUNNING
         self._backlog.clear()
         self._backlog.extend([task for task in self.tasks if task.state is _PENDING and not task.waits_for])
@@ -248,24 +248,24 @@ class DagJob(DagBook):
         self._go_on(now, step)
         return step
 
-    def cancel(self, now: int, reason: str) -> Step:
+    def cancel(self, now: int, reason: str) -> DagStep:
         """What does not run is cancelled, what runs is stopped. A job that stops already goes on stopping."""
         if self.state in STOPPING or not self._open:
             return NOTHING
         self._check_goes_on("cancelled")
-        step = Step()
+        step = DagStep()
         self._stop(now, step, JobState.CANCELLING, reason or "It was cancelled.")
         self._go_on(now, step)
         return step
 
-    def skip(self, now: int, ids: Sequence[str]) -> Step:
+    def skip(self, now: int, ids: Sequence[str]) -> DagStep:
         """These are not run; what waits for them goes on without their output."""
         self._check_goes_on("changed")
         tasks = self._named(ids)
         for task in tasks:
             if task.state not in (_PENDING, _READY, TaskState.SKIPPED):
                 raise Invalid(f"task {task.id} is {task.state} and cannot be skipped: only one that waits can")
-        step = Step()
+        step = DagStep()
         for task in tasks:
             if task.state is not TaskState.SKIPPED:
                 self._close(now, step, task, TaskState.SKIPPED, "skipped", "")
@@ -274,13 +274,13 @@ class DagJob(DagBook):
         self._go_on(now, step)
         return step
 
-    def rerun(self, now: int, ids: Sequence[str], configs: Mapping[str, msgspec.Raw] | None = None) -> Step:
+    def rerun(self, now: int, ids: Sequence[str], configs: Mapping[str, msgspec.Raw] | None = None) -> DagStep:
         """Run these and all that depends on them once more; none named: all that ended without being completed. The
         specs of those that get another config must be in memory (`loaded`)."""
         if self.state is JobState.SUBMITTED or self.state in STOPPING:
             raise Invalid(f"job {self.row.id} is {self.state}: nothing of it can be run again now")
         again = self._again(ids, configs or {})
-        step = Step()
+        step = DagStep()
         for task, spec in again:
             if task.state is _READY and task.needs is not None:
                 step.unqueue.append(task)
@@ -299,9 +299,9 @@ class DagJob(DagBook):
 
     # -- time
 
-    def tick(self, now: int) -> Step:
+    def tick(self, now: int) -> DagStep:
         """What is due. There may be more at once: see `next_tick_at`."""
-        step = Step()
+        step = DagStep()
         for kind, task in self._timers.due(now):
             if kind == WAKE:
                 self._backlog.append(task)
@@ -333,7 +333,7 @@ class DagJob(DagBook):
         text = f"{total - completed} of {total} tasks did not complete.{first}"
         return JobState.PARTIAL if completed else JobState.FAILED, text
 
-    def _go_on(self, now: int, step: Step) -> None:
+    def _go_on(self, now: int, step: DagStep) -> None:
         """The last of every step, and the only place where tasks become ready: what leaves the queues is never in the
         same step as what enters them."""
         if self._sweep_at is not None:
@@ -351,7 +351,7 @@ class DagJob(DagBook):
         at = self._timers.next_at
         self.next_tick_at = at if self.state in STOPPING else min(at, self._deadline)
 
-    def _enter(self, now: int, step: Step, task: DagTask) -> None:
+    def _enter(self, now: int, step: DagStep, task: DagTask) -> None:
         """A task that nothing holds back any more, unless something does."""
         if task.state is not _PENDING or task.waits_for or task.ready_at > now:
             return
@@ -368,7 +368,7 @@ class DagJob(DagBook):
         if policy.queue_ns:
             self._timers.queue(task, policy.queue_ns)
 
-    def _wait(self, now: int, step: Step, task: DagTask, wait_ns: int) -> None:
+    def _wait(self, now: int, step: DagStep, task: DagTask, wait_ns: int) -> None:
         """Kept in the store: a restart does not begin the wait again."""
         task.ready_at = now + wait_ns
         self._timers.wake(task)
@@ -383,13 +383,13 @@ class DagJob(DagBook):
             if not task.waits_for:
                 backlog.append(task)
 
-    def _verdict_of_stop(self, task: DagTask) -> Verdict | None:
+    def _verdict_of_stop(self, task: DagTask) -> RetryVerdict | None:
         """Of an attempt that was told to stop, whichever way it ended."""
         if self.state in STOPPING:
-            return Verdict(TaskState.CANCELLED, "cancelled", self.reason)
-        return Verdict(TaskState.TIMEOUT, "timeout", total_timeout_text(task)) if task.recall else None
+            return RetryVerdict(TaskState.CANCELLED, "cancelled", self.reason)
+        return RetryVerdict(TaskState.TIMEOUT, "timeout", total_timeout_text(task)) if task.recall else None
 
-    def _after_attempt(self, now: int, step: Step, task: DagTask, verdict: Verdict, result: TaskResult) -> None:
+    def _after_attempt(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict, result: TaskResult) -> None:
         at_ms = self._clock(now)
         started_ms = self._clock(now - result.took_us * 1000 if result.took_us else task.started_at or now)
         step.changes.append(attempt_of(self._number, task, result, started_ms, at_ms))
@@ -404,7 +404,7 @@ class DagJob(DagBook):
                 self._gave_up(now, step, task, verdict.error)
         self._go_on(now, step)
 
-    def _try_again(self, now: int, step: Step, task: DagTask, verdict: Verdict) -> None:
+    def _try_again(self, now: int, step: DagStep, task: DagTask, verdict: RetryVerdict) -> None:
         task.ready_at = now + verdict.wait_ns
         step.changes.append(tried_again(self._number, task, verdict, self._clock(task.ready_at)))
         task.worker = ""
@@ -416,7 +416,7 @@ class DagJob(DagBook):
         kind = "lost" if verdict.cause == "lost" else "retry"
         self._event(now, step, kind, task.index, again_text(task, verdict))
 
-    def _overdue(self, now: int, step: Step, task: DagTask, error: str) -> None:
+    def _overdue(self, now: int, step: DagStep, task: DagTask, error: str) -> None:
         """A task has waited too long, or runs too long."""
         if self.state in STOPPING or task.state in ENDED:
             return
@@ -432,7 +432,7 @@ class DagJob(DagBook):
         # Otherwise the job was run again since.
         return policy is not None and self._begun_at + policy.total_ns <= now
 
-    def _close(self, now: int, step: Step, task: DagTask, state: TaskState, cause: str, error: str) -> None:
+    def _close(self, now: int, step: DagStep, task: DagTask, state: TaskState, cause: str, error: str) -> None:
         """The end of a task that is not given out."""
         if task.state is _READY and task.needs is not None:
             step.unqueue.append(task)
@@ -442,7 +442,7 @@ class DagJob(DagBook):
         step.changes.append(change)
         self._settle(task, state)
 
-    def _gave_up(self, now: int, step: Step, task: DagTask, error: str) -> None:
+    def _gave_up(self, now: int, step: DagStep, task: DagTask, error: str) -> None:
         """A task failed for good: what the job's policy says of the others."""
         self._event(now, step, "dead", task.index, error)
         if self._first_failed is None:
@@ -454,7 +454,7 @@ class DagJob(DagBook):
         else:
             self._skip_downstream(now, step, task)
 
-    def _skip_downstream(self, now: int, step: Step, failed: DagTask) -> None:
+    def _skip_downstream(self, now: int, step: DagStep, failed: DagTask) -> None:
         # All in one step, which is kept as a whole: rows do not say whether one was skipped for this or by somebody.
         error = f"task {failed.id}, which it waited for, was not completed"
         skipped, open_ones = 0, [failed.index]
@@ -468,12 +468,12 @@ class DagJob(DagBook):
         if skipped:
             self._event(now, step, "skipped", failed.index, f"{skipped} tasks that wait for it are skipped")
 
-    def _stop(self, now: int, step: Step, state: JobState, reason: str) -> None:
+    def _stop(self, now: int, step: DagStep, state: JobState, reason: str) -> None:
         self.state, self.reason = state, reason
         self._wind_down(step)
         self._tell(now, step, "cancelled" if state is JobState.CANCELLING else "stopped")
 
-    def _wind_down(self, step: Step) -> None:
+    def _wind_down(self, step: DagStep) -> None:
         self._unqueue_all(step)
         for task in self.given_out():
             if not task.recall:
@@ -481,7 +481,7 @@ class DagJob(DagBook):
                 step.recalls.append(task)
         self._sweep_at = 0
 
-    def _unqueue_all(self, step: Step) -> None:
+    def _unqueue_all(self, step: DagStep) -> None:
         self._backlog.clear()
         for task in self.tasks:
             if task.state is _READY:
@@ -489,7 +489,7 @@ class DagJob(DagBook):
                     step.unqueue.append(task)
                 self._move(task, _PENDING)
 
-    def _sweep(self, now: int, step: Step, first: int) -> None:
+    def _sweep(self, now: int, step: DagStep, first: int) -> None:
         """Cancel the next of those that wait."""
         tasks = self.tasks
         for index in range(first, min(first + AT_ONCE, len(tasks))):
@@ -516,10 +516,10 @@ class DagJob(DagBook):
         if policy is not None and policy.total_ns:
             self._timers.expire(task, self._begun_at + policy.total_ns)
 
-    def _tell(self, now: int, step: Step, kind: str) -> None:
+    def _tell(self, now: int, step: DagStep, kind: str) -> None:
         step.changes.append(MoveJob(self._number, self.state, self._clock(now), self.reason))
         self._event(now, step, kind, text=self.reason)
 
-    def _event(self, now: int, step: Step, kind: str, index: int = -1, text: str = "") -> None:
+    def _event(self, now: int, step: DagStep, kind: str, index: int = -1, text: str = "") -> None:
         row = EventRow(job=self._number, at_ms=self._clock(now), kind=kind, index=index, text=text)
         step.changes.append(PutEvent(row))

@@ -14,14 +14,14 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.after import After, Keyed
-from talka.control.dags.job import NOTHING, DagJob, Step
+from talka.control.dags.after import After, KeyedTask
+from talka.control.dags.job import NOTHING, DagJob, DagStep
 from talka.control.dags.shelf import DagShelf
 from talka.control.dags.spec_reading import SpecReading
 from talka.control.dags.waiting import standing
 from talka.control.member.speech import Speak
 from talka.control.tasks.attempts import Attempts
-from talka.control.tasks.delivery import Given, Handout, worker_of
+from talka.control.tasks.delivery import Claimed, Delivery, worker_of
 from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped, WorkerTooOld
@@ -31,7 +31,7 @@ from talka.ids import new_job_id
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
-from talka.wire.tasks import TASKS_LIMIT, Done, Holding, TaskMessage, TaskResult, Took, Underway
+from talka.wire.tasks import TASKS_LIMIT, Done, Held, ResultsStored, TaskMessage, TaskProgress, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import (
@@ -67,7 +67,7 @@ class Edit(msgspec.Struct, frozen=True):
     config: msgspec.Raw
 
 
-class Durable:
+class DagKeeper:
     """Call what fits as things happen, and `tick` once `next_tick_at` has come; carry out what they return, in order."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Durable:
         self._counter = 0
         self._tickets = 0
         self._attempts = Attempts(self.floor)
-        self._handout = Handout(self.floor, self._attempts.beat_of)
+        self._handout = Delivery(self.floor, self._attempts.beat_of)
         self._shelf = DagShelf(next_number)
         self._ending: dict[int, int] = {}
         """Of each job how many of its ends the store does not know yet."""
@@ -212,7 +212,7 @@ class Durable:
         self._after.answers.append(CallAnswered(call, id))
         return self._out(now)
 
-    def change(self, now: int, call: int, id: str, what: Callable[[DagJob], Step]) -> list[object]:
+    def change(self, now: int, call: int, id: str, what: Callable[[DagJob], DagStep]) -> list[object]:
         """Pause, resume, cancel or skip, or run again what is in memory."""
         job = self._started(id)
         self._take(now, what(job))
@@ -372,10 +372,10 @@ class Durable:
                         self.stale_results += 1
                     else:
                         self._on_result(now, sender, result)
-            case Underway():
+            case TaskProgress():
                 whose = sender if self._safeguards.own_attempts else ""
                 self._changes += self._attempts.underway(now, message, whose)
-            case Holding(dropped=dropped):
+            case Held(dropped=dropped):
                 news = [WorkerDropped(sender, one) for one in dropped if self._attempts.is_waited_for(sender)]
                 for task in self._attempts.holding(sender, message):
                     self._lost(now, task, "its worker never got it")
@@ -446,7 +446,7 @@ class Durable:
         effects: list[object] = list(after.answers)
         for name, fences in after.took.items():
             for first in range(0, len(fences), TASKS_LIMIT):
-                took = Took(self.floor.epoch, tuple(fences[first : first + TASKS_LIMIT]), self.floor.life)
+                took = ResultsStored(self.floor.epoch, tuple(fences[first : first + TASKS_LIMIT]), self.floor.life)
                 effects.append(Speak(name, took, Lane.RESULTS))
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
         effects += self._given(now, self._handout.give(hand))
@@ -536,7 +536,7 @@ class Durable:
         """With what was written of it: what starts is claimed in the same commit. Tasks that another did before are
         done with it."""
         step = job.start(now)
-        known = [Keyed(task, *keyed[task.key]) for task in job.tasks if task.key in keyed] if keyed else []
+        known = [KeyedTask(task, *keyed[task.key]) for task in job.tasks if task.key in keyed] if keyed else []
         if known:
             indexes = dict.fromkeys([one.task.index for one in known])  # their delays do not count
             changes = [change for change in step.changes if not (type(change) is Release and change.index in indexes)]
@@ -552,7 +552,7 @@ class Durable:
             self._take(now, job.completed(now, one.task))
         self._look_after(now, job)
 
-    def _take(self, now: int, step: Step) -> None:
+    def _take(self, now: int, step: DagStep) -> None:
         """Let a step of a job have its effects."""
         self._changes += step.changes
         if step.unqueue:
@@ -595,7 +595,7 @@ class Durable:
             self.dispatcher.took(task, fence)
             self._after.hand.append((task, fence))
 
-    def _given(self, now: int, given: Given) -> list[object]:
+    def _given(self, now: int, given: Claimed) -> list[object]:
         for fence in given.fences:
             self._attempts.handed(now, fence)
         for problem in given.unfit:

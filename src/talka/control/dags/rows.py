@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from talka.control.tasks.retries import Verdict
+from talka.control.tasks.retries import RetryVerdict
 from talka.control.tasks.task import DagTask
 from talka.wire.tasks import TaskResult
 from talka.work.durations import format_duration
@@ -47,7 +47,7 @@ def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, 
     return PutAttempt(row)
 
 
-def tried_again(number: int, task: DagTask, verdict: Verdict, ready_ms: int) -> Release:
+def tried_again(number: int, task: DagTask, verdict: RetryVerdict, ready_ms: int) -> Release:
     return Release(
         number,
         task.index,
@@ -61,7 +61,9 @@ def tried_again(number: int, task: DagTask, verdict: Verdict, ready_ms: int) -> 
     )
 
 
-def given_up(number: int, task: DagTask, state: TaskState, verdict: Verdict, started_ms: int, at_ms: int) -> Complete:
+def given_up(
+    number: int, task: DagTask, state: TaskState, verdict: RetryVerdict, started_ms: int, at_ms: int
+) -> Complete:
     return Complete(
         number,
         task.index,
@@ -76,7 +78,7 @@ def given_up(number: int, task: DagTask, state: TaskState, verdict: Verdict, sta
     )
 
 
-def again_text(task: DagTask, verdict: Verdict) -> str:
+def again_text(task: DagTask, verdict: RetryVerdict) -> str:
     wait_ns = verdict.wait_ns // MILLISECOND_NS * MILLISECOND_NS
     when = f"in {format_duration(wait_ns)}" if wait_ns else "at once"
     return f"attempt {task.attempts}: {verdict.error}; tried again {when}"

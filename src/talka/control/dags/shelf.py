@@ -10,7 +10,7 @@ MOST_TASKS: Final = 2_000_000
 MOST_JOBS: Final = 10_000
 
 
-class Full(Unavailable):
+class NoRoomForJobs(Unavailable):
     """No room for another job now."""
 
 
@@ -66,11 +66,11 @@ class DagShelf:
         return job
 
     def check_room(self, *, jobs: int, tasks: int) -> None:
-        """Raises `Full` when there is none for so many more."""
+        """Raises `NoRoomForJobs` when there is none for so many more."""
         if self.tasks + tasks > MOST_TASKS:
-            raise Full(f"{self.tasks} tasks are under way, and {MOST_TASKS} may be: try again later")
+            raise NoRoomForJobs(f"{self.tasks} tasks are under way, and {MOST_TASKS} may be: try again later")
         if len(self.jobs) + jobs > MOST_JOBS:
-            raise Full(f"{MOST_JOBS} jobs are under way, which is the most: try again later")
+            raise NoRoomForJobs(f"{MOST_JOBS} jobs are under way, which is the most: try again later")
 
     def check_key(self, key: str) -> None:
         known = self._by_key.get(key) if key else None

@@ -4,8 +4,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from talka.control.tasks.delivery import Handout
-from talka.control.tasks.store_effects import Fetch
+from talka.control.tasks.delivery import Delivery
+from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
 
 READ_AT_ONCE: Final = 5_000
@@ -16,7 +16,7 @@ SEEN_AHEAD: Final = 20_000
 class SpecReading:
     """`add` tasks whose specs are wanted, and `read` after each change."""
 
-    def __init__(self, handout: Handout) -> None:
+    def __init__(self, handout: Delivery) -> None:
         self._handout = handout
         self._unread: list[DagTask] = []
         """Running since before this life. What limits they hold is in the store: until it was read, nothing starts."""
@@ -37,9 +37,9 @@ class SpecReading:
         """What runs since before this life is not known yet."""
         return bool(self._unread) or self._is_reading
 
-    def read(self, ready: int) -> list[Fetch]:
+    def read(self, ready: int) -> list[ReadOutputs]:
         """What is to be read now; so many tasks wait in the queues."""
-        fetches: list[Fetch] = []
+        fetches: list[ReadOutputs] = []
         if self._unread and not self._is_reading:
             self._is_reading = True
             some, self._unread = self._unread[:READ_AT_ONCE], self._unread[READ_AT_ONCE:]

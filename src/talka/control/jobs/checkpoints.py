@@ -18,7 +18,7 @@ AGAIN_NS: Final = SECOND // 2
 Held: TypeAlias = Callable[[int], list[object]]
 
 
-class Accounting:
+class Checkpoints:
     def __init__(self, job: str, fence: Fence, life: int, *, is_needed: bool = True) -> None:
         """`life`: the boot of this manager. Not `is_needed`: nothing waits for anything."""
         self._job = job

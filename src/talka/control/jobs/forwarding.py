@@ -3,7 +3,7 @@
 import msgspec
 
 from talka.errors import Invalid
-from talka.wire.jobs import Call
+from talka.wire.jobs import ManagerCall
 from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, decode
 from talka.wire.security.access import CHANGES, Asker
 
@@ -23,7 +23,7 @@ class Forwarded(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-def forwarded(through: str, call: Call, problem: str) -> list[Forwarded]:
+def forwarded(through: str, call: ManagerCall, problem: str) -> list[Forwarded]:
     """A line for each change and each refusal; questions that were answered leave none."""
     if not problem and call.what not in CHANGES:
         return []
@@ -31,7 +31,7 @@ def forwarded(through: str, call: Call, problem: str) -> list[Forwarded]:
     return [Forwarded(through, call.what, call.asker, status, _subject(call), problem)]
 
 
-def _subject(call: Call) -> str:
+def _subject(call: ManagerCall) -> str:
     try:
         match call.what:
             case "submit":

@@ -19,7 +19,7 @@ STUCK_NS: Final = 30 * SECOND_NS
 LOAD_LIMIT_PERCENT: Final = 95
 
 
-class Progress(Enum):
+class ProgressSignal(Enum):
     IDLE = "idle"
     """Nothing to do."""
     PROGRESSING = "progressing"
@@ -42,17 +42,17 @@ class Decision(Enum):
     """Give it up as soon as its lease is surely over."""
 
 
-RULES: Final[tuple[tuple[bool | None, bool | None, Progress | None, Decision], ...]] = (
+RULES: Final[tuple[tuple[bool | None, bool | None, ProgressSignal | None, Decision], ...]] = (
     # live, ready, progress; None: whatever it is. The first row that fits decides.
     (False, None, None, Decision.EVICT),
-    (True, None, Progress.STUCK, Decision.DRAIN),
+    (True, None, ProgressSignal.STUCK, Decision.DRAIN),
     (True, False, None, Decision.HOLD),
-    (True, True, Progress.STALLED, Decision.INVESTIGATE),
+    (True, True, ProgressSignal.STALLED, Decision.INVESTIGATE),
     (True, True, None, Decision.ROUTE),
 )
 
 
-def _by_rules(is_live: bool, is_ready: bool, progress: Progress) -> Decision:
+def _by_rules(is_live: bool, is_ready: bool, progress: ProgressSignal) -> Decision:
     return next(
         decision
         for live, ready, advance, decision in RULES
@@ -60,8 +60,8 @@ def _by_rules(is_live: bool, is_ready: bool, progress: Progress) -> Decision:
     )
 
 
-DECISIONS: Final[dict[tuple[bool, bool, Progress], Decision]] = {
-    signals: _by_rules(*signals) for signals in product((True, False), (True, False), Progress)
+DECISIONS: Final[dict[tuple[bool, bool, ProgressSignal], Decision]] = {
+    signals: _by_rules(*signals) for signals in product((True, False), (True, False), ProgressSignal)
 }
 """The rules, spelled out for every combination."""
 
@@ -95,13 +95,13 @@ class ProgressWatch:
         """It has nothing to do: standing still is no fault."""
         self._is_idle = True
 
-    def progress(self, now: int) -> Progress:
+    def progress(self, now: int) -> ProgressSignal:
         if self._is_idle:
-            return Progress.IDLE
+            return ProgressSignal.IDLE
         still_ns = now - self._advanced_at
         if still_ns < STALLED_NS:
-            return Progress.PROGRESSING
-        return Progress.STALLED if still_ns < STUCK_NS else Progress.STUCK
+            return ProgressSignal.PROGRESSING
+        return ProgressSignal.STALLED if still_ns < STUCK_NS else ProgressSignal.STUCK
 
 
 class CorrelatedFailure:

@@ -5,7 +5,7 @@ from typing import Final
 
 from talka.control.load.load_job import ENDED, JobSpec, LoadJob
 from talka.control.load.shard_group import JobWorkflow, ShardGroup
-from talka.control.load.shard_run import Attempt, LostShard, ShardRun
+from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
 from talka.wire.entries import (
     AttemptEntry,
     JobAccount,
@@ -16,7 +16,7 @@ from talka.wire.entries import (
 from talka.wire.jobs import AttemptResult
 from talka.wire.shards import BundleSource, Gap, Source, UrlSource
 from talka.work.lifecycle import TaskState
-from talka.work.load import Slice
+from talka.work.load import PlanSlice
 
 MILLISECOND: Final = 1_000_000
 
@@ -92,7 +92,7 @@ def _workflow_entry(
 
 def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[int, int]) -> ShardEntry:
     part = shard.shard
-    assert isinstance(part, Slice)  # on a cluster every shard is one
+    assert isinstance(part, PlanSlice)  # on a cluster every shard is one
     return ShardEntry(
         part.first,
         part.count,
@@ -175,7 +175,7 @@ def resume(
 def _restored(
     job: LoadJob, run: ShardGroup, entry: ShardEntry, results: Mapping[int, AttemptResult], now: int
 ) -> ShardRun:
-    part = Slice(run.spec.plan, entry.first, entry.count, entry.of)
+    part = PlanSlice(run.spec.plan, entry.first, entry.count, entry.of)
     shard = ShardRun(part, entry.done_before, entry.tries_before)
     shard.is_done, shard.is_replaced = entry.is_done, entry.is_replaced
     shard.gap = job.own_lost[entry.gap] if entry.gap >= 0 else None
@@ -185,7 +185,7 @@ def _restored(
         if lost is not shard.gap and (lost.workflow, lost.shard) == (run.spec.name, part.index)
     )
     for known in entry.attempts:
-        attempt = Attempt(known.number, now, known.place, known.seats or tuple(range(entry.count)))
+        attempt = ShardAttempt(known.number, now, known.place, known.seats or tuple(range(entry.count)))
         attempt.life = known.life
         shard.attempts.append(attempt)
         result = results.get(known.number)

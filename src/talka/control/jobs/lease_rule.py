@@ -26,7 +26,7 @@ from talka.control.jobs.entries import Alarmed
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
-from talka.wire.jobs import Answer
+from talka.wire.jobs import CallAnswer
 from talka.wire.manager_calls import encode
 from talka.wire.views import LeaseView
 from talka.work.durations import format_duration
@@ -118,7 +118,7 @@ class LeaseRule:
         )
 
     def answer(self, now: int, sender: str, number: int) -> Speak:
-        return _say(sender, Answer(number, "", encode(self.view(now))))
+        return _say(sender, CallAnswer(number, "", encode(self.view(now))))
 
     def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[object]:
         """Make it this one. Who asks, and asks again, is answered once that is on a majority of disks."""
@@ -155,7 +155,7 @@ class LeaseRule:
         if ended.outcome != "accepted":
             self._write_at = NEVER if self._settles_at == NEVER else now + AGAIN_NS
             text = f"the lease may have been changed or not ({ended.reason}): ask again"
-            return [_say(sender, Answer(number, "unavailable", text.encode())) for sender, number in waiting]
+            return [_say(sender, CallAnswer(number, "unavailable", text.encode())) for sender, number in waiting]
         self.terms, self._is_unread = terms, False
         self._settles_at = self._write_at = self._end_of_wait(now)
         changed = LeaseChanged(terms.lease_ns, terms.next_ns, terms.by)
@@ -170,5 +170,5 @@ class LeaseRule:
         return self._write(now, LeaseTerms(terms.next_ns, 0, terms.by, self._token))
 
 
-def _say(to: str, answer: Answer) -> Speak:
+def _say(to: str, answer: CallAnswer) -> Speak:
     return Speak(to, answer, Lane.RESULTS)

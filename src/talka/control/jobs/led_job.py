@@ -13,7 +13,7 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.checkpoints import Accounting
+from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Commands
 from talka.control.jobs.job_checkpoint import account_of, closed_of, lives_of, resume, spec_of
 from talka.control.jobs.job_view import facts_of
@@ -23,29 +23,29 @@ from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
 from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.log_lines import JobLines
-from talka.control.load.shard_run import Attempt, ShardRun
+from talka.control.load.shard_run import ShardAttempt, ShardRun
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.errors import Untrusted
 from talka.stats.tally import merged
 from talka.wire.entries import Grant, JobRecord, decode_account, encode_account
 from talka.wire.jobs import (
-    Accepted,
     Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
-    Declined,
     Finished,
     Halt,
     JobMessage,
     LogLines,
     NoTask,
     Report,
-    Snapshot,
+    ResultAccepted,
     Stale,
     Start,
     Sync,
+    TaskDeclined,
+    WorkerSnapshot,
     decode_result,
     encode_result,
 )
@@ -100,7 +100,7 @@ class LedJob:
         self._wall_offset_ns = wall_offset_ns
         self._every_ms = every_ms
         self._safeguards = safeguards
-        self._accounting = Accounting(record.job, record.fence, life, is_needed=safeguards.account_first)
+        self._accounting = Checkpoints(record.job, record.fence, life, is_needed=safeguards.account_first)
         self._commands = Commands(record.job, record.fence)
         self._take_over = TakeOver(record.job, record.fence)
         self._closed: dict[int, str] = {}
@@ -226,14 +226,14 @@ class LedJob:
         if self._safeguards.own_attempts and sender not in self._ever_granted:
             return []  # it never had anything of this job
         match message:
-            case Snapshot():
+            case WorkerSnapshot():
                 self._take_over.on_snapshot(now, sender, message)
                 return self._take_up_if_known(now)
             case Stale(highest=highest):
                 return [] if highest <= self.fence else self._give_up()
             case Finished():
                 return self._on_finished(now, sender, message)
-            case Report() | NoTask() | Declined():
+            case Report() | NoTask() | TaskDeclined():
                 return self._on_word(now, sender, message)
             case LogLines():
                 self.lines.add(now, sender, message)
@@ -241,7 +241,7 @@ class LedJob:
             case _:
                 return []
 
-    def _on_word(self, now: int, sender: str, message: Report | NoTask | Declined) -> list[object]:
+    def _on_word(self, now: int, sender: str, message: Report | NoTask | TaskDeclined) -> list[object]:
         job, attempt = self.job, message.attempt
         if job is None:
             return []
@@ -256,7 +256,7 @@ class LedJob:
             if message.fence != self.fence or isinstance(self._commands.pending(attempt), Assign):
                 return []  # it speaks of a time before the task reached it
             return self._lose(now, attempt, f"is gone from its worker {sender}")
-        if isinstance(message, Declined):
+        if isinstance(message, TaskDeclined):
             return self._turn_away(now, attempt, sender, f"was declined by {sender}: {message.reason}", message.reason)
         effects: list[object] = []
         for content in message.contents:
@@ -320,7 +320,7 @@ class LedJob:
         if known is None or known[2].place != sender or _is_other(known[2], message):
             if known is None:
                 self._commands.drop(attempt)
-            return [Speak(sender, Accepted(self.name, self.fence, attempt), Lane.RESULTS)]
+            return [Speak(sender, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)]
         self._commands.heard(now, attempt)
         self._commands.drop(attempt)
         if attempt in self._closed:
@@ -382,7 +382,7 @@ class LedJob:
                 self._losses[attempt].is_recorded = True
             return [*effects, *self._settle_losses(now)]
         if known is not None:
-            effects.append(Speak(known[2].place, Accepted(self.name, self.fence, attempt), Lane.RESULTS))
+            effects.append(Speak(known[2].place, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS))
         elif not self._safeguards.result_key:
             effects += self._count_again(now, result)
         self._losses.pop(attempt, None)
@@ -768,7 +768,7 @@ class LedJob:
         return [JobOver(self.name, superseded=True)]
 
 
-def _is_other(known: Attempt, told: Report | Finished | AttemptResult) -> bool:
+def _is_other(known: ShardAttempt, told: Report | Finished | AttemptResult) -> bool:
     """Whether this is told of another attempt with the same number: a register that was put back drew it again. A worker of
     a version before this one does not say."""
     return told.life not in (0, known.life)

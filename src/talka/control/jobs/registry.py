@@ -39,7 +39,7 @@ from talka.wire.entries import (
     encode_record,
     shown,
 )
-from talka.wire.jobs import Account, Accounted, Answer, Beat, Call, Lead, Leaderless, ManagerAt, Renew
+from talka.wire.jobs import Account, Accounted, Beat, CallAnswer, Lead, Leaderless, ManagerAt, ManagerCall, Renew
 from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
 from talka.wire.security.access import CALLED_BY, objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
@@ -157,7 +157,7 @@ class Registry:
 
     # -- what clients ask
 
-    def on_call(self, now: int, sender: str, call: Call) -> list[object]:
+    def on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         problem = objection(call.asker, call.what) if call.what in CALLED_BY else ""
         news: list[object] = [] if sender == self._me else [*forwarded(sender, call, problem)]
         if problem:
@@ -166,7 +166,7 @@ class Registry:
             return [*news, _problem(sender, call, kind, problem)]
         return [*news, *self._answered(now, sender, call)]
 
-    def _answered(self, now: int, sender: str, call: Call) -> list[object]:
+    def _answered(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         try:
             return self._answer(now, sender, call)
         except QueueFull as problem:
@@ -180,7 +180,7 @@ class Registry:
     def _count(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
-    def _answer(self, now: int, sender: str, call: Call) -> list[object]:
+    def _answer(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         match call.what:
             case "submit":
                 return self._submit(now, sender, call)
@@ -222,7 +222,7 @@ class Registry:
             case what:
                 raise Invalid(f"nobody knows how to answer {what!r}")
 
-    def _submit(self, now: int, sender: str, call: Call) -> list[object]:
+    def _submit(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         asked = decode(call.content, SubmitCall)
         order, key = asked.order, asked.key
         if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
@@ -252,7 +252,7 @@ class Registry:
         effects = self.book.add(now, record, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
 
-    def _cancel(self, now: int, sender: str, call: Call, asked: CancelCall) -> list[object]:
+    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelCall) -> list[object]:
         record = self.records.get(asked.job)
         if record is None:
             return [_no_job(sender, call, asked.job)]
@@ -268,7 +268,12 @@ class Registry:
         return self.book.put(now, record, answer, *self._lead(now, record))
 
     def _end_unstarted(
-        self, now: int, record: JobRecord, state: JobState, reason: str, answer_to: tuple[str, Call] | None = None
+        self,
+        now: int,
+        record: JobRecord,
+        state: JobState,
+        reason: str,
+        answer_to: tuple[str, ManagerCall] | None = None,
     ) -> list[object]:
         ended = msgspec.structs.replace(
             record, state=state, reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
@@ -573,16 +578,16 @@ class LeadWanted(msgspec.Struct, frozen=True):
     job: str
 
 
-def _answer(sender: str, call: Call, content: bytes) -> Speak:
-    return Speak(sender, Answer(call.number, "", content), Lane.RESULTS)
+def _answer(sender: str, call: ManagerCall, content: bytes) -> Speak:
+    return Speak(sender, CallAnswer(call.number, "", content), Lane.RESULTS)
 
 
-def _problem(sender: str, call: Call, kind: str, text: str, retry_after_ms: int = 0) -> Speak:
-    answer = Answer(call.number, kind, text.encode(), retry_after_ms)  # type: ignore[arg-type]
+def _problem(sender: str, call: ManagerCall, kind: str, text: str, retry_after_ms: int = 0) -> Speak:
+    answer = CallAnswer(call.number, kind, text.encode(), retry_after_ms)  # type: ignore[arg-type]
     return Speak(sender, answer, Lane.RESULTS)
 
 
-def _no_job(sender: str, call: Call, job: str) -> Speak:
+def _no_job(sender: str, call: ManagerCall, job: str) -> Speak:
     return _problem(sender, call, "missing", f"there is no job {job[:64]}: talka jobs lists those that are known")
 
 

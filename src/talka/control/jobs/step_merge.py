@@ -6,7 +6,7 @@ Those of a thousand workers take seconds to merge. A manager that did nothing el
 from typing import Final
 
 from talka.control.load.load_job import LoadJob
-from talka.control.load.shard_run import Attempt
+from talka.control.load.shard_run import ShardAttempt
 from talka.stats.tally import Tally
 
 MERGED_AT_ONCE: Final = 32
@@ -24,7 +24,7 @@ class StepMerge:
         self.latest: dict[str, Tally] = {}
         """By workflow. Counted at different instants, but nothing twice."""
         self._at = 0
-        self._rest: list[tuple[str, Attempt]] = []
+        self._rest: list[tuple[str, ShardAttempt]] = []
         self._merged: dict[str, Tally] = {}
 
     def advance(self, now: int, job: LoadJob) -> None:

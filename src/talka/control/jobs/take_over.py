@@ -5,7 +5,7 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
-from talka.wire.jobs import AttemptResult, Fence, Reconcile, Snapshot, TaskFacts
+from talka.wire.jobs import AttemptResult, Fence, Reconcile, TaskFacts, WorkerSnapshot
 
 SECOND: Final = 1_000_000_000
 MILLISECOND: Final = 1_000_000
@@ -57,7 +57,7 @@ class TakeOver:
         self._unfenced = {worker: rounds - 1 for worker, rounds in self._unfenced.items() if rounds > 1}
         return effects
 
-    def on_snapshot(self, now: int, worker: str, snapshot: Snapshot) -> None:
+    def on_snapshot(self, now: int, worker: str, snapshot: WorkerSnapshot) -> None:
         if snapshot.fence == self._fence:
             self._unfenced.pop(worker, None)
             self._snapshots[worker] = {facts.attempt: facts for facts in snapshot.tasks}

@@ -10,10 +10,10 @@ from talka.control.jobs.job_view import fitting, update_of
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.step_merge import StepMerge
 from talka.control.load.load_job import LoadJob
-from talka.control.member.leader_calls import CallEnded, Calls
+from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
-from talka.wire.jobs import View, Watch
+from talka.wire.jobs import ViewUpdate, WatchJob
 from talka.wire.manager_calls import NameCall, encode
 from talka.wire.security.access import Asker
 from talka.wire.views import JobFacts, JobUpdate, without_windows_up_to
@@ -64,12 +64,12 @@ class _Watch(msgspec.Struct):
     led_by: str = ""
     """Who leads the job, as the cluster's leader says."""
 
-    def word(self, number: int) -> Watch:
+    def word(self, number: int) -> WatchJob:
         """What whoever leads the job is told: what has been seen."""
-        return Watch(self.job, number, self.windows_after, self.steps)
+        return WatchJob(self.job, number, self.windows_after, self.steps)
 
 
-class Watches:
+class JobWatches:
     """Jobs that clients of this manager watch. Whoever leads the job tells; the cluster's leader tells who that is."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Watches:
     def owns(self, call: int) -> bool:
         return call in self._asked
 
-    def tick(self, now: int, calls: Calls, leader: str = "") -> list[object]:
+    def tick(self, now: int, calls: LeaderCalls, leader: str = "") -> list[object]:
         effects: list[object] = []
         for number, watch in self._watches.items():
             if now < watch.look_at:
@@ -131,7 +131,7 @@ class Watches:
             effects.append(Updated(number, JobUpdate(facts)))
         return effects
 
-    def on_view(self, now: int, view: View) -> list[object]:
+    def on_view(self, now: int, view: ViewUpdate) -> list[object]:
         watch = self._watches.get(view.number)
         if watch is None or watch.job != view.job:
             return []
@@ -173,7 +173,7 @@ class Audience:
         """Of jobs whose steps somebody wants to know."""
         self.next_tick_at = NEVER
 
-    def on_watch(self, now: int, sender: str, watch: Watch) -> list[object]:
+    def on_watch(self, now: int, sender: str, watch: WatchJob) -> list[object]:
         key = (sender, watch.number)
         known = self._listeners.get(key)
         if known is None:
@@ -218,7 +218,7 @@ class Audience:
             logs=led.lines.all() if listener.sequence == 1 else led.lines.recent(now),
         )
         sender, number = key
-        return Speak(sender, View(listener.job, number, fitting(update)), Lane.STATISTICS)
+        return Speak(sender, ViewUpdate(listener.job, number, fitting(update)), Lane.STATISTICS)
 
     def _steps(self, now: int, listener: _Listener, job: LoadJob) -> Mapping[str, Tally] | None:
         """Steps of many workers take long to merge: each listener is told once of every pass over them."""

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from talka.cluster.placement import choose
-from talka.control.jobs.health import DECISIONS, Decision, Progress, ProgressWatch, is_ready
-from talka.control.member.breaker import Breaker, State
+from talka.control.jobs.health import DECISIONS, Decision, ProgressSignal, ProgressWatch, is_ready
+from talka.control.member.breaker import Breaker, BreakerState
 from talka.wire.jobs import Beat, Running, WorkerFacts
 
 SECOND_NS: Final = 1_000_000_000
@@ -82,7 +82,7 @@ class WorkerLife:
         self.cause = ""
         self.is_drained = False
         """By order of the leader, whatever it says of itself."""
-        self.progress = Progress.IDLE
+        self.progress = ProgressSignal.IDLE
         self._watch = ProgressWatch()
         self._breaker: Breaker | None = None
         """Made at the first failure: most never have one."""
@@ -190,14 +190,14 @@ class WorkerLife:
         self.lost_at = now
         self.cause = cause
         self.running = ()
-        self.progress = Progress.IDLE
+        self.progress = ProgressSignal.IDLE
         self.reserved.clear()
         self.used = 0
 
     def reserve(self, now: int, job: str, cores: int) -> None:
         self.reserved[job] = self.reserved.get(job, 0) + cores
         self.used += cores
-        if self._breaker is not None and self._breaker.state is not State.CLOSED:
+        if self._breaker is not None and self._breaker.state is not BreakerState.CLOSED:
             # This is the probe; nothing more until its outcome is told, or it is given up.
             self._breaker.allows(now)
             self.is_blocked = True
@@ -209,13 +209,13 @@ class WorkerLife:
         if self._breaker is None:
             self._breaker = Breaker()
         self._breaker.failed(now)
-        self.is_blocked = self._breaker.state is State.OPEN
+        self.is_blocked = self._breaker.state is BreakerState.OPEN
 
     def succeeded(self, now: int) -> None:
         if self._breaker is None:
             return
         self._breaker.succeeded(now)
-        if self._breaker.state is State.CLOSED:
+        if self._breaker.state is BreakerState.CLOSED:
             self.is_blocked = False
 
     def unblock(self, now: int) -> None:

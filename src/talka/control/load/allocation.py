@@ -21,7 +21,7 @@ UNEVEN: Final = 1.1
 """Where one core would carry this much more than the mean, its heaviest workflow is split further."""
 
 
-class Claim(msgspec.Struct, frozen=True):
+class CoreClaim(msgspec.Struct, frozen=True):
     """A workflow that could start now. `useful` is the number of cores beyond which a shard would be empty."""
 
     name: str
@@ -41,9 +41,9 @@ class Claim(msgspec.Struct, frozen=True):
         return min(fewest, own, self.useful), min(most, self.useful)
 
 
-def claim_of(name: str, plan: Plan, priority: Priority, is_test: bool, cores: int) -> Claim:
+def claim_of(name: str, plan: Plan, priority: Priority, is_test: bool, cores: int) -> CoreClaim:
     rates = [max(part.start, part.end) / RATE_PER_S for part in plan.segments] if plan.model == "open" else []
-    return Claim(name, priority, is_test, plan.shards_for(cores), max(rates, default=float(plan.vus)))
+    return CoreClaim(name, priority, is_test, plan.shards_for(cores), max(rates, default=float(plan.vus)))
 
 
 def core_range(priority: Priority, total: int) -> tuple[int, int]:
@@ -62,7 +62,9 @@ def core_range(priority: Priority, total: int) -> tuple[int, int]:
             return 1, total
 
 
-def allocate(claims: Sequence[Claim], loads: Mapping[Seat, float | None], *, total: int) -> dict[str, tuple[Seat, ...]]:
+def allocate(
+    claims: Sequence[CoreClaim], loads: Mapping[Seat, float | None], *, total: int
+) -> dict[str, tuple[Seat, ...]]:
     """Cores for every claim that may start now: a shard of it runs on each.
 
     `loads` has the cores of the job and what each carries; None: nothing runs on it. Workflows of a job that may run at
@@ -87,7 +89,7 @@ def allocate(claims: Sequence[Claim], loads: Mapping[Seat, float | None], *, tot
     return found
 
 
-def planned(claims: Sequence[Claim], waiting: Collection[str], cores: int) -> dict[str, tuple[Seat, ...]]:
+def planned(claims: Sequence[CoreClaim], waiting: Collection[str], cores: int) -> dict[str, tuple[Seat, ...]]:
     """Cores of each workflow of a job that has not run: side by side for those that start at once, alone for those in
     `waiting`. Of those that start at once, one that runs alone makes the others wait: they get none."""
     empty: dict[Seat, float | None] = {("", number): None for number in range(cores)}
@@ -112,7 +114,7 @@ def sharing(seats: Mapping[str, Collection[Seat]], waiting: Collection[str]) -> 
     }
 
 
-def _dealt(ordered: Sequence[Claim], total: int, own: int, free: int) -> dict[str, int]:
+def _dealt(ordered: Sequence[CoreClaim], total: int, own: int, free: int) -> dict[str, int]:
     """How many cores each gets of at least as many as there are claims."""
     ranges = {claim.name: claim.range_of(total, own) for claim in ordered}
     found = dict.fromkeys(ranges, 1)
@@ -132,7 +134,9 @@ def _taken(empty: Sequence[Seat], cores: int) -> tuple[Seat, ...]:
     return tuple(seat for place in by_room for seat in places[place])[:cores]
 
 
-def _packed(ordered: Sequence[Claim], loads: Mapping[Seat, float | None], total: int) -> dict[str, tuple[Seat, ...]]:
+def _packed(
+    ordered: Sequence[CoreClaim], loads: Mapping[Seat, float | None], total: int
+) -> dict[str, tuple[Seat, ...]]:
     """One shard each, the heaviest first to the core that carries least. What then is uneven is split further."""
     most = {claim.name: min(claim.range_of(total, len(loads))[1], len(loads)) for claim in ordered}
     parts = dict.fromkeys(most, 1)
@@ -147,7 +151,7 @@ def _packed(ordered: Sequence[Claim], loads: Mapping[Seat, float | None], total:
 
 
 def _pack(
-    ordered: Sequence[Claim], parts: Mapping[str, int], loads: Mapping[Seat, float | None]
+    ordered: Sequence[CoreClaim], parts: Mapping[str, int], loads: Mapping[Seat, float | None]
 ) -> tuple[dict[str, list[Seat]], dict[Seat, float]]:
     """No core gets two shards of one workflow."""
     carried = {seat: load or 0.0 for seat, load in loads.items()}

@@ -16,7 +16,7 @@ GRANTS_LIMIT: Final = 5
 GRACE_NS: Final = 10 * SECOND_NS
 
 
-class Granted(msgspec.Struct, frozen=True):
+class MoreTime(msgspec.Struct, frozen=True):
     """Go on for so much longer."""
 
     ns: int
@@ -32,7 +32,7 @@ class Evict(msgspec.Struct, frozen=True):
     """The time is over."""
 
 
-Reply: TypeAlias = Granted | Warned | Evict
+Reply: TypeAlias = MoreTime | Warned | Evict
 EVICT: Final = Evict()
 
 
@@ -71,7 +71,7 @@ class Deadline:
             due = self.until if self._due is None else self._due
             self.until = max(due, now) + ns
             self._due = None
-            return Granted(ns)
+            return MoreTime(ns)
         if self._due is None:
             self._due = self.until
             self.until = max(self.until, now) + GRACE_NS

@@ -9,11 +9,11 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.control.load.allocation import Claim, Seat, allocate, claim_of
+from talka.control.load.allocation import CoreClaim, Seat, allocate, claim_of
 from talka.control.load.core_effects import Effect, JobEnded
-from talka.control.load.deadlines import Deadline, Granted
+from talka.control.load.deadlines import Deadline, MoreTime
 from talka.control.load.shard_group import JobWorkflow, ShardGroup
-from talka.control.load.shard_run import Attempt, LostShard, Seats, ShardRun
+from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
 from talka.stats.tally import Tally, merged
 from talka.stats.windows import Timeline, Window
 from talka.wire.jobs import AttemptResult
@@ -31,7 +31,7 @@ from talka.wire.shards import (
     engines_of,
 )
 from talka.work.lifecycle import TaskState
-from talka.work.load import Shard, Slice
+from talka.work.load import PlanSlice, Shard
 from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
 
 SECOND: Final = 1_000_000_000
@@ -89,7 +89,7 @@ class LoadJob:
         self.interrupted_by: Interruption | None = None
         self.aborted: Verdict | None = None
         self.engine = ""
-        self.attempts: dict[int, tuple[ShardGroup, ShardRun, Attempt]] = {}
+        self.attempts: dict[int, tuple[ShardGroup, ShardRun, ShardAttempt]] = {}
         self._place_of: dict[int, str] = {}
         self.cores_started = 0
         self.life = 0
@@ -165,7 +165,7 @@ class LoadJob:
     def cores(self) -> int:
         return self.spec.cores if self.places is None else sum(self.places.values())
 
-    def adopt(self, run: ShardGroup, shard: ShardRun, attempt: Attempt) -> None:
+    def adopt(self, run: ShardGroup, shard: ShardRun, attempt: ShardAttempt) -> None:
         """Go on with an attempt that another manager began."""
         self.attempts[attempt.core] = (run, shard, attempt)
         self._place_of[attempt.core] = attempt.place
@@ -203,7 +203,7 @@ class LoadJob:
         """Attempts that run on a worker."""
         return [core for core, (_, _, attempt) in self.attempts.items() if attempt.place == place]
 
-    def running(self) -> Mapping[int, tuple[ShardGroup, ShardRun, Attempt]]:
+    def running(self) -> Mapping[int, tuple[ShardGroup, ShardRun, ShardAttempt]]:
         """Attempts under way. A live view: copy it before anything is told to the job."""
         return self.attempts
 
@@ -329,7 +329,7 @@ class LoadJob:
     def _places(self) -> dict[str, int]:
         return {"": self.spec.cores} if self.places is None else self.places
 
-    def _sitting(self, but: Attempt | None = None) -> dict[Seat, list[ShardGroup]]:
+    def _sitting(self, but: ShardAttempt | None = None) -> dict[Seat, list[ShardGroup]]:
         """The job's cores, and whose shards run on each."""
         found: dict[Seat, list[ShardGroup]] = {
             (place, number): [] for place, cores in self._places().items() for number in range(cores)
@@ -347,7 +347,7 @@ class LoadJob:
             for seat, runs in self._sitting().items()
         }
 
-    def _open_seats(self, shard: ShardRun, but: Attempt | None = None) -> list[Seat]:
+    def _open_seats(self, shard: ShardRun, but: ShardAttempt | None = None) -> list[Seat]:
         """Cores for what takes the place of a lost shard: empty ones of workers that have most of
         them first, then such as are no fuller than its own was."""
         sitting = self._sitting(but)
@@ -371,7 +371,7 @@ class LoadJob:
         first = 0
         for place in _by_place(seats):
             count = len(place.numbers)
-            slices.append((ShardRun(Slice(run.spec.plan, first, count, len(seats))), place))
+            slices.append((ShardRun(PlanSlice(run.spec.plan, first, count, len(seats))), place))
             first += count
         return run.start(now, slices)
 
@@ -391,11 +391,11 @@ class LoadJob:
             return [Seats("", shard.current.seats)]  # its process is gone, its core is not
         return _by_place(self._open_seats(shard)[: shard.shard.count])
 
-    def on_started(self, attempt: Attempt) -> None:
+    def on_started(self, attempt: ShardAttempt) -> None:
         attempt.life = self.life
         self._note_sharing(attempt)
 
-    def _note_sharing(self, attempt: Attempt) -> None:
+    def _note_sharing(self, attempt: ShardAttempt) -> None:
         here = [known for known in self.attempts.values() if known[2].place == attempt.place]
         for number in attempt.seats:
             beside = [(run, shard) for run, shard, other in here if number in other.seats]
@@ -502,7 +502,7 @@ class LoadJob:
         started = run.counts().started
         has_progressed, run.started_before = started > run.started_before, started
         granted = run.deadline.ask(now, has_progressed)
-        if not isinstance(granted, Granted):
+        if not isinstance(granted, MoreTime):
             return False
         run.note(f"it was late and advanced, and was given {granted.ns / SECOND:g} s more")
         return True
@@ -543,7 +543,7 @@ class LoadJob:
         return [*effects, *self._schedule(now)]
 
 
-def _claim_of(spec: JobWorkflow, cores: int) -> Claim:
+def _claim_of(spec: JobWorkflow, cores: int) -> CoreClaim:
     return claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores)
 
 

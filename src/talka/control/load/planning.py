@@ -18,7 +18,7 @@ from talka.work.shapes import (
     OpenShape,
     SharedIterations,
 )
-from talka.work.specs import BadWorkflows, Problem, WorkflowSpec, default_timeout_ns
+from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import Threshold
 
 
@@ -111,7 +111,7 @@ def shared_out(specs: Sequence[WorkflowSpec], overrides: Overrides) -> dict[str,
             f"{first.name} has a share of a load that nobody names: write load = ConstantRate('50/s', '1m') or another"
             " shape at the top level of the file, or give --rate or --vus with the command"
         )
-        raise BadWorkflows([Problem(text, first.file, first.line)])
+        raise BadWorkflows([SpecProblem(text, first.file, first.line)])
     if overrides:
         shape = overridden(without_an_end(shape, first.whole, overrides), overrides, workflow="the file")
     weights = [spec.share or 0 for spec in specs]
@@ -124,7 +124,7 @@ def shared_out(specs: Sequence[WorkflowSpec], overrides: Overrides) -> dict[str,
             text = f"{spec.name}: {error}"
             if overrides:
                 raise CannotOverride(text) from None
-            raise BadWorkflows([Problem(text, spec.file, spec.line)]) from None
+            raise BadWorkflows([SpecProblem(text, spec.file, spec.line)]) from None
     return parts
 
 

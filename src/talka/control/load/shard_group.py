@@ -11,7 +11,7 @@ import msgspec
 
 from talka.control.load.core_effects import Effect, KillCore, Send, StartCore
 from talka.control.load.deadlines import Deadline
-from talka.control.load.shard_run import ATTEMPTS_LIMIT, Attempt, LostShard, Seats, ShardRun
+from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline, Window
 from talka.wire.shards import (
@@ -65,7 +65,7 @@ class JobWorkflow(msgspec.Struct, frozen=True):
 class GroupOwner(Protocol):
     """What a group needs of the load job or the task that owns it."""
 
-    attempts: "dict[int, tuple[ShardGroup, ShardRun, Attempt]]"
+    attempts: "dict[int, tuple[ShardGroup, ShardRun, ShardAttempt]]"
     """Attempts under way, of all its groups."""
     own_lost: list[LostShard]
     """Gaps, in the order in which they opened. Groups add to it."""
@@ -81,7 +81,7 @@ class GroupOwner(Protocol):
     def draw(self, seats: Seats) -> tuple[int, int]:
         """The numbers of a new attempt there and of its process."""
 
-    def on_started(self, attempt: Attempt) -> None: ...
+    def on_started(self, attempt: ShardAttempt) -> None: ...
 
     def arm_of(self, group: "ShardGroup", shard: ShardRun) -> Arm: ...
 
@@ -160,7 +160,7 @@ class ShardGroup:
     def cores(self) -> int:
         return sum(shard.shard.count for shard in self.shards if not shard.is_replaced)
 
-    def attempts(self) -> list[tuple[int, ShardRun, Attempt]]:
+    def attempts(self) -> list[tuple[int, ShardRun, ShardAttempt]]:
         """Those under way."""
         return [
             (core, shard, attempt) for core, (group, shard, attempt) in self._owner.attempts.items() if group is self
@@ -244,7 +244,7 @@ class ShardGroup:
     def _start(self, now: int, shard: ShardRun, seats: Seats) -> Effect:
         core, process = self._owner.draw(seats)
         effect = StartCore(core, self._owner.arm_of(self, shard), seats.place, shard.done_by_shard, process)
-        attempt = Attempt(core, now, seats.place, seats.numbers, process)
+        attempt = ShardAttempt(core, now, seats.place, seats.numbers, process)
         shard.attempts.append(attempt)
         self._owner.attempts[core] = (self, shard, attempt)
         self._owner.on_started(attempt)
@@ -430,7 +430,7 @@ class ShardGroup:
                 effects += self._kill(now, core, _NOT_READY)
         return effects
 
-    def _is_late(self, now: int, attempt: Attempt) -> bool:
+    def _is_late(self, now: int, attempt: ShardAttempt) -> bool:
         return not attempt.armed and now - attempt.spawned_ns >= ARM_LIMIT_NS
 
     def _kill(self, now: int, core: int, cause: str) -> list[Effect]:

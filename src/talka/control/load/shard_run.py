@@ -18,7 +18,7 @@ from talka.wire.shards import (
     read_metric,
     read_step,
 )
-from talka.work.load import Shard, Slice
+from talka.work.load import PlanSlice, Shard
 
 Kind: TypeAlias = Literal["steps", "actions", "metrics", "calls"]
 Part: TypeAlias = tuple[Kind, str, str | None]
@@ -48,7 +48,7 @@ class Seats(msgspec.Struct, frozen=True):
     """From 0. Shards of several workflows may sit on one core: then one process runs them all."""
 
 
-class Attempt:
+class ShardAttempt:
     """One try at a shard by one core, or by the cores of one worker. Its last acknowledged totals stay, whatever
     becomes of it."""
 
@@ -192,11 +192,11 @@ class Attempt:
 
 class ShardRun:
     def __init__(
-        self, shard: Shard | Slice, done_before: tuple[int, ...] = (), tries_before: int = 0, sharing: int = 1
+        self, shard: Shard | PlanSlice, done_before: tuple[int, ...] = (), tries_before: int = 0, sharing: int = 1
     ) -> None:
         """`done_before`: iterations that a larger slice, of which this is a part, had started before it was lost."""
         self.shard = shard
-        self.attempts: list[Attempt] = []
+        self.attempts: list[ShardAttempt] = []
         self.done_before = done_before or (0,) * shard.count
         self.tries_before = tries_before
         self.sharing = sharing
@@ -211,7 +211,7 @@ class ShardRun:
         """Open until a replacement starts."""
 
     @property
-    def current(self) -> Attempt:
+    def current(self) -> ShardAttempt:
         return self.attempts[-1]
 
     @property

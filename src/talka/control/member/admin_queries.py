@@ -8,7 +8,7 @@ import msgspec
 from talka.cluster.membership.members import Status
 from talka.control.member.announcement import standing_of
 from talka.control.member.composite import ClusterMember
-from talka.control.member.key_distribution import Keyholder
+from talka.control.member.key_distribution import KeyDistribution
 from talka.errors import Invalid
 from talka.wire.asking import (
     AddKey,
@@ -238,7 +238,7 @@ def _changed(
     return encode_content(_keys(member, expected)), effects
 
 
-def _keyholder(member: ClusterMember) -> Keyholder:
+def _keyholder(member: ClusterMember) -> KeyDistribution:
     if member.keyholder is None:
         raise Invalid(f"{member.name} seals nothing and has no keys")
     return member.keyholder

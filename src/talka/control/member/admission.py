@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
-from talka.cluster.leadership.election import Alarm
+from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.replay_guard import REPEATABLE, Door
+from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.ring_guard import RingGuard
 from talka.wire import asking, greeting
 from talka.wire.framing import BadContent, packed, unpacked
@@ -22,13 +22,13 @@ from talka.wire.greeting import (
     TEXT_LIMIT,
     BadGreeting,
     Challenge,
+    GreetingHello,
     GreetingMessage,
-    Hello,
+    GreetingRefusal,
+    GreetingWelcome,
     Proof,
-    Refusal,
     Self,
     ShareRing,
-    Welcome,
 )
 from talka.wire.packets import BadPacket, Packet, decode_packet
 from talka.wire.security.keys import Keyring, encode_ring
@@ -40,7 +40,7 @@ SECOND: Final = 1_000_000_000
 PROOF_NS: Final = 3 * SECOND
 """How long a nonce may be echoed, how long a frame is kept for its proof, and how old one may be that counts as fresh."""
 WELCOME_NS: Final = 10 * SECOND
-"""How long a Hello may be answered: a connection may have to be opened first."""
+"""How long a GreetingHello may be answered: a connection may have to be opened first."""
 ASK_AGAIN_NS: Final = SECOND // 4
 WAITING_LIMIT: Final = 1024
 """Lives that are asked for a proof at once; the one asked longest ago is forgotten first."""
@@ -55,7 +55,7 @@ KEYS_NOTED_LIMIT: Final = 16_384
 NAMESAKES_LIMIT: Final = 16
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class ArrivedPacket(msgspec.Struct, frozen=True):
     """A packet that may be looked at."""
 
     packet: Packet
@@ -76,7 +76,7 @@ class Welcomed(msgspec.Struct, frozen=True):
     lane: Lane
 
 
-class Declined(msgspec.Struct, frozen=True):
+class HelloDeclined(msgspec.Struct, frozen=True):
     """News: the node at this address does not let this one in."""
 
     address: str
@@ -99,17 +99,17 @@ class _Waiting:
         self.nonce = nonce
         self.since = now
         self.asked_at = now - ASK_AGAIN_NS
-        self.held: list[Arrival] = []
+        self.held: list[ArrivedPacket] = []
         self.held_bytes = 0
 
 
-class Porter:
+class Admission:
     """Frames in, packets for the member and replies to the network out. Everything it keeps is bounded."""
 
     def __init__(
         self,
         *,
-        door: Door,
+        door: ReplayGuard,
         seal: Seal,
         name: str,
         me: Self,
@@ -167,11 +167,11 @@ class Porter:
             del self._hellos[next(iter(self._hellos))]
         nonce = self._nonce()
         self._hellos[nonce] = (address, now)
-        return self._reply(now, address, lane, Hello(self.me, nonce), "")
+        return self._reply(now, address, lane, GreetingHello(self.me, nonce), "")
 
     def receive(
         self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
-    ) -> tuple[list[Arrival], list[object]]:
+    ) -> tuple[list[ArrivedPacket], list[object]]:
         """What may be looked at, and what is to be sent or told. `proven` is whom the sender's certificate names."""
         # What repairs a ring may come under a key that the ring has lost, from a manager that shows its certificate.
         is_manager = self.certified and lane is not Lane.DATAGRAM and proven.role is Role.MANAGER
@@ -206,7 +206,7 @@ class Porter:
                 return self._turn_away("unaddressed")
             if self.certified and lane is Lane.DATAGRAM:  # no certificate comes with it
                 return self._turn_away("certificate")
-        arrival = Arrival(packet, source, age_ns, opened.key_id, proven)
+        arrival = ArrivedPacket(packet, source, age_ns, opened.key_id, proven)
         if not self._door.knows(packet):
             return [], self._challenge(now, lane, opened, arrival, len(content))
         replies: list[object] = []
@@ -246,32 +246,34 @@ class Porter:
         lane: Lane,
         opened: Opened,
         packet: Packet,
-        message: Hello | Welcome | Challenge | Proof | Refusal,
+        message: GreetingHello | GreetingWelcome | Challenge | Proof | GreetingRefusal,
         proven: Proven,
-    ) -> tuple[list[Arrival], list[object]]:
+    ) -> tuple[list[ArrivedPacket], list[object]]:
         key_id = opened.key_id
-        if isinstance(message, Refusal):
+        if isinstance(message, GreetingRefusal):
             address, _ = self._hellos.pop(message.echo, ("", 0))
-            return [], [Declined(address, message.reason, message.text)] if address else []
-        if isinstance(message, Hello):
+            return [], [HelloDeclined(address, message.reason, message.text)] if address else []
+        if isinstance(message, GreetingHello):
             reason, text = self._objection(packet, message.me, proven)
             if reason:
                 self._door.turn_away(reason)
-                refusal = self._reply(now, source, lane, Refusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id)
+                refusal = self._reply(
+                    now, source, lane, GreetingRefusal(message.nonce, reason, text[:TEXT_LIMIT]), key_id
+                )
                 return [], [refusal, *self._meet_namesake(source, reason)]
         elif difference := self._difference(packet.group):
             return self._turn_away(difference[0])
-        if isinstance(message, Welcome) and self._pretends(message.me, proven):
+        if isinstance(message, GreetingWelcome) and self._pretends(message.me, proven):
             return self._turn_away("role")
         if packet.sender == self._name:
             return self._turn_away("own")
         match message:
-            case Hello(nonce=echo):
+            case GreetingHello(nonce=echo):
                 waiting = self._waiting_of(now, packet)
-                return [], [self._reply(now, source, lane, Welcome(self.me, echo, waiting.nonce), key_id)]
+                return [], [self._reply(now, source, lane, GreetingWelcome(self.me, echo, waiting.nonce), key_id)]
             case Challenge(nonce=nonce):
                 return [], [self._reply(now, source, lane, Proof(nonce, self._floor(now)), key_id)]
-            case Welcome(echo=echo, nonce=nonce, me=who):
+            case GreetingWelcome(echo=echo, nonce=nonce, me=who):
                 address, asked_at = self._hellos.pop(echo, ("", 0))
                 if not address or now - asked_at > WELCOME_NS:
                     return self._turn_away("replayed")
@@ -320,7 +322,7 @@ class Porter:
             return []
         self._namesakes[source] = None
         text = f"another node calls itself {self._name!r} as this one does, at {source}: start it with another --name"
-        return [Alarm("name", text)]
+        return [LeadershipAlarm("name", text)]
 
     def _difference(self, group: str) -> tuple[str, str] | None:
         cluster, _, environment = group.partition("/")
@@ -333,7 +335,7 @@ class Porter:
 
     # -- proofs
 
-    def _challenge(self, now: int, lane: Lane, opened: Opened, arrival: Arrival, size_bytes: int) -> list[object]:
+    def _challenge(self, now: int, lane: Lane, opened: Opened, arrival: ArrivedPacket, size_bytes: int) -> list[object]:
         packet = arrival.packet
         if packet.sender == self._name:
             self._door.turn_away("own")
@@ -388,6 +390,6 @@ class Porter:
     def _nonce(self) -> bytes:
         return self._rng.randbytes(NONCE_BYTES)
 
-    def _turn_away(self, reason: str) -> tuple[list[Arrival], list[object]]:
+    def _turn_away(self, reason: str) -> tuple[list[ArrivedPacket], list[object]]:
         self._door.turn_away(reason)
         return [], []

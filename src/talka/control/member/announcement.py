@@ -7,10 +7,10 @@ from msgspec import Meta
 
 from talka.cluster.membership.members import Member
 from talka.cluster.membership.membership import Membership
-from talka.control.member.admission import Porter
+from talka.control.member.admission import Admission
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
+class Announcement(msgspec.Struct, frozen=True, array_like=True):
     ring: Annotated[str, Meta(max_length=64)]
     """The digest of its keys."""
     role: Annotated[str, Meta(max_length=64)] = ""
@@ -23,10 +23,10 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     """Where clients reach its API."""
 
 
-_decoder = msgspec.msgpack.Decoder(Standing)
+_decoder = msgspec.msgpack.Decoder(Announcement)
 
 
-def standing_of(member: Member) -> Standing | None:
+def standing_of(member: Member) -> Announcement | None:
     """What a member said of itself, as far as it can be read."""
     if member.state is None:
         return None
@@ -36,10 +36,10 @@ def standing_of(member: Member) -> Standing | None:
         return None
 
 
-class Herald:
+class Announcer:
     """Keeps what this member says of itself up to date."""
 
-    def __init__(self, porter: Porter, membership: Membership) -> None:
+    def __init__(self, porter: Admission, membership: Membership) -> None:
         self._porter = porter
         self._membership = membership
         self._leads = 0
@@ -48,7 +48,7 @@ class Herald:
     def tell(self, now: int, *, spread: bool) -> list[object]:
         """Others learn it with probes and syncs; with `spread` at once."""
         me = self._porter.me
-        standing = Standing(
+        standing = Announcement(
             self._porter.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
         )
         return list(self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread))

@@ -9,7 +9,7 @@ from talka.errors import Invalid
 SECOND_NS: Final = 1_000_000_000
 
 
-class State(Enum):
+class BreakerState(Enum):
     CLOSED = "closed"
     """Calls go through."""
     OPEN = "open"
@@ -35,7 +35,7 @@ class Breaker:
                 "a breaker needs failures, window_ns and probe_after_ns of at least 1, "
                 f"not {failures}, {window_ns} and {probe_after_ns}"
             )
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         # As many as decide: the oldest of them says whether all are within the window.
         self._failed_at: deque[int] = deque(maxlen=failures)
         self._window_ns = window_ns
@@ -44,33 +44,33 @@ class Breaker:
 
     def allows(self, now: int) -> bool:
         """Whether a call may be made now. When not closed, True hands out the probe."""
-        if self.state is State.CLOSED:
+        if self.state is BreakerState.CLOSED:
             return True
         if now - self._waits_from < self._probe_after_ns:
             return False
-        self.state = State.HALF_OPEN
+        self.state = BreakerState.HALF_OPEN
         self._waits_from = now
         return True
 
     def succeeded(self, now: int) -> None:
         """A call went well. Only the probe's success closes: one that began before the breaker opened proves little."""
-        if self.state is State.HALF_OPEN:
-            self.state = State.CLOSED
+        if self.state is BreakerState.HALF_OPEN:
+            self.state = BreakerState.CLOSED
             self._failed_at.clear()
 
     def failed(self, now: int) -> None:
         """A call failed. Failures of calls that began before the breaker opened do not prolong its wait."""
-        if self.state is State.OPEN:
+        if self.state is BreakerState.OPEN:
             return
         failed_at = self._failed_at
         failed_at.append(now)
         is_full = len(failed_at) == failed_at.maxlen
-        if self.state is State.HALF_OPEN or (is_full and now - failed_at[0] <= self._window_ns):
-            self.state = State.OPEN
+        if self.state is BreakerState.HALF_OPEN or (is_full and now - failed_at[0] <= self._window_ns):
+            self.state = BreakerState.OPEN
             self._waits_from = now
 
     def retry_in_ns(self, now: int) -> int:
         """How long until a call may be allowed; 0 when it may now."""
-        if self.state is State.CLOSED:
+        if self.state is BreakerState.CLOSED:
             return 0
         return max(0, self._waits_from + self._probe_after_ns - now)

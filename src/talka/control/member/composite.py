@@ -18,22 +18,22 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost, Say, StateLearned
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX
-from talka.control.member.admission import Arrival, Porter, RingChanged
-from talka.control.member.announcement import Herald
-from talka.control.member.key_distribution import Greet, Keyholder
+from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
+from talka.control.member.announcement import Announcer
+from talka.control.member.key_distribution import Greet, KeyDistribution
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import FENCE_KEY, Receiver
-from talka.control.member.replay_guard import Door
+from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import NotForThisRole, RoleCheck, why_not
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Reply, Voter
 from talka.errors import Untrusted
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
-from talka.wire.asking import Answer, Ask
+from talka.wire.asking import Ask, AskAnswer
 from talka.wire.greeting import ShareRing
 from talka.wire.jobs import JobMessage
-from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
-from talka.wire.membership import Watch, WatchReply
+from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire.membership import WatchGroup, WatchReply
 from talka.wire.packets import BadPacket
 from talka.wire.security.keys import decode_ring
 from talka.wire.security.roles import NOBODY, Proven, Role
@@ -45,7 +45,7 @@ RECEIVER: Final = 1
 JOBS: Final = 2
 
 
-class Asked(msgspec.Struct, frozen=True):
+class QuestionAsked(msgspec.Struct, frozen=True):
     """News: somebody wants to know something. Answer with `ClusterMember.answer`."""
 
     source: str
@@ -93,8 +93,8 @@ class ClusterMember:
         seeds: tuple[str, ...] = (),
         watchers: tuple[str, ...] = (),
         safeguards: Safeguards = ALL,
-        door: Door | None = None,
-        porter: Porter | None = None,
+        door: ReplayGuard | None = None,
+        porter: Admission | None = None,
         certified: bool = False,
     ) -> None:
         """On a real network a `porter` stands before its `door`; without one every frame is taken as it is, and
@@ -106,15 +106,15 @@ class ClusterMember:
         self.receiver = receiver
         self.owner = owner
         self.jobs = part
-        self.door = door or Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
+        self.door = door or ReplayGuard(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
         self.porter = porter
         is_certified = certified if porter is None else porter.certified
         self.roles = RoleCheck(is_certified=is_certified, safeguards=safeguards)
-        self.herald: Herald | None = None
-        self.keyholder: Keyholder | None = None
+        self.herald: Announcer | None = None
+        self.keyholder: KeyDistribution | None = None
         if porter is not None and membership is not None:
-            self.herald = Herald(porter, membership)
-            self.keyholder = Keyholder(porter, membership, self.herald)
+            self.herald = Announcer(porter, membership)
+            self.keyholder = KeyDistribution(porter, membership, self.herald)
         self.group = group
         self.next_tick_at = NEVER
         self._timed = [part for part in (membership, prober, voter, owner, self.jobs) if part is not None]
@@ -191,13 +191,13 @@ class ClusterMember:
             if self.roles.is_certified and lane is not Lane.DATAGRAM and proven.name != packet.sender:
                 self.door.turn_away("certificate")
                 return []
-            return self._hear(now, Arrival(packet, source, age_ns, "", proven))
+            return self._hear(now, ArrivedPacket(packet, source, age_ns, "", proven))
         arrivals, out = self.porter.receive(now, source, frame, lane, age_ns, proven)
         for arrival in arrivals:
             out += self._hear(now, arrival)
         return out
 
-    def _hear(self, now: int, arrival: Arrival) -> list[object]:
+    def _hear(self, now: int, arrival: ArrivedPacket) -> list[object]:
         try:
             hear = self._understand(now, arrival)
         except NotForThisRole as refusal:
@@ -211,23 +211,23 @@ class ClusterMember:
             return []
         return self._out(now, list(hear()))
 
-    def _refuse(self, now: int, arrival: Arrival, message: object) -> list[object]:
+    def _refuse(self, now: int, arrival: ArrivedPacket, message: object) -> list[object]:
         """It is told who said what; whoever asks a question is told why it is not answered."""
         sender, proven = arrival.packet.sender, arrival.proven
         effects: list[object] = [*self.roles.note(proven, sender, arrival.source, message)]
         if isinstance(message, Ask) and proven.role is not None:
-            asked = Asked(arrival.source, sender, message, arrival.key_id, proven)
-            effects += self.answer(now, asked, Answer(message.number, why_not(proven.role, message, sender)))
+            asked = QuestionAsked(arrival.source, sender, message, arrival.key_id, proven)
+            effects += self.answer(now, asked, AskAnswer(message.number, why_not(proven.role, message, sender)))
         return effects
 
-    def _understand(self, now: int, arrival: Arrival) -> Callable[[], Sequence[object]]:
+    def _understand(self, now: int, arrival: ArrivedPacket) -> Callable[[], Sequence[object]]:
         """What hearing this packet comes to. Only reading it can fail; what is heard is heard to the end."""
         packet, source, age_ns = arrival.packet, arrival.source, arrival.age_ns
         sender, boot = packet.sender, packet.boot
         if packet.channel == membership.CHANNEL:
             word = membership.decode(packet.body)
             self.roles.check(arrival.proven, word)
-            if packet.group != self.group and not isinstance(word, Watch | WatchReply):
+            if packet.group != self.group and not isinstance(word, WatchGroup | WatchReply):
                 raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
             if isinstance(word, WatchReply):
                 prober = self.prober
@@ -253,7 +253,7 @@ class ClusterMember:
             self.roles.check(arrival.proven, asked)
             if not isinstance(asked, Ask):
                 return _nothing
-            return lambda: [Asked(source, sender, asked, arrival.key_id, arrival.proven)]
+            return lambda: [QuestionAsked(source, sender, asked, arrival.key_id, arrival.proven)]
         if packet.channel == leadership.CHANNEL:
             saying, voter = leadership.decode(packet.body), self.voter
             self._admit(arrival, saying)
@@ -271,7 +271,7 @@ class ClusterMember:
             return lambda: part.on_message(now, sender, said, boot, source, role)
         raise BadPacket("body", f"{sender!r} sent on channel {packet.channel}, which nobody knows")
 
-    def _admit(self, arrival: Arrival, message: object) -> None:
+    def _admit(self, arrival: ArrivedPacket, message: object) -> None:
         """Whoever may say this is answered where it speaks from."""
         self.roles.check(arrival.proven, message)
         self._note_address(arrival.packet.sender, arrival.source)
@@ -294,7 +294,7 @@ class ClusterMember:
                 return [] if self.voter is None else self.voter.on_lease_message(now, sender, message)
             case CommandAnswer():
                 return [] if self.voter is None else self.voter.on_command_answer(sender, message)
-            case Command():
+            case LeaseCommand():
                 return [] if self.receiver is None else self.receiver.on_command(sender, message)
             case LeaseAnswer():  # pragma: no branch - the type checker sees that no other is left
                 return [] if self.owner is None else self.owner.on_answer(now, sender, message)
@@ -305,7 +305,7 @@ class ClusterMember:
         """Carry out what a part answered to a call, as `member.act(now, member.voter.write(now, …))`."""
         return self._out(now, effects)
 
-    def answer(self, now: int, asked: Asked, answer: Answer) -> list[object]:
+    def answer(self, now: int, asked: QuestionAsked, answer: AskAnswer) -> list[object]:
         frame = self._wrap(now, asking.CHANNEL, asking.encode(answer), to=asked.sender, key_id=asked.key_id)
         return [Transmit(asked.source, frame, Lane.STREAM)]
 

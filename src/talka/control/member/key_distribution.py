@@ -12,8 +12,8 @@ import msgspec
 from talka.cluster.membership.members import LEFT, SUSPECT, Member
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import StateLearned
-from talka.control.member.admission import Arrival, Porter, RingChanged
-from talka.control.member.announcement import Herald, standing_of
+from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
+from talka.control.member.announcement import Announcer, standing_of
 from talka.errors import Invalid
 from talka.wire.greeting import GreetingMessage, ShareRing
 from talka.wire.security.keys import Keyring, encode_ring
@@ -61,8 +61,8 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-class Keyholder:
-    def __init__(self, porter: Porter, membership: Membership, herald: Herald) -> None:
+class KeyDistribution:
+    def __init__(self, porter: Admission, membership: Membership, herald: Announcer) -> None:
         self._porter = porter
         self._membership = membership
         self._herald = herald
@@ -120,7 +120,7 @@ class Keyholder:
             out += self._tell(now, lacking[self._turn % len(lacking)])
         return out
 
-    def learn(self, now: int, arrival: Arrival, theirs: Keyring, merged: Keyring) -> list[object]:
+    def learn(self, now: int, arrival: ArrivedPacket, theirs: Keyring, merged: Keyring) -> list[object]:
         """Keys that a live member told, and what they and ours make together. One that lacks some is told in turn."""
         rings, before, sender = self._porter.rings, self.ring, arrival.packet.sender
         if rings.is_too_far(before, theirs):

@@ -7,7 +7,7 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
-from talka.wire.jobs import Answer, Call
+from talka.wire.jobs import CallAnswer, ManagerCall
 from talka.wire.security.access import Asker, own
 
 SECOND: Final = 1_000_000_000
@@ -21,18 +21,18 @@ OPEN_LIMIT: Final = 4096
 class CallEnded(msgspec.Struct, frozen=True):
     number: int
     problem: str
-    """As in `Answer`; empty when it was answered."""
+    """As in `CallAnswer`; empty when it was answered."""
     content: bytes
     retry_after_ms: int = 0
 
 
 class _Open(msgspec.Struct):
-    call: Call
+    call: ManagerCall
     ends_at: int
     again_at: int
 
 
-class Calls:
+class LeaderCalls:
     def __init__(self, rng: Random) -> None:
         self._number = rng.getrandbits(40)
         self._open: dict[int, _Open] = {}
@@ -46,13 +46,13 @@ class Calls:
         number = self._number
         if len(self._open) >= OPEN_LIMIT:
             return number, [CallEnded(number, "busy", b"this manager has too many questions open", 1000)]
-        call = Call(number, what, content, asker or own(what))
+        call = ManagerCall(number, what, content, asker or own(what))
         again_at = now + (AGAIN_NS if leader else ELSEWHERE_NS)
         self._open[number] = _Open(call, now + LIMIT_NS, again_at)
         self.next_tick_at = min(self.next_tick_at, again_at)
         return number, [Speak(leader, call, Lane.RESULTS)] if leader else []
 
-    def on_answer(self, now: int, answer: Answer) -> list[object]:
+    def on_answer(self, now: int, answer: CallAnswer) -> list[object]:
         asked = self._open.get(answer.number)
         if asked is None:
             return []

@@ -35,7 +35,7 @@ class Tier(IntEnum):
     ANY = 2
 
 
-class Reason(Enum):
+class EvictionReason(Enum):
     """Why a peer left the pool."""
 
     ERRORS = "error_rate"
@@ -45,7 +45,7 @@ class Reason(Enum):
     """It is no longer among the known peers."""
 
 
-class Peer(msgspec.Struct, frozen=True):
+class PooledPeer(msgspec.Struct, frozen=True):
     name: str
     datacenter: str = ""
     region: str = ""
@@ -68,7 +68,7 @@ class Evicted(msgspec.Struct, frozen=True):
     """Close the connection to this peer."""
 
     peer: str
-    reason: Reason
+    reason: EvictionReason
 
 
 class RefreshDue(msgspec.Struct, frozen=True):
@@ -210,7 +210,7 @@ class PeerPool:
         "tiers",
     )
 
-    def __init__(self, own: Peer, role: str, rng: Random, config: PoolConfig = DEFAULT_CONFIG) -> None:
+    def __init__(self, own: PooledPeer, role: str, rng: Random, config: PoolConfig = DEFAULT_CONFIG) -> None:
         self._config = config
         self._rng = rng
         self._datacenter = own.datacenter
@@ -224,7 +224,7 @@ class PeerPool:
         self._replenish_at = NEVER
         self._turn = 0
         self.next_tick_at = NEVER
-        self.evictions = dict.fromkeys(Reason, 0)
+        self.evictions = dict.fromkeys(EvictionReason, 0)
         self.promotions = 0
         self.additions = 0
         self.tiers = [0] * len(Tier)
@@ -255,7 +255,7 @@ class PeerPool:
         self._turn = (self._turn + 1) % len(primaries)
         return primaries[self._turn]
 
-    def set_peers(self, now: int, peers: Iterable[Peer]) -> list[PoolNews]:
+    def set_peers(self, now: int, peers: Iterable[PooledPeer]) -> list[PoolNews]:
         """These peers are known now and no others, oneself aside. Beyond `peers_limit` the farthest are left out."""
         nearest = sorted((self._tier(peer), peer.name) for peer in peers if peer.name != self._own)[
             : self._config.peers_limit
@@ -270,8 +270,8 @@ class PeerPool:
         self._primaries = [name for name in self._primaries if name in known]
         self._backups = [name for name in self._backups if name in known]
         self._records = known
-        self.evictions[Reason.GONE] += len(gone)
-        news: list[PoolNews] = [Evicted(name, Reason.GONE) for name in gone]
+        self.evictions[EvictionReason.GONE] += len(gone)
+        news: list[PoolNews] = [Evicted(name, EvictionReason.GONE) for name in gone]
         self._promote(news)
         if known and not self._is_started:
             self._is_started = True
@@ -297,7 +297,7 @@ class PeerPool:
         # Slow is better than none.
         if not self._backups and not self._eligible(now):
             return []
-        return self._evict(now, peer, Reason.SLOW)
+        return self._evict(now, peer, EvictionReason.SLOW)
 
     def failed(self, now: int, peer: str) -> list[PoolNews]:
         """A request to this peer failed, or nobody answered in time."""
@@ -309,9 +309,9 @@ class PeerPool:
         if not self._is_in(peer):
             return []
         if record.failures > config.failures_limit:
-            return self._evict(now, peer, Reason.FAILURES)
+            return self._evict(now, peer, EvictionReason.FAILURES)
         if len(record.outcomes) >= config.samples_min and record.error_rate > config.error_rate_limit:
-            return self._evict(now, peer, Reason.ERRORS)
+            return self._evict(now, peer, EvictionReason.ERRORS)
         return []
 
     def reconnected(self, now: int, peer: str) -> None:
@@ -347,7 +347,7 @@ class PeerPool:
             weights.update((name, self._weight(name, record)) for name, record in awake if record.tier is tier)
         return order(self._key, weights)[: self._config.candidates]
 
-    def _tier(self, peer: Peer) -> Tier:
+    def _tier(self, peer: PooledPeer) -> Tier:
         if peer.datacenter == self._datacenter:
             return Tier.DATACENTER
         # Two that have no region are not therefore in the same one.
@@ -386,7 +386,7 @@ class PeerPool:
         # The nearest rank, upwards.
         return samples[-(-99 * len(samples) // 100) - 1]
 
-    def _evict(self, now: int, peer: str, reason: Reason) -> list[PoolNews]:
+    def _evict(self, now: int, peer: str, reason: EvictionReason) -> list[PoolNews]:
         record = self._records[peer]
         record.rests_until = now + self._config.rest_ns
         record.forgive()

@@ -13,7 +13,7 @@ from talka.cluster.effects import Persist
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.voter import Reply
-from talka.wire.leases import Command, CommandAnswer
+from talka.wire.leases import CommandAnswer, LeaseCommand
 
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
@@ -32,13 +32,13 @@ class Receiver:
     def __init__(self, stored: Mapping[str, bytes], safeguards: Safeguards = ALL) -> None:
         self._fence = Fence(stored.get(FENCE_KEY), safeguards)
         self._tickets = 0
-        self._waiting: deque[tuple[int, str, Token, Command]] = deque()
+        self._waiting: deque[tuple[int, str, Token, LeaseCommand]] = deque()
 
     @property
     def highest(self) -> Token:
         return self._fence.highest
 
-    def on_command(self, sender: str, command: Command) -> list[object]:
+    def on_command(self, sender: str, command: LeaseCommand) -> list[object]:
         token = Token(*command.token)
         if len(self._waiting) >= WAITING_LIMIT and token >= self._fence.highest:
             return []  # as if it had been lost on the way: the fence must not rise without a write
@@ -68,6 +68,6 @@ class Receiver:
                 effects += self._apply(sender, token, command)
         return effects
 
-    def _apply(self, sender: str, token: Token, command: Command) -> list[object]:
+    def _apply(self, sender: str, token: Token, command: LeaseCommand) -> list[object]:
         answer = CommandAnswer(command.number, True, command.token)
         return [Applied(sender, token, command.number, command.body), Reply(sender, answer)]

@@ -21,7 +21,7 @@ BOOTS_PER_SENDER: Final = 16
 """Lives of one sender whose frames are told apart; the oldest is forgotten first."""
 
 
-class Door:
+class ReplayGuard:
     def __init__(
         self, *, group: str, name: str, boot: int, watchers: tuple[str, ...] = (), safeguards: Safeguards = ALL
     ) -> None:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Final
 
 from talka.cluster.effects import Lane
-from talka.cluster.leadership.election import Alarm
+from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.security.keys import BadRing, Keyring, decode_ring
 from talka.wire.security.roles import Proven, Role
@@ -54,7 +54,7 @@ class RingGuard:
             return []
         self._told_at = now
         _keep(self._told, about)
-        return [Alarm("keys", f"{_WHY[reason].format(sender=sender, source=source)}: {_facts(ring)}")]
+        return [LeadershipAlarm("keys", f"{_WHY[reason].format(sender=sender, source=source)}: {_facts(ring)}")]
 
     # -- what is expected
 
@@ -76,7 +76,7 @@ class RingGuard:
         """The keys changed, and nobody could expect it."""
         self.unexpected += 1
         text = f"{sender!r} at {source} brought keys that were not expected, and they hold from now on: {_facts(after)}"
-        return [Alarm("keys", f"{text}; before: {_facts(before)}; {REPAIR}")]
+        return [LeadershipAlarm("keys", f"{text}; before: {_facts(before)}; {REPAIR}")]
 
 
 _WHY: Final = {

@@ -17,12 +17,12 @@ from talka.cluster.leadership.quorum import QuorumBreakerOpen, QuorumTimeout, Qu
 from talka.cluster.leadership.register import Tell
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import CONFIG_KEY, LEADER_KEY
-from talka.cluster.leases import Busy, Ended, Full, Granted, Held, LeaseTable, Write
+from talka.cluster.leases import Busy, Ended, GrantedNow, HeldLease, LeasesFull, LeaseTable, Write
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.breaker import Breaker
 from talka.errors import Invalid
 from talka.wire.leadership import LeadershipMessage
-from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, LeaseMessage, ReleaseLease
+from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
 
 LEASE_PREFIX: Final = "lease/"
 BREAKER_FAILURES: Final = 3
@@ -145,7 +145,7 @@ class Voter:
         if self.token is None or not self.election.is_leading(now):
             return []
         token = (self.token.parent, self.token.term, self.token.sequence)
-        return [Reply(to, Command(token, number, body))]
+        return [Reply(to, LeaseCommand(token, number, body))]
 
     def on_lease_message(self, now: int, sender: str, message: AcquireLease | ReleaseLease) -> list[object]:
         if not self.election.is_leading(now):
@@ -163,15 +163,15 @@ class Voter:
                 self._ref += 1
                 self._grants[self._ref] = answer
                 return self._route(now, self.election.write(now, self._ref, LEASE_PREFIX + key, answer.value))
-            case Granted():
+            case GrantedNow():
                 return [_granted(answer)]
-            case Held(epoch=epoch, wait_ns=wait_ns):
+            case HeldLease(epoch=epoch, wait_ns=wait_ns):
                 return [Reply(sender, LeaseAnswer(key, number, "held", epoch, wait_ns=wait_ns))]
             case Ended(epoch=epoch):
                 return [Reply(sender, LeaseAnswer(key, number, "ended", epoch))]
             case Busy():
                 return [Reply(sender, LeaseAnswer(key, number, "busy"))]
-            case Full():  # pragma: no branch - the type checker sees that no other is left
+            case LeasesFull():  # pragma: no branch - the type checker sees that no other is left
                 return [Reply(sender, LeaseAnswer(key, number, "full"))]
 
     def on_command_answer(self, sender: str, message: CommandAnswer) -> list[object]:
@@ -238,5 +238,5 @@ def _check_ref(ref: int) -> None:
         raise Invalid(f"reference {ref} of a write: give a number from 1 to 2^40, larger ones are the voter's own")
 
 
-def _granted(answer: Granted) -> Reply:
+def _granted(answer: GrantedNow) -> Reply:
     return Reply(answer.owner, LeaseAnswer(answer.key, answer.number, "granted", answer.epoch, answer.ttl_ns))

@@ -9,7 +9,7 @@ from talka.control.member.speech import Speak
 from talka.control.tasks.delivery import worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.task import DagTask
-from talka.wire.tasks import TASKS_LIMIT, Holding, Recall, TaskResult, Underway, Which
+from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
 from talka.work.records import Change, Extend, LogRow, PutLogs
 
 SECOND_NS: Final = 1_000_000_000
@@ -108,7 +108,7 @@ class Attempts:
             and task.fence == fence
         }
 
-    def underway(self, now: int, message: Underway, sender: str = "") -> list[Change]:
+    def underway(self, now: int, message: TaskProgress, sender: str = "") -> list[Change]:
         """What a worker tells of those that run: what is to be kept of it. Without `sender` it is not asked whose they
         are."""
         for fence in message.began:
@@ -165,7 +165,7 @@ class Attempts:
         effects: list[object] = []
         if not known.is_known or self._wants_check(now, known):
             known.asked_at, known.is_asked = now, True
-            effects.append(Speak(name, Which(floor.epoch, floor.life), Lane.RESULTS))
+            effects.append(Speak(name, AskHeld(floor.epoch, floor.life), Lane.RESULTS))
         if key in self._recalled:
             effects += self._say_recall(key, list(self._recalled[key]))
         return effects
@@ -204,7 +204,7 @@ class Attempts:
         keys = [key for key in self._on_worker if worker_of(key)[:2] == (name, boot)]
         return was_present, [task for key in keys for task in self._on_worker[key].values()]
 
-    def holding(self, sender: str, message: Holding) -> list[DagTask]:
+    def holding(self, sender: str, message: Held) -> list[DagTask]:
         """The answer of a worker that was asked: those that it should have and does not."""
         known = self._workers.get(sender)
         if known is None or not known.is_asked or message.epoch != self._floor.epoch or message.parts > 1:

@@ -10,9 +10,9 @@ import msgspec
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
 from talka.control.tasks.epoch_floor import EpochFloor
-from talka.control.tasks.store_effects import Fetch
+from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
-from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, Feed, Hand, HandedTask
+from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, AssignTasks, HandedTask, TaskInputs
 from talka.work.dag import TaskSpec, bytes_of, seconds_of
 from talka.work.records import TaskKey
 
@@ -34,7 +34,7 @@ class Unfit(msgspec.Struct, frozen=True):
     text: str
 
 
-class Given(msgspec.Struct):
+class Claimed(msgspec.Struct):
     """What became of tasks that were to be given out."""
 
     effects: list[object] = []
@@ -51,8 +51,8 @@ class _Fetching(msgspec.Struct, frozen=True):
     """What memory had of them: it may be gone before the rest was read."""
 
 
-class Handout:
-    """`give` tasks that have a fence and a worker; `Speak`s carry those that are complete, a `Fetch` asks for the rest."""
+class Delivery:
+    """`give` tasks that have a fence and a worker; `Speak`s carry those that are complete, a `ReadOutputs` asks for the rest."""
 
     def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int]) -> None:
         """`beat_of` says which beat of a worker was heard last."""
@@ -96,8 +96,8 @@ class Handout:
 
     # Giving out.
 
-    def give(self, tasks: Iterable[DagTask]) -> Given:
-        given = Given()
+    def give(self, tasks: Iterable[DagTask]) -> Claimed:
+        given = Claimed()
         ready: dict[str, list[HandedTask]] = {}
         missing: list[_Fetching] = []
         specs: dict[TaskKey, None] = {}
@@ -123,14 +123,14 @@ class Handout:
         if missing:
             self._tickets += 1
             self._fetching[self._tickets] = missing
-            given.effects.append(Fetch(self._tickets, tuple(specs), tuple(outputs)))
+            given.effects.append(ReadOutputs(self._tickets, tuple(specs), tuple(outputs)))
         return given
 
-    def read(self, tasks: list[DagTask], *, is_first: bool = False) -> Fetch:
+    def read(self, tasks: list[DagTask], *, is_first: bool = False) -> ReadOutputs:
         """What these need, to know where they can run."""
         self._tickets += 1
         self._reading[self._tickets] = (tasks, is_first)
-        return Fetch(self._tickets, tuple((task.job.row.number, task.index) for task in tasks), ())
+        return ReadOutputs(self._tickets, tuple((task.job.row.number, task.index) for task in tasks), ())
 
     def on_read(self, ticket: int) -> tuple[list[DagTask], bool] | None:
         """The tasks that were read under this ticket; None when it is one of `give`."""
@@ -138,9 +138,9 @@ class Handout:
 
     def on_fetched(
         self, ticket: int, specs: Mapping[TaskKey, tuple[TaskSpec, bytes]], outputs: Mapping[TaskKey, bytes]
-    ) -> Given:
+    ) -> Claimed:
         """Outputs that cannot be read any more are not among `outputs`."""
-        given = Given()
+        given = Claimed()
         ready: dict[str, list[HandedTask]] = {}
         for one in self._fetching.pop(ticket):
             task = one.task
@@ -160,7 +160,7 @@ class Handout:
         outputs: Mapping[TaskKey, bytes],
         held: Mapping[TaskKey, bytes],
         ready: dict[str, list[HandedTask]],
-        given: Given,
+        given: Claimed,
     ) -> None:
         inputs: dict[str, bytes] = {}
         size = fed = 0
@@ -195,11 +195,11 @@ class Handout:
         for id, content in inputs.items():
             more = len(content) + len(id)
             if part and size + more > BATCH_LIMIT_BYTES:
-                effects.append(Speak(name, Feed(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+                effects.append(Speak(name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
                 part, size = {}, 0
             part[id] = content
             size += more
-        effects.append(Speak(name, Feed(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+        effects.append(Speak(name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
         return effects
 
     def _hands(self, ready: dict[str, list[HandedTask]]) -> list[object]:
@@ -215,11 +215,13 @@ class Handout:
                 if task.inputs:
                     more += sum([len(id) + len(content) for id, content in task.inputs.items()])
                 if batch and (len(batch) >= TASKS_LIMIT or size + more > BATCH_LIMIT_BYTES):
-                    effects.append(Speak(name, Hand(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
+                    effects.append(
+                        Speak(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS)
+                    )
                     batch, size = [], 0
                 batch.append(task)
                 size += more
-            effects.append(Speak(name, Hand(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
+            effects.append(Speak(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
         return effects
 
 

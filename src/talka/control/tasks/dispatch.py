@@ -18,7 +18,7 @@ from talka.cluster.leases import NEVER
 from talka.control.dags.job import DagJob
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import Quarantine
-from talka.control.tasks.ready_queues import Group, GroupKey, ReadyQueues
+from talka.control.tasks.ready_queues import GroupKey, QueueGroup, ReadyQueues
 from talka.control.tasks.task import DagTask, Needs
 from talka.wire.task_views import QueuesView, QueueView, Reason
 from talka.work.durations import format_duration
@@ -263,7 +263,7 @@ class Dispatcher:
         limits = self._limits
         flights = self._flights
         given: list[tuple[DagTask, str]] = []
-        pools: dict[Group, _Pool] = {}
+        pools: dict[QueueGroup, _Pool] = {}
         while len(given) < limit:
             queue = ready.best()
             if queue is None:

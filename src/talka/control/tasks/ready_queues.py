@@ -182,7 +182,7 @@ class Queue(_Ranked):
 
     __slots__ = ("group", "lanes", "needs", "next", "parked_on", "parked_until", "rotation")
 
-    def __init__(self, group: "Group", needs: Needs, turn: int, numbers: "count[int]") -> None:
+    def __init__(self, group: "QueueGroup", needs: Needs, turn: int, numbers: "count[int]") -> None:
         super().__init__(turn)
         self.group = group
         self.needs = needs
@@ -212,7 +212,7 @@ class Queue(_Ranked):
         return True
 
 
-class Group(_Ranked):
+class QueueGroup(_Ranked):
     """Queues that the same workers can serve."""
 
     __slots__ = ("is_parked", "key", "next", "queues", "rotation")
@@ -257,9 +257,9 @@ class ReadyQueues:
         self.buckets_of: dict[DagTask, _Bucket] = {}
         """Every task that is ready. A place in a bucket counts only if that bucket is here."""
         self.queues: dict[Needs, Queue] = {}
-        self.groups: dict[GroupKey, Group] = {}
-        self.parked_groups: dict[Group, None] = {}
-        self._rotation: _Rotation[Group] = _Rotation(self._numbers)
+        self.groups: dict[GroupKey, QueueGroup] = {}
+        self.parked_groups: dict[QueueGroup, None] = {}
+        self._rotation: _Rotation[QueueGroup] = _Rotation(self._numbers)
         self._by_key: dict[str, dict[Queue, None]] = {}
         """Parked queues by the key of the limit."""
         self._timed: list[tuple[int, int, Queue]] = []
@@ -342,12 +342,12 @@ class ReadyQueues:
 
     # -- waiting for workers or limits
 
-    def park_group(self, group: Group) -> None:
+    def park_group(self, group: QueueGroup) -> None:
         group.is_parked = True
         group.place = None
         self.parked_groups[group] = None
 
-    def wake_group(self, group: Group) -> None:
+    def wake_group(self, group: QueueGroup) -> None:
         group.is_parked = False
         del self.parked_groups[group]
         if group.refresh():
@@ -384,7 +384,7 @@ class ReadyQueues:
 
     # -- what people ask
 
-    def ahead_of(self, job: DagJob, groups: Sequence[Group]) -> int | None:
+    def ahead_of(self, job: DagJob, groups: Sequence[QueueGroup]) -> int | None:
         """How many tasks of these groups come before the first of the job, as things are; None: it has none there."""
         ranks: list[tuple[int, int, _Lane]] = []
         for group in groups:
@@ -413,7 +413,7 @@ class ReadyQueues:
         key = (needs.handler, needs.capabilities, needs.min_memory_bytes, needs.alone)
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = Group(key, self._numbers)
+            group = self.groups[key] = QueueGroup(key, self._numbers)
         queue = Queue(group, needs, next(self._numbers), self._numbers)
         self.queues[needs] = group.queues[needs] = queue
         self._limits.say(now, needs.limits)

@@ -30,7 +30,7 @@ DEATHS: Final = 3
 TOLD_TO_STOP: Final = ("SIGTERM", "SIGINT")
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RetryVerdict(msgspec.Struct, frozen=True):
     """What becomes of a task after an attempt."""
 
     state: TaskState | None
@@ -123,43 +123,43 @@ class Terms:
         return self._needs.setdefault(needs, needs)
 
 
-def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> Verdict:
+def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> RetryVerdict:
     """What follows from an attempt nobody recalled that ended badly. Counts it in the task."""
     cause, error = result.cause or result.outcome, result.error or _told(result)
     if result.outcome == "refused" and result.cause in OF_THE_WORKER:
-        return Verdict(None, "refused", error, delay(STOPPED, max(1, task.attempts), 0, rng))
+        return RetryVerdict(None, "refused", error, delay(STOPPED, max(1, task.attempts), 0, rng))
     if result.outcome == "refused":
         task.refusals += 1
         if task.refusals > REFUSALS_LIMIT:
-            return Verdict(TaskState.FAILED, "refused", f"{task.refusals} workers refused it: {error}")
-        return Verdict(None, "refused", error, delay(REFUSED, task.refusals, 0, rng))
+            return RetryVerdict(TaskState.FAILED, "refused", f"{task.refusals} workers refused it: {error}")
+        return RetryVerdict(None, "refused", error, delay(REFUSED, task.refusals, 0, rng))
     if result.outcome == "died":
         return _after_death(task, result, cause, error, rng)
     if result.outcome == "cancelled":
         # Nobody here asked for it: its worker did, on its own way out.
-        return Verdict(None, "cancelled", error, delay(STOPPED, max(1, task.attempts), 0, rng))
+        return RetryVerdict(None, "cancelled", error, delay(STOPPED, max(1, task.attempts), 0, rng))
     task.failures += 1
     for name in result.classes:
         if name in policy.never:
-            return Verdict(TaskState.DEAD, cause, error)
+            return RetryVerdict(TaskState.DEAD, cause, error)
     if task.failures > policy.retries:
-        return Verdict(TaskState.DEAD, cause, error)
+        return RetryVerdict(TaskState.DEAD, cause, error)
     wait_ns = 0 if policy.backoff is None else delay(policy.backoff, task.failures, 0, rng)
-    return Verdict(None, cause, error, wait_ns)
+    return RetryVerdict(None, cause, error, wait_ns)
 
 
-def _after_death(task: DagTask, result: TaskResult, cause: str, error: str, rng: Random) -> Verdict:
+def _after_death(task: DagTask, result: TaskResult, cause: str, error: str, rng: Random) -> RetryVerdict:
     if result.signal in TOLD_TO_STOP:
-        return Verdict(None, cause, error, delay(STOPPED, max(1, task.attempts), 0, rng))
+        return RetryVerdict(None, cause, error, delay(STOPPED, max(1, task.attempts), 0, rng))
     if not (result.alone or task.alone):
-        return Verdict(None, cause, error)
+        return RetryVerdict(None, cause, error)
     task.deaths += 1
     if task.worker not in task.died_on:
         task.died_on += (task.worker,)
     limit = FAULT_DEATHS if result.signal in FAULTS else DEATHS
     if task.deaths >= limit:
-        return Verdict(TaskState.DEAD, cause, f"{error} ({task.deaths} processes died with nothing else in them)")
-    return Verdict(None, cause, error)
+        return RetryVerdict(TaskState.DEAD, cause, f"{error} ({task.deaths} processes died with nothing else in them)")
+    return RetryVerdict(None, cause, error)
 
 
 def _told(result: TaskResult) -> str:

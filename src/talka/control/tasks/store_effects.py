@@ -18,7 +18,7 @@ class Commit(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
-class Fetch(msgspec.Struct, frozen=True):
+class ReadOutputs(msgspec.Struct, frozen=True):
     """Read what memory does not hold: specs of tasks that are to be given out, outputs of those they depend on. Answer
     with `on_fetched`."""
 
@@ -68,5 +68,5 @@ class DagEnded(msgspec.Struct, frozen=True):
     reason: str
 
 
-DurableEffect: TypeAlias = Commit | Fetch | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded
+DurableEffect: TypeAlias = Commit | ReadOutputs | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded
 """All that a shell with a store carries out; words for workers are apart."""

@@ -5,7 +5,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from talka.cluster.effects import Persist
-from talka.control.blobs.fetching import Fetch
+from talka.control.blobs.fetching import BlobFetch
 from talka.wire.jobs import Piece
 
 BLOB_PREFIX: Final = "blob/"
@@ -30,7 +30,7 @@ class WorkerBundles:
         """By digest, least recently used first."""
         self._rng = rng
         self._persist = persist
-        self._fetches: dict[str, Fetch] = {}
+        self._fetches: dict[str, BlobFetch] = {}
         self._on_way: dict[int, str] = {}
         self._problems: dict[str, str] = {}
 
@@ -51,7 +51,7 @@ class WorkerBundles:
         if len(self._fetches) >= FETCHES_LIMIT:
             self._problems[digest] = f"{FETCHES_LIMIT} others are on their way"
             return []
-        fetch = self._fetches[digest] = Fetch(digest, size_bytes, self.sources, self._rng)
+        fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, self.sources, self._rng)
         return self._after(fetch, list(fetch.start(now)), ())
 
     def on_piece(self, now: int, sender: str, piece: Piece, wanted: Collection[str]) -> list[object]:
@@ -90,7 +90,7 @@ class WorkerBundles:
         problems, self._problems = self._problems, {}
         return problems
 
-    def _after(self, fetch: Fetch, effects: list[object], wanted: Collection[str]) -> list[object]:
+    def _after(self, fetch: BlobFetch, effects: list[object], wanted: Collection[str]) -> list[object]:
         if fetch.problem:
             del self._fetches[fetch.digest]
             self._problems[fetch.digest] = fetch.problem

@@ -19,16 +19,15 @@ from talka.control.member.signers import Signers
 from talka.control.member.speech import Speak
 from talka.control.worker.bundles import Puts, WorkerBundles
 from talka.control.worker.core_end import CoresUntil
-from talka.control.worker.effects import Drained, LeaseEnded, LeaseGranted, ManagersLearned
+from talka.control.worker.effects import Drained, LeaseEnded, ManagersLearned, WorkerLeaseGranted
 from talka.control.worker.fences import JobFences
 from talka.control.worker.handlers_effects import ExitFacts
 from talka.control.worker.handlers_pool import HandlerPool
-from talka.control.worker.held_shards import WorkerTasks
+from talka.control.worker.held_shards import HeldShards
 from talka.control.worker.lease import WorkerLease
-from talka.control.worker.reporter import WorkerTask
+from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
 from talka.wire.jobs import (
-    Accepted,
     Acknowledge,
     Assign,
     Beat,
@@ -40,23 +39,24 @@ from talka.wire.jobs import (
     Piece,
     Reconcile,
     Renew,
-    Snapshot,
+    ResultAccepted,
     Stale,
     Start,
     Sync,
     Synced,
     WantBlob,
     WorkerFacts,
+    WorkerSnapshot,
 )
 from talka.wire.security.roles import Role
 from talka.wire.shards import FromCore
-from talka.wire.tasks import Feed, FromHandlers, Hand, Recall, Took, Which
+from talka.wire.tasks import AskHeld, AssignTasks, FromHandlers, Recall, ResultsStored, TaskInputs
 
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
 REASON_LIMIT: Final = 4096
 
-Command: TypeAlias = Assign | Start | Halt | Acknowledge | Accepted | Reconcile
+Command: TypeAlias = Assign | Start | Halt | Acknowledge | ResultAccepted | Reconcile
 
 
 class Worker:
@@ -94,7 +94,7 @@ class Worker:
         self._are_cores_told = safeguards.core_deadline
         self._fence = Fence(stored.get(FENCE_KEY), safeguards)
         self._fences = JobFences(now, stored, safeguards)
-        self.tasks = WorkerTasks(
+        self.tasks = HeldShards(
             name,
             facts.cores,
             WorkerBundles(bundles, managers, rng, self._persist),
@@ -154,11 +154,11 @@ class Worker:
     ) -> list[object]:
         effects = self._check_lease(now)
         match message:
-            case Hand() | Took() | Recall() | Feed() | Which():
+            case AssignTasks() | ResultsStored() | Recall() | TaskInputs() | AskHeld():
                 effects += self.handlers.on_message(now, sender, message)
             case Renew():
                 effects += self._on_renew(now, sender, message)
-            case Assign() | Start() | Halt() | Acknowledge() | Accepted() | Reconcile():
+            case Assign() | Start() | Halt() | Acknowledge() | ResultAccepted() | Reconcile():
                 effects += self._on_command(now, sender, message)
             case WantBlob():
                 effects.append(Speak(sender, self.tasks.piece(message), Lane.RESULTS))
@@ -268,7 +268,7 @@ class Worker:
         effects: list[object] = []
         self._beat_at = min(self._beat_at, now + self._lease.beat_every_ns)  # it may be shorter than was thought
         if not had_lease:
-            effects.append(LeaseGranted(sender))
+            effects.append(WorkerLeaseGranted(sender))
             self.handlers.lease_granted(renew.number)
         self._signers.name(renew.signers)
         names = tuple(manager.name for manager in renew.managers)
@@ -327,7 +327,7 @@ class Worker:
             return self.tasks.assign(now, message, unable=self._unable())
         if isinstance(message, Reconcile):
             tasks = self.tasks.reconcile(now, message.job, message.fence)
-            return [Speak(sender, Snapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)]
+            return [Speak(sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)]
         held = self.tasks.get(message.job, message.attempt)
         if held is None:
             return self._no_task(sender, message)
@@ -337,7 +337,7 @@ class Worker:
         return self._command_task(now, sender, message, held)
 
     def _command_task(
-        self, now: int, sender: str, message: Start | Halt | Acknowledge | Accepted, held: WorkerTask
+        self, now: int, sender: str, message: Start | Halt | Acknowledge | ResultAccepted, held: ShardReporter
     ) -> list[object]:
         match message:
             case Start():
@@ -350,17 +350,17 @@ class Worker:
             case Acknowledge(sequence=sequence, every_ms=every_ms):
                 held.acknowledged(now, sequence, every_ms)
                 return []
-            case Accepted():  # pragma: no branch - the type checker sees that no message is left
+            case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
                 return self.tasks.kill(now, held, "its manager wants nothing more of it")
 
     def _unable(self) -> str:
         """Why this worker takes no task at all."""
         return f"worker {self.name} is draining" if self.is_draining else ""
 
-    def _no_task(self, sender: str, message: Start | Halt | Acknowledge | Accepted) -> list[object]:
+    def _no_task(self, sender: str, message: Start | Halt | Acknowledge | ResultAccepted) -> list[object]:
         if self._fences.is_stale(message.job, message.fence):
             return self._stale(sender, message.job, message.attempt)
-        if isinstance(message, Accepted):
+        if isinstance(message, ResultAccepted):
             return []  # whoever accepts a result does not ask for it
         return [Speak(sender, NoTask(message.job, message.attempt, message.fence), Lane.RESULTS)]
 

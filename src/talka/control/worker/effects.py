@@ -19,7 +19,7 @@ class ManagersLearned(msgspec.Struct, frozen=True):
     managers: tuple[ManagerAt, ...]
 
 
-class LeaseGranted(msgspec.Struct, frozen=True):
+class WorkerLeaseGranted(msgspec.Struct, frozen=True):
     """A leader counts on this worker."""
 
     leader: str

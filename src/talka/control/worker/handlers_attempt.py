@@ -9,7 +9,7 @@ from talka.wire.tasks import ERROR_LIMIT, HandedTask, TaskResult
 WORD_LIMIT: Final = 200
 
 
-class Stage(IntEnum):
+class CoreStage(IntEnum):
     LOADING = 0
     READY = 1
     ENDING = 2
@@ -17,7 +17,7 @@ class Stage(IntEnum):
     KILLED = 3
 
 
-class Attempt:
+class HandlerAttempt:
     """One that waits or runs here."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Attempt:
         """None once a core has it: an attempt is begun once."""
         self.size_bytes = size_bytes
         self.limit_ms = task.attempt_ms
-        self.core: HandlerCore | None = None
+        self.core: CoreState | None = None
         self.weight = 1
         self.is_plain = False
         self.run_at = 0
@@ -58,7 +58,7 @@ class Attempt:
         """When its core is killed, once there is a verdict."""
 
 
-class HandlerCore:
+class CoreState:
     """One process, from when its number is drawn until its end is heard of."""
 
     __slots__ = (
@@ -79,16 +79,16 @@ class HandlerCore:
 
     def __init__(self, number: int, due_at: int, *, is_bounded: bool) -> None:
         self.number = number
-        self.stage = Stage.LOADING
+        self.stage = CoreStage.LOADING
         self.due_at = due_at
         """When its patience ends, by stage: of one that loads, ends or was killed."""
         self.idle_at = 0
         """Since when it has nothing to do."""
         self.free_at = 0
         """When a plain function ended in it last."""
-        self.tasks: dict[int, Attempt] = {}
+        self.tasks: dict[int, HandlerAttempt] = {}
         self.load = 0
-        self.batch: list[Attempt] = []
+        self.batch: list[HandlerAttempt] = []
         self.is_alone = self.is_bounded = is_bounded
         self.is_surplus = False
         self.is_spent = False
@@ -101,7 +101,7 @@ def is_bounded(task: HandedTask | None) -> bool:
     return task is not None and (task.memory_bytes > 0 or task.cpu_ms > 0 or task.files > 0)
 
 
-def last_word(now: int, core: HandlerCore, attempt: Attempt, facts: ExitFacts, *, is_only: bool) -> TaskResult:
+def last_word(now: int, core: CoreState, attempt: HandlerAttempt, facts: ExitFacts, *, is_only: bool) -> TaskResult:
     """What became of an attempt whose core has ended."""
     took_us = (now - attempt.run_at) // 1000 if attempt.run_at else 0
     job, id = attempt.job, attempt.id

@@ -7,7 +7,16 @@ from typing import Final
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
 from talka.wire.attempts import NOWHERE
-from talka.wire.tasks import BATCH_LIMIT_BYTES, TASKS_LIMIT, Done, LogLine, Progress, Said, TaskResult, Underway
+from talka.wire.tasks import (
+    BATCH_LIMIT_BYTES,
+    TASKS_LIMIT,
+    Done,
+    HandlerProgress,
+    Said,
+    TaskLine,
+    TaskProgress,
+    TaskResult,
+)
 
 SECOND: Final = 1_000_000_000
 NEVER: Final = (1 << 63) - 1
@@ -81,7 +90,7 @@ class HandlerOutbox:
         self._again_at = NEVER
         self._repeats: dict[int, None] = {}
         """Whose progress, to be told next, was told before."""
-        self._lines: list[LogLine] = []
+        self._lines: list[TaskLine] = []
         self._lines_of: dict[int, int] = {}
         self._dropped: dict[int, tuple[int, int]] = {}
         """Of an attempt: how many lines, and the instant of the latest."""
@@ -237,24 +246,24 @@ class HandlerOutbox:
     def _words(self, now: int) -> list[object]:
         self._flush_at = now + FLUSH_NS
         for fence, (count, at_ms) in self._dropped.items():
-            self._lines.append(LogLine(fence, at_ms, f"[{count} lines came too fast and were dropped]"))
+            self._lines.append(TaskLine(fence, at_ms, f"[{count} lines came too fast and were dropped]"))
         once = [fence for fence in self._progress if fence in self._latest and fence not in self._repeats]
         if once:
             self._again |= dict.fromkeys(once)
             self._again_at = min(self._again_at, now + AGAIN_NS)
         self._repeats = {}
-        words: list[Progress | LogLine | int] = [*self._began]
-        words += [Progress(fence, details) for fence, details in self._progress.items()]
+        words: list[HandlerProgress | TaskLine | int] = [*self._began]
+        words += [HandlerProgress(fence, details) for fence, details in self._progress.items()]
         words += self._lines
         self._began, self._progress, self._lines, self._lines_of, self._dropped = [], {}, [], {}, {}
         effects: list[object] = []
-        part: list[Progress | LogLine | int] = []
+        part: list[HandlerProgress | TaskLine | int] = []
         size_bytes = 0
         for word in words:
             more_bytes = WORD_BYTES
-            if isinstance(word, Progress):
+            if isinstance(word, HandlerProgress):
                 more_bytes += len(word.details)
-            elif isinstance(word, LogLine):
+            elif isinstance(word, TaskLine):
                 more_bytes += 4 * len(word.text)  # at most, as UTF-8
             if part and size_bytes + more_bytes > BATCH_LIMIT_BYTES:
                 effects.append(self._underway(part))
@@ -263,8 +272,8 @@ class HandlerOutbox:
             size_bytes += more_bytes
         return [*effects, self._underway(part)]
 
-    def _underway(self, words: Sequence[Progress | LogLine | int]) -> Speak:
+    def _underway(self, words: Sequence[HandlerProgress | TaskLine | int]) -> Speak:
         began = tuple(word for word in words if isinstance(word, int))
-        progress = tuple(word for word in words if isinstance(word, Progress))
-        lines = tuple(word for word in words if isinstance(word, LogLine))
-        return Speak(self.manager, Underway(began, progress, lines, self.life), Lane.STATISTICS)
+        progress = tuple(word for word in words if isinstance(word, HandlerProgress))
+        lines = tuple(word for word in words if isinstance(word, TaskLine))
+        return Speak(self.manager, TaskProgress(began, progress, lines, self.life), Lane.STATISTICS)

@@ -16,23 +16,23 @@ from talka.control.worker.bundles import Puts
 from talka.control.worker.effects import AttemptsDropped
 from talka.control.worker.handlers_effects import ExitFacts
 from talka.control.worker.handlers_outbox import HandlerOutbox
-from talka.control.worker.handlers_room import HandlerSlots
+from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
 from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.tasks import (
     INPUTS_LIMIT_BYTES,
-    Feed,
+    AskHeld,
+    AssignTasks,
     FromHandlers,
-    Hand,
     HandedTask,
-    Holding,
+    Held,
     Loaded,
     Ran,
     Recall,
+    ResultsStored,
     Spent,
+    TaskInputs,
     TaskResult,
-    Took,
-    Which,
 )
 
 MS: Final = 1_000_000
@@ -53,7 +53,7 @@ HOLDING_LIMIT: Final = 65_536
 """Of one part."""
 REPORTS_LIMIT: Final = 16
 
-TaskCommand: TypeAlias = Hand | Recall | Took | Which | Feed
+TaskCommand: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs
 
 
 class HandlerPool:
@@ -89,7 +89,7 @@ class HandlerPool:
         self._persist = persist
         self._is_fenced = safeguards.worker_fence
         self._is_named = safeguards.store_life
-        self._slots = HandlerSlots(name, files, cores)
+        self._slots = HandlerRoom(name, files, cores)
         self._outbox = HandlerOutbox()
         self._obeyed = ObeyedEpoch(stored)
         self._outbox.life = self._obeyed.life
@@ -224,7 +224,7 @@ class HandlerPool:
         """Nothing goes on, and what waits for the disk does not begin: it was handed under this lease. What ran is told as refused once its process is gone: whoever counts on it still, can give
         it to another; results that were not taken stay, for their fences say whether they count."""
         self.has_lease = False
-        self._held_back = [held for held in self._held_back if not isinstance(held[1], Hand | Feed)]
+        self._held_back = [held for held in self._held_back if not isinstance(held[1], AssignTasks | TaskInputs)]
         self._feeds, self._feeds_bytes, self._feeds_at = {}, 0, NEVER
         self._slots.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
         return self._settle(now, self._slots.kill_all(now))
@@ -249,25 +249,25 @@ class HandlerPool:
 
     def _obey(self, now: int, sender: str, message: TaskCommand) -> list[object]:
         self._outbox.manager = sender
-        if self._reports and not isinstance(message, Which):
+        if self._reports and not isinstance(message, AskHeld):
             self._reports = []  # it was told: nobody is given anything before
         match message:
-            case Hand(boot=boot) | Feed(boot=boot) if boot not in (0, self._boot):
+            case AssignTasks(boot=boot) | TaskInputs(boot=boot) if boot not in (0, self._boot):
                 return self._count("boot")  # meant for an earlier life
-            case Hand():
+            case AssignTasks():
                 return self._hand(now, message)
-            case Took(fences=fences):
+            case ResultsStored(fences=fences):
                 self._took(fences)
                 return []
             case Recall(fences=fences, grace_ms=grace_ms):
                 return self._recall(now, fences, grace_ms * MS)
-            case Feed(fence=fence, inputs=inputs):
+            case TaskInputs(fence=fence, inputs=inputs):
                 self._feed(now, fence, inputs)
                 return []
-            case Which(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
+            case AskHeld(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
                 return self._holding(sender, epoch)
 
-    def _hand(self, now: int, hand: Hand) -> list[object]:
+    def _hand(self, now: int, hand: AssignTasks) -> list[object]:
         slots, outbox = self._slots, self._outbox
         held, closed, closed_before, feeds = slots.held, self._closed, self._closed_before, self._feeds
         why = self._why_not()
@@ -349,7 +349,7 @@ class HandlerPool:
         return [
             Speak(
                 sender,
-                Holding(
+                Held(
                     epoch,
                     tuple(fences[part * HOLDING_LIMIT : (part + 1) * HOLDING_LIMIT]),
                     part,

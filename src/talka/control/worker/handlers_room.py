@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Final, Literal
 
 from talka.control.worker.effects import HandlersBroken, HandlersLoaded
-from talka.control.worker.handlers_attempt import Attempt, HandlerCore, Stage, is_bounded, last_word
+from talka.control.worker.handlers_attempt import CoreStage, CoreState, HandlerAttempt, is_bounded, last_word
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, Run, Stop, TaskResult
+from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, RunTasks, StopTasks, TaskResult
 
 MS: Final = 1_000_000
 SECOND: Final = 1_000 * MS
@@ -41,7 +41,7 @@ NAME_LIMIT: Final = 64
 NAMES_LIMIT: Final = 1024
 
 
-class HandlerSlots:
+class HandlerRoom:
     """Attempts are added, and given to cores by `fill`; results of those that end otherwise than by a core's word are in
     `ended`. At most `limit` cores, and one more: the first is kept, and one attempt may always have a core of its own.
     """
@@ -54,7 +54,7 @@ class HandlerSlots:
         """Names, as a core told them last."""
         self.problem = ""
         """Why the files cannot be used; empty when they can, or nobody knows yet."""
-        self.held: dict[int, Attempt] = {}
+        self.held: dict[int, HandlerAttempt] = {}
         """All that wait or run here, by fence."""
         self.ended: list[TaskResult] = []
         """To be taken by whoever called."""
@@ -67,10 +67,10 @@ class HandlerSlots:
         self.cores_spent = 0
         self.unknown_results = 0
         self._load = Load(files, 1, name)
-        self._waiting: OrderedDict[int, Attempt] = OrderedDict()
-        self._alone: OrderedDict[int, Attempt] = OrderedDict()
+        self._waiting: OrderedDict[int, HandlerAttempt] = OrderedDict()
+        self._alone: OrderedDict[int, HandlerAttempt] = OrderedDict()
         """Those among the waiting that want a core of their own."""
-        self._cores: dict[int, HandlerCore] = {}
+        self._cores: dict[int, CoreState] = {}
         self._weights: dict[str, int] = {}
         """Of plain handlers."""
         self._lengths_us: dict[str, float] = {}
@@ -80,7 +80,7 @@ class HandlerSlots:
         self._scan_at = NEVER
         self._retry_at = NEVER
         # Derived from the cores whenever one of them changes.
-        self._open: list[HandlerCore] = []
+        self._open: list[CoreState] = []
         """Ready for attempts that share a core."""
         self._shared = 0
         self._lone = 0
@@ -117,7 +117,7 @@ class HandlerSlots:
 
     def add(self, task: HandedTask, size_bytes: int) -> None:
         """Somebody wants this run; `fill` has to follow."""
-        attempt = Attempt(task, size_bytes)
+        attempt = HandlerAttempt(task, size_bytes)
         self.held[task.fence] = attempt
         self.waiting_bytes += size_bytes
         if task.alone or is_bounded(task):
@@ -127,7 +127,7 @@ class HandlerSlots:
 
     def loaded(self, now: int, number: int, message: Loaded) -> list[object]:
         core = self._cores.get(number)
-        if core is None or core.stage is not Stage.LOADING:
+        if core is None or core.stage is not CoreStage.LOADING:
             return []
         if message.problem:
             return self._not_loaded(now, core, message.problem)
@@ -139,7 +139,7 @@ class HandlerSlots:
         for name in message.plain:
             self._weights.setdefault(name, FULL)
             self._lengths_us.setdefault(name, 0.0)
-        core.stage, core.idle_at = Stage.READY, now
+        core.stage, core.idle_at = CoreStage.READY, now
         self._cores_at = min(self._cores_at, now + IDLE_NS)
         self._review()
         for attempt in core.tasks.values():  # of a core with bounds, which was started for it
@@ -162,7 +162,7 @@ class HandlerSlots:
             if attempt.is_plain:
                 self._measured(now, core, attempt, result.took_us)
             ended.append(result)
-        if core is None or core.tasks or core.stage is not Stage.READY:
+        if core is None or core.tasks or core.stage is not CoreStage.READY:
             return []
         core.idle_at = now
         if core.is_alone or core.is_surplus or core.is_spent:
@@ -173,7 +173,7 @@ class HandlerSlots:
     def spent(self, now: int, number: int) -> list[object]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
         core = self._cores.get(number)
-        if core is None or core.stage is not Stage.READY or core.is_spent:
+        if core is None or core.stage is not CoreStage.READY or core.is_spent:
             return []
         core.is_spent = True
         self.cores_spent += 1
@@ -182,7 +182,7 @@ class HandlerSlots:
             effects += self._end(now, core)
         else:
             self._review()
-        left = [other for other in self._cores.values() if other.is_spent and other.stage is Stage.READY]
+        left = [other for other in self._cores.values() if other.is_spent and other.stage is CoreStage.READY]
         if len(left) > max(SPENT_LIMIT, self.limit):
             effects += self._kill(now, left[0], "neighbour")  # they use up the machine: whoever is in it runs again
         return effects + self.fill(now)
@@ -198,9 +198,9 @@ class HandlerSlots:
             if attempt.task is not None:
                 self.waiting_bytes -= attempt.size_bytes
             self.ended.append(last_word(now, core, attempt, facts, is_only=is_only))
-        if core.stage in (Stage.LOADING, Stage.READY):
+        if core.stage in (CoreStage.LOADING, CoreStage.READY):
             self.cores_died += 1
-        if not core.is_bounded and (core.stage is Stage.LOADING or core.reason == "load"):
+        if not core.is_bounded and (core.stage is CoreStage.LOADING or core.reason == "load"):
             effects += self._failed_to_start(now, core, facts)
         self._review()
         return effects + self.fill(now)
@@ -222,12 +222,12 @@ class HandlerSlots:
                 core, kill_at = attempt.core, now + grace_ns
                 attempt.kill_at = min(attempt.kill_at, kill_at) if attempt.verdict else kill_at
                 attempt.verdict = attempt.verdict or "cancelled"
-                if core.stage is Stage.LOADING:
+                if core.stage is CoreStage.LOADING:
                     effects += self._kill(now, core, "neighbour")
-                elif core.stage is Stage.READY:
+                elif core.stage is CoreStage.READY:
                     stops.setdefault(core.number, []).append(fence)
                     self._scan_at = min(self._scan_at, attempt.kill_at)
-        effects += [TellHandlers(core, Stop(tuple(stopped))) for core, stopped in stops.items()]
+        effects += [TellHandlers(core, StopTasks(tuple(stopped))) for core, stopped in stops.items()]
         return effects, unknown
 
     def refuse_waiting(self, cause: str, text: str) -> None:
@@ -240,7 +240,7 @@ class HandlerSlots:
         """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
         effects: list[object] = []
         for core in list(self._cores.values()):
-            if core.stage is not Stage.KILLED:
+            if core.stage is not CoreStage.KILLED:
                 effects += self._kill(now, core, "lease")
             elif core.tasks:
                 core.reason = "lease"
@@ -250,7 +250,7 @@ class HandlerSlots:
         """Nobody wants to hear of anything that waits or runs here: it ends without a result."""
         effects: list[object] = []
         for core in list(self._cores.values()):
-            if core.tasks and core.stage is not Stage.KILLED:
+            if core.tasks and core.stage is not CoreStage.KILLED:
                 effects += self._kill(now, core, "dropped")
             core.tasks, core.batch = {}, []
         self._waiting.clear()
@@ -266,7 +266,7 @@ class HandlerSlots:
         self._review()
         effects: list[object] = []
         for core in list(self._cores.values()):
-            if core.is_surplus and not core.tasks and core.stage in (Stage.LOADING, Stage.READY):
+            if core.is_surplus and not core.tasks and core.stage in (CoreStage.LOADING, CoreStage.READY):
                 effects += self._end(now, core)
         return effects + self.fill(now)
 
@@ -311,7 +311,7 @@ class HandlerSlots:
     def _fill_shared(self, now: int) -> list[object]:
         """Each to the core with the fewest in its hands."""
         waiting = self._waiting
-        touched: list[HandlerCore] = []
+        touched: list[CoreState] = []
         heap = [(core.load, core.number, core) for core in self._open if core.load < FULL]
         heapify(heap)
         while waiting and heap:
@@ -333,7 +333,9 @@ class HandlerSlots:
         coming = self._loading
         for attempt in list(islice(self._alone.values(), self.limit + 1)):
             cores = self._cores.values()
-            ready = [core for core in cores if core.stage is Stage.READY and not core.is_alone and not core.is_spent]
+            ready = [
+                core for core in cores if core.stage is CoreStage.READY and not core.is_alone and not core.is_spent
+            ]
             idle = [core for core in ready if not core.tasks]
             alone = self._lone + self._claims
             if alone and alone + len(ready) - len(idle) >= self.limit:
@@ -351,7 +353,7 @@ class HandlerSlots:
                 coming = max(0, coming - 1)
         return effects
 
-    def _give_alone(self, now: int, core: HandlerCore, attempt: Attempt) -> list[object]:
+    def _give_alone(self, now: int, core: CoreState, attempt: HandlerAttempt) -> list[object]:
         core.is_alone = True
         del self._alone[attempt.fence]
         core.tasks[attempt.fence] = attempt
@@ -359,7 +361,7 @@ class HandlerSlots:
         self._review()
         return self._tell_batch(core)
 
-    def _give(self, now: int, core: HandlerCore, attempt: Attempt) -> None:
+    def _give(self, now: int, core: CoreState, attempt: HandlerAttempt) -> None:
         weight = self._weights.get(attempt.handler, 0)
         if weight:
             attempt.weight, attempt.is_plain = weight, True
@@ -370,7 +372,7 @@ class HandlerSlots:
         look_ns = BEGAN_NS if attempt.limit_ms == 0 else min(BEGAN_NS, attempt.limit_ms * MS)
         self._scan_at = min(self._scan_at, now + look_ns)
 
-    def _tell_batch(self, core: HandlerCore) -> list[object]:
+    def _tell_batch(self, core: CoreState) -> list[object]:
         effects: list[object] = []
         tasks: list[HandedTask] = []
         size_bytes = 0
@@ -378,15 +380,15 @@ class HandlerSlots:
             task = attempt.task
             assert task is not None
             if tasks and size_bytes + attempt.size_bytes > RUN_LIMIT_BYTES:
-                effects.append(TellHandlers(core.number, Run(tuple(tasks))))
+                effects.append(TellHandlers(core.number, RunTasks(tuple(tasks))))
                 tasks, size_bytes = [], 0
             tasks.append(task)
             size_bytes += attempt.size_bytes
             attempt.task = None
         core.batch = []
-        return [*effects, TellHandlers(core.number, Run(tuple(tasks)))]
+        return [*effects, TellHandlers(core.number, RunTasks(tuple(tasks)))]
 
-    def _measured(self, now: int, core: HandlerCore, attempt: Attempt, took_us: int) -> None:
+    def _measured(self, now: int, core: CoreState, attempt: HandlerAttempt, took_us: int) -> None:
         core.free_at = now
         self._scan_at = min(self._scan_at, now + BEGAN_NS)
         known = self._lengths_us[attempt.handler]
@@ -394,7 +396,7 @@ class HandlerSlots:
         self._lengths_us[attempt.handler] = length_us
         self._weights[attempt.handler] = max(1, min(FULL, round(length_us * 1000 * FULL / PLAIN_AHEAD_NS)))
 
-    def _forget_waiting(self, attempt: Attempt) -> None:
+    def _forget_waiting(self, attempt: HandlerAttempt) -> None:
         del self.held[attempt.fence]
         self._waiting.pop(attempt.fence, None)
         self._alone.pop(attempt.fence, None)
@@ -402,12 +404,12 @@ class HandlerSlots:
 
     # Starting and ending cores.
 
-    def _start_core(self, now: int, attempt: Attempt | None = None) -> list[object]:
+    def _start_core(self, now: int, attempt: HandlerAttempt | None = None) -> list[object]:
         """One that is shared, or with the bounds of an attempt and for it alone."""
         self.cores_started += 1
         number = self.cores_started
         task = None if attempt is None else attempt.task
-        core = self._cores[number] = HandlerCore(number, now + LOAD_LIMIT_NS, is_bounded=task is not None)
+        core = self._cores[number] = CoreState(number, now + LOAD_LIMIT_NS, is_bounded=task is not None)
         self._cores_at = min(self._cores_at, core.due_at)
         start = StartHandlers(number)
         if attempt is not None and task is not None:
@@ -418,21 +420,21 @@ class HandlerSlots:
         self._review()
         return [start, TellHandlers(number, self._load)]
 
-    def _end(self, now: int, core: HandlerCore) -> list[object]:
-        core.stage, core.due_at = Stage.ENDING, now + END_LIMIT_NS
+    def _end(self, now: int, core: CoreState) -> list[object]:
+        core.stage, core.due_at = CoreStage.ENDING, now + END_LIMIT_NS
         self._cores_at = min(self._cores_at, core.due_at)
         self._review()
         return [EndHandlers(core.number, hard=False)]
 
     def _kill(
-        self, now: int, core: HandlerCore, reason: Literal["neighbour", "lease", "load", "dropped"]
+        self, now: int, core: CoreState, reason: Literal["neighbour", "lease", "load", "dropped"]
     ) -> list[object]:
-        core.stage, core.due_at, core.reason = Stage.KILLED, now + DEATH_LIMIT_NS, reason
+        core.stage, core.due_at, core.reason = CoreStage.KILLED, now + DEATH_LIMIT_NS, reason
         self._cores_at = min(self._cores_at, core.due_at)
         self._review()
         return [EndHandlers(core.number, hard=True)]
 
-    def _not_loaded(self, now: int, core: HandlerCore, problem: str) -> list[object]:
+    def _not_loaded(self, now: int, core: CoreState, problem: str) -> list[object]:
         """Within bounds it may be their fault, without it is that of the files."""
         effects = self._end(now, core)
         for attempt in core.tasks.values():
@@ -449,7 +451,7 @@ class HandlerSlots:
             effects += self._broken(now, problem)
         return effects + self.fill(now)
 
-    def _failed_to_start(self, now: int, core: HandlerCore, facts: ExitFacts) -> list[object]:
+    def _failed_to_start(self, now: int, core: CoreState, facts: ExitFacts) -> list[object]:
         self._failed_starts += 1
         if core.reason == "load":
             return self._broken(now, f"the handlers' files were not loaded within {LOAD_LIMIT_NS // SECOND} s")
@@ -473,13 +475,13 @@ class HandlerSlots:
         self._lone = self._loading = 0
         self._open = []
         for core in self._cores.values():
-            if core.stage > Stage.READY or core.is_spent:
+            if core.stage > CoreStage.READY or core.is_spent:
                 continue
             if core.is_alone:
                 self._lone += 1
                 continue
             core.is_surplus = shared >= max(1, self.limit)
-            if core.stage is Stage.LOADING:
+            if core.stage is CoreStage.LOADING:
                 self._loading += 1
             elif shared < self.limit:
                 self._open.append(core)
@@ -491,26 +493,26 @@ class HandlerSlots:
     def _look_after(self, now: int) -> list[object]:
         effects: list[object] = []
         for core in list(self._cores.values()):
-            if core.stage is Stage.READY:
+            if core.stage is CoreStage.READY:
                 if not core.tasks and now >= core.idle_at + IDLE_NS and not self._is_first(core):
                     effects += self._end(now, core)
             elif now < core.due_at:
                 continue
-            elif core.stage is Stage.KILLED:
+            elif core.stage is CoreStage.KILLED:
                 text = "it was killed, and nothing was heard of its end"
                 effects += self.exited(now, core.number, ExitFacts("SIGKILL", signal="SIGKILL", text=text))
             else:
-                effects += self._kill(now, core, "load" if core.stage is Stage.LOADING else "neighbour")
+                effects += self._kill(now, core, "load" if core.stage is CoreStage.LOADING else "neighbour")
         at = NEVER
         for core in self._cores.values():
-            if core.stage is not Stage.READY:
+            if core.stage is not CoreStage.READY:
                 at = min(at, core.due_at)
             elif not core.tasks and not self._is_first(core):
                 at = min(at, core.idle_at + IDLE_NS)
         self._cores_at = at
         return effects
 
-    def _is_first(self, core: HandlerCore) -> bool:
+    def _is_first(self, core: CoreState) -> bool:
         return bool(self._open) and self._open[0] is core or self._shared == 1
 
     def _scan(self, now: int) -> list[object]:
@@ -519,7 +521,7 @@ class HandlerSlots:
         at = NEVER
         began = len(self.began)
         for core in list(self._cores.values()):
-            if core.stage is Stage.READY and core.tasks:
+            if core.stage is CoreStage.READY and core.tasks:
                 over, core_at = self._scan_core(now, core)
                 effects += over
                 at = min(at, core_at)
@@ -530,7 +532,7 @@ class HandlerSlots:
                 effects += self._start_core(now)
         return effects
 
-    def _scan_core(self, now: int, core: HandlerCore) -> tuple[list[object], int]:
+    def _scan_core(self, now: int, core: CoreState) -> tuple[list[object], int]:
         at = NEVER
         late: list[int] = []
         has_plain = False
@@ -560,9 +562,9 @@ class HandlerSlots:
                     late.append(attempt.fence)
                     until = attempt.kill_at
                 at = min(at, until)
-        return ([TellHandlers(core.number, Stop(tuple(late), "timeout"))] if late else []), at
+        return ([TellHandlers(core.number, StopTasks(tuple(late), "timeout"))] if late else []), at
 
 
-def _without(attempt: Attempt, outcome: Literal["cancelled", "refused"], cause: str, text: str) -> TaskResult:
+def _without(attempt: HandlerAttempt, outcome: Literal["cancelled", "refused"], cause: str, text: str) -> TaskResult:
     """Of one that never began."""
     return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)

@@ -11,17 +11,17 @@ from talka.control.member.speech import Speak
 from talka.control.worker.bundles import Puts, WorkerBundles
 from talka.control.worker.core_pool import CorePool, TaskKey
 from talka.control.worker.effects import NeedBundle, TaskArmed, TaskEnded, TaskKilled, TaskStarted
-from talka.control.worker.reporter import SECOND, WorkerTask, seats_of
-from talka.control.worker.shards import Task, encoded_within
+from talka.control.worker.reporter import SECOND, ShardReporter, seats_of
+from talka.control.worker.shards import WorkerShards, encoded_within
 from talka.control.worker.variables import WorkerVariables
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
     PIECE_LIMIT_BYTES,
     Assign,
-    Declined,
     Fence,
     Piece,
     Start,
+    TaskDeclined,
     TaskFacts,
     WantBlob,
 )
@@ -40,7 +40,7 @@ CLOSED_LIMIT: Final = 1024
 """Attempts that are over and remembered: an order that comes late must not begin them again."""
 
 
-class WorkerTasks:
+class HeldShards:
     """Who may command is settled before it comes here. Persist effects of results and bundles are answered with
     `on_persisted`."""
 
@@ -64,16 +64,16 @@ class WorkerTasks:
         self._variables = variables
         self._persist = persist
         self._manager = manager
-        self._held: dict[TaskKey, WorkerTask] = {}
+        self._held: dict[TaskKey, ShardReporter] = {}
         self._closed: dict[TaskKey, None] = {}
         self._reset_under: dict[str, Fence] = {}
         """By job: the fence under which everything was last told from the start. Of jobs that have a task."""
         self._on_way: dict[int, TaskKey] = {}
 
-    def __iter__(self) -> Iterator[WorkerTask]:
+    def __iter__(self) -> Iterator[ShardReporter]:
         return iter(list(self._held.values()))
 
-    def get(self, job: str, attempt: int) -> WorkerTask | None:
+    def get(self, job: str, attempt: int) -> ShardReporter | None:
         return self._held.get((job, attempt))
 
     @property
@@ -105,7 +105,7 @@ class WorkerTasks:
             if len(self._held) >= STORED_LIMIT or not job or not stored[key] or not f"{attempt}{life}".isdecimal():
                 forgotten.append(key)
                 continue
-            held = self._held[job, int(attempt)] = WorkerTask(job, int(attempt), life=int(life or "0"))
+            held = self._held[job, int(attempt)] = ShardReporter(job, int(attempt), life=int(life or "0"))
             held.keep(stored[key])
             held.kept(now)
             held.expires_at = now + STORED_OFFERED_NS
@@ -182,23 +182,23 @@ class WorkerTasks:
             return []  # it is said again, and the leader may have named the signer by then
         refused = self._unfit(assign, is_signed=verdict == "holds")
         if refused is not None:
-            held = self._held[assign.job, assign.attempt] = WorkerTask(assign.job, assign.attempt, assign)
+            held = self._held[assign.job, assign.attempt] = ShardReporter(assign.job, assign.attempt, assign)
             return self._refuse(now, held, refused)
         try:
             assign = self._variables.opened(assign)
         except BadEnvelope as error:
             return [self._decline(assign, f"worker {self._name} cannot take it: {error}")]
-        self._held[assign.job, assign.attempt] = WorkerTask(assign.job, assign.attempt, assign)
+        self._held[assign.job, assign.attempt] = ShardReporter(assign.job, assign.attempt, assign)
         effects: list[object] = []
         if not bundle.url and not self.bundles.has(bundle.digest) and not self.bundles.is_fetching(bundle.digest):
             effects.append(NeedBundle(bundle.digest, bundle.size_bytes))
             effects += self.bundles.need(now, bundle.digest, bundle.size_bytes)
         return effects + self._start_waiting(now)
 
-    def go(self, now: int, held: WorkerTask, start: Start) -> list[object]:
+    def go(self, now: int, held: ShardReporter, start: Start) -> list[object]:
         return [] if held.task is None else self._settle(now, held, held.task.go(now, start))
 
-    def stop(self, now: int, held: WorkerTask, *, is_cancelled: bool = False) -> list[object]:
+    def stop(self, now: int, held: ShardReporter, *, is_cancelled: bool = False) -> list[object]:
         """`is_cancelled`: not by order of the manager that leads its job."""
         if held.task is not None:
             return self._settle(now, held, held.task.stop(now, is_cancelled=is_cancelled))
@@ -207,7 +207,7 @@ class WorkerTasks:
             return []
         return self.kill(now, held, "its job was stopped before it could start")
 
-    def kill(self, now: int, held: WorkerTask, reason: str) -> list[object]:
+    def kill(self, now: int, held: ShardReporter, reason: str) -> list[object]:
         """End it, if it has not ended, and forget it and its result."""
         effects: list[object] = []
         if held.stage != "ended":
@@ -219,7 +219,7 @@ class WorkerTasks:
             del self._closed[next(iter(self._closed))]
         return effects + self.forget(held)
 
-    def forget(self, held: WorkerTask) -> list[object]:
+    def forget(self, held: ShardReporter) -> list[object]:
         del self._held[held.job, held.attempt]
         if held.job not in self.jobs:
             self._reset_under.pop(held.job, None)
@@ -271,7 +271,7 @@ class WorkerTasks:
     def _decline(self, assign: Assign, reason: str) -> Speak:
         self.declined += 1
         return Speak(
-            self._manager(assign.job), Declined(assign.job, assign.attempt, assign.fence, reason), Lane.RESULTS
+            self._manager(assign.job), TaskDeclined(assign.job, assign.attempt, assign.fence, reason), Lane.RESULTS
         )
 
     def _start_waiting(self, now: int) -> list[object]:
@@ -287,7 +287,7 @@ class WorkerTasks:
                 problem = f"worker {self._name} could not get the bundle: {problems[bundle.digest]}"
                 effects += [*self.forget(held), self._decline(assign, problem)]
             elif (bundle.url or self.bundles.has(bundle.digest)) and self.pool.has_room(seats_of(assign)):
-                held.task = Task(assign, self._source(assign), self._draw(held, assign), worker=self._name)
+                held.task = WorkerShards(assign, self._source(assign), self._draw(held, assign), worker=self._name)
                 effects += self._settle(now, held, held.task.start(now))
         return effects
 
@@ -298,7 +298,7 @@ class WorkerTasks:
         self.bundles.use(bundle.digest)
         return BundleSource(f"blob:{bundle.digest}", bundle.digest, bundle.file, "", bundle.env)
 
-    def _draw(self, held: WorkerTask, assign: Assign) -> Callable[[int], tuple[int, int]]:
+    def _draw(self, held: ShardReporter, assign: Assign) -> Callable[[int], tuple[int, int]]:
         seats = dict(zip(assign.seats or range(assign.count), seats_of(assign), strict=True))
         return lambda number: self.pool.draw((held.job, held.attempt), seats[number])
 
@@ -309,7 +309,7 @@ class WorkerTasks:
 
     # Following a task.
 
-    def _settle(self, now: int, held: WorkerTask, effects: Sequence[Effect]) -> list[object]:
+    def _settle(self, now: int, held: ShardReporter, effects: Sequence[Effect]) -> list[object]:
         """What the task wants done, and what follows from where it is now."""
         out = self._killed(now, effects)
         task = held.task
@@ -335,15 +335,15 @@ class WorkerTasks:
                 self.pool.killed(now, effect.core)
         return list(effects)
 
-    def _refuse(self, now: int, held: WorkerTask, refused: Refused) -> list[object]:
+    def _refuse(self, now: int, held: ShardReporter, refused: Refused) -> list[object]:
         held.refuse(now, refused)
         return [TaskEnded(held.job, held.attempt, refused.text)]
 
-    def _of_core(self, core: int) -> WorkerTask | None:
+    def _of_core(self, core: int) -> ShardReporter | None:
         key = self.pool.task_of(core)
         return None if key is None else self._held.get(key)
 
 
-def _result_key(held: WorkerTask) -> str:
+def _result_key(held: ShardReporter) -> str:
     """With the whole name of the attempt: it is told with the result also when this worker was started anew."""
     return f"{RESULT_PREFIX}{held.job}/{held.attempt}" + (f"-{held.life}" if held.life else "")

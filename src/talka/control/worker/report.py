@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from talka.control.load.shard_run import Attempt
+from talka.control.load.shard_run import ShardAttempt
 from talka.control.worker.windows import TaskWindows
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.wire.shards import FromCore, Gap, MetricTotals, StepTotals, Totals
@@ -16,7 +16,7 @@ REMEMBERED: Final = 8
 """Reports whose acknowledgement still counts: an answer may take longer than the next report."""
 
 
-class Summary(msgspec.Struct, frozen=True):
+class ShardsSummary(msgspec.Struct, frozen=True):
     """What closes a report beside counts and windows."""
 
     vus: int
@@ -34,7 +34,7 @@ class _Sent(msgspec.Struct, frozen=True):
     last_window: int
 
 
-class TaskReport:
+class ShardsReport:
     """The reports of one task. A report may be lost: what it told is told again until one was acknowledged."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class TaskReport:
         self._sent: dict[int, _Sent] = {}
 
     def build(
-        self, attempts: Sequence[Attempt], summary: Summary, *, everything: bool, blurred: bool = False
+        self, attempts: Sequence[ShardAttempt], summary: ShardsSummary, *, everything: bool, blurred: bool = False
     ) -> list[FromCore]:
         """`blurred`: windows to 1 part in 32, which are a quarter of the work to whoever merges those of many workers."""
         self.sequence += 1

@@ -8,7 +8,7 @@ from talka.cluster.effects import Lane
 from talka.control.load.log_lines import TaskLines
 from talka.control.load.shard_group import NEVER
 from talka.control.worker.core_pool import SeatKey
-from talka.control.worker.shards import Task, TaskStage
+from talka.control.worker.shards import TaskStage, WorkerShards
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
 from talka.wire.shards import Armed, Refused, encode, encode_unread
 
@@ -27,7 +27,7 @@ REFUSAL_KEPT_NS: Final = 60 * SECOND
 Saying = tuple[JobMessage, Lane]
 
 
-class WorkerTask:
+class ShardReporter:
     """Milestones (armed, refused, finished) are told at once and again until they are answered; counts are told one
     report at a time, as often as the manager bears it."""
 
@@ -38,7 +38,7 @@ class WorkerTask:
         self.life = life if assign is None else assign.life
         """Of the manager that drew the number: with it, the name of the attempt."""
         self.assign = assign
-        self.task: Task | None = None
+        self.task: WorkerShards | None = None
         self.stage: TaskStage = "arming"
         self.is_refused = False
         self.content = b""
@@ -98,7 +98,7 @@ class WorkerTask:
         self.stage = "armed"
         self._reach(now, Report(self.job, self.attempt, encode(Armed()), life=self.life))
 
-    def started(self, task: Task) -> None:
+    def started(self, task: WorkerShards) -> None:
         self.stage = "running"
         self._origins = (task.origin_ns, task.job_origin_ns)
 

@@ -11,8 +11,8 @@ import msgspec
 
 from talka.control.load.core_effects import Effect
 from talka.control.load.shard_group import NEVER, SECOND, JobWorkflow, ShardGroup
-from talka.control.load.shard_run import Attempt, LostShard, Seats, ShardRun
-from talka.control.worker.report import Summary, TaskReport
+from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
+from talka.control.worker.report import ShardsReport, ShardsSummary
 from talka.stats.tally import merged
 from talka.stats.windows import WINDOW_NS, Window
 from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
@@ -25,7 +25,7 @@ ORDERED_SLACK_NS: Final = SECOND // 2
 """Beyond the grace period of a task that was told to stop: who ordered it waits for the last word."""
 
 
-class Task:
+class WorkerShards:
     """Call `start` once, then the others as things happen; carry out what they return, and look at `stage` after it.
 
     A task that has ended was refused (`refused`), killed (`is_killed`), or has a `result`.
@@ -40,8 +40,8 @@ class Task:
         self.is_killed = False
         self.job_origin_ns = 0
         self.next_tick_at = NEVER
-        self.reports = TaskReport()
-        self.attempts: dict[int, tuple[ShardGroup, ShardRun, Attempt]] = {}
+        self.reports = ShardsReport()
+        self.attempts: dict[int, tuple[ShardGroup, ShardRun, ShardAttempt]] = {}
         self.own_lost: list[LostShard] = []
         self.arriving: dict[int, None] = {}
         self.taken_up_ns = 0
@@ -129,7 +129,7 @@ class Task:
     def seats_for(self, group: ShardGroup, shard: ShardRun) -> list[Seats]:
         return [Seats("", shard.current.seats)]  # its process is gone, its core is not
 
-    def on_started(self, attempt: Attempt) -> None:
+    def on_started(self, attempt: ShardAttempt) -> None:
         """Who shares cores is known to the manager, which has dealt them out."""
 
     def arm_of(self, group: ShardGroup, shard: ShardRun) -> Arm:
@@ -166,7 +166,7 @@ class Task:
         """The next report; `everything` also what has not changed. Instants are of this machine's clock."""
         self.reports.windows.advance(self._frontier(now))
         starts, made_at_ns = self._starts(), self._made_at_ns(now)
-        summary = Summary(
+        summary = ShardsSummary(
             vus=sum(attempt.vus for _, _, attempt in self.attempts.values()),
             started_at_ns=min(starts, default=0),
             shares=self._shares(),
@@ -246,7 +246,7 @@ class Task:
             (self._told(core, attempt, current) for core, (_, _, attempt) in self.attempts.items()), default=None
         )
 
-    def _told(self, core: int, attempt: Attempt, current: int) -> int:
+    def _told(self, core: int, attempt: ShardAttempt, current: int) -> int:
         """The last window that this core has told all of. One that has not begun will begin in the one that is open now,
         or later."""
         began = max(0, attempt.went_ns - self.job_origin_ns) // WINDOW_NS if attempt.went_ns else current

@@ -25,7 +25,7 @@ LAST_KNOWN_INTERIM: Final = 103
 """The parser knows that answers from 100 to this one have no body. No other below 200 may have one either."""
 
 
-class Shared:
+class SharedPool:
     """What all connections of a process use together.
 
     One receive buffer serves them all: the event loop asks for it, fills it and hands it over within one callback, and
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         "on_message_begin",
     )
 
-    def __init__(self, shared: Shared, pool: Pool, sock: socket.socket | None = None) -> None:
+    def __init__(self, shared: SharedPool, pool: Pool, sock: socket.socket | None = None) -> None:
         self.shared = shared
         self.pool = pool
         self.socket = sock

@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from talka.clock import SECOND, monotonic_ns, utc_now
 from talka.engine.calls import ExchangeFailed, NodeRun, checked_name, current_call
-from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, Shared
+from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.cookies import CookieJar
 from talka.engine.clients.deadlines import Timeout, timeout_of
 from talka.engine.clients.opening import Resolver, open_connection, tls_context
@@ -64,7 +64,7 @@ class TooManyConnections(Invalid):
     """A step started more calls at once than one user may have open."""
 
 
-class HTTPEngine(Shared):
+class HTTPEngine(SharedPool):
     """What the clients of one process share. Make it inside the running event loop, and `await close()` in the end."""
 
     def __init__(

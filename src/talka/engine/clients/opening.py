@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed
-from talka.engine.clients.connection import Connection, Pool, Shared
+from talka.engine.clients.connection import Connection, Pool, SharedPool
 from talka.engine.clients.urls import Address, PreparedURL
 from talka.errors import Invalid
 
@@ -84,7 +84,7 @@ def tls_context(verify: bool | str) -> "SSLContext":
 
 
 async def open_connection(
-    shared: Shared, pool: Pool, url: PreparedURL, addresses: list[Address], tls: "SSLContext | None"
+    shared: SharedPool, pool: Pool, url: PreparedURL, addresses: list[Address], tls: "SSLContext | None"
 ) -> Connection:
     """Connect to the first address that answers. Raises `ExchangeFailed`; time limits are the caller's."""
     loop = shared.loop

@@ -15,7 +15,7 @@ from typing import Final, cast
 import msgspec
 
 from talka.clock import monotonic_ns
-from talka.engine.handlers.handler_run import NULL, Attempt, failure, signal_name
+from talka.engine.handlers.handler_run import NULL, HandlerRun, failure, signal_name
 from talka.engine.handlers.kin import FENCE
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
@@ -29,11 +29,11 @@ CLOSE_S: Final = 0.05
 """For what is left in its pipes. A child that it left behind may hold them open, and is killed then."""
 
 
-async def run_command(attempt: Attempt, arguments: Sequence[str], environment: Mapping[str, str]) -> TaskResult:
+async def run_command(attempt: HandlerRun, arguments: Sequence[str], environment: Mapping[str, str]) -> TaskResult:
     if attempt.reason is not None:
         return attempt.stopped()
     attempt.began_ns = monotonic_ns()
-    command = Command(attempt)
+    command = CommandRun(attempt)
     environment = {**os.environ, **environment, **named(attempt)}
     start = asyncio.get_running_loop().subprocess_exec(lambda: command, *arguments, env=environment)
     starting = asyncio.ensure_future(start)
@@ -50,7 +50,7 @@ async def run_command(attempt: Attempt, arguments: Sequence[str], environment: M
     return msgspec.structs.replace(result, error=text) if result.outcome == "failed" else result
 
 
-def named(attempt: Attempt) -> dict[str, str]:
+def named(attempt: HandlerRun) -> dict[str, str]:
     """What tells the command which attempt it is."""
     return {
         "TALKA_TASK": attempt.id,
@@ -60,7 +60,7 @@ def named(attempt: Attempt) -> dict[str, str]:
     }
 
 
-def given(attempt: Attempt) -> bytes:
+def given(attempt: HandlerRun) -> bytes:
     handed = attempt.handed
     inputs = {name: msgspec.Raw(content) for name, content in handed.inputs.items()}
     config, checkpoint = msgspec.Raw(handed.config or NULL), msgspec.Raw(handed.checkpoint or NULL)
@@ -79,10 +79,10 @@ def output_of(written: bytes) -> bytes:
     return content
 
 
-class Command(asyncio.SubprocessProtocol):
+class CommandRun(asyncio.SubprocessProtocol):
     """A process, until it has ended and its children with it."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: HandlerRun) -> None:
         self.is_stopped = False
         """It is to end as soon as it is there."""
         self._attempt = attempt

@@ -23,7 +23,7 @@ from typing import Final, cast
 
 from talka.clock import MILLISECOND, SECOND, cpu_ns, realtime_ns
 from talka.engine.handlers.command_run import run_command
-from talka.engine.handlers.handler_run import Attempt, Reason, described, failure, run_async, run_plain, sendable
+from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain, sendable
 from talka.engine.handlers.kin import is_of_command, kin
 from talka.engine.loader import import_file
 from talka.engine.process_start import begin_core, new_event_loop
@@ -33,22 +33,22 @@ from talka.wire.tasks import (
     BadTaskMessage,
     FromHandlers,
     HandedTask,
+    HandlerProgress,
     Load,
     Loaded,
-    LogLine,
-    Progress,
     Ran,
-    Run,
+    RunTasks,
     Said,
     Spent,
-    Stop,
+    StopTasks,
+    TaskLine,
     TaskResult,
     ToHandlers,
     decode_to_handlers,
     encode,
 )
 from talka.work.handlers import BadHandlers, HandlerSpec, handlers_of
-from talka.work.specs import Problem
+from talka.work.specs import SpecProblem
 
 FRAME_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Of this socket: a task comes with all of its inputs."""
@@ -90,15 +90,15 @@ class HandlerCore(asyncio.Protocol):
         self._deframer = new_deframer()
         self._transport: asyncio.Transport | None = None
         self._is_held_up = False
-        self._attempts: dict[int, Attempt] = {}
-        self._queue: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
-        self._waiting: dict[int, Attempt] = {}
+        self._attempts: dict[int, HandlerRun] = {}
+        self._queue: queue.SimpleQueue[HandlerRun] = queue.SimpleQueue()
+        self._waiting: dict[int, HandlerRun] = {}
         """Those of the queue. Whoever takes one out, a thread to run it or the loop to stop it, has it alone."""
         self._threads_wanted = threads
         # Each is only ever taken from its end: threads add while the loop takes.
         self._results: deque[TaskResult] = deque()
         self._progress: dict[int, bytes] = {}
-        self._lines: deque[LogLine] = deque()
+        self._lines: deque[TaskLine] = deque()
         self._left_out: dict[int, int] = {}
         self._is_due = False
         self._is_saying = False
@@ -134,10 +134,10 @@ class HandlerCore(asyncio.Protocol):
 
     def on_message(self, message: ToHandlers) -> None:
         match message:
-            case Run(tasks=tasks):
+            case RunTasks(tasks=tasks):
                 for handed in tasks:
                     self._begin(handed)
-            case Stop(fences=fences, reason=reason):
+            case StopTasks(fences=fences, reason=reason):
                 for fence in fences:
                     self._stop(fence, reason)
             case Load():
@@ -148,7 +148,7 @@ class HandlerCore(asyncio.Protocol):
     def _begin(self, handed: HandedTask) -> None:
         if handed.fence in self._attempts:
             return
-        attempt = Attempt(handed, self)
+        attempt = HandlerRun(handed, self)
         spec = self._handlers.get(handed.handler)
         if spec is None:
             self.done(attempt.result("refused", f"no file of this worker has a handler {handed.handler}", "handler"))
@@ -190,7 +190,7 @@ class HandlerCore(asyncio.Protocol):
                 self.done(context.run(run_plain, attempt, spec.function, self._roots[name]))
             del attempt
 
-    async def _command(self, attempt: Attempt, spec: HandlerSpec) -> None:
+    async def _command(self, attempt: HandlerRun, spec: HandlerSpec) -> None:
         task = asyncio.current_task()
         assert task is not None
         attempt.cancel = task.cancel
@@ -223,7 +223,7 @@ class HandlerCore(asyncio.Protocol):
         if not self._is_saying:
             self._say_soon()
 
-    def line(self, line: LogLine) -> None:
+    def line(self, line: TaskLine) -> None:
         if len(self._lines) >= LINES_LIMIT:
             self._left_out[line.fence] = self._left_out.get(line.fence, 0) + 1
             return
@@ -283,8 +283,8 @@ class HandlerCore(asyncio.Protocol):
         at_ms = realtime_ns() // MILLISECOND
         while self._left_out:
             fence, number = self._left_out.popitem()
-            self._lines.append(LogLine(fence, at_ms, f"{number} lines are left out here: too many at once"))
-        progress = [Progress(*self._progress.popitem()) for _ in range(len(self._progress))]
+            self._lines.append(TaskLine(fence, at_ms, f"{number} lines are left out here: too many at once"))
+        progress = [HandlerProgress(*self._progress.popitem()) for _ in range(len(self._progress))]
         waiting = len(self._lines)  # threads add more meanwhile, perhaps without end
         while progress or waiting:
             lines = [self._lines.popleft() for _ in range(min(waiting, LINES_PER_FRAME))]
@@ -324,15 +324,15 @@ def load_handlers(files: tuple[str, ...]) -> dict[str, HandlerSpec]:
     for file in files:
         path = Path(file)
         if not path.is_file() or path.suffix != ".py":
-            raise BadHandlers([Problem("there is no such Python file", file)])
+            raise BadHandlers([SpecProblem("there is no such Python file", file)])
         handlers = handlers_of(import_file(path))
         if not handlers:
-            raise BadHandlers([Problem('has no handlers: write @handler("name") above a function', file)])
+            raise BadHandlers([SpecProblem('has no handlers: write @handler("name") above a function', file)])
         for name, spec in handlers.items():
             other = found.setdefault(name, spec)
             if other is not spec and (other.file, other.line) != (spec.file, spec.line):
                 text = f"there are two handlers named {name}: the other one is in {other.file}:{other.line}"
-                raise BadHandlers([Problem(text, spec.file, spec.line)])
+                raise BadHandlers([SpecProblem(text, spec.file, spec.line)])
     return found
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns, realtime_ns
 from talka.errors import Invalid
-from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, LogLine, Outcome, TaskResult
+from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 
 DETAILS_LIMIT_BYTES: Final = 64 * 1024
@@ -32,10 +32,10 @@ class Says(Protocol):
     """Where an attempt's words go. Every thread may speak."""
 
     def progress(self, fence: int, details: bytes) -> None: ...
-    def line(self, line: LogLine) -> None: ...
+    def line(self, line: TaskLine) -> None: ...
 
 
-class Attempt:
+class HandlerRun:
     """The `task` of a handler. What nobody looks at is not decoded."""
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Attempt:
     def log(self, text: object) -> None:
         at_ms = realtime_ns() // MILLISECOND
         for line in str(text).splitlines():
-            self._says.line(LogLine(self._handed.fence, at_ms, sendable(line, LOG_LINE_LIMIT)))
+            self._says.line(TaskLine(self._handed.fence, at_ms, sendable(line, LOG_LINE_LIMIT)))
 
     def stop(self, reason: Reason) -> None:
         self.is_cancelled = True
@@ -191,7 +191,10 @@ class Attempt:
 
 
 async def run_async(
-    attempt: Attempt, function: Callable[[Attempt], Awaitable[object]], done: Callable[[TaskResult], None], root: str
+    attempt: HandlerRun,
+    function: Callable[[HandlerRun], Awaitable[object]],
+    done: Callable[[TaskResult], None],
+    root: str,
 ) -> None:
     if attempt.reason is not None:
         done(attempt.stopped())
@@ -205,7 +208,7 @@ async def run_async(
         done(returned(attempt, output))
 
 
-def run_plain(attempt: Attempt, function: Callable[[Attempt], object], root: str) -> TaskResult:
+def run_plain(attempt: HandlerRun, function: Callable[[HandlerRun], object], root: str) -> TaskResult:
     if attempt.reason is not None:
         return attempt.stopped()
     attempt.began_ns = monotonic_ns()
@@ -216,7 +219,7 @@ def run_plain(attempt: Attempt, function: Callable[[Attempt], object], root: str
     return returned(attempt, output)
 
 
-def returned(attempt: Attempt, output: object) -> TaskResult:
+def returned(attempt: HandlerRun, output: object) -> TaskResult:
     if output is None:
         return attempt.completed(NULL)
     try:
@@ -227,7 +230,7 @@ def returned(attempt: Attempt, output: object) -> TaskResult:
     return attempt.completed(content)
 
 
-def failure(attempt: Attempt, error: BaseException, root: str = "") -> TaskResult:
+def failure(attempt: HandlerRun, error: BaseException, root: str = "") -> TaskResult:
     if attempt.reason is not None:
         return attempt.stopped("" if isinstance(error, CancelledError) else described(error, root))
     return attempt.result("failed", described(error, root), type(error).__name__, classes=classes_of(error))

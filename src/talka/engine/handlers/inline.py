@@ -20,13 +20,13 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import msgspec
 
 from talka.clock import monotonic_ns
-from talka.control.dags.job import DagJob, Step
+from talka.control.dags.job import DagJob, DagStep
 from talka.control.tasks.task import DagTask
 from talka.control.tasks.timers import NEVER
 from talka.engine.handlers.command_run import run_command
-from talka.engine.handlers.handler_run import Attempt, run_async, run_plain
+from talka.engine.handlers.handler_run import HandlerRun, run_async, run_plain
 from talka.errors import Invalid
-from talka.wire.tasks import HandedTask, LogLine, TaskResult
+from talka.wire.tasks import HandedTask, TaskLine, TaskResult
 from talka.work.dag import DagSpec, checked
 from talka.work.handlers import HandlerSpec, handlers_of
 from talka.work.lifecycle import JobState, TaskState
@@ -193,7 +193,7 @@ class Inline:
         self._job = DagJob(row, spec.settings, Random(seed), lambda now: now // MILLISECOND_NS)
         self._ready: list[tuple[int, int]] = []
         """Heap of (−priority, index). One that was taken out of the queues is passed over."""
-        self._attempts: dict[int, Attempt] = {}
+        self._attempts: dict[int, HandlerRun] = {}
         """By index, of those that run."""
         self._running: dict[int, asyncio.Task[None]] = {}
         self._ended: list[tuple[DagTask, TaskResult]] = []
@@ -244,7 +244,7 @@ class Inline:
         await self._news.wait()
         timer.cancel()
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: DagStep) -> None:
         for task in step.ready:
             heapq.heappush(self._ready, (-task.priority, task.index))
         for task in step.recalls:
@@ -281,12 +281,12 @@ class Inline:
             key=task.key,
             checkpoint=self._checkpoints.get(task.index, b""),
         )
-        attempt = self._attempts[task.index] = Attempt(handed, Listener(self, task.index))
+        attempt = self._attempts[task.index] = HandlerRun(handed, Listener(self, task.index))
         running = self._loop.create_task(self._run(task, attempt))
         self._running[task.index] = running
         attempt.cancel = running.cancel
 
-    async def _run(self, task: DagTask, attempt: Attempt) -> None:
+    async def _run(self, task: DagTask, attempt: HandlerRun) -> None:
         """One attempt, from its turn to its result."""
         timer = self._loop.call_later(attempt.handed.attempt_ms / 1000, attempt.stop, "timeout")
         try:
@@ -297,7 +297,7 @@ class Inline:
         self._ended.append((task, result))
         self._news.set()
 
-    async def _result(self, spec: HandlerSpec, attempt: Attempt) -> TaskResult:
+    async def _result(self, spec: HandlerSpec, attempt: HandlerRun) -> TaskResult:
         if spec.function is None:
             self._loop.clock.outside += 1
             try:
@@ -355,5 +355,5 @@ class Listener:
     def progress(self, fence: int, details: bytes) -> None:
         self._run.heard(self._index, details)
 
-    def line(self, line: LogLine) -> None:
+    def line(self, line: TaskLine) -> None:
         self._run.logged(self._index, line.text)

@@ -27,7 +27,7 @@ from talka.work.dag import (
 )
 from talka.work.durations import shown
 from talka.work.pipeline import BadPipeline, Dag
-from talka.work.specs import Problem
+from talka.work.specs import SpecProblem
 
 SIZE_LIMIT_BYTES: Final = 16 * 1024 * 1024
 PROBLEMS_LIMIT: Final = 100
@@ -47,14 +47,14 @@ def read_pipeline(path: Path) -> DagSpec:
     if path.suffix == ".py":
         return _dag_of(path, name).spec()
     if path.suffix not in SUFFIXES:
-        raise BadPipeline([Problem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
+        raise BadPipeline([SpecProblem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
     text = _text_of(path)
     root, problems = (read_json if path.suffix == ".json" else read_yaml)(text, str(path))
     if root is None and not problems:
-        problems = [Problem("is empty: write name and tasks", str(path), 1)]
+        problems = [SpecProblem("is empty: write name and tasks", str(path), 1)]
     if root is None:
         raise BadPipeline(problems)
-    reader = Reader(str(path), problems)
+    reader = PipelineReader(str(path), problems)
     spec = reader.read(root)
     if reader.problems or spec is None:
         # As they stand in the file, whichever way they were found.
@@ -84,14 +84,14 @@ def _dag_of(path: Path, name: str) -> Dag:
         if name not in dags:
             close = difflib.get_close_matches(name, list(dags), n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
-            raise BadPipeline([Problem(f"the Dag {name} is asked for, but there is no such one{hint}", str(path))])
+            raise BadPipeline([SpecProblem(f"the Dag {name} is asked for, but there is no such one{hint}", str(path))])
         return dags[name]
     if not dags:
-        raise BadPipeline([Problem('has no Dag: write dag = Dag("name") and dag.task(…)', str(path), 1)])
+        raise BadPipeline([SpecProblem('has no Dag: write dag = Dag("name") and dag.task(…)', str(path), 1)])
     if len(dags) > 1:
         last = next(reversed(dags.values()))
         text = f"has {len(dags)} Dags: name one of them, {' or '.join(f'{path.name}:{name}' for name in dags)}"
-        raise BadPipeline([Problem(text, str(path), last.line)])
+        raise BadPipeline([SpecProblem(text, str(path), last.line)])
     return next(iter(dags.values()))
 
 
@@ -100,26 +100,26 @@ def _text_of(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(SIZE_LIMIT_BYTES + 1)
     except OSError as error:
-        raise BadPipeline([Problem(f"cannot be read: {error.strerror}", str(path))]) from None
+        raise BadPipeline([SpecProblem(f"cannot be read: {error.strerror}", str(path))]) from None
     if len(content) > SIZE_LIMIT_BYTES:
         text = f"is larger than {SIZE_LIMIT_BYTES >> 20} MiB: submit many tasks as a stream of lines instead"
-        raise BadPipeline([Problem(text, str(path), content.count(b"\n") + 1)])
+        raise BadPipeline([SpecProblem(text, str(path), content.count(b"\n") + 1)])
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise BadPipeline([Problem("is not UTF-8: save it in that encoding", str(path), line)]) from None
+        raise BadPipeline([SpecProblem("is not UTF-8: save it in that encoding", str(path), line)]) from None
 
 
-class Reader:
+class PipelineReader:
     """Reads a file's values into a job, and collects what is wrong with them."""
 
-    def __init__(self, file: str, problems: list[Problem]) -> None:
+    def __init__(self, file: str, problems: list[SpecProblem]) -> None:
         self.file = file
         self.problems = problems
 
     def complain(self, text: str, line: int) -> None:
-        self.problems.append(Problem(text, self.file, line))
+        self.problems.append(SpecProblem(text, self.file, line))
 
     def read(self, root: Located) -> DagSpec | None:
         if not isinstance(root.value, dict):

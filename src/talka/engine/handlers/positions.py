@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from talka.work.durations import shown
-from talka.work.specs import Problem
+from talka.work.specs import SpecProblem
 
 DEPTH_LIMIT: Final = 100
 ALIASED_LIMIT: Final = 100_000
@@ -99,7 +99,7 @@ class Builder:
     """Puts together what a reader finds, and complains about what fits no place."""
 
     def __init__(self, file: str) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[SpecProblem] = []
         self.root: Located | None = None
         self._file = file
         self._open: list[_Open] = []
@@ -108,7 +108,7 @@ class Builder:
 
     def complain(self, text: str, line: int) -> None:
         if len(self.problems) < PROBLEMS_LIMIT:
-            self.problems.append(Problem(text, self._file, line))
+            self.problems.append(SpecProblem(text, self._file, line))
 
     def scalar(self, value: Scalar, text: str, line: int, anchor: str | None = None) -> None:
         """`text` is how it is written, and what it is as a key."""
@@ -188,7 +188,7 @@ class Builder:
             top.key, top.is_dropped = None, False
 
 
-def read_yaml(text: str, file: str) -> tuple[Located | None, list[Problem]]:
+def read_yaml(text: str, file: str) -> tuple[Located | None, list[SpecProblem]]:
     """What it holds, None when it is empty or cannot be read, and what is wrong with it."""
     builder = Builder(file)
     try:
@@ -263,7 +263,7 @@ def _resolved(text: str) -> Scalar:
     return float("nan") if _NO_NUMBER.fullmatch(text) else text
 
 
-def read_json(text: str, file: str) -> tuple[Located | None, list[Problem]]:
+def read_json(text: str, file: str) -> tuple[Located | None, list[SpecProblem]]:
     """As `read_yaml`."""
     builder = Builder(file)
     try:

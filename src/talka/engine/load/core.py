@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 from talka.clock import SECOND, cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.load.executor import Executor
-from talka.engine.load.machine import Reading, machine_between, reading
+from talka.engine.load.machine import MachineReading, machine_between, reading
 from talka.engine.load.recorder import Recorder
-from talka.engine.load.shard_runtime import SetupFailed, Stage, prepare_stage
+from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime, prepare_stage
 from talka.engine.unpack import BundleUnavailable, as_in_bundle
 from talka.errors import Invalid, Untrusted
 from talka.stats.histogram import Histogram
@@ -49,7 +49,7 @@ class OutOfTurn(Untrusted):
     """The owner speaks the language and does not follow the conversation."""
 
 
-class Refusal(Exception):
+class CoreRefusal(Exception):
     """The shard cannot run; carries the message that says why."""
 
     def __init__(self, message: Refused) -> None:
@@ -62,11 +62,11 @@ def sendable(text: str) -> str:
     return text[:REFUSAL_CHARACTERS_LIMIT].encode("utf-8", "replace").decode("utf-8")
 
 
-def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, source: Source) -> Refusal:
-    return Refusal(Refused(reason, sendable(as_in_bundle(str(error), source))))
+def refusal(reason: Literal["file", "setup", "unreachable"], error: Exception, source: Source) -> CoreRefusal:
+    return CoreRefusal(Refused(reason, sendable(as_in_bundle(str(error), source))))
 
 
-class Line(Protocol):
+class CoreLine(Protocol):
     """The conversation of one shard with its owner, and the process that it runs in beside others."""
 
     def send(self, message: FromCore) -> None: ...
@@ -88,13 +88,13 @@ class Line(Protocol):
 class Core:
     """One shard from Arm to its last report."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: CoreLine) -> None:
         self._line = line
         self._inbox: asyncio.Queue[Arm | Go] = asyncio.Queue(1024)
         self._executor: Executor | None = None
         self._has_been_stopped = False
         self._ends_at_once = False
-        self._stage: Stage | None = None
+        self._stage: ShardRuntime | None = None
         self._sequence = 0
         self._acknowledged = asyncio.Event()
         self._acknowledged.set()
@@ -104,7 +104,7 @@ class Core:
         self._recorder: Recorder | None = None
         self._started_at_ns = 0
         self._cpu_before_ns = 0
-        self._machine_before: Reading | None = None
+        self._machine_before: MachineReading | None = None
         self._has_dependents = False
         self._notes: list[str] = []
 
@@ -140,7 +140,7 @@ class Core:
             raise OutOfTurn(f"{type(arm).__name__} came before Arm")
         try:
             stage = await self._arm(arm)
-        except Refusal as error:
+        except CoreRefusal as error:
             self._line.send(error.message)
             await self._line.drain()
             return
@@ -187,7 +187,7 @@ class Core:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._acknowledged.wait(), LAST_ACK_WAIT_S)
 
-    async def _arm(self, arm: Arm) -> Stage:
+    async def _arm(self, arm: Arm) -> ShardRuntime:
         try:
             specs = await self._line.specs(arm)
             self._has_dependents = any(arm.workflow in spec.depends_on for spec in specs)

@@ -179,7 +179,7 @@ class Look:
             return
         self._seen.add(key)
         for definition in definitions_of(code):
-            Reading(self, function, definition, kinds).read()
+            CodeReading(self, function, definition, kinds).read()
 
     def is_readable(self, function: FunctionType) -> bool:
         """Whether it is code of the users', which must be read, and not a library's."""
@@ -213,7 +213,7 @@ class Look:
         self.changes_users = True
 
 
-class Reading:
+class CodeReading:
     """Of one definition. Nested functions and lambdas count as part of it."""
 
     def __init__(self, look: Look, function: FunctionType, definition: Definition, kinds: Kinds) -> None:

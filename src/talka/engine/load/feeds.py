@@ -11,7 +11,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.work.feeds import Cursor, Feed, Row
 from talka.work.load import Shard
-from talka.work.specs import BadWorkflows, Problem, WorkflowSpec
+from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec
 
 FEED_LIMIT_BYTES: Final = 256 * 1024 * 1024
 """Rows are held in memory, once for each core."""
@@ -21,12 +21,12 @@ def load_feeds(spec: WorkflowSpec) -> dict[str, list[Row]]:
     """The rows of every feed of the workflow, or all that is wrong with them."""
     base = Path(spec.file).resolve().parent if spec.file else Path.cwd()
     rows: dict[str, list[Row]] = {}
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     for name, feed in spec.feeds.items():
         try:
             rows[name] = read_rows(feed, base / feed.path)
         except Invalid as error:
-            problems.append(Problem(f"{spec.name}.{name}: {error}", spec.file, spec.line))
+            problems.append(SpecProblem(f"{spec.name}.{name}: {error}", spec.file, spec.line))
     if problems:
         raise BadWorkflows(problems)
     return rows

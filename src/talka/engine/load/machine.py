@@ -16,7 +16,7 @@ STEAL: Final = 7
 """Its place among the numbers of a CPU; those after it are in others already."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class MachineReading(msgspec.Struct, frozen=True):
     at_ns: int
     ticks: tuple[int, ...] = ()
     """Of all CPUs: user, nice, system, idle, iowait, irq, softirq, steal."""
@@ -24,8 +24,8 @@ class Reading(msgspec.Struct, frozen=True):
     load: float | None = None
 
 
-def reading(proc: Path = PROC) -> Reading:
-    return Reading(monotonic_ns(), ticks_of(proc), waited_of(proc), load_of(proc))
+def reading(proc: Path = PROC) -> MachineReading:
+    return MachineReading(monotonic_ns(), ticks_of(proc), waited_of(proc), load_of(proc))
 
 
 def ticks_of(proc: Path) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def load_of(proc: Path) -> float | None:
         return None
 
 
-def machine_between(before: Reading, after: Reading) -> Machine:
+def machine_between(before: MachineReading, after: MachineReading) -> Machine:
     steal = waiting = None
     if len(before.ticks) == len(after.ticks) == STEAL + 1:
         passed = [later - earlier for earlier, later in zip(before.ticks, after.ticks, strict=True)]

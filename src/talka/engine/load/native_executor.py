@@ -14,7 +14,7 @@ from talka.engine.calls import ExchangeFailed, NodeRun, current_call
 from talka.engine.load.direct import is_users_own
 from talka.engine.load.executor import LEFT_BEHIND_S, Executor
 from talka.engine.load.recorder import Recorder
-from talka.engine.load.steps import Iteration, Iterations, Node, VirtualUser
+from talka.engine.load.steps import Iteration, Iterations, StepNode, VirtualUser
 from talka.errors import TalkaError
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.tally import OTHER_CALLS, Sample, StepTally
@@ -77,7 +77,7 @@ NewDriver = Callable[..., Driver]
 """Called with `nodes`, `outcomes`, `think`, `last`, `iterations_left`, `fresh_users` and `renewal`."""
 
 
-class DrivenExecutor(Executor):
+class NativeExecutor(Executor):
     """An executor whose users are run by the driver: for workflows of which no layer has two nodes that wait.
 
     `keeps_last` says of which steps the users' code may ask for the last response, `changes_users` whether it may leave
@@ -112,7 +112,7 @@ class DrivenExecutor(Executor):
             think=think,
             renew=renew,
         )
-        ordered: list[tuple[int, list[Node]]] = [(START, [node]) for node in iterations.starts]
+        ordered: list[tuple[int, list[StepNode]]] = [(START, [node]) for node in iterations.starts]
         for number, layer in enumerate(iterations.layers):
             ordered.append((LAYER, in_turn(layer, is_first=number == 0)))
         ordered += [(STOP, [node]) for node in iterations.stops]
@@ -327,7 +327,7 @@ class DirectRun(NodeRun):
 
     __slots__ = ("_driver", "_nodes", "_position")
 
-    def __init__(self, driver: Driver, nodes: Sequence[Node], position: int) -> None:
+    def __init__(self, driver: Driver, nodes: Sequence[StepNode], position: int) -> None:
         self._driver = driver
         self._nodes = nodes
         self._position = position
@@ -341,7 +341,7 @@ class DirectRun(NodeRun):
         self._driver.called(self._position, None, False)
 
     @property
-    def _node(self) -> Node:
+    def _node(self) -> StepNode:
         return self._nodes[self._driver.run_of(self._position)[0]]
 
     def answered(self, name: str | None, response: Response) -> None:
@@ -368,7 +368,7 @@ def add_calls(row: StepTally, drained: DrainedRow) -> None:
         row.saw_status(status, times)
 
 
-def ended_run(node: Node, failure: Sample | None, has_waited: bool) -> NodeRun:
+def ended_run(node: StepNode, failure: Sample | None, has_waited: bool) -> NodeRun:
     """What is known of a run in the end: it has made calls, if any of them failed."""
     run = NodeRun(0, node.rows)
     run.failure, run.has_waited = failure, has_waited
@@ -390,7 +390,7 @@ def template_of(workflow: Workflow) -> dict[str, Any] | None:
     return {name: value for name, value in vars(workflow).items() if not isinstance(value, BoundStep)}
 
 
-def in_turn(layer: Sequence[Node], *, is_first: bool) -> list[Node]:
+def in_turn(layer: Sequence[StepNode], *, is_first: bool) -> list[StepNode]:
     """The nodes of a layer one after the other. Those that wait for nothing come first, as they are over at once.
 
     In the first layer they stay in their order: what comes before a step there counts as its response time.
@@ -399,7 +399,7 @@ def in_turn(layer: Sequence[Node], *, is_first: bool) -> list[Node]:
 
 
 def described_node(
-    node: Node, phase: int, layer: int, numbers: Mapping[str, int], keeps_last: frozenset[str]
+    node: StepNode, phase: int, layer: int, numbers: Mapping[str, int], keeps_last: frozenset[str]
 ) -> tuple[Any, ...]:
     """As the driver wants it."""
     kind = KINDS.get(node.kind, COUNTED)

@@ -16,7 +16,7 @@ from talka.engine.clients.requests import (
 from talka.engine.clients.urls import PreparedURL, parse_url
 from talka.errors import Invalid
 from talka.work.arguments import ArgumentKind
-from talka.work.specs import BadWorkflows, Problem, WorkflowSpec
+from talka.work.specs import BadWorkflows, SpecProblem, WorkflowSpec
 
 FILES_LIMIT_BYTES = 256 * 1024 * 1024
 """Files are held in memory, once for each core; beyond this somebody named the wrong folder."""
@@ -29,13 +29,15 @@ def prepare(spec: WorkflowSpec) -> Arguments:
     """Every optimized argument of the workflow, or all that is wrong with them. Sends and resolves nothing."""
     base = Path(spec.file).resolve().parent if spec.file else Path.cwd()
     arguments: dict[str, dict[str, Any]] = {}
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     for node in spec.every_node:
         for name, (kind, default) in node.optimized.items():
             try:
                 arguments.setdefault(node.name, {})[name] = prepared(kind, default, base)
             except Invalid as error:
-                problems.append(Problem(f"{spec.name}.{node.name}, {name}: {error}", node.file or spec.file, node.line))
+                problems.append(
+                    SpecProblem(f"{spec.name}.{node.name}, {name}: {error}", node.file or spec.file, node.line)
+                )
     if problems:
         raise BadWorkflows(problems)
     return arguments

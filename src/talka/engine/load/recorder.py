@@ -37,7 +37,7 @@ class BadMetric(Invalid):
     """A value that cannot be counted under the name it was given."""
 
 
-class Source(Protocol):
+class CallSource(Protocol):
     """Something that counts by itself, faster than this, and hands over what it has."""
 
     def pour(self, window: Window) -> None:
@@ -68,7 +68,7 @@ class Recorder:
         self.notes: list[str] = []
         """What a reader of the result should know."""
         self._names_left = CALL_NAMES_KEPT
-        self.sources: list[Source] = []
+        self.sources: list[CallSource] = []
         self._times: dict[str, tuple[StepTally, list[int]]] = {}
         """Of steps that ended well in the present window."""
         self.heaps: list[tuple[Histogram, list[int]]] = []
@@ -96,9 +96,9 @@ class Recorder:
             self.roll(now)
         self.tally.started += 1
 
-    def rows_of(self, node: str) -> "Rows":
+    def rows_of(self, node: str) -> "StepRecords":
         """Where the calls of a method are counted."""
-        return Rows(self, node)
+        return StepRecords(self, node)
 
     def times_of(self, name: str, tally: StepTally) -> list[int]:
         """Where the microseconds of runs that went well go: see `ended_well`."""
@@ -252,7 +252,7 @@ class Recorder:
             source.open_window(self.window_ends_ns)
 
 
-class Row:
+class StepRecord:
     """Calls of one name, with their times that are not sorted in yet."""
 
     __slots__ = ("tally", "response_us", "service_us")
@@ -264,7 +264,7 @@ class Row:
         heaps += ((tally.response_time, self.response_us), (tally.service_time, self.service_us))
 
 
-class Rows:
+class StepRecords:
     """The calls of one method, by name."""
 
     __slots__ = ("_recorder", "_node", "_rows", "_by_tally")
@@ -272,18 +272,18 @@ class Rows:
     def __init__(self, recorder: Recorder, node: str) -> None:
         self._recorder = recorder
         self._node = node
-        self._rows: dict[str | None, Row] = {}
+        self._rows: dict[str | None, StepRecord] = {}
         """By the names that were kept, so there are no more of them."""
-        self._by_tally: dict[str, Row] = {}
+        self._by_tally: dict[str, StepRecord] = {}
         """By the names under which calls are counted: many names may be one row."""
 
-    def row(self, name: str | None) -> Row:
+    def row(self, name: str | None) -> StepRecord:
         row = self._rows.get(name)
         if row is None:
             kept, tally = self._recorder.new_row(self._node, self._node if name is None else name)
             row = self._by_tally.get(kept)
             if row is None:
-                row = self._by_tally[kept] = Row(tally, self._recorder.heaps)
+                row = self._by_tally[kept] = StepRecord(tally, self._recorder.heaps)
             if name is None or kept == name:  # names that are folded or cut short could be any number
                 self._rows[name] = row
         return row

@@ -14,7 +14,7 @@ from talka.engine.load import native
 from talka.engine.load.direct import Choice, driver_for
 from talka.engine.load.executor import Executor
 from talka.engine.load.feeds import cursors_for, load_feeds
-from talka.engine.load.native_executor import DrivenExecutor
+from talka.engine.load.native_executor import NativeExecutor
 from talka.engine.load.prepare import Arguments, prepare, urls_in
 from talka.engine.load.recorder import Recorder, described
 from talka.engine.load.steps import Iterations, VirtualUser
@@ -40,7 +40,7 @@ class SetupFailed(Invalid):
     """The user's own code raised before the clock started."""
 
 
-class Stage:
+class ShardRuntime:
     """Made by `prepare_stage`. `set_up`, then users and iterations, then `tear_down`, `provided` and `close`."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Stage:
         """What runs the users. Make it once, after `set_up`."""
         parts = (shard, self.iterations, self.recorder, self.new_user, self.clients.pulse)
         if self._choice is not None and self._choice.driver == "direct":
-            return DrivenExecutor(
+            return NativeExecutor(
                 *parts,
                 new_driver=partial(native.new_driver, self._engine),
                 keeps_last=self._choice.keeps_last,
@@ -180,7 +180,7 @@ def prepare_stage(
     iterations_done: int = 0,
     trace: Trace | None = None,
     engine: str = "auto",
-) -> Stage:
+) -> ShardRuntime:
     """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
     # The load may be another than the file's, and with it whether arrivals are fresh users.
     spec = replace(spec, plan=shard.plan)
@@ -201,6 +201,6 @@ def prepare_stage(
     think = None if pause is None else lambda: pause.draw_ns(random)
     hooks = ShardHooks(recorder, clients_engine, random)
     choice = driver_for(spec) if is_native else None
-    stage = Stage(spec, arguments, recorder, clients_engine, received, cursors, think, hooks, choice)
+    stage = ShardRuntime(spec, arguments, recorder, clients_engine, received, cursors, think, hooks, choice)
     stage.receive_context(received_context(values))
     return stage

@@ -65,7 +65,7 @@ class VirtualUser:
         self.close = close
 
 
-class Node:
+class StepNode:
     """A node of the graph, ready to run: its prepared arguments and where its results go."""
 
     __slots__ = (
@@ -105,9 +105,9 @@ class Iterations:
         self._recorder = recorder
         tallies = recorder.tally.steps | recorder.tally.actions
 
-        def made(nodes: Sequence[NodeSpec]) -> list[Node]:
+        def made(nodes: Sequence[NodeSpec]) -> list[StepNode]:
             return [
-                Node(node, arguments.get(node.name, {}), tallies.get(node.name, StepTally()), recorder)
+                StepNode(node, arguments.get(node.name, {}), tallies.get(node.name, StepTally()), recorder)
                 for node in nodes
             ]
 
@@ -173,7 +173,7 @@ class Iterations:
             await self._run_hooks(self.stops, user, monotonic_ns(), Iteration())
 
     async def _run_hooks(
-        self, hooks: Sequence[Node], user: VirtualUser, intended_ns: int, iteration: Iteration
+        self, hooks: Sequence[StepNode], user: VirtualUser, intended_ns: int, iteration: Iteration
     ) -> bool:
         """One after the other, each due when the one before it is done. False as soon as one failed."""
         for node in hooks:
@@ -192,7 +192,7 @@ class Iterations:
                 self.count_skipped(node)
         return True
 
-    async def _run_node(self, node: Node, user: VirtualUser, iteration: Iteration, intended_ns: int) -> None:
+    async def _run_node(self, node: StepNode, user: VirtualUser, iteration: Iteration, intended_ns: int) -> None:
         results, passed = iteration.results, iteration.passed
         for name in node.after:
             if name not in results:
@@ -241,7 +241,7 @@ class Iterations:
 
     # What came of a node, however it was run.
 
-    def count(self, node: Node, run: NodeRun, result: Any, intended_ns: int) -> bool:
+    def count(self, node: StepNode, run: NodeRun, result: Any, intended_ns: int) -> bool:
         """It returned. False when that means it was skipped: it called nothing and gave nothing."""
         if node.measured:
             if result is None and run.intended_ns and node.kind == "step":  # no call has taken it
@@ -256,18 +256,18 @@ class Iterations:
         self.count_value(node, result)
         return True
 
-    def count_value(self, node: Node, result: Any) -> None:
+    def count_value(self, node: StepNode, result: Any) -> None:
         """What is not measured returned."""
         if node.kind == "metric" and result is not None:
             self._recorder.tally.metrics[node.name].add(number(result))
         node.tally.ok += 1
 
-    def count_skipped(self, node: Node) -> None:
+    def count_skipped(self, node: StepNode) -> None:
         if node.kind != "check":
             node.tally.skipped += 1
 
     def count_error(
-        self, node: Node, run: NodeRun, error: BaseException, intended_ns: int, iteration: Iteration
+        self, node: StepNode, run: NodeRun, error: BaseException, intended_ns: int, iteration: Iteration
     ) -> None:
         """It raised. A feed without further rows is no error: the shard ends."""
         if isinstance(error, FeedUsedUp):
@@ -280,7 +280,7 @@ class Iterations:
         else:
             self._recorder.error(node.tally, error, monotonic_ns())
 
-    def count_verdict(self, node: Node, verdict: Any) -> None:
+    def count_verdict(self, node: StepNode, verdict: Any) -> None:
         """A check returned this, or raised it."""
         if isinstance(verdict, BaseException):
             self._recorder.check_failed(node.name, described(verdict), monotonic_ns())
@@ -289,7 +289,7 @@ class Iterations:
         else:
             self._recorder.tally.checks[node.name].passed += 1
 
-    def _failed(self, node: Node, run: NodeRun, intended_ns: int, failure: Sample) -> None:
+    def _failed(self, node: StepNode, run: NodeRun, intended_ns: int, failure: Sample) -> None:
         # Refused connections are quick, and would make a dead server look fast (decision 27).
         self._recorder.ended_badly(node.name, node.tally, monotonic_ns(), intended_ns, failure, has_time=run.has_waited)
 

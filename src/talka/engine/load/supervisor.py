@@ -187,7 +187,7 @@ class CoreThread:
             self._sock.shutdown(socket.SHUT_RDWR)
 
 
-class Shared:
+class SharedProcess:
     """A process, or a thread, and the attempts that it runs."""
 
     def __init__(self, runs: Runs, writer: asyncio.StreamWriter, folder: str | None) -> None:
@@ -248,8 +248,8 @@ class Supervisor:
         self._confines = confines
         self._end_ns = 0
         self._guard = Guard(has_lease=has_lease, env=None if confines is None else confines.env)
-        self._cores: dict[int, Shared] = {}
-        self._processes: dict[int, Shared] = {}
+        self._cores: dict[int, SharedProcess] = {}
+        self._processes: dict[int, SharedProcess] = {}
         """By the number that attempts name to share one."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -277,7 +277,7 @@ class Supervisor:
         shared.say(core, encode(arm))
         self._let_go(shared)
 
-    def _let_go(self, shared: Shared) -> None:
+    def _let_go(self, shared: SharedProcess) -> None:
         """Tell of attempts that have ended, while others go on in their process."""
         for core in list(shared.over):
             if len(shared.arms) > 1:
@@ -292,7 +292,7 @@ class Supervisor:
             runs.tell_end(self._end_ns)  # one that has come already, too: what was to run may run elsewhere
         return runs
 
-    async def _new(self, process: int, arm: Arm, folder: str | None) -> Shared:
+    async def _new(self, process: int, arm: Arm, folder: str | None) -> SharedProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         runs: Runs
@@ -308,7 +308,7 @@ class Supervisor:
             runs = self._process_of(folder, theirs, theirs_out)
             theirs.close()
             os.close(theirs_out)
-        shared = Shared(runs, writer, folder)
+        shared = SharedProcess(runs, writer, folder)
         if pipe is not None and self._on_lines is not None:
             self._listening[process] = asyncio.create_task(self._listen(process, shared, pipe, self._on_lines))
         task = asyncio.create_task(self._attend(process, shared, reader))
@@ -341,7 +341,7 @@ class Supervisor:
         asyncio.get_running_loop().call_later(BREAK_OFF_S, self._see_it_gone, core, shared)
         return True
 
-    def _see_it_gone(self, core: int, shared: Shared) -> None:
+    def _see_it_gone(self, core: int, shared: SharedProcess) -> None:
         if core in shared.arms:
             shared.blamed = f"was killed with {shared.arms[core].workflow}, which shared its core and did not end"
             shared.runs.kill()
@@ -361,7 +361,7 @@ class Supervisor:
     def check_guard(self) -> None:
         self._guard.restart_if_gone()
 
-    async def _attend(self, process: int, shared: Shared, reader: asyncio.StreamReader) -> None:
+    async def _attend(self, process: int, shared: SharedProcess, reader: asyncio.StreamReader) -> None:
         reading = asyncio.create_task(self._read(shared, reader))
         cause = await shared.runs.ended()
         # A child that left its group may hold the socket open for ever; what the core said is there at once.
@@ -391,7 +391,7 @@ class Supervisor:
                 self._on_exit(core, shared.blamed or cause)
 
     async def _listen(
-        self, process: int, shared: Shared, file: IO[bytes], on_lines: Callable[[int, list[str]], None]
+        self, process: int, shared: SharedProcess, file: IO[bytes], on_lines: Callable[[int, list[str]], None]
     ) -> None:
         """Until nobody holds the other end; a child that left its group may hold it for ever, and whoever attends to the
         process then cancels this. Lines are told of the first of its attempts: all are of one job."""
@@ -408,7 +408,7 @@ class Supervisor:
             on_lines(next(iter(shared.arms), process), lines.rest())
             pipe.close()
 
-    async def _read(self, shared: Shared, reader: asyncio.StreamReader) -> None:
+    async def _read(self, shared: SharedProcess, reader: asyncio.StreamReader) -> None:
         """Everything the core said, to the end: a report that arrived before a death counts."""
         deframer = Deframer()
         try:

@@ -11,7 +11,7 @@ from talka.report.charts import (
     Axis,
     Band,
     Cell,
-    Line,
+    ChartLine,
     Mark,
     Paint,
     Point,
@@ -295,8 +295,8 @@ def count_axis(cells: Sequence[Cell], course: Sequence[Point] = (), *, least_ste
     )
 
 
-def planned_line(course: Sequence[Point]) -> list[Line]:
-    return [Line("planned", "plan", [course])] if course else []
+def planned_line(course: Sequence[Point]) -> list[ChartLine]:
+    return [ChartLine("planned", "plan", [course])] if course else []
 
 
 def course_of(plan: PlanDocument | None, model: str) -> list[Point]:
@@ -378,8 +378,8 @@ def distribution_charts(distribution: Distribution) -> list[str]:
             axis,
             linear_axis(most, percent_label, least=0.1),
             [
-                Line("response time", "main", [outline(shares["response"], axis)], is_filled=True),
-                Line("service time", "second", [outline(shares["service"], axis)] if service.count else []),
+                ChartLine("response time", "main", [outline(shares["response"], axis)], is_filled=True),
+                ChartLine("service time", "second", [outline(shares["service"], axis)] if service.count else []),
             ],
             unit="share of samples",
             x_unit="time, log scale",
@@ -392,8 +392,8 @@ def distribution_charts(distribution: Distribution) -> list[str]:
             percents,
             axis,
             [
-                Line("response time", "main", [curve(response, percents)]),
-                Line("service time", "second", [curve(service, percents)] if service.count else []),
+                ChartLine("response time", "main", [curve(response, percents)]),
+                ChartLine("service time", "second", [curve(service, percents)] if service.count else []),
             ],
             unit="log scale",
             x_unit="share of samples at or below, towards the slowest",

@@ -12,7 +12,7 @@ from talka.report.charts import (
     EXTREMES,
     Axis,
     Cell,
-    Line,
+    ChartLine,
     Paint,
     Whisker,
     average_line,
@@ -28,7 +28,7 @@ from talka.report.charts import (
     whiskers,
 )
 from talka.report.compare_text import cells_of, facts_of, headline_text, style_of
-from talka.report.comparison import LETTERS, Comparison, Comparisons, Row
+from talka.report.comparison import LETTERS, Comparison, ComparisonRow, Comparisons
 from talka.report.document import ResultDocument
 from talka.report.html.charts_page import counted_rows, per_second, values_of
 from talka.report.html.page import bullets, charts, html_page, section, table
@@ -84,7 +84,7 @@ def sections_of(comparison: Comparison, is_several: bool) -> list[str]:
     return parts
 
 
-def row_cells(row: Row, comparison: Comparison) -> list[str]:
+def row_cells(row: ComparisonRow, comparison: Comparison) -> list[str]:
     verdict, figure, *numbers = (escaped(text) for text in cells_of(row, comparison.rows))
     return [
         f'<td class="{TONES.get(style_of(row), "")}">{verdict}</td>',
@@ -94,7 +94,7 @@ def row_cells(row: Row, comparison: Comparison) -> list[str]:
     ]
 
 
-def interval_picture(row: Row, within: float) -> str:
+def interval_picture(row: ComparisonRow, within: float) -> str:
     """The interval beside what counts as same, which is as wide for every figure."""
     if row.low is None or row.high is None or row.difference is None:
         return ""
@@ -145,7 +145,7 @@ def percentile_pictures(found: Comparisons) -> list[str]:
     ]
 
 
-def pictured_rows(comparison: Comparison) -> dict[str, Row]:
+def pictured_rows(comparison: Comparison) -> dict[str, ComparisonRow]:
     """Response times of the whole job; of the one step, where there is only one."""
     rows = [row for row in comparison.rows if row.measure == "response_time" and row.stat]
     whole = [row for row in rows if row.step is None] or rows
@@ -209,7 +209,7 @@ def run_rate(
         value, low, high = interval
         ends = (0.0, max((cell.start + cell.width for cell in cells), default=length_s))
         course = [[(at, value) for at in ends]]
-        lines.append(Line("mean and its interval", "plan", course, [[(at, low, high) for at in ends]]))
+        lines.append(ChartLine("mean and its interval", "plan", course, [[(at, low, high) for at in ends]]))
     return chart(
         f"rate-{letter}",
         f"{letter}: requests",

@@ -10,7 +10,7 @@ from talka.report.document import Call, ResultDocument, Step, TimelineRow, Total
 from talka.report.files import BadOutput
 from talka.report.measurements import ended_ns, tag_labels, times_of_step
 from talka.report.outputs.output import JobInfo
-from talka.report.outputs.targets import Datagrams, HttpPlace, address, http_place
+from talka.report.outputs.targets import HttpPlace, TargetDatagrams, address, http_place
 
 LINES_IN_A_REQUEST: Final = 5_000
 NANOSECONDS: Final = ("ns", "n", "nanosecond", "auto")
@@ -37,7 +37,7 @@ class LineProtocol:
 
 def line_protocol(target: str, what: str) -> LineProtocol:
     if target.startswith("udp://"):
-        datagrams = Datagrams(address(target.removeprefix("udp://").removesuffix("/"), what))
+        datagrams = TargetDatagrams(address(target.removeprefix("udp://").removesuffix("/"), what))
         return LineProtocol(datagrams.send, datagrams.close)
     place = http_place(target, what, default_path="/write")
     precision = parse_qs(urlsplit(target).query).get("precision", ["ns"])[-1]

@@ -7,7 +7,7 @@ import msgspec
 
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import CannotDeliver
-from talka.report.measurements import Family, Progress, families_of
+from talka.report.measurements import Family, RunProgress, families_of
 from talka.report.outputs.output import JobInfo, job_info
 from talka.report.outputs.targets import HttpPlace
 from talka.version import VERSION
@@ -25,7 +25,7 @@ class OpenTelemetry:
 
     def __init__(self, place: HttpPlace) -> None:
         self._place = place
-        self._progress = Progress()
+        self._progress = RunProgress()
 
     def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
         self._send(self._progress.families(rows, job), job)

@@ -73,7 +73,7 @@ class Outputs:
     """Runs each output in a daemon thread of its own. No call waits for an output, except `finish`, which has a limit."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
-        self._lanes = [Lane(output) for output in outputs]
+        self._lanes = [OutputLane(output) for output in outputs]
 
     def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
         if rows:
@@ -98,7 +98,7 @@ class Outputs:
         return [verdict for verdict in verdicts if verdict is not None]
 
 
-class Lane:
+class OutputLane:
     """One output, its thread, and the rows that wait for it."""
 
     def __init__(self, output: Output) -> None:

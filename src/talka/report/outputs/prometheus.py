@@ -6,7 +6,7 @@ from typing import Final
 
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import FilePlace
-from talka.report.measurements import Family, Progress, families_of
+from talka.report.measurements import Family, RunProgress, families_of
 from talka.report.outputs.output import JobInfo
 from talka.report.outputs.targets import HttpPlace
 
@@ -45,7 +45,7 @@ class RemoteWrite:
 
     def __init__(self, place: HttpPlace) -> None:
         self._place = place
-        self._progress = Progress()
+        self._progress = RunProgress()
 
     def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
         self._send(self._progress.families(rows, job))

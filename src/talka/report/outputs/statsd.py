@@ -11,7 +11,7 @@ from talka.clock import SECOND
 from talka.report.document import Call, ResultDocument, Step, TimelineRow, Totals
 from talka.report.measurements import ended_ns, times_of_step
 from talka.report.outputs.output import JobInfo
-from talka.report.outputs.targets import Address, Datagrams, send_over_tcp
+from talka.report.outputs.targets import TargetAddress, TargetDatagrams, send_over_tcp
 
 NAME_CHARACTERS: Final = 100
 NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
@@ -22,8 +22,8 @@ class StatsD:
 
     name = "statsd"
 
-    def __init__(self, address: Address) -> None:
-        self._datagrams = Datagrams(address)
+    def __init__(self, address: TargetAddress) -> None:
+        self._datagrams = TargetDatagrams(address)
 
     def rows(self, rows: Sequence[TimelineRow], job: JobInfo) -> None:
         lines = []
@@ -67,7 +67,7 @@ class Graphite:
 
     name = "graphite"
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: TargetAddress) -> None:
         self._address = address
         self._second: Second | None = None
         """The last one, of which more may come."""

@@ -91,7 +91,7 @@ def http_place(target: str, what: str, *, default_path: str = "/") -> HttpPlace:
     return HttpPlace(parts, headers, default_path)
 
 
-class Address:
+class TargetAddress:
     """host:port of a server, looked up when it is first needed: names may take long."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -101,20 +101,20 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def address(target: str, what: str) -> Address:
+def address(target: str, what: str) -> TargetAddress:
     try:
         parts = urlsplit(f"//{target}")
         if parts.hostname and parts.port and parts.netloc == target and "@" not in target and target.isprintable():
-            return Address(parts.hostname, parts.port)
+            return TargetAddress(parts.hostname, parts.port)
     except ValueError:
         pass
     raise BadOutput(f"{what}: {target!r} is no address: write host:port")
 
 
-class Datagrams:
+class TargetDatagrams:
     """Lines sent over UDP, as many in each datagram as fit. Nobody says whether they arrived."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: TargetAddress) -> None:
         self._address = address
         self._socket: socket.socket | None = None
 
@@ -151,7 +151,7 @@ def packed(lines: Iterable[bytes]) -> Iterable[bytes]:
         yield datagram
 
 
-def send_over_tcp(address: Address, content: bytes) -> None:
+def send_over_tcp(address: TargetAddress, content: bytes) -> None:
     """Over a connection of its own: one that was kept might have been closed at the other end unnoticed."""
     try:
         with socket.create_connection((address.host, address.port), timeout=TIMEOUT_S) as connection:

@@ -48,7 +48,7 @@ class Lease(NamedTuple):
     """Grows with every renewal. One that does not while somebody looks on for long is nobody's any more."""
 
 
-class Keyed(NamedTuple):
+class KeyedRow(NamedTuple):
     """The task that completed under an idempotency key."""
 
     job: str
@@ -57,7 +57,7 @@ class Keyed(NamedTuple):
     blob: str
 
 
-class Records(Protocol):
+class DagStore(Protocol):
     """Jobs and tasks."""
 
     is_quick: bool
@@ -96,7 +96,7 @@ class Records(Protocol):
     def outputs(self, keys: Sequence[TaskKey]) -> dict[TaskKey, tuple[bytes, str]]:
         """Output and blob of each that has completed."""
 
-    def keyed(self, keys: Sequence[str]) -> dict[str, Keyed]: ...
+    def keyed(self, keys: Sequence[str]) -> dict[str, KeyedRow]: ...
     def tasks(self, job: int, states: Sequence[str], after: int, limit: int) -> list[TaskRow]: ...
     def task(self, job: int, id: str) -> TaskRow | None: ...
     def counts(self, job: int) -> dict[str, int]:

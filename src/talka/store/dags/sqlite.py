@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from talka.errors import Invalid
-from talka.store.dags.records import BadRecords, Keyed, Lease, StoreTaken
-from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, Step, drop_jobs, plan
+from talka.store.dags.records import BadRecords, KeyedRow, Lease, StoreTaken
+from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, ChangeStep, drop_jobs, plan
 from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, SqliteFile, Synchronous
 from talka.store.history.runs import SCHEME, Queries, is_storable
 from talka.work.records import (
@@ -103,7 +103,7 @@ class SqliteRecords:
             changed[position] = count
         return changed
 
-    def _at_once(self, connection: sqlite3.Connection, steps: list[Step]) -> list[int]:
+    def _at_once(self, connection: sqlite3.Connection, steps: list[ChangeStep]) -> list[int]:
         changed: list[int] = []
         for query, rows, sizes in steps:
             count = connection.executemany(self._queries[query], rows).rowcount if rows else 0
@@ -114,7 +114,7 @@ class SqliteRecords:
             changed += sizes
         return changed
 
-    def _one_by_one(self, connection: sqlite3.Connection, steps: list[Step]) -> list[int]:
+    def _one_by_one(self, connection: sqlite3.Connection, steps: list[ChangeStep]) -> list[int]:
         changed: list[int] = []
         for query, rows, sizes in steps:
             sql = self._queries[query]
@@ -201,9 +201,9 @@ class SqliteRecords:
         rows = self.file.read("outputs", {"keys": packed_keys(keys)})
         return {(job, index): (output, blob) for job, index, output, blob in rows}
 
-    def keyed(self, keys: Sequence[str]) -> dict[str, Keyed]:
+    def keyed(self, keys: Sequence[str]) -> dict[str, KeyedRow]:
         rows = self.file.read("keyed", {"keys": packed_texts([key for key in keys if is_storable(key)])})
-        return {key: Keyed(*rest) for key, *rest in rows}
+        return {key: KeyedRow(*rest) for key, *rest in rows}
 
     def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]:
         return [

@@ -14,7 +14,7 @@ from talka.work.records import (
     JOB_STATES,
     TASK_STATES,
     Change,
-    Claim,
+    ClaimTask,
     Complete,
     DropJob,
     DropSchedule,
@@ -43,7 +43,7 @@ class Gist(msgspec.Struct):
     priority: int = 5
 
 
-class Step(NamedTuple):
+class ChangeStep(NamedTuple):
     """One statement, for many rows."""
 
     query: str
@@ -52,8 +52,8 @@ class Step(NamedTuple):
     """Rows of each change; empty: it belongs to changes that are counted elsewhere; None: one each."""
 
 
-class Plan(NamedTuple):
-    steps: list[Step]
+class ChangePlan(NamedTuple):
+    steps: list[ChangeStep]
     order: list[int]
     """Which change each count of the steps is of."""
 
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 _gist: Final = msgspec.json.Decoder(Gist)
 
 
-def plan(changes: Sequence[Change]) -> Plan:
+def plan(changes: Sequence[Change]) -> ChangePlan:
     """As few statements as give the same as all changes in their order.
 
     Those of one kind go together, past others of which none is about the same row.
@@ -69,12 +69,12 @@ def plan(changes: Sequence[Change]) -> Plan:
     kinds = [kind for kind, _ in groupby(changes, type)]
     if len(kinds) == len(dict.fromkeys(kinds)):
         steps = [step for kind, group in groupby(changes, type) for step in STEPS[kind](list(group))]
-        return Plan(steps, list(range(len(changes))))
+        return ChangePlan(steps, list(range(len(changes))))
     return _regrouped(changes)
 
 
-def _regrouped(changes: Sequence[Change]) -> Plan:
-    made = Plan([], [])
+def _regrouped(changes: Sequence[Change]) -> ChangePlan:
+    made = ChangePlan([], [])
     groups: dict[type, list[int]] = {}
     kind_of: dict[tuple[int, int], type] = {}
     """Of a row: the only kind that may be about it within these groups. Jobs have the index -1."""
@@ -108,14 +108,14 @@ def _rows_of(change: Change) -> list[tuple[int, int]]:
             return []  # nothing but this kind is about such rows
 
 
-def _close(changes: Sequence[Change], groups: dict[type, list[int]], made: Plan) -> None:
+def _close(changes: Sequence[Change], groups: dict[type, list[int]], made: ChangePlan) -> None:
     for kind, positions in groups.items():
         made.steps.extend(STEPS[kind]([changes[position] for position in positions]))
         made.order.extend(positions)
     groups.clear()
 
 
-def put_jobs(changes: list[PutJob]) -> list[Step]:
+def put_jobs(changes: list[PutJob]) -> list[ChangeStep]:
     rows: list[Row] = [
         (
             row.number,
@@ -135,10 +135,10 @@ def put_jobs(changes: list[PutJob]) -> list[Step]:
         )
         for row in (change.row for change in changes)
     ]
-    return [Step("put_job", rows)]
+    return [ChangeStep("put_job", rows)]
 
 
-def put_tasks(changes: list[PutTasks]) -> list[Step]:
+def put_tasks(changes: list[PutTasks]) -> list[ChangeStep]:
     rows: list[Row] = []
     for change in changes:
         for row in change.rows:
@@ -167,10 +167,10 @@ def put_tasks(changes: list[PutTasks]) -> list[Step]:
                     row.output,
                 )
             )
-    return [Step("put_task", rows, [len(change.rows) for change in changes])]
+    return [ChangeStep("put_task", rows, [len(change.rows) for change in changes])]
 
 
-def move_jobs(changes: list[MoveJob]) -> list[Step]:
+def move_jobs(changes: list[MoveJob]) -> list[ChangeStep]:
     def row_of(change: MoveJob) -> Row:
         has_ended = is_final(change.state)
         counts = None if change.counts is None and has_ended else msgspec.json.encode(change.counts or {})
@@ -184,10 +184,10 @@ def move_jobs(changes: list[MoveJob]) -> list[Step]:
             change.job,
         )
 
-    return [Step("move_job", [row_of(change) for change in changes])]
+    return [ChangeStep("move_job", [row_of(change) for change in changes])]
 
 
-def claims(changes: list[Claim]) -> list[Step]:
+def claims(changes: list[ClaimTask]) -> list[ChangeStep]:
     rows: list[Row] = [
         (
             change.attempt,
@@ -199,10 +199,10 @@ def claims(changes: list[Claim]) -> list[Step]:
         )
         for change in changes
     ]
-    return [Step("claim", rows)]
+    return [ChangeStep("claim", rows)]
 
 
-def completes(changes: list[Complete]) -> list[Step]:
+def completes(changes: list[Complete]) -> list[ChangeStep]:
     rows: list[Row] = [
         (
             TASK_NUMBERS[change.state],
@@ -222,10 +222,10 @@ def completes(changes: list[Complete]) -> list[Step]:
     keys: list[Row] = [
         (change.key, change.job << INDEX_BITS | change.index, change.fence) for change in changes if change.key
     ]
-    return [Step("complete", rows), Step("remember_key", keys, [])]
+    return [ChangeStep("complete", rows), ChangeStep("remember_key", keys, [])]
 
 
-def releases(changes: list[Release]) -> list[Step]:
+def releases(changes: list[Release]) -> list[ChangeStep]:
     rows: list[Row] = [
         (
             change.ready_ms,
@@ -239,25 +239,25 @@ def releases(changes: list[Release]) -> list[Step]:
         )
         for change in changes
     ]
-    return [Step("release", rows)]
+    return [ChangeStep("release", rows)]
 
 
-def extends(changes: list[Extend]) -> list[Step]:
+def extends(changes: list[Extend]) -> list[ChangeStep]:
     rows: list[Row] = [(change.checkpoint, change.job << INDEX_BITS | change.index, change.fence) for change in changes]
-    return [Step("extend", rows)]
+    return [ChangeStep("extend", rows)]
 
 
-def resets(changes: list[Reset]) -> list[Step]:
+def resets(changes: list[Reset]) -> list[ChangeStep]:
     rows: list[Row] = [(change.job << INDEX_BITS | change.index,) for change in changes]
     specs: list[Row] = []
     for change in changes:
         if change.spec:
             gist = gist_of(change.spec)
             specs.append((gist.handler, gist.priority, change.spec, change.job << INDEX_BITS | change.index))
-    return [Step("reset", rows), Step("replace_spec", specs, [])]
+    return [ChangeStep("reset", rows), ChangeStep("replace_spec", specs, [])]
 
 
-def put_attempts(changes: list[PutAttempt]) -> list[Step]:
+def put_attempts(changes: list[PutAttempt]) -> list[ChangeStep]:
     rows: list[Row] = [
         (
             row.job << INDEX_BITS | row.index,
@@ -274,52 +274,52 @@ def put_attempts(changes: list[PutAttempt]) -> list[Step]:
         )
         for row in (change.row for change in changes)
     ]
-    return [Step("put_attempt", rows)]
+    return [ChangeStep("put_attempt", rows)]
 
 
-def put_events(changes: list[PutEvent]) -> list[Step]:
+def put_events(changes: list[PutEvent]) -> list[ChangeStep]:
     rows: list[Row] = [
         (row.job, row.index, row.at_ms, row.kind, row.text) for row in (change.row for change in changes)
     ]
-    return [Step("put_event", rows)]
+    return [ChangeStep("put_event", rows)]
 
 
-def put_logs(changes: list[PutLogs]) -> list[Step]:
+def put_logs(changes: list[PutLogs]) -> list[ChangeStep]:
     rows: list[Row] = [
         (row.job << INDEX_BITS | row.index, row.attempt, row.at_ms, row.text)
         for change in changes
         for row in change.rows
     ]
-    return [Step("put_log", rows, [len(change.rows) for change in changes])]
+    return [ChangeStep("put_log", rows, [len(change.rows) for change in changes])]
 
 
-def put_schedules(changes: list[PutSchedule]) -> list[Step]:
+def put_schedules(changes: list[PutSchedule]) -> list[ChangeStep]:
     rows: list[Row] = [
         (row.name, row.cron, row.next_ms, row.last_job, row.submitted_by, row.spec)
         for row in (change.row for change in changes)
     ]
-    return [Step("put_schedule", rows)]
+    return [ChangeStep("put_schedule", rows)]
 
 
-def drop_schedules(changes: list[DropSchedule]) -> list[Step]:
-    return [Step("drop_schedule", [(change.name,) for change in changes])]
+def drop_schedules(changes: list[DropSchedule]) -> list[ChangeStep]:
+    return [ChangeStep("drop_schedule", [(change.name,) for change in changes])]
 
 
-def drop_jobs(changes: list[DropJob]) -> list[Step]:
+def drop_jobs(changes: list[DropJob]) -> list[ChangeStep]:
     ranges: list[Row] = [(change.job << INDEX_BITS, change.job << INDEX_BITS | LAST_INDEX) for change in changes]
     numbers: list[Row] = [(change.job,) for change in changes]
     return [
-        *(Step(query, ranges, []) for query in ("drop_keys", "drop_logs", "drop_attempts", "drop_tasks")),
-        Step("drop_events", numbers, []),
-        Step("drop_job", numbers),
+        *(ChangeStep(query, ranges, []) for query in ("drop_keys", "drop_logs", "drop_attempts", "drop_tasks")),
+        ChangeStep("drop_events", numbers, []),
+        ChangeStep("drop_job", numbers),
     ]
 
 
-STEPS: Final[dict[type, Callable[[list[Any]], list[Step]]]] = {
+STEPS: Final[dict[type, Callable[[list[Any]], list[ChangeStep]]]] = {
     PutJob: put_jobs,
     PutTasks: put_tasks,
     MoveJob: move_jobs,
-    Claim: claims,
+    ClaimTask: claims,
     Complete: completes,
     Release: releases,
     Extend: extends,
@@ -344,6 +344,6 @@ def gist_of(spec: bytes) -> Gist:
         raise Invalid(f"the spec of a task cannot be kept ({error}): it is no JSON of a task") from None
 
 
-OF_TASKS: Final = frozenset({Claim, Complete, Release, Extend, Reset})
+OF_TASKS: Final = frozenset({ClaimTask, Complete, Release, Extend, Reset})
 BARRIERS: Final = frozenset({DropJob, PutSchedule, DropSchedule})
 """Nothing goes past these: they are rare."""

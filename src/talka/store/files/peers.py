@@ -21,7 +21,7 @@ ADDRESS_LIMIT: Final = 300
 """A host name has at most 253 characters, its port 5."""
 
 
-class Peer(msgspec.Struct, frozen=True):
+class RememberedPeer(msgspec.Struct, frozen=True):
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)]
     address: Annotated[str, msgspec.Meta(min_length=1, max_length=ADDRESS_LIMIT)]
     """HOST:PORT as it was last reached."""
@@ -31,7 +31,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 class PeersDocument(msgspec.Struct, frozen=True):
     version: int
-    peers: list[Peer]
+    peers: list[RememberedPeer]
 
 
 _decoder = msgspec.json.Decoder(PeersDocument)
@@ -45,7 +45,7 @@ class PeerFile:
         self.problem = ""
         """A sentence when the file was damaged and set aside."""
 
-    def load(self) -> list[Peer]:
+    def load(self) -> list[RememberedPeer]:
         """The peers, the one last seen first. None are remembered when the file cannot be understood."""
         data = read_file(self.path, MOST_FILE_BYTES)
         if data is None:
@@ -61,7 +61,7 @@ class PeerFile:
             )
             return []
 
-    def save(self, peers: Iterable[Peer]) -> None:
+    def save(self, peers: Iterable[RememberedPeer]) -> None:
         """Remember these in place of the earlier ones: of each name the newest, and of all the newest 1,024."""
         document = PeersDocument(VERSION, newest(peers))
         try:
@@ -72,14 +72,14 @@ class PeerFile:
         replace_file(self.path, data)
 
 
-def newest(peers: Iterable[Peer]) -> list[Peer]:
-    kept: dict[str, Peer] = {}
+def newest(peers: Iterable[RememberedPeer]) -> list[RememberedPeer]:
+    kept: dict[str, RememberedPeer] = {}
     for peer in sorted(peers, key=lambda peer: (-peer.last_seen_s, peer.name, peer.address)):
         kept.setdefault(peer.name, peer)
     return list(kept.values())[:MOST_PEERS]
 
 
-def _decode(data: bytes) -> list[Peer]:
+def _decode(data: bytes) -> list[RememberedPeer]:
     try:
         document = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -58,14 +58,14 @@ CHECKED: Final = struct.Struct(">QBIQ")
 """Generation, kind, length, sequence: what the checksum covers besides the payload."""
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     SNAPSHOT = 1
     WRITE = 2
     RETIRED = 3
     """The other slot, one generation later, is whole and durable. Nothing follows."""
 
 
-class Record(NamedTuple):
+class VoterRecordOnDisk(NamedTuple):
     kind: int
     sequence: int
     payload: bytes
@@ -122,7 +122,7 @@ def encode_header(group: str, generation: int) -> bytes:
     return header + CHECKSUM.pack(zlib.crc32(header))
 
 
-def encode_record(generation: int, kind: Kind, sequence: int, payload: bytes) -> bytes:
+def encode_record(generation: int, kind: RecordKind, sequence: int, payload: bytes) -> bytes:
     crc = _checksum(generation, kind, sequence, payload)
     return RECORD.pack(MARK, kind, len(payload), sequence, crc) + payload
 
@@ -131,7 +131,7 @@ def _checksum(generation: int, kind: int, sequence: int, payload: bytes | memory
     return zlib.crc32(payload, zlib.crc32(CHECKED.pack(generation, kind, len(payload), sequence)))
 
 
-def _record_at(data: bytes, offset: int, generation: int) -> Record | None:
+def _record_at(data: bytes, offset: int, generation: int) -> VoterRecordOnDisk | None:
     """The record that begins here, None unless it is whole and of this generation."""
     start = offset + RECORD.size
     if start > len(data):
@@ -142,7 +142,7 @@ def _record_at(data: bytes, offset: int, generation: int) -> Record | None:
     payload = memoryview(data)[start : start + length]
     if _checksum(generation, kind, sequence, payload) != crc:
         return None
-    return Record(kind, sequence, bytes(payload))
+    return VoterRecordOnDisk(kind, sequence, bytes(payload))
 
 
 def _has_record_behind(data: bytes, offset: int, generation: int) -> bool:
@@ -186,15 +186,15 @@ def read_slot(name: str, data: bytes) -> Slot:
     return slot
 
 
-def _apply(slot: Slot, record: Record) -> bool:
-    if record.sequence != slot.sequence or (record.kind == Kind.SNAPSHOT) != (slot.content is None):
+def _apply(slot: Slot, record: VoterRecordOnDisk) -> bool:
+    if record.sequence != slot.sequence or (record.kind == RecordKind.SNAPSHOT) != (slot.content is None):
         return False
     try:
         if slot.content is None:
             slot.content = _snapshot_decoder.decode(record.payload)
-        elif record.kind == Kind.WRITE:
+        elif record.kind == RecordKind.WRITE:
             apply_puts(slot.content, _puts_decoder.decode(record.payload))
-        elif record.kind == Kind.RETIRED:
+        elif record.kind == RecordKind.RETIRED:
             slot.is_retired = True
         else:
             return False
@@ -254,7 +254,7 @@ class VoterFile:
         # Set before anything is tried: whatever ends the attempt, what is on the disk is unknown then.
         self._failure = "an earlier write was cut short; start again to find out what it left behind"
         try:
-            self._append(Kind.WRITE, payload)
+            self._append(RecordKind.WRITE, payload)
             apply_puts(self.stored, puts)
             self._written_bytes += RECORD.size + len(payload)
             self._stored_bytes += grown_bytes
@@ -274,7 +274,7 @@ class VoterFile:
     def _path(self, slot: int) -> Path:
         return self._folder / NAMES[slot]
 
-    def _append(self, kind: Kind, payload: bytes) -> None:
+    def _append(self, kind: RecordKind, payload: bytes) -> None:
         assert self._descriptor is not None
         write_all(self._descriptor, encode_record(self._generation, kind, self._sequence, payload))
         sync_file(self._descriptor)
@@ -288,12 +288,12 @@ class VoterFile:
         try:
             os.ftruncate(descriptor, 0)
             image = encode_header(self._group, self._generation + 1)
-            image += encode_record(self._generation + 1, Kind.SNAPSHOT, 0, snapshot)
+            image += encode_record(self._generation + 1, RecordKind.SNAPSHOT, 0, snapshot)
             write_all(descriptor, image)
             sync_file(descriptor)
             sync_folder(self._folder)  # always: an earlier start may have made the file and come no further
             if self._descriptor is not None:
-                self._append(Kind.RETIRED, b"")
+                self._append(RecordKind.RETIRED, b"")
         except BaseException:
             os.close(descriptor)
             raise
@@ -365,7 +365,7 @@ class VoterFile:
         return ""
 
     def _first_bytes(self) -> int:
-        return len(encode_header(self._group, 1)) + len(encode_record(1, Kind.SNAPSHOT, 0, _encode({})))
+        return len(encode_header(self._group, 1)) + len(encode_record(1, RecordKind.SNAPSHOT, 0, _encode({})))
 
     def _start_over(self, slots: list[Slot], damage: str) -> None:
         # The newest last: should this be interrupted, an older one must not be found alone and pass for what holds.

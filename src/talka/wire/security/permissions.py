@@ -35,7 +35,7 @@ NOBODY_MAY: Final[Senders] = ()
 CHANNELS: Final[dict[int, tuple[type, ...]]] = {
     membership.CHANNEL: get_args(membership.MembershipMessage),
     greeting.CHANNEL: get_args(greeting.GreetingMessage),
-    asking.CHANNEL: (*get_args(asking.Question), asking.Answer),
+    asking.CHANNEL: (*get_args(asking.Question), asking.AskAnswer),
     leadership.CHANNEL: get_args(leadership.LeadershipMessage),
     leases.CHANNEL: get_args(leases.LeaseMessage),
     jobs.CHANNEL: get_args(jobs.JobMessage),
@@ -57,21 +57,21 @@ CALLS: Final[dict[str, Senders]] = dict.fromkeys(
 TABLE: Final[dict[type, Senders]] = {
     # Members probe each other over datagrams, which no certificate covers; records travel over streams alone.
     membership.Ping: MEMBERS,
-    membership.Ack: MEMBERS,
+    membership.ProbeAck: MEMBERS,
     membership.PingRequest: MEMBERS,
     membership.Nack: MEMBERS,
     membership.Gossip: MEMBERS,
     membership.SyncOffer: MANAGERS,
     membership.SyncReply: MANAGERS,
     membership.SyncRecords: MANAGERS,
-    membership.Watch: WATCHERS,
+    membership.WatchGroup: WATCHERS,
     membership.WatchReply: WATCHERS,
     # Whoever may connect may greet: what it says of itself is compared with its certificate.
-    greeting.Hello: ANYBODY,
-    greeting.Welcome: ANYBODY,
+    greeting.GreetingHello: ANYBODY,
+    greeting.GreetingWelcome: ANYBODY,
     greeting.Challenge: ANYBODY,
     greeting.Proof: ANYBODY,
-    greeting.Refusal: ANYBODY,
+    greeting.GreetingRefusal: ANYBODY,
     greeting.ShareRing: MANAGERS,
     # Questions change nothing; what changes keys does.
     asking.AskMembers: ASKERS,
@@ -85,10 +85,10 @@ TABLE: Final[dict[type, Senders]] = {
     asking.RepairKeys: MANAGERS,
     asking.AskLease: ASKERS,
     asking.ChangeLease: MANAGERS,
-    asking.Answer: MANAGERS,
+    asking.AskAnswer: MANAGERS,
     # Only managers vote, hold keys and are commanded by whom they elected.
-    leadership.Hello: MANAGERS,
-    leadership.Welcome: MANAGERS,
+    leadership.VoterHello: MANAGERS,
+    leadership.VoterWelcome: MANAGERS,
     leadership.PreVote: MANAGERS,
     leadership.PreVoteReply: MANAGERS,
     leadership.Vote: MANAGERS,
@@ -98,32 +98,32 @@ TABLE: Final[dict[type, Senders]] = {
     leadership.Collect: MANAGERS,
     leadership.Collected: MANAGERS,
     leadership.Propose: MANAGERS,
-    leadership.Accepted: MANAGERS,
-    leadership.Refused: MANAGERS,
-    leadership.Snapshot: MANAGERS,
+    leadership.ProposalAccepted: MANAGERS,
+    leadership.ProposalRefused: MANAGERS,
+    leadership.RegisterSnapshot: MANAGERS,
     leadership.SnapshotReply: MANAGERS,
     leadership.Released: MANAGERS,
     leases.AcquireLease: MANAGERS,
     leases.LeaseAnswer: MANAGERS,
     leases.ReleaseLease: MANAGERS,
-    leases.Command: MANAGERS,
+    leases.LeaseCommand: MANAGERS,
     leases.CommandAnswer: MANAGERS,
     # What a worker tells of itself and of what it was given.
     jobs.Beat: WORKERS,
     jobs.Goodbye: WORKERS,
-    jobs.Snapshot: WORKERS,
+    jobs.WorkerSnapshot: WORKERS,
     jobs.Report: WORKERS,
     jobs.Finished: WORKERS,
     jobs.Stale: WORKERS,
     jobs.NoTask: WORKERS,
     jobs.Synced: WORKERS,
-    jobs.Declined: WORKERS,
+    jobs.TaskDeclined: WORKERS,
     jobs.LogLines: WORKERS,
     jobs.WantBlob: WORKERS,
     jobs.Piece: WORKERS,
     tasks.Done: WORKERS,
-    tasks.Underway: WORKERS,
-    tasks.Holding: WORKERS,
+    tasks.TaskProgress: WORKERS,
+    tasks.Held: WORKERS,
     # What workers obey.
     jobs.Renew: MANAGERS,
     jobs.Elsewhere: MANAGERS,
@@ -131,14 +131,14 @@ TABLE: Final[dict[type, Senders]] = {
     jobs.Start: MANAGERS,
     jobs.Halt: MANAGERS,
     jobs.Acknowledge: MANAGERS,
-    jobs.Accepted: MANAGERS,
+    jobs.ResultAccepted: MANAGERS,
     jobs.Reconcile: MANAGERS,
     jobs.Sync: MANAGERS,
-    tasks.Hand: MANAGERS,
+    tasks.AssignTasks: MANAGERS,
     tasks.Recall: MANAGERS,
-    tasks.Took: MANAGERS,
-    tasks.Which: MANAGERS,
-    tasks.Feed: MANAGERS,
+    tasks.ResultsStored: MANAGERS,
+    tasks.AskHeld: MANAGERS,
+    tasks.TaskInputs: MANAGERS,
     # What managers say to each other.
     jobs.KeepBlob: MANAGERS,
     jobs.Kept: MANAGERS,
@@ -146,10 +146,10 @@ TABLE: Final[dict[type, Senders]] = {
     jobs.Account: MANAGERS,
     jobs.Accounted: MANAGERS,
     jobs.Leaderless: MANAGERS,
-    jobs.Call: MANAGERS,
-    jobs.Answer: MANAGERS,
-    jobs.Watch: MANAGERS,
-    jobs.View: MANAGERS,
+    jobs.ManagerCall: MANAGERS,
+    jobs.CallAnswer: MANAGERS,
+    jobs.WatchJob: MANAGERS,
+    jobs.ViewUpdate: MANAGERS,
 }
 OWN: Final = {jobs.WantBlob: "bundles of jobs of which it was granted cores"}
 """What workers may say about their own alone, beyond what the table can tell."""
@@ -164,9 +164,9 @@ def senders_of(message: object) -> Senders:
     if kind is asking.Ask:
         assert isinstance(message, asking.Ask)
         return TABLE.get(type(message.question), NOBODY_MAY)
-    if kind is jobs.Call:
-        assert isinstance(message, jobs.Call)
-        return CALLS.get(message.what, TABLE[jobs.Call])
+    if kind is jobs.ManagerCall:
+        assert isinstance(message, jobs.ManagerCall)
+        return CALLS.get(message.what, TABLE[jobs.ManagerCall])
     return TABLE.get(kind, NOBODY_MAY)
 
 
@@ -174,7 +174,7 @@ def name_of(message: object) -> str:
     """For counters and people: one word for each row of the table."""
     if isinstance(message, asking.Ask):
         return type(message.question).__name__
-    if isinstance(message, jobs.Call):
+    if isinstance(message, jobs.ManagerCall):
         return f"Call {message.what}" if message.what in CALLS else "Call"
     return _name(type(message))
 
@@ -194,7 +194,7 @@ def rows() -> list[tuple[str, str, Senders]]:
     found: list[tuple[str, str, Senders]] = []
     for channel, kinds in sorted(CHANNELS.items()):
         for kind in kinds:
-            if kind is jobs.Call:
+            if kind is jobs.ManagerCall:
                 found += [(CONVERSATIONS[channel], f"Call {what}", who) for what, who in CALLS.items()]
             else:
                 found.append((CONVERSATIONS[channel], _name(kind), TABLE[kind]))
