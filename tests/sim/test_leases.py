@@ -30,6 +30,17 @@ def test_no_history_of_different_and_changing_leases_breaks_an_invariant(first: 
     assert refused >= PER_TEST and begun >= PER_TEST // 2 and held >= PER_TEST // 2
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(55, id="a worker declines a task and runs another one of the job"),
+        pytest.param(76, id="workers fall silent a lease of a second apart"),
+    ],
+)
+def test_a_history_that_once_broke_an_invariant_is_clean(seed: int) -> None:
+    assert leases.run(seed).violations == []
+
+
 def test_of_managers_that_were_told_different_leases_one_value_is_left() -> None:
     story = leases.Story(jobs.plan_of(1, classes=()), ALL, None)
 

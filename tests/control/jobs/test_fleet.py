@@ -438,6 +438,101 @@ def test_two_silent_workers_are_no_reason_to_hold() -> None:
     assert [news.name for news in fleet.tick(LEASE) if isinstance(news, WorkerLost)] == ["a", "b"]
 
 
+# Many, one after the other.
+
+
+def looks(fleet: Fleet, from_ms: int, to_ms: int, beating: str) -> list[FleetNews]:
+    """Every tenth of a second, also the last: these beat, and the fleet is looked at."""
+    news = []
+    for ms in range(from_ms, to_ms + 1, 100):
+        alive(fleet, ms * SECOND // 1000, *beating)
+        news += fleet.tick(ms * SECOND // 1000)
+    return news
+
+
+def lost(news: list[FleetNews]) -> list[str]:
+    return [one.name for one in news if isinstance(one, WorkerLost)]
+
+
+def one_given_up() -> Fleet:
+    """Of five workers with a lease of a second a is given up at 1.1 s, when all others still beat."""
+    fleet = Fleet(lease_ns=SECOND)
+    assert lost(looks(fleet, 0, 0, "abcde") + looks(fleet, 100, 1100, "bcde")) == ["a"]
+    return fleet
+
+
+def test_workers_that_fall_silent_a_lease_apart_are_one_failure() -> None:
+    fleet = one_given_up()
+
+    assert looks(fleet, 1200, 12_100, "de") == [EvictionHeld(("b", "c"))], "due at 2.2 s"
+    assert lost(looks(fleet, 12_200, 12_200, "de")) == ["b", "c"], "after the whole wait, and no longer"
+
+
+def test_a_worker_that_was_given_up_counts_as_silent_for_ten_seconds() -> None:
+    in_time = one_given_up()
+    looks(in_time, 1200, 10_000, "bcde")
+    late = one_given_up()
+    looks(late, 1200, 10_100, "bcde")
+
+    assert looks(in_time, 10_100, 11_100, "de") == [EvictionHeld(("b", "c"))]
+    assert lost(looks(late, 10_200, 11_200, "de")) == ["b", "c"]
+
+
+def test_a_worker_that_was_given_up_counts_among_those_that_are_known() -> None:
+    fleet = Fleet(lease_ns=SECOND)
+    looks(fleet, 0, 0, "abcdef")
+    assert lost(looks(fleet, 100, 1100, "bcdef")) == ["a"]
+
+    assert lost(looks(fleet, 1200, 2200, "def")) == ["b", "c"], "three of six are just half"
+
+
+def test_a_worker_that_left_does_not_count_as_silent() -> None:
+    fleet = Fleet(lease_ns=SECOND)
+    looks(fleet, 0, 0, "abcde")
+    looks(fleet, 100, 700, "bcde")
+    fleet.left(700 * SECOND // 1000, "a", 1)
+    assert decision(fleet, "a") is Decision.EVICT
+
+    assert lost(looks(fleet, 800, 1900, "de")) == ["b", "c"]
+
+
+def test_a_worker_that_returns_after_it_was_given_up_ends_the_hold() -> None:
+    fleet = one_given_up()
+    looks(fleet, 1200, 3000, "de")
+
+    assert beat(fleet, "a", 3050 * SECOND // 1000) == [WorkerReturned("a", 1)]
+    assert fleet.next_tick_at == 3050 * SECOND // 1000
+
+    assert lost(fleet.tick(fleet.next_tick_at)) == ["b", "c"]
+
+
+def test_a_new_life_of_a_worker_that_was_given_up_ends_the_hold() -> None:
+    fleet = one_given_up()
+    looks(fleet, 1200, 3000, "de")
+
+    assert beat(fleet, "a", 3050 * SECOND // 1000, boot=2) == [WorkerRegistered("a", 2, 4)]
+
+    assert lost(looks(fleet, 3100, 3700, "ade")) == ["b", "c"]
+
+
+def test_those_given_up_after_a_wait_are_no_reason_against_the_next_one() -> None:
+    fleet = Fleet(lease_ns=SECOND)
+    looks(fleet, 0, 0, "abcdefgh")
+    held = looks(fleet, 100, 12_000, "fgh")
+    assert (held[0], lost(held)) == (EvictionHeld(("a", "b", "c", "d", "e")), ["a", "b", "c", "d", "e"])
+
+    assert looks(fleet, 12_100, 14_000, "") == [EvictionHeld(("f", "g", "h"))]
+
+
+def test_a_worker_that_was_forgotten_for_another_one_no_longer_counts_as_silent() -> None:
+    fleet = Fleet(lease_ns=SECOND, limit=5)
+    looks(fleet, 0, 0, "abcde")
+    looks(fleet, 100, 1100, "bcde")
+    looks(fleet, 1200, 1200, "bcdef")
+
+    assert lost(looks(fleet, 1300, 2300, "def")) == ["b", "c"]
+
+
 def test_without_the_safeguard_many_silent_workers_are_given_up_at_once() -> None:
     fleet = Fleet(safeguards=Safeguards(correlated_hold=False))
     for name in ("a", "b", "c"):

@@ -443,6 +443,45 @@ def test_a_task_declined_after_it_was_given_up_is_killed_for_good() -> None:
     assert effects == [Speak("w2", Halt("b4k7", FENCE, 2, "kill"), Lane.RESULTS)]
 
 
+FOUR = ("Shop", "Yard", "Mill", "Port")
+"""Two tasks on each of two workers: 2 and 4 are on w2."""
+
+
+def test_what_else_runs_on_a_worker_that_declined_a_task_goes_on_there_and_nowhere_else() -> None:
+    led = Led(cores=2, workflows=FOUR).running()
+
+    effects = led.say("w2", Declined("b4k7", 4, FENCE, "no room on its disk"))
+
+    (account,) = said(effects, Account)
+    assert account.unfit == (), "the leader would take its cores back and grant others"
+    assert led.led.places() == {"w1": 2}
+    led.recorded()
+    assert said(led.later(1).tick(), Account) == []
+
+
+def test_the_leader_is_told_who_is_unfit_once_the_last_task_there_is_gone() -> None:
+    led = Led(cores=2, workflows=FOUR).running()
+    led.say("w2", Declined("b4k7", 4, FENCE, "no room on its disk"))
+    led.recorded()
+
+    led.say("w2", NoTask("b4k7", 2, FENCE))
+
+    assert [account.unfit for account in said(led.tick(), Account)] == [("w2",)]
+
+
+def test_the_leader_is_told_who_is_unfit_once_the_last_task_there_has_ended() -> None:
+    led = Led(cores=2, workflows=FOUR).running()
+    led.say("w2", Declined("b4k7", 4, FENCE, "no room on its disk"))
+    led.recorded()
+    digest, content, _ = led.offer("w2", 2)
+    led.take(led.led.on_blob(led.now, digest, content))
+    led.take(led.led.on_kept(led.now, digest))
+
+    led.recorded()
+
+    assert said(led.effects, Account)[-1].unfit == ("w2",)
+
+
 # -- results of lost workers
 
 

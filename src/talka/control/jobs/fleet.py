@@ -426,18 +426,31 @@ class Fleet:
                 silent.append(life)
             if is_due:
                 due.append(life)
+        is_waited = False
         if self._correlated is not None:
             was_on = self._correlated.until is not None
-            since = [life.heard_at for life in silent]
-            if self._correlated.holds(now, since, len(alive), is_due=bool(due)):
+            given_up = self._lately_given_up(now, self._correlated)
+            since = [life.heard_at for life in (*silent, *given_up)]
+            if self._correlated.holds(now, since, len(alive) + len(given_up), is_due=bool(due)):
                 if not was_on:
                     news.append(EvictionHeld(tuple(sorted(life.name for life in silent))))
                 return
+            is_waited = self._correlated.until is not None
         for life in due:
             cause = "not heard since the leader changed" if life.facts is None else "its lease is over"
             silent_ns = now - life.heard_at
             silence = f"{silent_ns // SECOND_NS} s" if silent_ns >= SECOND_NS else f"{silent_ns // MILLISECOND_NS} ms"
             news.append(self._lose(now, life, f"{cause}: silent for {silence}"))
+            # One failure is waited for once: who is given up after the wait is no reason for another one.
+            life.is_silent = not is_waited
+
+    def _lately_given_up(self, now: int, correlated: CorrelatedFailure) -> list[WorkerLife]:
+        """Those that still count as silent: for as long as others may share their fault, and while a hold is on."""
+        given_up = [life for life in self._workers.values() if life.is_lost and life.is_silent]
+        if correlated.until is None:
+            for life in given_up:
+                life.is_silent = now - life.lost_at <= correlated.window_ns
+        return [life for life in given_up if life.is_silent]
 
     def _look_when_unblocked(self, life: WorkerLife) -> None:
         if life.is_blocked:

@@ -111,7 +111,7 @@ class CorrelatedFailure:
     waiting never gives a task to two workers.
     """
 
-    __slots__ = ("_hold_ns", "_least", "_window_ns", "until")
+    __slots__ = ("_hold_ns", "_least", "until", "window_ns")
 
     def __init__(self, *, window_ns: int = 10 * SECOND_NS, hold_ns: int = 10 * SECOND_NS, least: int = 3) -> None:
         if window_ns < 0 or hold_ns < 1 or least < 1:
@@ -119,7 +119,8 @@ class CorrelatedFailure:
                 "a correlated failure needs window_ns of at least 0, hold_ns and least of at least 1, "
                 f"not {window_ns}, {hold_ns} and {least}"
             )
-        self._window_ns = window_ns
+        self.window_ns = window_ns
+        """So close together is one failure."""
         self._hold_ns = hold_ns
         self._least = least
         self.until: int | None = None
@@ -128,7 +129,8 @@ class CorrelatedFailure:
     def holds(self, now: int, silent_since: Sequence[int], known: int, *, is_due: bool) -> bool:
         """Whether evictions wait. Ask at every look at the fleet; a hold begins when the first eviction is due.
 
-        `silent_since` says when each silent one was last heard, `known` how many there are in all.
+        `silent_since` says when each silent one was last heard, `known` how many there are in all. Both count those that
+        were given up at most `window_ns` ago, or so long before the hold began: the fault may be the same.
         """
         if not self._is_correlated(silent_since, known):
             self.until = None
@@ -144,4 +146,4 @@ class CorrelatedFailure:
         if len(silent_since) < needed:
             return False
         ordered = sorted(silent_since)
-        return any(last - first <= self._window_ns for first, last in zip(ordered, ordered[needed - 1 :], strict=False))
+        return any(last - first <= self.window_ns for first, last in zip(ordered, ordered[needed - 1 :], strict=False))

@@ -667,6 +667,8 @@ class LedJob:
             return []  # its whole result is here, and counts as soon as that is on record
         _, _, attempt = self.job.running()[core]
         self._losses[core] = _Loss(cause, now)
+        if attempt.place in self._unfit:
+            self._accounting.touch()  # it may have been the last one there
         self._commands.drop(core)
         self._waiting_for_clock.pop(core, None)
         if not attempt.went_ns:
@@ -752,7 +754,11 @@ class LedJob:
         if self.job is None or self.phase == "over" or accounting.is_under_way:
             return []
         content = encode_account(account_of(self.job, self._closed, self._wall_offset_ns))
-        return accounting.say(now, content, self._state(), tuple(sorted(self._unfit)))
+        # The leader takes all cores of such a worker back: not while something of the job may still run on them.
+        unfit = tuple(
+            worker for worker in sorted(self._unfit) if self._losses.keys() >= set(self.job.attempts_at(worker))
+        )
+        return accounting.say(now, content, self._state(), unfit)
 
     def _close(self, now: int) -> list[object]:
         assert self._document is not None

@@ -77,6 +77,7 @@ class WorkerLife:
         self.until = now
         """When its lease is surely over."""
         self.is_silent = False
+        """Also of one that was given up for it, while it counts as silent beside those that are silent now."""
         self.is_lost = False
         self.lost_at = 0
         self.cause = ""
@@ -187,6 +188,7 @@ class WorkerLife:
 
     def lost(self, now: int, cause: str) -> None:
         self.is_lost = True
+        self.is_silent = False
         self.lost_at = now
         self.cause = cause
         self.running = ()
