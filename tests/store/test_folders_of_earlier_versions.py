@@ -3,24 +3,32 @@
 Decoders pass over a field that they do not know and fill in one that is missing, so a field that was renamed is lost
 without a word. Hence whatever is decoded here is encoded again and must still hold all that was on the disk.
 
-That folders of a later version are refused with a sentence is tested where each file is: `test_voter_file.py`,
-`test_shelf.py`, `test_sqlite_records.py` and `test_history.py`. `e2e/test_folders_of_earlier_versions.py` starts nodes on
-these folders.
+`e2e/test_folders_of_earlier_versions.py` starts nodes on these folders. That each file of a later version is refused and
+left as it is, is tested in `test_voter_file.py`, `test_shelf.py`, `test_sqlite_records.py` and `test_history.py`; here,
+that the commands say what to do.
 """
 
+import contextlib
 import json
+import sqlite3
+import struct
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 import pytest
 
+from talka.cluster.fencing import Fence
 from talka.cluster.lease_terms import decode_terms, encode_terms
 from talka.cluster.register import Acceptor
 from talka.cluster.voters import decode_config, encode_config
 from talka.control.job_fences import JobFences
+from talka.control.obeyed_epoch import ObeyedEpoch
+from talka.control.worker import FENCE_KEY
 from talka.store.blobs import Blobs
 from talka.store.keyring import KeyringFile
 from talka.store.peers import PeerFile
@@ -218,7 +226,11 @@ def test_a_worker_knows_whom_it_obeyed(folders: Path, how: str, fences: int) -> 
 
     assert [obeyed.highest(job.job) for job in found] == [(0, 1, 1), (0, 1, 2), (0, 2, 1)][:fences]
     assert [job.fence for job in found] == [(0, 1, 1), (0, 1, 2), (0, 2, 1)][:fences]
-    assert (shelf.stored["epoch"], shelf.stored["starts"]) == ((b"1", b"1") if how == "stopped" else (b"2", b"2"))
+    life = 1 if how == "stopped" else 2
+    assert msgspec.structs.astuple(Fence(shelf.stored[FENCE_KEY]).highest) == (0, life, 1)
+    of_dags = ObeyedEpoch(shelf.stored)
+    [(store, facts)] = json.loads((folders / how / "data-m1" / "stores").read_bytes()).items()
+    assert (of_dags.epoch, of_dags.life.store, of_dags.life.life) == (life, int(store), facts["life"])
 
 
 def test_a_worker_still_has_the_result_that_nobody_fetched(folders: Path) -> None:
@@ -313,8 +325,12 @@ def test_timers_and_schedules_of_a_store_that_was_killed_are_kept(folders: Path)
 # As users ask
 
 
-def talka(*words: str) -> Any:
-    done = subprocess.run([sys.executable, "-m", "talka", *words], capture_output=True, text=True, timeout=60)
+def run(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-m", "talka", *words], capture_output=True, text=True, timeout=60)
+
+
+def talka(*words: str) -> str:
+    done = run(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -341,3 +357,59 @@ def test_the_store_is_found_whole_by_its_check(folders: Path, how: str) -> None:
     said = talka("store", "check", "--store", f"sqlite:///{folders / how / 'jobs.sqlite'}")
 
     assert "whole" in said
+
+
+# Folders of a later version
+
+
+def later_voter(folder: Path) -> None:
+    name = GROUP.encode()
+    header = struct.pack(">8sHHQ", b"talkavtr", 99, len(name), 9) + name
+    (folder / "data-m1" / "voter.0").write_bytes(header + struct.pack(">I", zlib.crc32(header)))
+
+
+def later_database(file: Path, sql: str) -> None:
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(sql)
+
+
+def later_shelf(folder: Path) -> None:
+    later_database(folder / "data-w1" / "worker.db", "PRAGMA user_version = 99")
+
+
+def later_store(folder: Path) -> None:
+    later_database(folder / "jobs.sqlite", "INSERT INTO talka_tasks_version VALUES (99)")
+
+
+def later_history(folder: Path) -> None:
+    later_database(folder / "history.sqlite", "INSERT INTO talka_history_version VALUES (99)")
+
+
+NODE = ("--secret-file", "secret", "--data-dir")
+LATER: list[tuple[Callable[[Path], None], tuple[str, ...]]] = [
+    (later_voter, ("manager", "--name", "m1", *NODE, "data-m1", "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0")),
+    (later_shelf, ("worker", "--name", "w1", *NODE, "data-w1", "--seed", "127.0.0.1:1")),
+    (
+        later_store,
+        (
+            *("manager", "--name", "m1", *NODE, "data-m1", "--bind", "127.0.0.1:0", "--api", "127.0.0.1:0"),
+            *("--store", "sqlite:///jobs.sqlite"),
+        ),
+    ),
+    (later_history, ("history", "list", "--store", "sqlite:///history.sqlite")),
+]
+
+
+@pytest.mark.parametrize(("make_later", "words"), LATER, ids=["voter", "shelf", "store", "history"])
+def test_what_a_later_version_wrote_is_refused_with_a_remedy(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, make_later: Callable[[Path], None], words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(folders / "stopped")
+    make_later(folders / "stopped")
+
+    done = run(*words)
+
+    assert done.returncode == 2, done
+    assert "was written by a later version of talka" in done.stderr
+    assert "is 99, known here is" in done.stderr
+    assert "use that version or a newer one" in done.stderr
