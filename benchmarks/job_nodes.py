@@ -19,7 +19,7 @@ import psutil
 from job_progress import NotMeasured
 
 TALKA: Final = (sys.executable, "-m", "talka")
-CORE: Final = "talka.engine.core_process"
+CORE: Final = "talka.engine.load.core_process"
 VUS: Final = 64
 READY_S: Final = 30.0
 JOB_S: Final = 120.0

@@ -18,21 +18,22 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import HANDLE, Lane, Persist, Transmit
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS
-from talka.control.door import Door
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.presets import PRESETS
+from talka.control.clients.overload import Level, report_interval_ms
+from talka.control.jobs.registry import JobAcceptedNews
+from talka.control.jobs.watching import Updated
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
-from talka.control.overload import Level, report_interval_ms
-from talka.control.porter import Porter
-from talka.control.registry import JobAcceptedNews
-from talka.control.voter import Voter
-from talka.control.watching import Updated
-from talka.control.worker_task import together
+from talka.control.member.admission import Porter
+from talka.control.member.composite import ClusterMember
+from talka.control.member.replay_guard import Door
+from talka.control.member.voter import Voter
+from talka.control.worker.reporter import together
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import keys_of_workers
-from talka.wire import calls, jobs, shards
+from talka.wire import jobs, manager_calls, shards
+from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.greeting import Self
 from talka.wire.jobs import (
     Acknowledge,
@@ -49,10 +50,9 @@ from talka.wire.jobs import (
     Synced,
     WorkerFacts,
 )
-from talka.wire.keys import Keyring
-from talka.wire.records import JobOrder, WorkflowOrder
-from talka.wire.roles import Proven, Role
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import Keyring
+from talka.wire.security.roles import Proven, Role
+from talka.wire.security.sealing import Seal
 from talka.wire.shards import Armed, Settings, StepTotals, Totals
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 from talka.work.lifecycle import TaskState
@@ -304,7 +304,7 @@ class Bench:
         registry = self.manager.registry
         assert registry is not None
         self._until(lambda: registry.fleet.total() == CORES * len(self._workers), "that all workers are registered")
-        submission = calls.encode(calls.SubmitCall(order_for(len(self._workers)), "bench"))
+        submission = manager_calls.encode(manager_calls.SubmitCall(order_for(len(self._workers)), "bench"))
         self.ask(self.manager.call(self.now, "submit", submission)[1])
         self._until(self._is_running, "that the load has begun", beats=True)
         self.ask(self.manager.watch(self.now, self.accepted, steps=True)[1])

@@ -16,7 +16,7 @@ import msgspec
 from load_meter import Reading, Run
 from load_server import ADDRESSES, NotMeasured, Server, have
 
-from talka.engine import native
+from talka.engine.load import native
 from talka.work.dsl import Workflow
 
 HOME: Final = Path(__file__).resolve().parent.parent / "build" / "peers-load"

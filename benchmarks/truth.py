@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from talka.engine import native
+from talka.engine.load import native
 
 REPEATS = 5
 FAILURES: list[str] = []
@@ -160,7 +160,7 @@ def memory() -> None:
         [core] = [
             child
             for child in psutil.Process(process.pid).children()
-            if "talka.engine.core" in " ".join(child.cmdline())
+            if "talka.engine.load.core" in " ".join(child.cmdline())
         ]
         sizes = {}
         for second in (10, 60):

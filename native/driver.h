@@ -2,7 +2,7 @@
    itself, sends into their coroutines when an answer is in, and counts what came of it.
 
    The plan is not its business: how many users are wanted, when to stop and what a failure means is decided in Python
-   (engine/driven.py). Everything rare is done there too: exceptions, answers that are not accepted, metrics, checks
+   (engine/load/native_executor.py). Everything rare is done there too: exceptions, answers that are not accepted, metrics, checks
    that fail. What is counted here is handed over by `drain` and `drain_window`.
 
    driver.c runs the users, driver_counts.c counts what they do, driver_type.c is the type that Python sees. */
@@ -21,7 +21,7 @@
 /* Arrivals wake us no more often than this: at high rates a timer for each would cost more than the requests. */
 #define PUMP_GAP_NS (30 * MICROSECOND)
 
-/* As engine/driven.py numbers them. */
+/* As engine/load/native_executor.py numbers them. */
 enum { KIND_STEP = 0, KIND_COUNTED = 1, KIND_METRIC = 2, KIND_CHECK = 3, KIND_HOOK = 4 }; /* STEP, HOOK: measured */
 enum { PHASE_START = 0, PHASE_LAYER = 1, PHASE_STOP = 2 };
 enum { RAISED_FAILURE = 0, RAISED_SKIP = 1, RAISED_END = 2 };
@@ -156,7 +156,7 @@ struct Driver {
     int64_t window_ends_ns;
 
     /* Python. */
-    PyObject *outcomes; /* see engine/driven.py */
+    PyObject *outcomes; /* see engine/load/native_executor.py */
     PyObject *think;    /* NULL without a pause */
     PyObject *last;     /* NULL, or the shard's last response of each step */
 };

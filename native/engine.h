@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Must equal INTERFACE in engine/native.py: a binary of another age is not used. */
+/* Must equal INTERFACE in engine/load/native.py: a binary of another age is not used. */
 #define TALKA_INTERFACE 2
 
 #define ENGINE_NEVER INT64_MAX

@@ -11,7 +11,7 @@ import click
 import pytest
 
 import talka
-from talka.cli.demo import running_demo_server
+from talka.cli.demo.command import running_demo_server
 from talka.cli.main import talka as command
 
 ROOT = Path(__file__).parents[1]
@@ -161,8 +161,8 @@ def test_reference_of_the_command_line_is_up_to_date() -> None:
 
 
 def test_table_of_roles_is_the_one_that_is_asked() -> None:
-    """`python -m talka.wire.permissions` writes it anew."""
-    from talka.wire.permissions import markdown
+    """`python -m talka.wire.security.permissions` writes it anew."""
+    from talka.wire.security.permissions import markdown
 
     page = (ROOT / "docs" / "security.md").read_text()
     shown = page.partition("<!-- table: roles -->\n")[2].partition("<!-- end -->")[0]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from talka.client.sync import Client as Client
     from talka.engine.clients.deadlines import Timeout as Timeout
     from talka.engine.clients.requests import Form as Form
-    from talka.engine.inline import run_dag_inline as run_dag_inline
+    from talka.engine.handlers.inline import run_dag_inline as run_dag_inline
     from talka.errors import Invalid as Invalid
     from talka.errors import TalkaError as TalkaError
     from talka.nodes.api import run as run
@@ -61,7 +61,7 @@ _HOMES = {
     "talka.client.sync": "Client",
     "talka.engine.clients.deadlines": "Timeout",
     "talka.engine.clients.requests": "Form",
-    "talka.engine.inline": "run_dag_inline",
+    "talka.engine.handlers.inline": "run_dag_inline",
     "talka.errors": "Invalid TalkaError",
     "talka.nodes.api": "run run_blocking",
     "talka.report.document": "ResultDocument",

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from talka.cli.demo import running_demo_server
+from talka.cli.demo.command import running_demo_server
 from talka.cli.main import run_command
 from talka.web.auth import Tokens
 from tests.cli.remote_cluster import RemoteCluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from talka.engine import native
+from talka.engine.load import native
 
 HEAD = "from talka import URL, ConstantVUs, HTTPResponse, Workflow, depends, step\n\n\n"
 

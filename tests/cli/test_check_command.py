@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from talka.engine import native
+from talka.engine.load import native
 
 
 def test_plan_is_shown_and_nothing_is_sent(talka, server, shop: Path) -> None:

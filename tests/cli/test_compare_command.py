@@ -12,7 +12,7 @@ from talka.cli.main import run_command
 from talka.report.document import Generator, Job, ResultDocument, Step, TimelineRow, Totals, Workflow, read
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
-from talka.store.history import History
+from talka.store.history.runs import History
 
 
 def result(path: Path, *, ms: int, step: str = "get", failed: int = 0, measures: int = 1) -> Path:

@@ -33,7 +33,7 @@ from talka.cli.dag_text import (
     took_text,
     why_text,
 )
-from talka.cli.live_layout import Size
+from talka.cli.live.layout import Size
 from talka.report.text import columns
 from talka.wire.task_views import (
     AttemptView,

@@ -16,7 +16,7 @@ from talka.report.document import ResultDocument, read
 from talka.report.summary import summary
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
-from talka.store.history import History, packed
+from talka.store.history.runs import History, packed
 
 
 class Done(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cli.live_layout import Size
-from talka.cli.live_view import Composer
+from talka.cli.live.layout import Size
+from talka.cli.live.view import Composer
 from talka.cli.remote import waiting_text
 from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, ManagerView, WorkerView

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from talka.cli.demo import running_demo_server
-from talka.engine import native
+from talka.cli.demo.command import running_demo_server
+from talka.engine.load import native
 from talka.wire.shards import PLAIN_GET, UrlRequest, digest_of_url
 
 URL = "http://127.0.0.1:9/"

@@ -18,9 +18,9 @@ import pytest
 from talka.cli import pipelines
 from talka.client.dags import AnyJob, AnyJobsPage
 from talka.client.requests import ClusterUnreachable, NoSuchJob, NotAuthorised
-from talka.engine.inline import run_dag_inline
+from talka.engine.handlers.inline import run_dag_inline
+from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.loader import import_file
-from talka.engine.pipeline_file import read_pipeline
 from talka.wire.task_views import (
     DagFacts,
     GraphView,
@@ -655,7 +655,7 @@ def test_store_and_handlers_reach_the_nodes(command: Any, folder: Path, monkeypa
         return 0
 
     for live in (live_up, live_manager, live_worker):
-        monkeypatch.setattr(f"talka.cli.node_life.{live.__name__}", live)
+        monkeypatch.setattr(f"talka.cli.nodes.life.{live.__name__}", live)
     for name in ("a.py", "b.py"):
         (folder / name).write_text("")
     (folder / "secret").write_text("a secret of the tests, long and varied enough")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from talka.cli.demo import own_command
+from talka.cli.demo.command import own_command
 
 FIVE = ["--iterations", "5", "--ui", "none"]
 LIMIT_S = 60

@@ -5,17 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cli.live_layout import Size
-from talka.cli.live_view import Composer
+from talka.cli.live.layout import Size
+from talka.cli.live.view import Composer
 from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, WorkflowUpdate
-from talka.control.job_view import update_of
+from talka.control.jobs.job_view import update_of
 from talka.report.building import Meta, build
 from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
+from talka.wire.entries import WorkflowOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.records import WorkflowOrder
 from talka.wire.shards import Settings
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Plan, Segment

@@ -9,10 +9,10 @@ import pytest
 
 import talka
 from talka.client.ordering import NoFile, OrderOptions, SubmittedByImport, file_of, submission_of
-from talka.control.planning_load import Overrides
+from talka.control.load.planning import Overrides
 from talka.engine.loader import being_imported
 from talka.errors import Invalid
-from talka.wire.records import decode_order, encode_order
+from talka.wire.entries import decode_order, encode_order
 from talka.work.thresholds import BadThreshold
 
 FILE = """

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Persist
-from talka.cluster.election import Election, Phase
-from talka.cluster.register import ENTRY_PREFIX, RECORD_KEY, Tell, VoterRecord
-from talka.cluster.timings import LAN, MILLISECOND, SECOND
+from talka.cluster.leadership.election import Election, Phase
+from talka.cluster.leadership.register import ENTRY_PREFIX, RECORD_KEY, Tell, VoterRecord
+from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
 from talka.wire.leadership import Entry, LeadershipMessage, PreVote, VoteReply, decode, encode
 
 

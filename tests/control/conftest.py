@@ -8,21 +8,21 @@ from typing import Any, Protocol
 import pytest
 
 from talka.cluster.effects import Persist
-from talka.cluster.election import SteppedDown
-from talka.cluster.lease_terms import OwnLease
-from talka.cluster.register import Tell
-from talka.cluster.reign import Elected, WriteEnded
-from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
-from talka.control.load_job import JobSpec, LoadJob
-from talka.control.shard_group import JobWorkflow
-from talka.control.speech import Speak
-from talka.control.vault import BLOB_PREFIX
-from talka.control.voter import Voter
+from talka.cluster.leadership.election import SteppedDown
+from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.lease_terms import OwnLease
+from talka.cluster.leadership.register import Tell
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.load_job import JobSpec, LoadJob
+from talka.control.load.shard_group import JobWorkflow
+from talka.control.member.speech import Speak
+from talka.control.member.voter import Voter
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import AttemptResult, BundleFacts
 from talka.wire.leadership import LeadershipMessage
-from talka.wire.records import JobOrder, WorkflowOrder
 from talka.wire.shards import Arm, Armed, FileSource, FromCore, Settings, Totals
 from talka.work.dsl import Priority
 from talka.work.shapes import ConstantVUs, LoadShape

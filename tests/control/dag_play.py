@@ -8,12 +8,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dag_job import DagJob
-from talka.control.dag_task import DagTask
-from talka.control.durable import Durable, Edit
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
-from talka.control.speech import Speak
-from talka.store.sqlite_records import SqliteRecords
+from talka.control.dags.job import DagJob
+from talka.control.dags.keeper import Durable, Edit
+from talka.control.member.speech import Speak
+from talka.control.tasks.store_effects import (
+    CallAnswered,
+    Commit,
+    DagEnded,
+    Fetch,
+    RaiseEpoch,
+    WorkerDropped,
+    WorkerTooOld,
+)
+from talka.control.tasks.task import DagTask
+from talka.store.dags.sqlite import SqliteRecords
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView

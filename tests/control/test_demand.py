@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.allocation import RANK, Claim, allocate, demand
+from talka.control.load.allocation import RANK, Claim, allocate, demand
+from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.records import JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
 from talka.work.dsl import Priority
 from talka.work.shapes import ConstantVUs

@@ -11,26 +11,26 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Persist
-from talka.cluster.election import LeaderChanged, SteppedDown
-from talka.cluster.lease_terms import OwnLease
-from talka.cluster.reign import Elected, WriteEnded
+from talka.cluster.leadership.election import LeaderChanged, SteppedDown
+from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.lease_terms import OwnLease
 from talka.control import manager as managers
-from talka.control import vault
-from talka.control.calls import CallEnded
-from talka.control.durable_news import Commit, DagEnded, Fetch
-from talka.control.fleet import WorkerLost
-from talka.control.led_job import LedJob
-from talka.control.led_news import AttemptAccepted, DocumentWanted, JobOver
+from talka.control.blobs import replicated_blobs
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX, BlobFailed, BlobKept, BlobReady, LoadBlob
+from talka.control.clients.overload import Level
+from talka.control.jobs.entries import Alarmed
+from talka.control.jobs.fleet import WorkerLost
+from talka.control.jobs.led_effects import AttemptAccepted, DocumentWanted, JobOver
+from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, LeadWanted, OwnerChanged
+from talka.control.jobs.watching import Updated, WatchFailed
 from talka.control.manager import KEEP_AGAIN_NS, NEVER, Manager
-from talka.control.overload import Level
-from talka.control.record_book import Alarmed
-from talka.control.registry import JobAcceptedNews, JobRecorded, LeadWanted, OwnerChanged
-from talka.control.speech import Speak
-from talka.control.vault import BLOB_PREFIX, BlobFailed, BlobKept, BlobReady, LoadBlob
-from talka.control.watching import Updated, WatchFailed
+from talka.control.member.leader_calls import CallEnded
+from talka.control.member.speech import Speak
+from talka.control.tasks.store_effects import Commit, DagEnded, Fetch
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
-from talka.wire.calls import CancelCall, NameCall, SubmitCall, encode
+from talka.wire.entries import JobOrder, JobRecord, encode_record
 from talka.wire.jobs import (
     Accepted,
     Account,
@@ -61,7 +61,7 @@ from talka.wire.jobs import (
     WorkerFacts,
     encode_result,
 )
-from talka.wire.records import JobOrder, JobRecord, encode_record
+from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.shards import Armed, Totals
 from talka.wire.shards import encode as encode_word
 from talka.wire.tasks import Done, Hand, Holding, TaskResult, Took, Underway
@@ -556,7 +556,7 @@ def test_a_result_for_which_there_is_no_room_is_kept_later(
     sole: Play, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, _ = sole.running(order_of())
-    monkeypatch.setattr(vault, "KEEPING_LIMIT_BYTES", 1)
+    monkeypatch.setattr(replicated_blobs, "KEEPING_LIMIT_BYTES", 1)
     digest, effects = finish(sole, job)
     assert of(effects, BlobKept) == []
     assert sole.manager().next_tick_at <= sole.now + KEEP_AGAIN_NS

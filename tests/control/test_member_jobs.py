@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Persist, Transmit
-from talka.cluster.election import SteppedDown
-from talka.cluster.reign import Elected, WriteEnded
-from talka.control.door import Door
-from talka.control.member import NEVER, ClusterMember
-from talka.control.receiver import Receiver
-from talka.control.speech import Speak
-from talka.control.voter import Voter
+from talka.cluster.leadership.election import SteppedDown
+from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.control.member.composite import NEVER, ClusterMember
+from talka.control.member.receiver import Receiver
+from talka.control.member.replay_guard import Door
+from talka.control.member.speech import Speak
+from talka.control.member.voter import Voter
 from talka.wire import jobs, leases
 from talka.wire.jobs import Elsewhere, Goodbye, JobMessage, Sync
 from talka.wire.leases import Command
@@ -167,7 +167,7 @@ def test_one_that_can_be_dialled_is_dialled() -> None:
 
 
 def test_of_too_many_connections_the_one_known_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("talka.control.member.ADDRESSES_LIMIT", 2)
+    monkeypatch.setattr("talka.control.member.composite.ADDRESSES_LIMIT", 2)
     member = member_of(Clerk())
     peers = {name: Peer(name, f"#{name}") for name in ("w1", "w2", "w3")}
 

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane
-from talka.control.door import Door
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
-from talka.control.voter import Voter
-from talka.control.worker import Worker
+from talka.control.member.composite import ClusterMember
+from talka.control.member.replay_guard import Door
+from talka.control.member.voter import Voter
+from talka.control.worker.composite import Worker
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire import jobs
 from talka.wire.jobs import Beat, JobMessage, Renew, WorkerFacts

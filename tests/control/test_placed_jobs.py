@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.core_effects import JobEnded, KillCore, Send, StartCore
-from talka.control.load_job import START_DELAY_NS
-from talka.control.shard_group import STOP_SLACK_NS
-from talka.control.shard_run import LostShard
+from talka.control.load.core_effects import JobEnded, KillCore, Send, StartCore
+from talka.control.load.load_job import START_DELAY_NS
+from talka.control.load.shard_group import STOP_SLACK_NS
+from talka.control.load.shard_run import LostShard
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.shards import Armed, Gap, Go, Stop

@@ -10,23 +10,23 @@ import pytest
 
 import talka
 from talka.cluster.effects import Lane, Transmit
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import Safeguards
-from talka.control.door import Door
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
-from talka.control.role_check import TOLD_LIMIT, RoleRefused
-from talka.control.voter import Voter
-from talka.control.worker import Worker
+from talka.control.member.composite import ClusterMember
+from talka.control.member.replay_guard import Door
+from talka.control.member.role_check import TOLD_LIMIT, RoleRefused
+from talka.control.member.voter import Voter
+from talka.control.worker.composite import Worker
 from talka.testing.messages import Sampler
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import AddKey, Answer, Ask, AskLeader, AskMembers, ChangeLease
 from talka.wire.jobs import Beat, Call, Lead, WorkerFacts
 from talka.wire.packets import decode_packet
-from talka.wire.permissions import CALLS, CHANNELS, COLUMNS, TABLE, may_say, name_of, rows
-from talka.wire.roles import NOBODY, Proven, Role
+from talka.wire.security.permissions import CALLS, CHANNELS, COLUMNS, TABLE, may_say, name_of, rows
+from talka.wire.security.roles import NOBODY, Proven, Role
 
 MESSAGES = [(channel, kind) for channel, kinds in CHANNELS.items() for kind in kinds]
 TIMES = 3
@@ -94,7 +94,7 @@ def test_every_conversation_that_has_a_channel_is_in_the_table() -> None:
 
 
 def test_every_thing_a_call_may_ask_has_a_row() -> None:
-    registry = (Path(talka.__file__).parent / "control" / "registry.py").read_text()
+    registry = (Path(talka.__file__).parent / "control" / "jobs" / "registry.py").read_text()
     body = registry.partition("match call.what:")[2].partition("case what:")[0]
     asked = {word for line in re.findall(r"case (.+):\n", body) for word in re.findall(r'"(\w+)"', line)}
     assert asked == set(CALLS)

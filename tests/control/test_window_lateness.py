@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane
-from talka.control.core_effects import StartCore
-from talka.control.led_job import LedJob
-from talka.control.log_lines import JobLines
-from talka.control.overload import REPORT_LEAST_MS
-from talka.control.speech import Speak
-from talka.control.task import Task
-from talka.control.watching import Audience
-from talka.control.worker_task import WorkerTask
+from talka.control.clients.overload import REPORT_LEAST_MS
+from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.watching import Audience
+from talka.control.load.core_effects import StartCore
+from talka.control.load.log_lines import JobLines
+from talka.control.member.speech import Speak
+from talka.control.worker.reporter import WorkerTask
+from talka.control.worker.shards import Task
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.wire.jobs import Assign, BundleFacts, Report, Start, View, Watch

@@ -243,7 +243,7 @@ def test_everything_is_in_one_namespace_that_holds_pods_to_the_restricted_standa
 
 def test_an_unchanged_example_of_a_secret_is_not_applied_with_the_rest_and_is_refused() -> None:
     from talka.errors import Invalid
-    from talka.wire.keys import parse_secrets
+    from talka.wire.security.keys import parse_secrets
 
     [path] = [path for path in MANIFESTS if any(one["kind"] == "Secret" for one in documents(path))]
     assert path.suffix not in (".yaml", ".yml", ".json")  # those kubectl takes from a folder

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from talka.control.porter import Welcomed
+from talka.control.member.admission import Welcomed
 from talka.testing.hostile import harmless_beat, is_harmless
 from talka.testing.messages import EVERY, Sampler
-from talka.wire.permissions import name_of, rows
-from talka.wire.roles import Role
+from talka.wire.security.permissions import name_of, rows
+from talka.wire.security.roles import Role
 from tests.e2e.chaos_cluster import HOSTILE, ChaosCluster
 from tests.e2e.intruder import Intruder
 

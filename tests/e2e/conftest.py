@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from talka.engine import native
+from talka.engine.load import native
 from tests.e2e.cluster import Cluster
 from tests.e2e.job_cluster import JobCluster, job_cluster
 from tests.e2e.networks import Loopback, Namespaces, Network, Relay
@@ -106,7 +106,7 @@ def cores_of(owner: int) -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process(owner).children(recursive=True)
-        if "talka.engine.core" in " ".join(child.cmdline())
+        if "talka.engine.load.core" in " ".join(child.cmdline())
     ]
 
 

@@ -19,7 +19,7 @@ from tests.e2e.cluster import SOON_S, Life
 from tests.e2e.job_cluster import Ended, JobCluster
 from tests.e2e.networks import free_port
 
-HANDLER_CORE = "talka.engine.handler_core"
+HANDLER_CORE = "talka.engine.handlers.handler_core"
 UP = "up"
 HANDLERS = '''
 import asyncio

@@ -10,17 +10,17 @@ import msgspec
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Transmit
-from talka.control.door import Door
-from talka.control.lanes import Class
-from talka.control.porter import Declined, Porter, Welcomed
+from talka.control.member.admission import Declined, Porter, Welcomed
+from talka.control.member.replay_guard import Door
+from talka.control.member.send_queue import Class
 from talka.errors import Untrusted
 from talka.net.identity import Certified
 from talka.net.streams import Streams
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.greeting import Self
-from talka.wire.keys import Keyring
-from talka.wire.roles import Proven, Role
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import Keyring
+from talka.wire.security.roles import Proven, Role
+from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION
 
 LIMIT_S = 30.0

@@ -20,7 +20,7 @@ from tests.e2e.networks import Loopback, Network, free_port
 
 MARK = "TEST_CLUSTER"
 """The variable by which processes of a cluster are found, also those whose parents are gone."""
-CORE = "talka.engine.core_process"
+CORE = "talka.engine.load.core_process"
 LEFT_BEHIND_S = 30.0
 
 

@@ -21,9 +21,9 @@ from talka.net.tls import client_context, find_certs, server_context
 from talka.wire import greeting
 from talka.wire.framing import FRAME_LIMIT_BYTES, framed, packed
 from talka.wire.greeting import Hello, Self
-from talka.wire.keys import Keyring, key_id
 from talka.wire.packets import PROTOCOL, Packet, encode_packet
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import Keyring, key_id
+from talka.wire.security.sealing import Seal
 from tests.e2e.cluster import SOON_S, Cluster, new_secret
 from tests.e2e.networks import Datagram, Relay
 

@@ -108,7 +108,7 @@ REFUSED = ("PermissionError", "FileNotFoundError", "ProcessLookupError")
 def python_for(user: pwd.struct_passwd) -> list[str] | None:
     """A Python that this user can run Talka with, and the path where it is found."""
     for python in (sys.executable, "/usr/bin/python3"):
-        words = [python, "-c", "import ssl, sqlite3, talka.engine.core_process, talka.nodes.worker"]
+        words = [python, "-c", "import ssl, sqlite3, talka.engine.load.core_process, talka.nodes.worker"]
         own = [str(Path(talka.__file__).parent.parent), *(place for place in sys.path if "site-packages" in place)]
         path = os.pathsep.join(own)
         with_path = {"PATH": os.environ["PATH"], "PYTHONPATH": path}

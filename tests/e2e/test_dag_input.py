@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from talka.cli.token import read_keys
+from talka.cli.nodes.token import read_keys
 from talka.web.auth import Tokens
 from tests.e2e.cluster import SOON_S
 from tests.e2e.dag_cluster import UP, DagCluster, dag_cluster

@@ -11,13 +11,13 @@ import pytest
 
 from talka.clock import SECOND
 from talka.testing.messages import PLAN
-from talka.wire import asking, calls, jobs, leases
-from talka.wire.access import Asker
+from talka.wire import asking, jobs, leases, manager_calls
 from talka.wire.asking import AddKey, Ask
+from talka.wire.entries import JobOrder, JobRecord, WorkflowOrder, encode_record
 from talka.wire.jobs import Account, Answer, Call, KeepBlob, Lead, Piece, WantBlob
-from talka.wire.keys import key_id
-from talka.wire.records import JobOrder, JobRecord, WorkflowOrder, encode_record
-from talka.wire.roles import Role
+from talka.wire.security.access import Asker
+from talka.wire.security.keys import key_id
+from talka.wire.security.roles import Role
 from talka.wire.shards import Settings
 from talka.work.lifecycle import JobState
 from tests.e2e.cluster import SOON_S, new_secret
@@ -88,7 +88,7 @@ def intruder(cluster: JobCluster, name: str, role: Role) -> Intruder:
 
 
 def call(what: str, content: msgspec.Struct) -> Call:
-    return Call(1, what, calls.encode(content))
+    return Call(1, what, manager_calls.encode(content))
 
 
 def an_order() -> JobOrder:
@@ -126,11 +126,11 @@ async def attack(cluster: JobCluster, job: str, name: str, role: Role) -> dict[s
     async with intruder(cluster, name, role) as attacker:
         say = attacker.say
         for content in (
-            call("order", calls.NameCall(job)),
-            call("cancel", calls.CancelCall(job, "because")),
-            call("drain", calls.NameCall("w1")),
-            call("submit", calls.SubmitCall(an_order())),
-            call("workers", calls.NameCall("")),
+            call("order", manager_calls.NameCall(job)),
+            call("cancel", manager_calls.CancelCall(job, "because")),
+            call("drain", manager_calls.NameCall("w1")),
+            call("submit", manager_calls.SubmitCall(an_order())),
+            call("workers", manager_calls.NameCall("")),
         ):
             say(jobs.CHANNEL, content)
         record = JobRecord(
@@ -158,7 +158,7 @@ def test_manager_that_passes_on_what_nobody_may_or_nobody_asked_is_refused(certi
         problems = []
         async with intruder(certified, "operator", Role.MANAGER) as other:
             for number, asker in enumerate((None, Asker("cancel", "viewer", "eve"), Asker("jobs", "admin", "eve")), 1):
-                asked = Call(number, "cancel", calls.encode(calls.CancelCall(job, "because")), asker)
+                asked = Call(number, "cancel", manager_calls.encode(manager_calls.CancelCall(job, "because")), asker)
                 answer = await other.ask(jobs.CHANNEL, asked, Answer)
                 problems.append(f"{answer.problem}: {answer.content.decode()}")
         return problems

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from talka.store.signing_key import NAME
-from talka.wire import calls, jobs
-from talka.wire.access import own
+from talka.store.files.signing_key import NAME
+from talka.wire import jobs, manager_calls
 from talka.wire.jobs import Answer, Call
-from talka.wire.roles import Role
+from talka.wire.security.access import own
+from talka.wire.security.roles import Role
 from tests.e2e.intruder import Intruder
 from tests.e2e.job_cluster import JobCluster, job_cluster
 
@@ -49,7 +49,9 @@ async def order_of(cluster: JobCluster, job: str) -> bytes:
     place, certs = cluster.place("m1").advertised, cluster.folder / "certs"
     who = Intruder(place, secret=cluster.secret, certs=certs, name="operator", role=Role.MANAGER)
     async with who:
-        answer = await who.ask(jobs.CHANNEL, Call(1, "order", calls.encode(calls.NameCall(job)), own("order")), Answer)
+        answer = await who.ask(
+            jobs.CHANNEL, Call(1, "order", manager_calls.encode(manager_calls.NameCall(job)), own("order")), Answer
+        )
     assert answer is not None and answer.problem == "", "it was not answered, and that proves nothing"
     return bytes(answer.content)
 

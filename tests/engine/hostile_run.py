@@ -108,7 +108,7 @@ class Caller:
 
 async def tasks(bases: list[str], calls: int, rng: Random, outcomes: "Counter[str]") -> None:
     """Callers side by side as Tasks, one of which is cancelled now and then."""
-    from talka.engine import native
+    from talka.engine.load import native
     from talka.stats.tally import Exchanges
 
     engine = native.engine_class()(Exchanges(), version="1", timeout=TIMEOUT_S, max_body_bytes=2 << 20, verify=False)
@@ -160,7 +160,7 @@ async def directly(bases: list[str], rng: Random, outcomes: "Counter[str]") -> N
 
 async def main(calls: int, seed: int) -> "Counter[str]":
     from talka.net.certificates import issue, make_authority
-    from talka.wire.roles import Role
+    from talka.wire.security.roles import Role
     from tests.engine.hostile_server import Peer, rude, serve
 
     rng, outcomes = Random(seed), Counter[str]()

@@ -17,11 +17,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
-from talka.engine import native
 from talka.engine.calls import ExchangeFailed
 from talka.engine.clients.connection import MAX_BODY_BYTES, MAX_HEAD_BYTES, Connection, Pool, Shared
 from talka.engine.clients.requests import serialise
 from talka.engine.clients.urls import parse_url
+from talka.engine.load import native
 from talka.stats.tally import Exchanges
 
 GROWTH_LIMIT_KIB: Final = 16 * 1024

@@ -17,10 +17,10 @@ import pytest
 from talka.clock import SECOND, monotonic_ns
 from talka.engine import bundle as bundle_module
 from talka.engine.bundle import Bundle, CannotTravel, make_bundle
+from talka.engine.load.supervisor import Supervisor
 from talka.engine.loader import load
-from talka.engine.supervisor import Supervisor
 from talka.engine.unpack import checked
-from talka.store.blobs import Blobs
+from talka.store.files.blobs import Blobs
 from talka.wire.shards import (
     Ack,
     Arm,

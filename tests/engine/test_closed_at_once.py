@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from talka.cli.main import run_command
-from talka.engine import native
+from talka.engine.load import native
 
 ENGINES = ["python", *([] if native.available() else ["native"])]
 RESET = struct.pack("ii", 1, 0)

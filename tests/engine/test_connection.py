@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.clock import SECOND, monotonic_ns
-from talka.engine import native
 from talka.engine.calls import ExchangeFailed
 from talka.engine.clients.connection import MAX_HEAD_BYTES, Connection, Pool, Shared
 from talka.engine.clients.deadlines import Timeout
 from talka.engine.clients.requests import Request, prepare_headers, serialise
 from talka.engine.clients.urls import parse_url
+from talka.engine.load import native
 from talka.stats.tally import Exchanges
 from talka.work.responses import HTTPResponse
 

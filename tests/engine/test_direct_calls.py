@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from talka.clock import MICROSECOND, MILLISECOND, SECOND, monotonic_ns
-from talka.engine.executor import Executor
+from talka.engine.load.executor import Executor
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS
 from talka.work.arguments import URL
 from talka.work.dsl import Skip, Workflow, action, check, on_start, on_stop, step
@@ -690,8 +690,8 @@ async def test_a_pause_after_the_grace_is_interrupted(server: str) -> None:
 async def test_a_pause_that_was_given_up_does_not_end_a_later_one(
     server: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("executor", "driven"):
-        monkeypatch.setattr(f"talka.engine.{module}.LEFT_BEHIND_S", 20)
+    for module in ("executor", "native_executor"):
+        monkeypatch.setattr(f"talka.engine.load.{module}.LEFT_BEHIND_S", 20)
     lasted_ns: list[int] = []
 
     class Stubborn(Workflow):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from talka.engine import native
+from talka.engine.load import native
 from talka.stats.histogram import COARSE_PRECISION, HIGHEST, PRECISION, CoarseHistogram, Histogram
 
 if (obstacle := native.available()) is not None:

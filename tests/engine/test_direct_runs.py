@@ -14,8 +14,8 @@ import pytest
 
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
 from talka.engine.clients.deadlines import Timeout
-from talka.engine.executor import Executor
-from talka.engine.stage import prepare_stage
+from talka.engine.load.executor import Executor
+from talka.engine.load.shard_runtime import prepare_stage
 from talka.stats.windows import WINDOW_NS
 from talka.work.arguments import URL
 from talka.work.dsl import Provide, Workflow, action, check, metric, state, step
@@ -450,8 +450,8 @@ async def test_a_stop_lets_iterations_under_way_end_and_starts_no_further_one(se
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that were interrupted may take as long as they need."""
-    for module in ("executor", "driven"):
-        monkeypatch.setattr(f"talka.engine.{module}.LEFT_BEHIND_S", 20)
+    for module in ("executor", "native_executor"):
+        monkeypatch.setattr(f"talka.engine.load.{module}.LEFT_BEHIND_S", 20)
 
 
 @every_way

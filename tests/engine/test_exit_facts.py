@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from talka.control.handler_effects import ExitFacts
+from talka.control.worker.handlers_effects import ExitFacts
 from talka.engine.exit_facts import (
     KillCount,
     MemoryGroup,

@@ -21,7 +21,6 @@ import trustme
 import uvloop
 
 from talka.clock import monotonic_ns
-from talka.engine import native
 from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients import http, opening
 from talka.engine.clients.connection import Connection
@@ -40,6 +39,7 @@ from talka.engine.clients.requests import (
     prepare_params,
 )
 from talka.engine.clients.urls import BadURL, parse_url
+from talka.engine.load import native
 from talka.stats.tally import Exchanges
 from talka.work.responses import HTTPResponse
 from tests.engine.node_runs import node_run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from talka.clock import SECOND
-from talka.engine.direct import driver_for
+from talka.engine.load.direct import driver_for
 from talka.engine.loader import NoSuchFile, being_imported, in_memory, load, load_file, select, url_workflow
 from talka.errors import Invalid
 from talka.wire.shards import FileSource, MemorySource, UrlRequest, UrlSource

@@ -18,11 +18,11 @@ import pytest
 import uvloop
 
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
-from talka.engine import native
 from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients.deadlines import SLOT_NS, Timeout
 from talka.engine.clients.requests import prepare_headers
 from talka.engine.clients.urls import parse_url
+from talka.engine.load import native
 from talka.stats.tally import Exchanges
 from talka.work.responses import BrokenBody, HTTPResponse
 from tests.engine.node_runs import Told, node_run

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from talka.clock import MILLISECOND, SECOND, boottime_ns
-from talka.control.handler_effects import ExitFacts
+from talka.control.worker.handlers_effects import ExitFacts
 from talka.engine import guard as guard_process
 from talka.engine import kernel_timer
 from talka.engine.containment import Guard
 from talka.engine.kernel_timer import EndWait, timer_calls
+from talka.engine.load.supervisor import Supervisor
 from talka.engine.own_end import READ_BYTES, EndPipe
-from talka.engine.supervisor import Supervisor
 from talka.wire.core_end import last_end
 from talka.wire.shards import Arm, FileSource, Hello, Settings
-from tests.engine.test_handler_supervisor import HANDLERS, Owner, happens, is_gone
-from tests.engine.test_supervisor import ONCE
+from tests.engine.handlers.test_handler_supervisor import HANDLERS, Owner, happens, is_gone
+from tests.engine.load.test_supervisor import ONCE
 
 MORE = (
     HANDLERS

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from talka.engine import native
+from talka.engine.load import native
 from tests.engine.hostile_server import BEHAVIOURS
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from talka.clock import MILLISECOND, SECOND, monotonic_ns
-from talka.engine import native
-from talka.engine.driven import DrivenExecutor
-from talka.engine.executor import Executor
-from talka.engine.stage import Stage, prepare_stage
+from talka.engine.load import native
+from talka.engine.load.executor import Executor
+from talka.engine.load.native_executor import DrivenExecutor
+from talka.engine.load.shard_runtime import Stage, prepare_stage
 from talka.stats.tally import CheckTally, StepTally, Tally
 from talka.stats.windows import StepWindow
 from talka.work.arguments import URL

@@ -10,7 +10,7 @@ from talka.clock import utc_now
 from talka.net import endorsing
 from talka.net.certificates import issue, make_authority
 from talka.net.endorsing import KEPT_LIMIT, Endorser
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 MANAGERS, WORKERS = (Role.MANAGER,), (Role.WORKER, Role.OUTSIDE_WORKER)
 NODES = {"m1": Role.MANAGER, "w1": Role.WORKER, "w2": Role.OUTSIDE_WORKER, "c1": Role.CLIENT}

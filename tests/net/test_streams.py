@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from talka.control.lanes import Class, LaneLimits, SendQueue
+from talka.control.member.send_queue import Class, LaneLimits, SendQueue
 from talka.net import streams as module
 from talka.net.streams import STRANGER_FRAME_BYTES, Streams
 from talka.wire.framing import FRAME_LIMIT_BYTES, framed
-from talka.wire.roles import Proven
+from talka.wire.security.roles import Proven
 
 SECOND = 1_000_000_000
 LIMIT_S = 60.0

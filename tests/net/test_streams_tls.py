@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from talka.control.breaker import Breaker
-from talka.control.lanes import Class
+from talka.control.member.breaker import Breaker
+from talka.control.member.send_queue import Class
 from talka.errors import Invalid
 from talka.net import streams as module
 from talka.net.certificates import issue, make_authority
@@ -19,7 +19,7 @@ from talka.net.identity import Certified
 from talka.net.streams import Streams
 from talka.net.tls import Channel, cert_files, check_identity, client_context, server_context
 from talka.wire.framing import framed
-from talka.wire.roles import Proven, Role
+from talka.wire.security.roles import Proven, Role
 
 LIMIT_S = 60.0
 A = Proven("a", Role.MANAGER)

@@ -20,7 +20,7 @@ from talka.net.tls import (
     peer_identity,
     server_context,
 )
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 # The TLS library reads the clock itself: what is good holds for long, what is not is far off.
 START = datetime(2020, 1, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ from talka.net.tls import (
     reason_of,
     server_context,
 )
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from talka.net.certificates import BadCertificate, issue, make_authority
 from talka.net.tls import CertFiles, PeerIdentity
 from talka.net.vouching import CERTIFICATE_LIMIT_BYTES, Authority, BadVoucher, Voucher
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 NOW = datetime(2030, 5, 6, 7, 8, 9, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -11,7 +11,7 @@ from talka.net.certificates import issue, make_authority
 from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member import MemberOptions
 from talka.nodes.worker import WorkerNode, WorkerOptions
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 from talka.wire.views import JobFacts
 
 LIMIT_S = 60.0

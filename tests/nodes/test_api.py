@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import talka
-from talka.control.planning_load import Overrides
+from talka.control.load.planning import Overrides
 from talka.errors import Invalid
 from talka.nodes import api
 from talka.nodes.local import LocalOptions

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import talka
-from talka.cli.node_life import OWN_WORDS, sentence
-from talka.control.durable_news import RaiseEpoch
-from talka.control.worker_news import AttemptsDropped
+from talka.cli.nodes.life import OWN_WORDS, sentence
+from talka.control.tasks.store_effects import RaiseEpoch
+from talka.control.worker.effects import AttemptsDropped
 from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
 from talka.nodes.handlers import handler_event_of
 from talka.nodes.member_events import WORDS, sentence_of

@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.control.dag_job import DagJob
+from talka.control.dags.job import DagJob
 from talka.nodes.dag_views import (
     attempt_view,
     dead_letter,

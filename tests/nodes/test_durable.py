@@ -13,20 +13,29 @@ import pytest
 
 from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
 from talka.clock import boottime_ns, both_clocks, realtime_ns
-from talka.control import dag_shelf, handout
-from talka.control.clock_watch import ClockWatch
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
-from talka.control.epoch_floor import PAUSE_NS
-from talka.control.speech import Speak
-from talka.control.store_hold import LEASE_NS
+from talka.control.dags import shelf
+from talka.control.member.speech import Speak
+from talka.control.tasks import delivery
+from talka.control.tasks.clock_watch import ClockWatch
+from talka.control.tasks.epoch_floor import PAUSE_NS
+from talka.control.tasks.store_effects import (
+    CallAnswered,
+    Commit,
+    DagEnded,
+    Fetch,
+    RaiseEpoch,
+    WorkerDropped,
+    WorkerTooOld,
+)
+from talka.control.tasks.store_hold import LEASE_NS
 from talka.errors import Invalid, Unavailable
 from talka.nodes import dag_reading, durable, schedule_keeper, store_thread, store_upkeep
 from talka.nodes.durable import DurableJobs
-from talka.store import sqlite_file
-from talka.store.blobs import Blobs
-from talka.store.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
-from talka.store.sqlite_life import StoreMemory
-from talka.store.sqlite_records import SqliteRecords
+from talka.store.dags import sqlite_file
+from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
+from talka.store.dags.sqlite import SqliteRecords
+from talka.store.dags.sqlite_life import StoreMemory
+from talka.store.files.blobs import Blobs
 from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import DagFacts, RetryRequest, SkipRequest
@@ -279,7 +288,7 @@ async def test_submissions_that_nobody_awaits_are_answered_each(node: Node, monk
 
 
 async def test_what_there_is_no_room_for_is_too_busy(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_shelf, "MOST_JOBS", 1)
+    monkeypatch.setattr(shelf, "MOST_JOBS", 1)
     await node.jobs.submit_dag(dag({"a": ""}), "", "")
     with pytest.raises(TooBusy) as caught:
         await node.jobs.submit_dag(dag({"a": ""}), "", "")
@@ -807,7 +816,7 @@ async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypat
 async def test_a_large_output_is_read_from_its_file_and_its_loss_is_told(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handout, "CACHE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 0)
     large = b'"' + b"x" * 50_000 + b'"'
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "a", "c": "b"}), "", "")
     node.beat()
@@ -1051,7 +1060,7 @@ async def test_chores_are_done_again_and_again_and_their_slips_are_told(
 
 async def test_what_cannot_be_read_now_is_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "AGAIN_S", 0.001)
-    monkeypatch.setattr(handout, "SPECS_LIMIT_BYTES", 1)
+    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 1)
     read, failures = node.records.specs, [RecordsUnavailable("locked")]
 
     def fail_once(keys: Any) -> Any:
@@ -1066,7 +1075,7 @@ async def test_what_cannot_be_read_now_is_read_again(node: Node, monkeypatch: py
 
 
 async def test_rows_that_cannot_be_understood_break_the_node(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handout, "SPECS_LIMIT_BYTES", 1)
+    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 1)
     monkeypatch.setattr(node.records, "specs", lambda keys: {key: (b"{}", b"") for key in keys})
     await node.jobs.submit_dag(dag({"a": ""}), "", "")
     node.beat()

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from talka.clock import monotonic_ns
-from talka.control.load_job import LoadJob
-from talka.control.planning_load import Overrides
+from talka.control.load.load_job import LoadJob
+from talka.control.load.planning import Overrides
 from talka.engine.loader import NoSuchFile, in_memory
 from talka.errors import Invalid
 from talka.net.descriptors import TooFewDescriptors

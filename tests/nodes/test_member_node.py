@@ -16,9 +16,9 @@ from talka.net.listening import CannotListen, listening_sockets
 from talka.net.names import Names
 from talka.nodes import member as module
 from talka.nodes.member import MemberNode, MemberOptions
-from talka.store.folder import FolderInUse, StoreFailed
-from talka.store.peers import Peer, PeerFile
-from talka.store.voter import VoterFile
+from talka.store.files.folder import FolderInUse, StoreFailed
+from talka.store.files.peers import Peer, PeerFile
+from talka.store.files.voter_file import VoterFile
 from talka.wire.asking import AskLeader, AskMembers, AskMetrics
 
 LIMIT_S = 60.0

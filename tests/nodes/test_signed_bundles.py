@@ -9,12 +9,12 @@ import pytest
 from pytest import MonkeyPatch
 
 from talka.client.ordering import OrderOptions, submission_of_url
-from talka.control.planning_load import Overrides
+from talka.control.load.planning import Overrides
 from talka.net.endorsing import Endorser
 from talka.nodes.manager import ManagerNode
-from talka.store.signing_key import NAME, BadSigningKey
-from talka.wire.bundles import SIGNER_PURPOSE, BundleSigner
-from talka.wire.records import JobOrder
+from talka.store.files.signing_key import NAME, BadSigningKey
+from talka.wire.entries import JobOrder
+from talka.wire.security.bundles import SIGNER_PURPOSE, BundleSigner
 from talka.work.lifecycle import JobState
 from tests.nodes.small_cluster import SECRET, SmallCluster, small_cluster
 

@@ -14,12 +14,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from talka.control.store_hold import LEASE_NS, MARGIN_NS, RENEW_NS, SECOND_NS, Vigil
+from talka.control.tasks.store_hold import LEASE_NS, MARGIN_NS, RENEW_NS, SECOND_NS, Vigil
 from talka.nodes import store_hold
 from talka.nodes.member_events import Event
 from talka.nodes.store_hold import MANAGER_LEASE, StoreLease
-from talka.store.records import RecordsUnavailable, StoreGone, StoreTaken
-from talka.store.sqlite_records import SqliteRecords
+from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreTaken
+from talka.store.dags.sqlite import SqliteRecords
 from talka.work.lifecycle import JobState
 from talka.work.records import JobRow, PutJob
 

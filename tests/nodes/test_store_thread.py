@@ -12,10 +12,10 @@ import pytest
 from talka.errors import Invalid
 from talka.nodes import store_thread
 from talka.nodes.store_thread import StoreThread
-from talka.store.blobs import Blobs
-from talka.store.folder import StoreFailed
-from talka.store.records import RecordsUnavailable
-from talka.store.sqlite_file import RecordsBroken
+from talka.store.dags.records import RecordsUnavailable
+from talka.store.dags.sqlite_file import RecordsBroken
+from talka.store.files.blobs import Blobs
+from talka.store.files.folder import StoreFailed
 from talka.work.dag import INLINE_LIMIT_BYTES
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import Change, Complete, DropSchedule, MoveJob

@@ -15,20 +15,20 @@ import pytest
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Transmit
-from talka.control.door import Door
-from talka.control.porter import Porter
-from talka.control.standing import Standing, standing_of
+from talka.control.member.admission import Porter
+from talka.control.member.announcement import Standing, standing_of
+from talka.control.member.replay_guard import Door
 from talka.net.asker import AnswerRefused, Asker, NoAnswer
 from talka.net.certificates import issue, make_authority
 from talka.nodes.member import MemberNode, MemberOptions
-from talka.store.keyring import KeyringFile
+from talka.store.files.keyring import KeyringFile
 from talka.wire import greeting
 from talka.wire import membership as membership_wire
 from talka.wire.asking import AskKeys, AskMembers, AskMetrics, RepairKeys
 from talka.wire.greeting import Self, ShareRing
-from talka.wire.keys import Keyring, encode_ring, key_id
 from talka.wire.membership import Alive, Gossip, State, Stated
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import Keyring, encode_ring, key_id
+from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
 LIMIT_S = 60.0

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from talka.clock import MILLISECOND, boottime_ns
-from talka.control.member import NEVER
-from talka.engine.beginnings import new_event_loop
+from talka.control.member.composite import NEVER
+from talka.engine.process_start import new_event_loop
 from talka.nodes import upkeep
 from talka.nodes.upkeep import CoreTimer
 

@@ -15,11 +15,11 @@ from pytest import MonkeyPatch
 
 from talka.client.ordering import OrderOptions, submission_of_file
 from talka.clock import boottime_ns
-from talka.control.answers import answer
-from talka.control.member import ClusterMember
-from talka.control.planning_load import Overrides
-from talka.control.speech import Speak
-from talka.control.vault import ServeBlob, piece_of
+from talka.control.blobs.replicated_blobs import ServeBlob, piece_of
+from talka.control.load.planning import Overrides
+from talka.control.member.admin_queries import answer
+from talka.control.member.composite import ClusterMember
+from talka.control.member.speech import Speak
 from talka.errors import Invalid
 from talka.net.endorsing import Endorser
 from talka.nodes.manager import ManagerNode
@@ -28,11 +28,11 @@ from talka.web.audit import Audit
 from talka.web.operations import OPERATIONS
 from talka.web.server import serve
 from talka.wire.asking import AskAudit, AskKeys, AskLeader, AskMembers, AskMetrics
-from talka.wire.calls import CancelCall, JobsCall, NameCall, SubmitCall
-from talka.wire.calls import encode as encode_call
-from talka.wire.envelopes import SEALING_PURPOSE, Opener, SealingKey, vouched_for
 from talka.wire.jobs import Beat, Call, JobMessage, WantBlob, Watch, WorkerFacts, encode
-from talka.wire.roles import Role
+from talka.wire.manager_calls import CancelCall, JobsCall, NameCall, SubmitCall
+from talka.wire.manager_calls import encode as encode_call
+from talka.wire.security.envelopes import SEALING_PURPOSE, Opener, SealingKey, vouched_for
+from talka.wire.security.roles import Role
 from talka.work.lifecycle import JobState
 from tests.nodes.small_cluster import SmallCluster, small_cluster
 from tests.wire.test_jobs import ALL

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from talka.report import targets
 from talka.report.building import times_of
 from talka.report.document import (
     Check,
@@ -25,7 +24,8 @@ from talka.report.document import (
     Totals,
     Workflow,
 )
-from talka.report.output import JobInfo
+from talka.report.outputs import targets
+from talka.report.outputs.output import JobInfo
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 

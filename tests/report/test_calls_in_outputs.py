@@ -10,16 +10,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from talka.report.building import fold_rows
-from talka.report.csv_files import CsvFiles
 from talka.report.document import Call, ResultDocument, StepRow
-from talka.report.jsonl import JsonLines
-from talka.report.line_protocol import result_lines
 from talka.report.markdown import markdown
 from talka.report.measurements import families_of
-from talka.report.otel import export_request
-from talka.report.output import job_info
-from talka.report.prometheus import exposition
-from talka.report.statsd import numbers_of
+from talka.report.outputs.csv_files import CsvFiles
+from talka.report.outputs.jsonl import JsonLines
+from talka.report.outputs.line_protocol import result_lines
+from talka.report.outputs.otel import export_request
+from talka.report.outputs.output import job_info
+from talka.report.outputs.prometheus import exposition
+from talka.report.outputs.statsd import numbers_of
 from talka.stats.tally import OTHER_CALLS, StepTally, Tally
 from tests.report.conftest import histogram_of, measured_step
 

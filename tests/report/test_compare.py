@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from talka.report.compare import compare, compare_all, parse_rule, parse_within
-from talka.report.compare_html import comparison_html
 from talka.report.compare_text import about_text, comparison_text, comparisons_text
 from talka.report.comparison import (
     MOST_RUNS,
@@ -27,6 +26,7 @@ from talka.report.comparison import (
     Row,
 )
 from talka.report.document import BadResult, Generator, Job, ResultDocument, Step, TimelineRow, Times, Totals, Workflow
+from talka.report.html.comparison_page import comparison_html
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 

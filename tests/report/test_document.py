@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
-from talka.control.load_job import LoadJob
-from talka.control.planning_load import plan_load_job
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.load_job import LoadJob
+from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
 from talka.report.document import SCHEMA, BadResult, ResultDocument, failures_of, read
 from talka.stats.machine import Machine

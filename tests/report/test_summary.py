@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.core_effects import StartCore
-from talka.control.load_job import LoadJob
-from talka.control.planning_load import plan_load_job
+from talka.control.load.core_effects import StartCore
+from talka.control.load.load_job import LoadJob
+from talka.control.load.planning import plan_load_job
 from talka.report.document import (
     Call,
     Check,

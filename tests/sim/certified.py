@@ -12,14 +12,14 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.door import Door
-from talka.control.member import ClusterMember
-from talka.control.porter import Porter, RingChanged
-from talka.control.standing import Standing
-from talka.control.voter import Voter
+from talka.control.member.admission import Porter, RingChanged
+from talka.control.member.announcement import Standing
+from talka.control.member.composite import ClusterMember
+from talka.control.member.replay_guard import Door
+from talka.control.member.voter import Voter
 from talka.testing.faults import Faults, Limits
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import OneLeaderPerTerm
@@ -28,10 +28,10 @@ from talka.testing.network import LinkProfile
 from talka.testing.world import SECOND, Boot, Observer, World
 from talka.wire import greeting, membership
 from talka.wire.greeting import Self, ShareRing
-from talka.wire.keys import JUMP_LIMIT, Keyring, encode_ring, key_id
 from talka.wire.membership import Alive, Gossip, State, Stated, encode_update
-from talka.wire.roles import NOBODY, Proven, Role
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import JUMP_LIMIT, Keyring, encode_ring, key_id
+from talka.wire.security.roles import NOBODY, Proven, Role
+from talka.wire.security.sealing import Seal
 from tests.sim.sealed import CLASSES, played_out
 
 MILLISECOND: Final = 1_000_000

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from talka.control.dag_job import DagJob, Step
-from talka.control.durable import Durable
-from talka.control.durable_news import CallAnswered
+from talka.control.dags.job import DagJob, Step
+from talka.control.dags.keeper import Durable
+from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, Unavailable
 from talka.testing.dag_checkers import DagHistory
 from talka.testing.host import Host

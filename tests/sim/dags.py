@@ -13,9 +13,9 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
-from talka.control.voter import Voter
-from talka.control.worker import Worker
+from talka.control.member.composite import ClusterMember
+from talka.control.member.voter import Voter
+from talka.control.worker.composite import Worker
 from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
 from talka.testing.cores import WorkerPart, worker_act
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs

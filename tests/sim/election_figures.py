@@ -7,8 +7,8 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from talka.cluster.reign import Elected, ReadEnded, WriteEnded
-from talka.control.member import ClusterMember
+from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
+from talka.control.member.composite import ClusterMember
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime, RegisterIsLinearizable
 from talka.testing.world import SECOND, Observer, World

@@ -11,17 +11,17 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.election import Phase
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS
-from talka.cluster.reign import ConfigChanged, Elected, ReadEnded, WriteEnded
+from talka.cluster.leadership.election import Phase
+from talka.cluster.leadership.leader_term import ConfigChanged, Elected, ReadEnded, WriteEnded
+from talka.cluster.leadership.timings import LAN, LeadershipConfig
+from talka.cluster.leadership.voters import VoterConfig
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.cluster.timings import LAN, LeadershipConfig
-from talka.cluster.voters import VoterConfig
-from talka.control.member import ClusterMember
-from talka.control.owner import Owner
-from talka.control.receiver import Receiver
-from talka.control.voter import Voter
+from talka.control.member.composite import ClusterMember
+from talka.control.member.owner import Owner
+from talka.control.member.receiver import Receiver
+from talka.control.member.voter import Voter
 from talka.testing.faults import HOST_FAULTS, LINK_FAULTS, NETWORK_FAULTS, Faults, Limits, link_profile, missing
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import (

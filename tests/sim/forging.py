@@ -5,11 +5,11 @@ from random import Random
 from typing import Final
 
 from talka.cluster.effects import Lane
-from talka.control.door import Door
+from talka.control.member.replay_guard import Door
 from talka.testing.trust import GROUP, SIGNER
 from talka.testing.world import SECOND, World
-from talka.wire.bundles import BundleSigner
 from talka.wire.jobs import CHANNEL, Assign, BundleFacts, encode
+from talka.wire.security.bundles import BundleSigner
 from talka.wire.shards import Settings, digest_of_url
 from talka.work.load import Plan
 

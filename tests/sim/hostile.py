@@ -9,8 +9,8 @@ from talka.testing.host import Host
 from talka.testing.hostile import HostileNode, Known, identities
 from talka.testing.job_checkers import leading_registry, manager_on
 from talka.testing.world import Boot, Observer, World
-from talka.wire.records import JobOrder
-from talka.wire.roles import Role
+from talka.wire.entries import JobOrder
+from talka.wire.security.roles import Role
 from talka.wire.tasks import Progress, TaskResult
 
 NAME: Final = "x0"

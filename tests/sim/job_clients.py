@@ -7,17 +7,17 @@ from typing import Final
 
 import msgspec
 
-from talka.control.calls import CallEnded
-from talka.control.led_news import DocumentWanted
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX, BlobKept, LoadBlob, ServeBlob, piece_of
+from talka.control.jobs.led_effects import DocumentWanted
+from talka.control.jobs.watching import Updated, WatchFailed
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
-from talka.control.speech import Speak
-from talka.control.vault import BLOB_PREFIX, BlobKept, LoadBlob, ServeBlob, piece_of
-from talka.control.watching import Updated, WatchFailed
+from talka.control.member.composite import ClusterMember
+from talka.control.member.leader_calls import CallEnded
+from talka.control.member.speech import Speak
 from talka.testing.host import Host
 from talka.testing.job_checkers import Document, JobHistory, Rule
 from talka.testing.world import Observer, World
-from talka.wire.calls import CancelCall, NameCall, SubmitCall, encode
+from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState, TaskState, is_final
 from tests.sim.job_orders import Errand

@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from talka.testing.trust import signed
+from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.records import JobOrder, WorkflowOrder
 from talka.wire.shards import Settings
 from talka.work.dsl import Priority
 from talka.work.load import RATE_PER_S, Plan, Segment

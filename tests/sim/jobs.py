@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.lease_terms import OwnLease
+from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
-from talka.control.vault import BLOB_PREFIX
-from talka.control.voter import Voter
-from talka.control.worker import Worker
+from talka.control.member.composite import ClusterMember
+from talka.control.member.voter import Voter
+from talka.control.worker.composite import Worker
 from talka.testing.cores import Cores, Ledger, WorkerPart
 from talka.testing.faults import Faults, FrozenWorkers, Limits, link_profile, missing
 from talka.testing.host import Clock

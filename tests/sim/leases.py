@@ -10,12 +10,12 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from talka.cluster.lease_terms import LeaseDiffers, OwnLease
+from talka.cluster.leadership.lease_terms import LeaseDiffers, OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.lease_rule import LeaseChanged
+from talka.control.jobs.lease_rule import LeaseChanged
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
-from talka.wire.calls import LeaseCall, encode
+from talka.wire.manager_calls import LeaseCall, encode
 from tests.sim import jobs
 from tests.sim.job_clients import manager_act
 

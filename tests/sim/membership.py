@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS, MembershipConfig
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member import ClusterMember
+from talka.control.member.composite import ClusterMember
 from talka.testing.faults import LINK_FAULTS, Faults, Limits, link_profile, missing
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NoReplayAccepted

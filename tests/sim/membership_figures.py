@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.member_news import MemberLost
-from talka.cluster.presets import PRESETS
+from talka.cluster.membership.news import MemberLost
+from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.testing.host import Host
 from talka.testing.membership_checkers import incomplete_views

@@ -10,13 +10,13 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS
-from talka.cluster.reign import Elected
-from talka.control.door import REPEATABLE, Door
-from talka.control.member import ClusterMember
-from talka.control.porter import PROOF_NS, Porter
-from talka.control.voter import Voter
+from talka.cluster.leadership.leader_term import Elected
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.presets import PRESETS
+from talka.control.member.admission import PROOF_NS, Porter
+from talka.control.member.composite import ClusterMember
+from talka.control.member.replay_guard import REPEATABLE, Door
+from talka.control.member.voter import Voter
 from talka.testing.faults import Faults, Limits, missing
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NoReplayAccepted, OneLeaderPerTerm
@@ -25,9 +25,9 @@ from talka.testing.network import LinkProfile
 from talka.testing.world import SECOND, Boot, Observer, World
 from talka.wire import greeting, membership
 from talka.wire.greeting import Self
-from talka.wire.keys import Keyring
 from talka.wire.packets import Packet
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import Keyring
+from talka.wire.security.sealing import Seal
 
 MILLISECOND: Final = 1_000_000
 GROUP: Final = "shop/staging"

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL
-from talka.cluster.timings import LAN
 from tests.sim.ablation import ROWS, Row, violated
 from tests.sim.elections import DRIFT_LIMIT_PPM
 from tests.sim.membership_figures import RATES

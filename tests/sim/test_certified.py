@@ -2,7 +2,7 @@
 
 import pytest
 
-from talka.control.member import ClusterMember
+from talka.control.member.composite import ClusterMember
 from talka.testing.membership_checkers import incomplete_views
 from tests.sim.certified import Story
 from tests.sim.membership_figures import without

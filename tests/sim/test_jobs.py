@@ -5,12 +5,12 @@ from functools import partial
 import msgspec
 import pytest
 
-from talka.control.member import ClusterMember
+from talka.control.member.composite import ClusterMember
 from talka.testing.gap_checkers import GapsBeginWithTheLoad
 from talka.testing.host import Host
 from talka.testing.world import SECOND
-from talka.wire.permissions import rows
-from talka.wire.roles import Role
+from talka.wire.security.permissions import rows
+from talka.wire.security.roles import Role
 from tests.sim import job_orders, jobs
 
 SEEDS = 220

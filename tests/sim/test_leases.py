@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from talka.cluster.lease_terms import OwnLease
+from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL
 from talka.testing.job_checkers import manager_on
 from talka.testing.world import SECOND

@@ -2,7 +2,7 @@
 
 import pytest
 
-from talka.control.door import Door
+from talka.control.member.replay_guard import Door
 from talka.testing.membership_checkers import incomplete_views
 from talka.testing.world import SECOND
 from tests.sim.sealed import CALM_FROM, PLAYED_FROM, Story

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from talka.engine import native
+from talka.engine.load import native
 
 FILE = """
 import os

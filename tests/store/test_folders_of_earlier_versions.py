@@ -4,8 +4,8 @@ Decoders pass over a field that they do not know and fill in one that is missing
 without a word. Hence whatever is decoded here is encoded again and must still hold all that was on the disk.
 
 `e2e/test_folders_of_earlier_versions.py` starts nodes on these folders. That each file of a later version is refused and
-left as it is, is tested in `test_voter_file.py`, `test_shelf.py`, `test_sqlite_records.py` and `test_history.py`; here,
-that the commands say what to do.
+left as it is, is tested in `files/test_voter_file.py`, `files/test_shelf.py`, `dags/test_sqlite.py` and
+`history/test_runs.py`; here, that the commands say what to do.
 """
 
 import contextlib
@@ -23,24 +23,24 @@ import msgspec
 import pytest
 
 from talka.cluster.fencing import Fence
-from talka.cluster.lease_terms import decode_terms, encode_terms
-from talka.cluster.register import Acceptor
-from talka.cluster.voters import decode_config, encode_config
-from talka.control.job_fences import JobFences
-from talka.control.obeyed_epoch import ObeyedEpoch
-from talka.control.worker import FENCE_KEY
-from talka.store.blobs import Blobs
-from talka.store.keyring import KeyringFile
-from talka.store.peers import PeerFile
-from talka.store.shelf import Shelf
-from talka.store.signing_key import signing_key
-from talka.store.sqlite_life import StoreMemory
-from talka.store.sqlite_records import store_of
-from talka.store.voter import VoterFile
-from talka.wire.bundles import read_word
+from talka.cluster.leadership.lease_terms import decode_terms, encode_terms
+from talka.cluster.leadership.register import Acceptor
+from talka.cluster.leadership.voters import decode_config, encode_config
+from talka.control.worker.composite import FENCE_KEY
+from talka.control.worker.fences import JobFences
+from talka.control.worker.obeyed_epoch import ObeyedEpoch
+from talka.store.dags.sqlite import store_of
+from talka.store.dags.sqlite_life import StoreMemory
+from talka.store.files.blobs import Blobs
+from talka.store.files.keyring import KeyringFile
+from talka.store.files.peers import PeerFile
+from talka.store.files.shelf import Shelf
+from talka.store.files.signing_key import signing_key
+from talka.store.files.voter_file import VoterFile
+from talka.wire.entries import decode_account, decode_record, encode_account, encode_record
 from talka.wire.jobs import decode_result, encode_result
-from talka.wire.keys import decode_ring, encode_ring
-from talka.wire.records import decode_account, decode_record, encode_account, encode_record
+from talka.wire.security.bundles import read_word
+from talka.wire.security.keys import decode_ring, encode_ring
 from tests.store.make_folders import FOLDERS, LARGE, NOBODY, unpack
 
 PACKS = sorted(FOLDERS.glob("*.tar.xz"))

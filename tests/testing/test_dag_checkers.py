@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from talka.cluster.effects import Lane
-from talka.control.durable_news import Commit
+from talka.control.tasks.store_effects import Commit
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from talka.testing.handler_cores import HandlerLedger, HandlerRun, Script
 from talka.testing.host import NEVER, Host

@@ -8,20 +8,20 @@ import msgspec
 import pytest
 
 from talka.cluster import leases
-from talka.cluster.arrival import PEERS_LIMIT
 from talka.cluster.effects import Lane, Persist, Transmit
-from talka.cluster.election import ALARMS_LIMIT, SteppedDown
 from talka.cluster.fencing import Token
+from talka.cluster.leadership.election import ALARMS_LIMIT, SteppedDown
+from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT, Elected, LeaseExtended
+from talka.cluster.leadership.quorum import VOTERS_LIMIT
+from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, VoterRecord
+from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT
+from talka.cluster.leadership.voter_startup import PEERS_LIMIT
 from talka.cluster.leases import LeaseGranted, LeaseLost
-from talka.cluster.lessons import APPLICANTS_LIMIT
-from talka.cluster.quorum import VOTERS_LIMIT
-from talka.cluster.register import HELD_LIMIT, KEYS_LIMIT, VoterRecord
-from talka.cluster.reign import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT, Elected, LeaseExtended
-from talka.control.door import BOOTS_PER_SENDER, SENDERS_LIMIT
-from talka.control.member import ClusterMember
-from talka.control.owner import WANTED_LIMIT, Owner
-from talka.control.receiver import WAITING_LIMIT, Applied, Receiver
-from talka.control.voter import Voter
+from talka.control.member.composite import ClusterMember
+from talka.control.member.owner import WANTED_LIMIT, Owner
+from talka.control.member.receiver import WAITING_LIMIT, Applied, Receiver
+from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT
+from talka.control.member.voter import Voter
 from talka.testing.disk import Disk
 from talka.testing.host import NEVER, Clock, Host
 from talka.testing.leadership_checkers import (

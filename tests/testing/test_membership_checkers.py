@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from talka.cluster import audit, gossip
-from talka.cluster.member_news import MemberLost
-from talka.cluster.members import ALIVE, DEAD, SUSPECT, Status
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS
-from talka.control.member import ClusterMember
+from talka.cluster.membership import gossip, verdicts
+from talka.cluster.membership.members import ALIVE, DEAD, SUSPECT, Status
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.news import MemberLost
+from talka.cluster.membership.presets import PRESETS
+from talka.control.member.composite import ClusterMember
 from talka.testing import membership_checkers
 from talka.testing.membership_checkers import (
     SETTLED_NS,
@@ -264,7 +264,7 @@ def test_a_datagram_that_is_too_long_is_a_violation() -> None:
     ("module", "name", "what"),
     [
         (gossip, "QUEUE_LIMIT", "news to pass on"),
-        (audit, "LIMIT", "verdicts kept"),
+        (verdicts, "LIMIT", "verdicts kept"),
         (membership_checkers, "RELAYS_LIMIT", "pings for others"),
     ],
 )
@@ -282,7 +282,7 @@ def test_what_is_longer_than_its_limit_is_a_violation(
 
 def test_a_table_of_more_members_than_the_limit_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(MembershipWithinLimits())
-    monkeypatch.setattr("talka.cluster.members.Members.__len__", lambda members: CONFIG.members_limit + 1)
+    monkeypatch.setattr("talka.cluster.membership.members.Members.__len__", lambda members: CONFIG.members_limit + 1)
 
     world.run_until(world.now + SECOND)
 

@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.store.sqlite_records import SqliteRecords
+from talka.store.dags.sqlite import SqliteRecords
 from talka.testing.records import RowStore
 from talka.work.dag import TaskSpec, encode_task
 from talka.work.lifecycle import JobState, TaskState, is_final

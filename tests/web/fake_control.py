@@ -24,15 +24,15 @@ from talka.client.requests import (
     NotEnded,
     WorkerView,
 )
-from talka.control.places import Limits
+from talka.control.clients.connections import Limits
 from talka.web.answers import Limiter, no_limit
 from talka.web.app import make_app
 from talka.web.audit import Audit
 from talka.web.auth import Tokens
 from talka.web.server import WHOLE, listen, serve
-from talka.wire.access import Asker
+from talka.wire.entries import WorkflowOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.records import WorkflowOrder
+from talka.wire.security.access import Asker
 from talka.wire.shards import Settings
 from talka.work.lifecycle import JobState
 from talka.work.load import Plan, Segment

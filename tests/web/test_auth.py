@@ -10,7 +10,7 @@ from talka.clock import utc_now
 from talka.errors import Invalid
 from talka.web.auth import ROLES, Tokens, check_host, check_origin, host_name
 from talka.web.operations import OPERATIONS
-from talka.wire.access import LEAST, Asker
+from talka.wire.security.access import LEAST, Asker
 from tests.web.fake_control import KEY, Api, Apis
 
 NOW_S = int(utc_now().timestamp())

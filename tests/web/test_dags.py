@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from talka.client.requests import Conflict, Problem, TooBusy
-from talka.web import jobs as jobs_module
+from talka.web import job_routes as jobs_module
 from talka.web.auth import Tokens
 from talka.work.dag import TaskSpec
 from talka.work.lifecycle import JobState

@@ -18,7 +18,7 @@ from talka.net.certificates import issue, make_authority
 from talka.net.tls import cert_files
 from talka.web import server as module
 from talka.web.server import CannotListen, Exposed, listen
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 from tests.web.fake_control import LIMIT_S, Api, Apis
 
 

@@ -21,9 +21,9 @@ from msgspec import inspect
 from talka.errors import Untrusted
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards, tasks
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, framed, packed, unpacked
-from talka.wire.keys import Keyring, decode_ring, encode_ring, key_id
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import Keyring, decode_ring, encode_ring, key_id
+from talka.wire.security.sealing import Seal
 
 GROWTH_LIMIT_KIB: Final = 16 * 1024
 """How much the memory may grow after the first tenth of the frames."""

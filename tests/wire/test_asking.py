@@ -36,7 +36,7 @@ from talka.wire.asking import (
 )
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.packets import GROUP_LIMIT, NAME_LIMIT, PROTOCOL, Packet, encode_packet
-from talka.wire.sealing import SEAL_BYTES
+from talka.wire.security.sealing import SEAL_BYTES
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1" / "asking"
 quick = settings(deadline=None, derandomize=True, max_examples=200)

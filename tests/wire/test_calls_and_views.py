@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from talka.errors import Invalid
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
-from talka.wire.calls import KEY_LIMIT, CancelCall, JobsCall, NameCall, SubmitCall, decode, encode
+from talka.wire.entries import JobOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.records import JobOrder
+from talka.wire.manager_calls import KEY_LIMIT, CancelCall, JobsCall, NameCall, SubmitCall, decode, encode
 from talka.wire.shards import Settings
 from talka.wire.views import (
     ClusterView,

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from talka.wire.keys import decode_ring
 from talka.wire.packets import decode_packet
+from talka.wire.security.keys import decode_ring
 from tests.wire import fuzz
 
 

@@ -12,7 +12,6 @@ from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.wire import jobs
-from talka.wire.access import Asker
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.framing import FRAME_LIMIT_BYTES
 from talka.wire.jobs import (
@@ -66,6 +65,7 @@ from talka.wire.jobs import (
     encode,
     encode_result,
 )
+from talka.wire.security.access import Asker
 from talka.wire.shards import Gap, Settings
 from talka.work.shapes import ConstantRate, IterationsPerVU
 

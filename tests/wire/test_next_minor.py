@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from talka.wire import jobs
-from talka.wire.jobs import BadJobMessage, BundleFacts, JobMessage, decode
-from talka.wire.records import (
+from talka.wire.entries import (
     JobAccount,
     JobOrder,
     JobRecord,
@@ -19,6 +18,7 @@ from talka.wire.records import (
     encode_order,
     encode_record,
 )
+from talka.wire.jobs import BadJobMessage, BundleFacts, JobMessage, decode
 from talka.wire.shards import Settings
 from talka.work.lifecycle import JobState
 

@@ -83,7 +83,7 @@ def jobs() -> None:
 @json_option
 @api_options
 def list_jobs(state: str, limit: int, as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
+    from talka.cli.nodes.cluster import print_json
 
     check_state(state)
     found = asked(where, lambda client: newest(client, state, limit))
@@ -120,8 +120,8 @@ async def newest(client: "Client", state: str, limit: int) -> "list[AnyJob]":
 
 
 def jobs_table(found: "Sequence[AnyJob]") -> str:
-    from talka.cli.cluster import table
     from talka.cli.dag_text import ended_count
+    from talka.cli.nodes.cluster import table
 
     return table(
         ("JOB", "NAME", "STATE", "CORES", "TASKS", "SUBMITTED", "EXIT", "NOTE"),
@@ -191,7 +191,7 @@ def show(
     as_json: bool,
     **where: Any,
 ) -> int:
-    from talka.cli.cluster import print_json
+    from talka.cli.nodes.cluster import print_json
     from talka.wire.task_views import DagFacts
 
     asks = {"--graph": graph or None, "--task": task, "--why": why, "--logs": logs}
@@ -375,7 +375,7 @@ async def print_lines(client: "Client", id: str, follow: bool) -> int:
 @json_option
 @api_options
 def cancel(id: str, reason: str, as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
+    from talka.cli.nodes.cluster import print_json
     from talka.work.lifecycle import is_final
 
     facts = asked(where, lambda client: client.cancel(id, reason))
@@ -420,7 +420,7 @@ def result(id: str, json_file: str | None, html_file: str | None, summary: str |
         raise Invalid("--json and --html cannot both be printed: give one of them a FILE")
     from talka.cli.saved import summary_of
     from talka.report.document import read
-    from talka.report.html import html_report
+    from talka.report.html.page import html_report
     from talka.wire.task_views import DagFacts
 
     facts = asked(where, lambda client: found(client, id))
@@ -519,8 +519,8 @@ def skip(id: str, tasks: tuple[str, ...], as_json: bool, **where: Any) -> int:
 @json_option
 @api_options
 def schedules(drop: str | None, as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
     from talka.cli.dag_text import schedules_table
+    from talka.cli.nodes.cluster import print_json
 
     if drop is not None:
         asked(where, lambda client: client.drop_schedule(drop))
@@ -549,7 +549,7 @@ def checked_json(what: str, text: str) -> "msgspec.Raw":
 
 def ordered(facts: "DagFacts", as_json: bool, rest: str = "") -> int:
     """What is said of a pipeline that was told something."""
-    from talka.cli.cluster import print_json
+    from talka.cli.nodes.cluster import print_json
 
     if as_json:
         print_json(facts)
@@ -579,7 +579,7 @@ def workers() -> None:
 @json_option
 @api_options
 def list_workers(as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
+    from talka.cli.nodes.cluster import print_json
 
     found = sorted(asked(where, lambda client: client.workers()), key=lambda worker: worker.name)
     if as_json:
@@ -592,7 +592,7 @@ def list_workers(as_json: bool, **where: Any) -> int:
 
 
 def workers_table(found: "Sequence[WorkerView]") -> str:
-    from talka.cli.cluster import table
+    from talka.cli.nodes.cluster import table
 
     return table(
         ("NAME", "STATE", "CORES", "FREE", "MEMORY", "GPUS", "JOBS", "CAPABILITIES", "ADDRESS", "VERSION", "NOTE"),
@@ -620,7 +620,7 @@ def workers_table(found: "Sequence[WorkerView]") -> str:
 @json_option
 @api_options
 def drain(name: str, as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
+    from talka.cli.nodes.cluster import print_json
     from talka.report.text import counted_text
 
     worker = asked(where, lambda client: client.drain(name))

@@ -76,8 +76,8 @@ def compare(
     from talka.cli.config import wants_color
     from talka.cli.output import columns_of
     from talka.report import compare as report
-    from talka.report.compare_html import comparison_html
     from talka.report.compare_text import comparisons_text
+    from talka.report.html.comparison_page import comparison_html
     from talka.work.outcome import ExitCode
 
     wanted, within = [report.parse_rule(rule) for rule in rules], report.parse_within(tolerance)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from talka.cli.command import Option
+from talka.cli.nodes.private import found_token
 from talka.cli.output import tell
-from talka.cli.private import found_token
 from talka.errors import Invalid
 
 if TYPE_CHECKING:

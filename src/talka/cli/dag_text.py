@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from talka.cli.cluster import table
-from talka.cli.live_layout import Line, Part, Size, Style, View, bar, clock_text, pulse, styled
+from talka.cli.live.layout import Line, Part, Size, Style, View, bar, clock_text, pulse, styled
+from talka.cli.nodes.cluster import table
 from talka.report.tame import tame
 from talka.report.text import Page, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
 from talka.wire.task_views import (

@@ -54,8 +54,8 @@ def dead_letters() -> None:
 @json_option
 @api_options
 def list_letters(job: str, limit: int, as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
     from talka.cli.dag_text import letters_table
+    from talka.cli.nodes.cluster import print_json
 
     found = asked(where, lambda client: letters_of(client, limit, job=job))
     if as_json:
@@ -95,8 +95,8 @@ async def letters_of(client: "Client", limit: int, *, job: str = "", task: str =
 @json_option
 @api_options
 def show(letter: str, as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
     from talka.cli.dag_text import letter_text
+    from talka.cli.nodes.cluster import print_json
 
     job, task = job_and_task(letter)
     found = asked(where, lambda client: letters_of(client, 1, job=job, task=task))
@@ -127,7 +127,7 @@ def show(letter: str, as_json: bool, **where: Any) -> int:
 @json_option
 @api_options
 def replay(letter: str, config: str | None, as_json: bool, **where: Any) -> int:
-    from talka.cli.cluster import print_json
+    from talka.cli.nodes.cluster import print_json
 
     job, task = job_and_task(letter)
     changed = None if config is None else checked_json("--config", config)

@@ -347,7 +347,7 @@ def spare_descriptors() -> int:
 
 def native_obstacle() -> str | None:
     try:
-        from talka.engine.native import available
+        from talka.engine.load.native import available
     except ImportError as error:  # of a package that is missing, which another check tells
         return f"it cannot be loaded ({error})"
     return available()
@@ -390,7 +390,7 @@ def timer_lateness_us() -> tuple[float, float]:
     from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns
 
     try:
-        from talka.engine.beginnings import new_event_loop
+        from talka.engine.process_start import new_event_loop
     except ImportError:  # as above
         new_event_loop = asyncio.new_event_loop
 

@@ -13,7 +13,7 @@ from talka.errors import Invalid
 
 if TYPE_CHECKING:
     from talka.report.document import ResultDocument
-    from talka.store.history import History, KeptRun, RunFacts
+    from talka.store.history.runs import History, KeptRun, RunFacts
 
 DEFAULT_STORE: Final = "~/.local/state/talka/history.sqlite"
 MOST_LISTED: Final = 10_000
@@ -271,7 +271,7 @@ def kept_result(kept: "History", id: str) -> "ResultDocument | None":
 
 def open_store(url: str | None) -> "History":
     """The history at the address, or the user's own. Nothing is touched yet."""
-    from talka.store.history import open_history
+    from talka.store.history.runs import open_history
 
     return open_history(own_store() if url is None else url)
 
@@ -296,7 +296,7 @@ def kept_run(document: "ResultDocument") -> "KeptRun":
 
     from talka.stats import hdr
     from talka.stats.histogram import Histogram
-    from talka.store.history import MOST_TEXT_CHARACTERS, KeptRun, packed
+    from talka.store.history.runs import MOST_TEXT_CHARACTERS, KeptRun, packed
 
     times = Histogram()
     for workflow in document.workflows:

@@ -12,21 +12,21 @@ import msgspec
 
 from talka.cli.config import BadSetting, Settings, step_summary, wants_color, wants_live_view
 from talka.cli.history import keep_result, open_store
-from talka.cli.live import LiveView
-from talka.cli.live_view import Composer
+from talka.cli.live.screen import LiveView
+from talka.cli.live.view import Composer
 from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
 from talka.cli.saved import summary_of
 from talka.clock import SECOND
-from talka.control.load_job import LoadJob
-from talka.control.planning_load import CannotOverride, Overrides
+from talka.control.load.load_job import LoadJob
+from talka.control.load.planning import CannotOverride, Overrides
 from talka.engine.clients.urls import parse_url
-from talka.engine.direct import engine_for
+from talka.engine.load.direct import engine_for
 from talka.engine.loader import NoSuchFile
 from talka.nodes.local import LocalJob, LocalOptions, NoSuchEngine, job_from_file, job_from_url
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import FileFailed, FilePlace
-from talka.report.html import html_report
-from talka.report.output import JobInfo, Output, Outputs, WindowFeed, parse_output
+from talka.report.html.page import html_report
+from talka.report.outputs.output import JobInfo, Output, Outputs, WindowFeed, parse_output
 from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line
 from talka.report.text import counted_text

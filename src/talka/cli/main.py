@@ -15,7 +15,7 @@ from talka.version import VERSION
 COMMANDS = {
     "run": Entry("Run", "talka.cli.run:run", "run a load test: a file, some of its workflows, or a URL"),
     "debug": Entry("Run", "talka.cli.run:debug", "run each workflow once in one process and show every request"),
-    "demo": Entry("Run", "talka.cli.demo:demo", "run a bundled test against a bundled server"),
+    "demo": Entry("Run", "talka.cli.demo.command:demo", "run a bundled test against a bundled server"),
     "check": Entry("Look", "talka.cli.run:check", "find mistakes in a test and show its plan; sends nothing"),
     "report": Entry("Look", "talka.cli.report:report", "make an HTML page of a saved result"),
     "compare": Entry("Look", "talka.cli.compare:compare", "compare two results, and tell differences from noise"),
@@ -23,23 +23,25 @@ COMMANDS = {
     "config": Entry("Look", "talka.cli.config:config", "show every setting and where its value comes from"),
     "doctor": Entry("Look", "talka.cli.doctor:doctor", "is this machine fit to make load, and what would help?"),
     "help": Entry("Look", "talka.cli.shell:help_command", "explain a command, or the exit codes"),
-    "up": Entry("Cluster", "talka.cli.node:up", "a cluster of this machine alone: manager, worker and API"),
+    "up": Entry("Cluster", "talka.cli.nodes.node:up", "a cluster of this machine alone: manager, worker and API"),
     "submit": Entry("Cluster", "talka.cli.submit:submit", "run a load test on a cluster"),
     "jobs": Entry("Cluster", "talka.cli.cluster_jobs:jobs", "list, watch and cancel jobs; get their results"),
     "workers": Entry("Cluster", "talka.cli.cluster_jobs:workers", "who works, and how many cores are free; drain one"),
     "dead-letters": Entry(
         "Cluster", "talka.cli.dead_letters:dead_letters", "tasks that were given up: show and replay them"
     ),
-    "manager": Entry("Cluster", "talka.cli.node:manager", "be a manager: keep jobs, lead them, answer clients"),
-    "worker": Entry("Cluster", "talka.cli.node:worker", "be a worker: run what managers give it"),
-    "member": Entry("Cluster", "talka.cli.member:member", "be a member of a cluster, and tell who else is"),
-    "cluster": Entry("Cluster", "talka.cli.cluster:cluster", "how it stands: who is there, who leads, which keys"),
-    "secret": Entry("Cluster", "talka.cli.secret:secret", "make the secret that a cluster's nodes share"),
-    "certs": Entry("Cluster", "talka.cli.certs:certs", "make the certificates of a cluster: init, issue, show"),
-    "token": Entry("Cluster", "talka.cli.token:token", "make tokens that open a cluster's API: key, issue"),
-    "store": Entry("Cluster", "talka.cli.store:store", "the store of dag jobs: migrate, check and back it up"),
-    "init": Entry("Set up", "talka.cli.init:init", "write a load test that runs, with settings and a CI job"),
-    "demo-server": Entry("Set up", "talka.cli.demo:demo_server", "a small HTTP server to aim a test at"),
+    "manager": Entry("Cluster", "talka.cli.nodes.node:manager", "be a manager: keep jobs, lead them, answer clients"),
+    "worker": Entry("Cluster", "talka.cli.nodes.node:worker", "be a worker: run what managers give it"),
+    "member": Entry("Cluster", "talka.cli.nodes.member:member", "be a member of a cluster, and tell who else is"),
+    "cluster": Entry(
+        "Cluster", "talka.cli.nodes.cluster:cluster", "how it stands: who is there, who leads, which keys"
+    ),
+    "secret": Entry("Cluster", "talka.cli.nodes.secret:secret", "make the secret that a cluster's nodes share"),
+    "certs": Entry("Cluster", "talka.cli.nodes.certs:certs", "make the certificates of a cluster: init, issue, show"),
+    "token": Entry("Cluster", "talka.cli.nodes.token:token", "make tokens that open a cluster's API: key, issue"),
+    "store": Entry("Cluster", "talka.cli.nodes.store:store", "the store of dag jobs: migrate, check and back it up"),
+    "init": Entry("Set up", "talka.cli.importers.init:init", "write a load test that runs, with settings and a CI job"),
+    "demo-server": Entry("Set up", "talka.cli.demo.command:demo_server", "a small HTTP server to aim a test at"),
     "completion": Entry("Set up", "talka.cli.shell:completion", "print the completion script of a shell"),
 }
 EXAMPLES = (

@@ -30,15 +30,15 @@ from talka.cli.dag_text import (
     why_text,
 )
 from talka.cli.jobs import file_and_names, is_url
-from talka.cli.live import LiveView
-from talka.cli.live_layout import Size, View
+from talka.cli.live.layout import Size, View
+from talka.cli.live.screen import LiveView
 from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
 from talka.cli.remote import Left, Signal
 from talka.client.client import Client
 from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
 from talka.clock import SECOND, monotonic_ns
+from talka.engine.handlers.pipeline_file import dags_of, read_pipeline
 from talka.engine.loader import NoSuchFile, import_file, workflows_of
-from talka.engine.pipeline_file import dags_of, read_pipeline
 from talka.errors import Invalid, TalkaError
 from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
@@ -49,8 +49,8 @@ from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows
 
 if TYPE_CHECKING:
-    from talka.cli.live_view import Composer
-    from talka.control.load_job import LoadJob
+    from talka.cli.live.view import Composer
+    from talka.control.load.load_job import LoadJob
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 FOR_LOAD: Final = (

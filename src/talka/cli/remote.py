@@ -13,7 +13,7 @@ from talka.client.client import Client
 from talka.client.mirror import Mirror
 from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, JobUpdate, NoResult
 from talka.clock import SECOND, monotonic_ns
-from talka.control.log_lines import news_in
+from talka.control.load.log_lines import news_in
 from talka.errors import TalkaError
 from talka.nodes.local import signals_to
 from talka.report.document import ResultDocument, read

@@ -38,7 +38,7 @@ def report(result: str, output: str | None, summary: str | None) -> int:
     file = None if output is None else page_file(result, output)
     document = saved_result(result)
     from talka.report.document import BadResult
-    from talka.report.html import html_report
+    from talka.report.html.page import html_report
     from talka.stats.hdr import BrokenHistogram
 
     try:

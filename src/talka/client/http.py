@@ -12,7 +12,7 @@ import httptools
 from talka.client.requests import API_PORT
 from talka.errors import Invalid, Unavailable
 from talka.net.tls import peer_identity, reason_of
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 CONNECT_TIMEOUT_S: Final = 5
 HEAD_LIMIT_BYTES: Final = 64 * 1024

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, WorkflowUpdate
-from talka.control.job_account import spec_of
-from talka.control.job_view import with_counts_of
-from talka.control.load_job import LoadJob, WorkflowRun
-from talka.control.shard_run import Attempt, LostShard, ShardRun
+from talka.control.jobs.job_checkpoint import spec_of
+from talka.control.jobs.job_view import with_counts_of
+from talka.control.load.load_job import LoadJob, WorkflowRun
+from talka.control.load.shard_run import Attempt, LostShard, ShardRun
 from talka.stats.tally import Tally
 from talka.stats.windows import Timeline, Window
 from talka.work.lifecycle import JobState, is_final

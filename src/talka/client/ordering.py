@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from talka.control.planning_load import Overrides, flows_into, with_overrides
+from talka.control.load.planning import Overrides, flows_into, with_overrides
 from talka.engine.bundle import make_bundle
-from talka.engine.feeds import load_feeds
+from talka.engine.load.feeds import load_feeds
+from talka.engine.load.prepare import prepare
 from talka.engine.loader import being_imported, load, select
-from talka.engine.prepare import prepare
 from talka.errors import Invalid
+from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.records import JobOrder, WorkflowOrder
 from talka.wire.shards import PLAIN_GET, FileSource, Settings, UrlRequest, UrlSource, digest_of_url
 from talka.work.dsl import Workflow
 from talka.work.durations import parse_duration

@@ -12,7 +12,7 @@ from talka.client.client import Client as AsyncClient
 from talka.client.dags import AnyJob, SubmitAnswer
 from talka.client.ordering import OrderOptions, file_of, submission_of
 from talka.client.requests import PAGE_LIMIT, ClusterView, JobFacts, JobUpdate, WorkerView
-from talka.control.planning_load import Overrides
+from talka.control.load.planning import Overrides
 from talka.errors import Invalid, TalkaError
 from talka.report.document import ResultDocument, read
 from talka.wire.task_views import (

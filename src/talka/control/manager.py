@@ -11,28 +11,28 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane
-from talka.cluster.election import SteppedDown
-from talka.cluster.reign import Elected, WriteEnded
+from talka.cluster.leadership.election import SteppedDown
+from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.bundle_rights import BundleRights
-from talka.control.calls import CallEnded, Calls
-from talka.control.clock_offsets import ClockOffsets
-from talka.control.durable import Durable
-from talka.control.fleet import WorkerLost
-from talka.control.heard_lives import HeardLives
-from talka.control.led_job import LedJob
-from talka.control.led_news import BlobWanted, JobOver, KeepWanted
-from talka.control.overload import Level, report_interval_ms
-from talka.control.record_book import Alarmed
-from talka.control.registry import LeadWanted, Registry
-from talka.control.speech import Speak
-from talka.control.vault import BlobFailed, BlobKept, BlobReady, Vault, VaultFull, piece_of
-from talka.control.voter import Voter
-from talka.control.watching import Audience, Watches
-from talka.control.worker_keys import WorkerKeys
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, Vault, VaultFull, piece_of
+from talka.control.clients.overload import Level, report_interval_ms
+from talka.control.dags.keeper import Durable
+from talka.control.jobs.bundle_rights import BundleRights
+from talka.control.jobs.entries import Alarmed
+from talka.control.jobs.fleet import WorkerLost
+from talka.control.jobs.heard_lives import HeardLives
+from talka.control.jobs.led_effects import BlobWanted, JobOver, KeepWanted
+from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.registry import LeadWanted, Registry
+from talka.control.jobs.watching import Audience, Watches
+from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.member.clock_offsets import ClockOffsets
+from talka.control.member.leader_calls import CallEnded, Calls
+from talka.control.member.speech import Speak
+from talka.control.member.voter import Voter
 from talka.errors import Untrusted
-from talka.wire.access import Asker
 from talka.wire.attempts import StoreLife
+from talka.wire.entries import JobRecord, decode_account, decode_record
 from talka.wire.jobs import (
     Account,
     Accounted,
@@ -54,9 +54,9 @@ from talka.wire.jobs import (
     Watch,
     WorkerFacts,
 )
-from talka.wire.permissions import OWN_ROLES
-from talka.wire.records import JobRecord, decode_account, decode_record
-from talka.wire.roles import Role
+from talka.wire.security.access import Asker
+from talka.wire.security.permissions import OWN_ROLES
+from talka.wire.security.roles import Role
 from talka.wire.tasks import Done, Holding, Underway
 from talka.work.lifecycle import JobState
 

@@ -75,7 +75,7 @@ def obstacle(user: CoreUser, files: Sequence[str], env: Mapping[str, str]) -> st
 
 
 def main() -> None:
-    import talka.engine.core_process  # noqa: F401 - what every core needs
+    import talka.engine.load.core_process  # noqa: F401 - what every core needs
 
     for file in sys.argv[1:]:
         if not os.access(file, os.R_OK):

@@ -10,9 +10,9 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from talka.control.handler_effects import ExitFacts
+from talka.control.worker.handlers_effects import ExitFacts
 from talka.engine.containment import CGROUP_ROOT, OWN_CGROUPS, ControlGroup
-from talka.engine.handler_run import peak_in, signal_name
+from talka.engine.handlers.handler_run import peak_in, signal_name
 
 MEBIBYTE: Final = 1024 * 1024
 PROCESSES: Final = Path("/proc")

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from talka.errors import Invalid
 from talka.net.private_files import openness
 from talka.net.tls import AUTHORITY, CertFiles, PeerIdentity, cert_files, identity_of
-from talka.wire.roles import Role, id_problem
+from talka.wire.security.roles import Role, id_problem
 
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 365

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from talka.clock import boottime_ns, realtime_ns
-from talka.control.token_bucket import TokenBuckets
+from talka.control.member.token_bucket import TokenBuckets
 from talka.wire.addresses import format_address, ip_target
 
 DRAIN_LIMIT: Final = 64

@@ -12,7 +12,7 @@ import msgspec
 from talka.clock import utc_now
 from talka.net.tls import find_certs
 from talka.net.vouching import CERTIFICATE_LIMIT_BYTES, SIGNATURE_LIMIT_BYTES, Authority, BadVoucher, Known, Voucher
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 KEPT_LIMIT: Final = 4096
 """Vouchers that were checked: the one checked longest ago is forgotten first."""

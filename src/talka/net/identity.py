@@ -6,7 +6,7 @@ from talka.clock import utc_now
 from talka.errors import Invalid
 from talka.net.certificates import describe
 from talka.net.tls import Channel, check_identity, client_context, find_certs, server_context
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 
 def role_in(folder: Path, name: str) -> Role:

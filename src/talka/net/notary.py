@@ -8,7 +8,7 @@ from typing import Final
 from talka.clock import utc_now
 from talka.net.tls import CertFiles
 from talka.net.vouching import Authority, BadVoucher, Known, Voucher
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 
 KNOWN_LIMIT: Final = 4096
 """Certificates that were checked and are kept."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from talka.clock import MILLISECOND, SECOND, boottime_ns
 from talka.cluster.effects import HANDLE
-from talka.control.breaker import Breaker
-from talka.control.lanes import Class, SendQueue
+from talka.control.member.breaker import Breaker
+from talka.control.member.send_queue import Class, SendQueue
 from talka.wire.addresses import format_address, ip_target
 from talka.wire.framing import FRAME_LIMIT_BYTES, HEADER_BYTES, Deframer, FrameTooLong, framed
-from talka.wire.roles import NOBODY, Proven
+from talka.wire.security.roles import NOBODY, Proven
 from talka.work.retry import RetryPolicy, delay
 
 if TYPE_CHECKING:

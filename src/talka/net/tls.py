@@ -15,7 +15,7 @@ import msgspec
 
 from talka.errors import Invalid, Unavailable, Untrusted
 from talka.net.private_files import openness
-from talka.wire.roles import Role, id_problem, may_connect
+from talka.wire.security.roles import Role, id_problem, may_connect
 
 SCHEME: Final = "talka://"
 CLAIMS: Final = {"name": "name", "role": "role", "cluster": "cluster", "env": "environment", "dc": "datacenter"}

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from talka.errors import Untrusted
 from talka.net.certificates import NO_CERTIFICATE, BadCertificate, identity_in, is_issued_by, load, read
 from talka.net.tls import CertFiles, PeerIdentity
-from talka.wire.roles import Role, id_problem
+from talka.wire.security.roles import Role, id_problem
 
 CERTIFICATE_LIMIT_BYTES: Final = 8 * 1024
 SIGNATURE_LIMIT_BYTES: Final = 1024

@@ -5,7 +5,7 @@ import concurrent.futures
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, TypedDict, Unpack
 
-from talka.control.planning_load import Overrides
+from talka.control.load.planning import Overrides
 from talka.nodes.local import LocalOptions, run_workflows
 from talka.report.document import ResultDocument
 from talka.work.dsl import Workflow

@@ -2,12 +2,12 @@
 
 from typing import Final, Protocol
 
-from talka.control.forwarding import Forwarded
-from talka.control.member import Asked
-from talka.control.role_check import RoleRefused
+from talka.control.jobs.forwarding import Forwarded
+from talka.control.member.composite import Asked
+from talka.control.member.role_check import RoleRefused
 from talka.nodes.member_keys import CHANGES
 from talka.wire.asking import AddKey, ChangeLease, RepairKeys, RetireKey, UseKey
-from talka.wire.keys import key_id
+from talka.wire.security.keys import key_id
 from talka.work.durations import format_duration
 
 TAKEN: Final = 200

@@ -19,16 +19,16 @@ from talka.client.requests import (
     TooBusy,
 )
 from talka.clock import boottime_ns
-from talka.control.answers import metrics_text
-from talka.control.calls import CallEnded
-from talka.control.overload import Request
-from talka.control.rate_limits import RateLimits
-from talka.control.vault import BlobFailed, BlobKept, BlobReady, VaultFull
-from talka.control.watching import Updated, WatchFailed
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, VaultFull
+from talka.control.clients.overload import Request
+from talka.control.clients.rate_limits import RateLimits
+from talka.control.jobs.watching import Updated, WatchFailed
+from talka.control.member.admin_queries import metrics_text
+from talka.control.member.leader_calls import CallEnded
 from talka.errors import Invalid, TalkaError, Unavailable
-from talka.wire.access import Asker
-from talka.wire.calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, encode
-from talka.wire.records import JobOrder
+from talka.wire.entries import JobOrder
+from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, encode
+from talka.wire.security.access import Asker
 from talka.wire.views import (
     ClusterView,
     JobFacts,

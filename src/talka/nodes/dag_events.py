@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from talka.control.durable_news import RaiseEpoch
+from talka.control.tasks.store_effects import RaiseEpoch
 from talka.nodes.member_events import WORDS, Event
 from talka.report.text import counted_text
 from talka.wire.attempts import Dropped, StoreLife

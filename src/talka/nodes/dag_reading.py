@@ -12,7 +12,7 @@ import msgspec
 from talka.client.dags import DagsPage
 from talka.client.requests import NoSuchJob, NoSuchTask
 from talka.clock import boottime_ns
-from talka.control.durable import Durable
+from talka.control.dags.keeper import Durable
 from talka.errors import Invalid, Unavailable
 from talka.nodes.dag_views import (
     dead_letter,
@@ -26,9 +26,9 @@ from talka.nodes.dag_views import (
     task_view,
 )
 from talka.nodes.store_thread import StoreThread
-from talka.store.blobs import Blobs
-from talka.store.records import StoreLost
-from talka.store.sqlite_records import SqliteRecords
+from talka.store.dags.records import StoreLost
+from talka.store.dags.sqlite import SqliteRecords
+from talka.store.files.blobs import Blobs
 from talka.wire.task_views import (
     DagFacts,
     DeadLetter,

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.dag_job import DagJob
+from talka.control.dags.job import DagJob
 from talka.wire.task_views import (
     AttemptView,
     DagFacts,

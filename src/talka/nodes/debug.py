@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from talka.clock import SECOND, monotonic_ns
-from talka.control.planning_load import flows_into
+from talka.control.load.planning import flows_into
 from talka.engine.calls import ExchangeFailed
-from talka.engine.stage import prepare_stage
+from talka.engine.load.shard_runtime import prepare_stage
 from talka.errors import Invalid
 from talka.nodes.local import LocalJob
 from talka.stats.tally import Tally

@@ -16,10 +16,10 @@ import msgspec
 from talka.client.dags import Submitted
 from talka.client.requests import Conflict, NoSuchSchedule, TooBusy
 from talka.clock import boottime_ns, realtime_ns
-from talka.control.dag_job import DagJob, Step
-from talka.control.dag_shelf import Full, KeyTaken
-from talka.control.durable import Durable, Edit
-from talka.control.durable_news import (
+from talka.control.dags.job import DagJob, Step
+from talka.control.dags.keeper import Durable, Edit
+from talka.control.dags.shelf import Full, KeyTaken
+from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
     DagEnded,
@@ -38,10 +38,10 @@ from talka.nodes.schedule_keeper import ScheduleKeeper
 from talka.nodes.store_hold import StoreLease
 from talka.nodes.store_thread import StoreThread
 from talka.nodes.store_upkeep import StoreUpkeep
-from talka.store.blobs import Blobs
-from talka.store.records import StoreLost, StoreTaken
-from talka.store.sqlite_life import StoreMemory, open_life
-from talka.store.sqlite_records import SqliteRecords
+from talka.store.dags.records import StoreLost, StoreTaken
+from talka.store.dags.sqlite import SqliteRecords
+from talka.store.dags.sqlite_life import StoreMemory, open_life
+from talka.store.files.blobs import Blobs
 from talka.wire.attempts import DRAWN_BITS, StoreLife
 from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
 from talka.work.cron import Cron

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.control.worker_news import AttemptsDropped, HandlersBroken, HandlersLoaded
-from talka.engine.handler_supervisor import HandlerSupervisor
+from talka.control.worker.effects import AttemptsDropped, HandlersBroken, HandlersLoaded
+from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
 from talka.nodes.confinement import Confinement
 from talka.nodes.dag_events import dropped_text

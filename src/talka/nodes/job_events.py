@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from talka.control.fleet import EvictionHeld, FleetFull, NameTaken, WorkerLost, WorkerRegistered, WorkerReturned
-from talka.control.lease_rule import LeaseChanged
-from talka.control.led_news import AttemptAccepted, JobOver, TaskLost
-from talka.control.record_book import Alarmed
-from talka.control.registry import JobAcceptedNews, JobRecorded, OwnerChanged
-from talka.control.worker_news import (
+from talka.control.jobs.entries import Alarmed
+from talka.control.jobs.fleet import EvictionHeld, FleetFull, NameTaken, WorkerLost, WorkerRegistered, WorkerReturned
+from talka.control.jobs.lease_rule import LeaseChanged
+from talka.control.jobs.led_effects import AttemptAccepted, JobOver, TaskLost
+from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, OwnerChanged
+from talka.control.worker.effects import (
     Drained,
     LeaseEnded,
     LeaseGranted,

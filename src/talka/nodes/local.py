@@ -15,15 +15,15 @@ import msgspec
 import psutil
 
 from talka.clock import SECOND, monotonic_ns, utc_now
-from talka.control.allocation import Seat, claim_of, planned
-from talka.control.core_effects import Effect, JobEnded, KillCore, Send, StartCore
-from talka.control.load_job import JobSpec, LoadJob
-from talka.control.planning_load import Overrides, plan_load_job, with_overrides
-from talka.engine import native
-from talka.engine.feeds import load_feeds
+from talka.control.load.allocation import Seat, claim_of, planned
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.load_job import JobSpec, LoadJob
+from talka.control.load.planning import Overrides, plan_load_job, with_overrides
+from talka.engine.load import native
+from talka.engine.load.feeds import load_feeds
+from talka.engine.load.prepare import prepare
+from talka.engine.load.supervisor import Supervisor
 from talka.engine.loader import being_imported, in_memory, load, select
-from talka.engine.prepare import prepare
-from talka.engine.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.ids import new_job_id
 from talka.net.descriptors import ADVICE, TooFewDescriptors

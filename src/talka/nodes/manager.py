@@ -11,21 +11,29 @@ from typing import Final
 import msgspec
 
 from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
-from talka.cluster.election import Phase
-from talka.cluster.lease_terms import LeaseDiffers, OtherLease, OwnLease
-from talka.control.answers import STATES
-from talka.control.clock_watch import ClockWatch
-from talka.control.durable_news import CallAnswered, Commit, DagEnded, Fetch, RaiseEpoch, WorkerDropped, WorkerTooOld
-from talka.control.job_account import closed_of
-from talka.control.led_news import DocumentWanted
+from talka.cluster.leadership.election import Phase
+from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
+from talka.control.clients.overload import Overload, Request
+from talka.control.jobs.entries import PREFIX
+from talka.control.jobs.job_checkpoint import closed_of
+from talka.control.jobs.led_effects import DocumentWanted
 from talka.control.manager import Manager
-from talka.control.member import Asked, JobsPart
-from talka.control.overload import Overload, Request
-from talka.control.record_book import PREFIX
-from talka.control.schedules import jump_text
-from talka.control.standing import standing_of
-from talka.control.vault import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
-from talka.control.voter import Voter
+from talka.control.member.admin_queries import STATES
+from talka.control.member.announcement import standing_of
+from talka.control.member.composite import Asked, JobsPart
+from talka.control.member.voter import Voter
+from talka.control.tasks.clock_watch import ClockWatch
+from talka.control.tasks.schedules import jump_text
+from talka.control.tasks.store_effects import (
+    CallAnswered,
+    Commit,
+    DagEnded,
+    Fetch,
+    RaiseEpoch,
+    WorkerDropped,
+    WorkerTooOld,
+)
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
@@ -35,15 +43,15 @@ from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
 from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
-from talka.store.blobs import Blobs
-from talka.store.records import StoreLost, StoreTaken
-from talka.store.sqlite_records import place_of, store_of
+from talka.store.dags.records import StoreLost, StoreTaken
+from talka.store.dags.sqlite import place_of, store_of
+from talka.store.files.blobs import Blobs
 from talka.version import VERSION
 from talka.wire.asking import Answer, AskLease, ChangeLease, encode_content
-from talka.wire.bundles import sign_for_earlier
+from talka.wire.entries import JobOrder, JobRecord, decode_account, decode_record
 from talka.wire.jobs import ManagerAt
-from talka.wire.records import JobOrder, JobRecord, decode_account, decode_record
-from talka.wire.roles import Proven
+from talka.wire.security.bundles import sign_for_earlier
+from talka.wire.security.roles import Proven
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1

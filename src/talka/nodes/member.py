@@ -14,18 +14,18 @@ import msgspec
 
 from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
-from talka.cluster.lease_terms import OwnLease
-from talka.cluster.member_news import MemberJoined, MemberLeft, MemberReturned
-from talka.cluster.membership import Membership
-from talka.cluster.presets import PRESETS, MembershipConfig
-from talka.cluster.timings import TIMINGS
-from talka.cluster.vouched import Notary
-from talka.control.answers import answer
-from talka.control.door import Door
-from talka.control.lanes import Class
-from talka.control.member import Asked, ClusterMember, JobsPart
-from talka.control.porter import Declined, Porter, RingChanged, Welcomed
-from talka.control.voter import Voter
+from talka.cluster.leadership.lease_terms import OwnLease
+from talka.cluster.leadership.timings import TIMINGS
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.news import MemberJoined, MemberLeft, MemberReturned
+from talka.cluster.membership.presets import PRESETS, MembershipConfig
+from talka.cluster.membership.vouched import Notary
+from talka.control.member.admin_queries import answer
+from talka.control.member.admission import Declined, Porter, RingChanged, Welcomed
+from talka.control.member.composite import Asked, ClusterMember, JobsPart
+from talka.control.member.replay_guard import Door
+from talka.control.member.send_queue import Class
+from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.net.datagrams import Datagrams
 from talka.net.listening import listening_sockets
@@ -35,17 +35,17 @@ from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_keys import change_event, first_ring, unknown_secrets
 from talka.nodes.member_search import Search
 from talka.nodes.upkeep import CoreTimer, DiskThread
-from talka.store.folder import DataFolder
-from talka.store.keyring import KeyringFile
-from talka.store.peers import Peer, PeerFile
-from talka.store.voter import VoterFile
+from talka.store.files.folder import DataFolder
+from talka.store.files.keyring import KeyringFile
+from talka.store.files.peers import Peer, PeerFile
+from talka.store.files.voter_file import VoterFile
 from talka.version import VERSION
 from talka.wire.addresses import format_address, ip_target
 from talka.wire.asking import Answer
 from talka.wire.greeting import Self
-from talka.wire.keys import Keyring, encode_ring
-from talka.wire.roles import Proven, Role
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import Keyring, encode_ring
+from talka.wire.security.roles import Proven, Role
+from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION as PROTOCOL_VERSION
 
 STALE_INTERVALS: Final = 2

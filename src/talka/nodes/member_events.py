@@ -2,8 +2,9 @@
 
 from typing import Any, Final, TypeAlias
 
-from talka.cluster.election import Alarm, LeaderChanged, SteppedDown
-from talka.cluster.member_news import (
+from talka.cluster.leadership.election import Alarm, LeaderChanged, SteppedDown
+from talka.cluster.leadership.leader_term import Elected
+from talka.cluster.membership.news import (
     DatagramsBlocked,
     DatagramsRestored,
     MemberJoined,
@@ -14,8 +15,7 @@ from talka.cluster.member_news import (
     Namesake,
     Refuted,
 )
-from talka.cluster.reign import Elected
-from talka.control.role_check import RoleRefused
+from talka.control.member.role_check import RoleRefused
 
 Event: TypeAlias = dict[str, Any]
 

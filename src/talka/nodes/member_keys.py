@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from talka.control.member import Asked
+from talka.control.member.composite import Asked
 from talka.nodes.member_events import Event
-from talka.store.keyring import KeyringFile
+from talka.store.files.keyring import KeyringFile
 from talka.wire.asking import AddKey, RepairKeys, RetireKey, UseKey
-from talka.wire.keys import BadRing, Keyring, decode_ring, key_id
+from talka.wire.security.keys import BadRing, Keyring, decode_ring, key_id
 
 CHANGES: Final = {AddKey: "add", UseKey: "use", RetireKey: "retire", RepairKeys: "repair"}
 

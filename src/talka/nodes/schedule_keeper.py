@@ -6,11 +6,11 @@ from typing import Final
 import msgspec
 
 from talka.clock import MILLISECOND, SECOND, both_clocks
-from talka.control.schedules import after_run, ahead_text, due, jump_text, mended, run_key
+from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
 from talka.errors import Invalid
 from talka.nodes.member_events import Event
 from talka.nodes.store_thread import StoreThread
-from talka.store.records import Records
+from talka.store.dags.records import Records
 from talka.wire.task_views import DagFacts
 from talka.work.dag import DagSpec
 from talka.work.records import PutSchedule, ScheduleRow

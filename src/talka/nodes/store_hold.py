@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 from talka.clock import boottime_ns, monotonic_ns, sleep_until
-from talka.control.store_hold import LOOK_NS, SECOND_NS, Hold, Vigil
+from talka.control.tasks.store_hold import LOOK_NS, SECOND_NS, Hold, Vigil
 from talka.nodes.member_events import Event
-from talka.store.records import Lease, RecordsUnavailable, StoreGone, StoreTaken
-from talka.store.sqlite_records import SqliteRecords
+from talka.store.dags.records import Lease, RecordsUnavailable, StoreGone, StoreTaken
+from talka.store.dags.sqlite import SqliteRecords
 
 MANAGER_LEASE: Final = "manager"
 

@@ -16,9 +16,9 @@ import msgspec
 
 from talka.clock import monotonic_ns
 from talka.errors import TalkaError, Unavailable
-from talka.store.blobs import Blobs
-from talka.store.records import Records
-from talka.store.sqlite_file import RecordsBroken
+from talka.store.dags.records import Records
+from talka.store.dags.sqlite_file import RecordsBroken
+from talka.store.files.blobs import Blobs
 from talka.work.dag import INLINE_LIMIT_BYTES
 from talka.work.records import Change, Claim, Complete, MoveJob, Release
 

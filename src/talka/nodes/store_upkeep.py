@@ -3,9 +3,9 @@
 from typing import Final
 
 from talka.clock import MILLISECOND, SECOND, boottime_ns, realtime_ns
-from talka.control.clock_watch import ClockWatch
-from talka.store.blobs import Blobs
-from talka.store.sqlite_records import SqliteRecords
+from talka.control.tasks.clock_watch import ClockWatch
+from talka.store.dags.sqlite import SqliteRecords
+from talka.store.files.blobs import Blobs
 
 KEPT_S: Final = 7 * 86_400
 KEPT_JOBS: Final = 10_000

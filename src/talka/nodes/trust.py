@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from talka.control.signers import Signers
-from talka.control.worker_keys import WorkerKeys
-from talka.control.worker_variables import WorkerVariables
-from talka.store.signing_key import signing_key
-from talka.wire.bundles import SIGNER_PURPOSE, BundleSigner
-from talka.wire.envelopes import KEY_BYTES, SEALING_PURPOSE, Opener, SealingKey, vouched_for
-from talka.wire.roles import Role
+from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.member.signers import Signers
+from talka.control.worker.variables import WorkerVariables
+from talka.store.files.signing_key import signing_key
+from talka.wire.security.bundles import SIGNER_PURPOSE, BundleSigner
+from talka.wire.security.envelopes import KEY_BYTES, SEALING_PURPOSE, Opener, SealingKey, vouched_for
+from talka.wire.security.roles import Role
 
 if TYPE_CHECKING:
     from talka.net.endorsing import Endorser

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from talka.clock import MILLISECOND, boottime_ns
-from talka.control.member import NEVER
+from talka.control.member.composite import NEVER
 
 
 class CoreTimer:

@@ -16,18 +16,18 @@ import psutil
 
 from talka.clock import SECOND, boottime_ns, cpu_ns, monotonic_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
-from talka.control.answers import metrics_text
-from talka.control.core_effects import KillCore, Send, StartCore
-from talka.control.core_end import CoresUntil
-from talka.control.door import Door
-from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.control.member import ClusterMember
-from talka.control.porter import Declined, Porter, RingChanged, Welcomed
-from talka.control.vault import BLOB_PREFIX
-from talka.control.worker import Worker
-from talka.control.worker_news import Drained, ManagersLearned
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX
+from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.control.member.admin_queries import metrics_text
+from talka.control.member.admission import Declined, Porter, RingChanged, Welcomed
+from talka.control.member.composite import ClusterMember
+from talka.control.member.replay_guard import Door
+from talka.control.worker.composite import Worker
+from talka.control.worker.core_end import CoresUntil
+from talka.control.worker.effects import Drained, ManagersLearned
+from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.engine.hiding import hide
-from talka.engine.supervisor import Supervisor
+from talka.engine.load.supervisor import Supervisor
 from talka.errors import Invalid, TalkaError
 from talka.net.discovery import Candidates
 from talka.net.streams import Security, Streams
@@ -40,16 +40,16 @@ from talka.nodes.member_events import Event, event_of
 from talka.nodes.member_keys import first_ring
 from talka.nodes.trust import WorkerTrust
 from talka.nodes.upkeep import CoreTimer, DiskThread
-from talka.store.blobs import Blobs
-from talka.store.folder import DataFolder
-from talka.store.keyring import KeyringFile
-from talka.store.shelf import Shelf
+from talka.store.files.blobs import Blobs
+from talka.store.files.folder import DataFolder
+from talka.store.files.keyring import KeyringFile
+from talka.store.files.shelf import Shelf
 from talka.version import VERSION
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts
-from talka.wire.keys import encode_ring
-from talka.wire.roles import Proven, Role
-from talka.wire.sealing import Seal
+from talka.wire.security.keys import encode_ring
+from talka.wire.security.roles import Proven, Role
+from talka.wire.security.sealing import Seal
 from talka.wire.shards import Arm, BundleSource, FromCore, Go, Totals
 from talka.wire.tasks import FromHandlers
 from talka.wire.versions import VERSION as PROTOCOL_VERSION

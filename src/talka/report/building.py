@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load_job import LoadJob, WorkflowRun
-from talka.control.shard_run import Attempt, LostShard
+from talka.control.load.load_job import LoadJob, WorkflowRun
+from talka.control.load.shard_run import Attempt, LostShard
 from talka.report.document import (
     MEASURES,
     Call,

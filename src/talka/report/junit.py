@@ -9,7 +9,7 @@ import msgspec
 
 from talka.report.document import Check, ResultDocument, Threshold, TimelineRow, Workflow
 from talka.report.files import FilePlace
-from talka.report.output import JobInfo
+from talka.report.outputs.output import JobInfo
 from talka.report.text import share_text
 from talka.work.outcome import ExitCode
 

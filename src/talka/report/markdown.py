@@ -6,7 +6,7 @@ from typing import Final
 
 from talka.report.document import ErrorSample, ResultDocument, Step, TimelineRow, Totals
 from talka.report.files import FilePlace
-from talka.report.output import JobInfo
+from talka.report.outputs.output import JobInfo
 from talka.report.summary import (
     STATS,
     call_row,

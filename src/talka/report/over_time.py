@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load_job import LoadJob
+from talka.control.load.load_job import LoadJob
 from talka.report.document import StepRow, TimelineRow
 from talka.stats.tally import add_counts
 from talka.stats.windows import Span, StepWindow, Timeline

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from talka.control.allocation import claim_of, sharing
-from talka.control.allocation import planned as planned_seats
+from talka.control.load.allocation import claim_of, sharing
+from talka.control.load.allocation import planned as planned_seats
 from talka.report.text import Page, counted_text, padded, room_for
 from talka.work.calling import keeps_attributes, makes_several_calls
 from talka.work.durations import format_duration

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from talka.control.load_job import LoadJob
+from talka.control.load.load_job import LoadJob
 from talka.errors import Invalid
 from talka.report.document import (
     Call,

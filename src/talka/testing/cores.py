@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from talka.control.core_effects import KillCore, Send, StartCore
-from talka.control.core_end import CoresUntil
-from talka.control.member import ClusterMember
-from talka.control.worker import Worker
+from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.control.member.composite import ClusterMember
+from talka.control.worker.composite import Worker
+from talka.control.worker.core_end import CoresUntil
 from talka.errors import Invalid
 from talka.stats.windows import WINDOW_NS, Window
 from talka.testing.host import NEVER, Host
@@ -32,7 +32,7 @@ from talka.wire.jobs import (
     Stale,
     Start,
 )
-from talka.wire.roles import Role
+from talka.wire.security.roles import Role
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     Ack,

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.durable_news import Commit
+from talka.control.tasks.store_effects import Commit
 from talka.testing.handler_cores import HandlerLedger, HandlerRun, RunListener
 from talka.testing.host import Host
 from talka.testing.records import RowStore, StoreListener, StoreShell, durable_on

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.registry import JobRecorded
+from talka.control.jobs.registry import JobRecorded
 from talka.testing.cores import CoreRun, Ledger
 from talka.testing.host import Host
 from talka.testing.job_checkers import Document, blob_of

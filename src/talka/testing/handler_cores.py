@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from talka.control.core_end import CoresUntil
-from talka.control.handler_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.control.member import ClusterMember
+from talka.control.member.composite import ClusterMember
+from talka.control.worker.core_end import CoresUntil
+from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
 from talka.testing.line import Line

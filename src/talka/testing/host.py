@@ -17,7 +17,7 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
 from talka.testing.network import OVERHEAD_BYTES
-from talka.wire.roles import NOBODY
+from talka.wire.security.roles import NOBODY
 
 if TYPE_CHECKING:
     from talka.testing.world import Node, Starter, World

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
-from talka.control.door import Door
+from talka.control.member.replay_guard import Door
 from talka.errors import TalkaError
 from talka.testing.messages import Sampler
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, tasks
 from talka.wire.packets import decode_packet
-from talka.wire.permissions import CHANNELS, name_of
-from talka.wire.roles import Proven, Role
+from talka.wire.security.permissions import CHANNELS, name_of
+from talka.wire.security.roles import Proven, Role
 
 if TYPE_CHECKING:
     from talka.testing.host import Host

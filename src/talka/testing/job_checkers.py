@@ -8,14 +8,18 @@ from typing import Any, Final
 import msgspec
 
 from talka.cluster.fencing import Token
-from talka.cluster.reign import Elected
-from talka.control import calls, job_fences, manager, vault, watching, worker, worker_tasks
-from talka.control.fleet import STARTED_ANEW, WorkerLost
-from talka.control.led_news import AttemptAccepted, JobOver
+from talka.cluster.leadership.leader_term import Elected
+from talka.control import manager
+from talka.control.blobs import replicated_blobs
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX
+from talka.control.jobs import watching
+from talka.control.jobs.fleet import STARTED_ANEW, WorkerLost
+from talka.control.jobs.led_effects import AttemptAccepted, JobOver
+from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, OwnerChanged, Registry
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
-from talka.control.registry import JobAcceptedNews, JobRecorded, OwnerChanged, Registry
-from talka.control.vault import BLOB_PREFIX
+from talka.control.member import leader_calls
+from talka.control.member.composite import ClusterMember
+from talka.control.worker import composite, fences, held_shards
 from talka.stats.tally import Tally
 from talka.testing.cores import CoreRun, Ledger, Obeyed, WorkerPart
 from talka.testing.disk import Puts
@@ -23,8 +27,8 @@ from talka.testing.host import Host
 from talka.testing.hostile import HostileNode
 from talka.testing.journeys import LOOK, rows_in
 from talka.testing.world import SECOND, Observer, World
+from talka.wire.entries import SLOTS
 from talka.wire.jobs import AttemptResult, decode_result
-from talka.wire.records import SLOTS
 from talka.wire.views import JobUpdate
 from talka.work.lifecycle import JobState, is_final
 
@@ -431,20 +435,20 @@ class JobCapsHold(Observer):
 
     # The limits are of private things; asking each for its size would put methods there that only this needs.
 
-    def _check_worker(self, world: World, host: Host, one: worker.Worker) -> None:
-        _within(world, host, "tasks", one.tasks._held, worker_tasks.TASKS_LIMIT)
-        _within(world, host, "commands that wait", one._waiting, worker.WAITING_LIMIT)
-        _within(world, host, "fences", one._fences._jobs, job_fences.JOBS_LIMIT)
+    def _check_worker(self, world: World, host: Host, one: composite.Worker) -> None:
+        _within(world, host, "tasks", one.tasks._held, held_shards.TASKS_LIMIT)
+        _within(world, host, "commands that wait", one._waiting, composite.WAITING_LIMIT)
+        _within(world, host, "fences", one._fences._jobs, fences.JOBS_LIMIT)
         if one.tasks.pool.free < 0:
             text = f"{-one.tasks.pool.free} more cores than the {one.tasks.pool.cores} there are"
             world.violate("I13", f"{host.name} runs {text}")
 
     def _check_manager(self, world: World, host: Host, one: Manager) -> None:
         _within(world, host, "jobs it leads", one.led, manager.LED_LIMIT)
-        _within(world, host, "calls", one.calls._open, calls.OPEN_LIMIT)
+        _within(world, host, "calls", one.calls._open, leader_calls.OPEN_LIMIT)
         _within(world, host, "watches", one.watches._watches, watching.WATCHES_LIMIT)
         _within(world, host, "listeners", one.audience._listeners, watching.AUDIENCE_LIMIT)
-        _within(world, host, "blobs that come in", one.vault._incoming, vault.INCOMING_LIMIT)
+        _within(world, host, "blobs that come in", one.vault._incoming, replicated_blobs.INCOMING_LIMIT)
         if one.registry is not None:
             _within(world, host, "records", one.registry.records, SLOTS)
 

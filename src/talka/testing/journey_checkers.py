@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from talka.control.led_news import AttemptAccepted
-from talka.control.registry import JobRecorded
+from talka.control.jobs.led_effects import AttemptAccepted
+from talka.control.jobs.registry import JobRecorded
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, Tally, fold_calls, merged
 from talka.testing.cores import CONTEXT, TOKEN, CoreRun, Ledger
 from talka.testing.host import Host

@@ -9,18 +9,18 @@ from typing import Any, Final
 import msgspec
 
 from talka.cluster import leases
-from talka.cluster.arrival import PEERS_LIMIT
-from talka.cluster.election import ALARMS_LIMIT, SteppedDown
 from talka.cluster.fencing import ZERO, Token
+from talka.cluster.leadership.election import ALARMS_LIMIT, SteppedDown
+from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT, Elected, LeaseExtended
+from talka.cluster.leadership.quorum import VOTERS_LIMIT
+from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, RECORD_KEY, VoterRecord
+from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT
+from talka.cluster.leadership.voter_startup import PEERS_LIMIT
 from talka.cluster.leases import LeaseGranted, LeaseLost
-from talka.cluster.lessons import APPLICANTS_LIMIT
-from talka.cluster.quorum import VOTERS_LIMIT
-from talka.cluster.register import HELD_LIMIT, KEYS_LIMIT, RECORD_KEY, VoterRecord
-from talka.cluster.reign import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT, Elected, LeaseExtended
-from talka.control.door import BOOTS_PER_SENDER, SENDERS_LIMIT
-from talka.control.member import ClusterMember
-from talka.control.owner import WANTED_LIMIT
-from talka.control.receiver import FENCE_KEY, WAITING_LIMIT, Applied
+from talka.control.member.composite import ClusterMember
+from talka.control.member.owner import WANTED_LIMIT
+from talka.control.member.receiver import FENCE_KEY, WAITING_LIMIT, Applied
+from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT
 from talka.testing.disk import Puts
 from talka.testing.host import Host
 from talka.testing.linearizability import History

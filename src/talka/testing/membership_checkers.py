@@ -8,14 +8,14 @@ excuse for anybody.
 from functools import partial
 from typing import Final
 
-from talka.cluster import audit, gossip
-from talka.cluster.member_news import MemberLost
-from talka.cluster.members import ALIVE, DEAD, SUSPECT
-from talka.cluster.membership import Membership
-from talka.cluster.presets import MembershipConfig
-from talka.cluster.prober import RELAYS_LIMIT
-from talka.cluster.suspicion import bounds
-from talka.control.member import ClusterMember
+from talka.cluster.membership import gossip, verdicts
+from talka.cluster.membership.members import ALIVE, DEAD, SUSPECT
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.news import MemberLost
+from talka.cluster.membership.presets import MembershipConfig
+from talka.cluster.membership.prober import RELAYS_LIMIT
+from talka.cluster.membership.suspicion import bounds
+from talka.control.member.composite import ClusterMember
 from talka.testing.host import Host
 from talka.testing.world import SECOND, Observer, World
 
@@ -168,7 +168,7 @@ class MembershipWithinLimits(Observer):
                 continue
             for what, count, limit in (
                 ("news to pass on", len(membership._queue), gossip.QUEUE_LIMIT),
-                ("verdicts kept", len(membership.audit.entries()), audit.LIMIT),
+                ("verdicts kept", len(membership.audit.entries()), verdicts.LIMIT),
                 ("members", len(membership._members), membership.config.members_limit),
                 ("pings for others", len(membership._prober._relays), RELAYS_LIMIT),
             ):

@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from talka.wire import asking, calls, jobs
-from talka.wire.keys import Keyring, encode_ring
-from talka.wire.permissions import CALLS, CHANNELS, TABLE, Column
-from talka.wire.records import JobOrder, JobRecord, encode_record
+from talka.wire import asking, jobs, manager_calls
+from talka.wire.entries import JobOrder, JobRecord, encode_record
+from talka.wire.security.keys import Keyring, encode_ring
+from talka.wire.security.permissions import CALLS, CHANNELS, TABLE, Column
 from talka.work.load import Plan, Segment
 
 LENGTH: Final = 24
@@ -29,16 +29,16 @@ EVERY: Final = [
 """One for each row of the table."""
 PLAN: Final = Plan.of_vus((Segment(1_000_000_000, 1, 1),))
 CALL_CONTENTS: Final[dict[str, type]] = {
-    "submit": calls.SubmitCall,
-    "jobs": calls.JobsCall,
-    "job": calls.NameCall,
-    "order": calls.NameCall,
-    "result": calls.NameCall,
-    "cancel": calls.CancelCall,
-    "workers": calls.NameCall,
-    "drain": calls.NameCall,
-    "lease": calls.LeaseCall,
-    "cluster": calls.NameCall,
+    "submit": manager_calls.SubmitCall,
+    "jobs": manager_calls.JobsCall,
+    "job": manager_calls.NameCall,
+    "order": manager_calls.NameCall,
+    "result": manager_calls.NameCall,
+    "cancel": manager_calls.CancelCall,
+    "workers": manager_calls.NameCall,
+    "drain": manager_calls.NameCall,
+    "lease": manager_calls.LeaseCall,
+    "cluster": manager_calls.NameCall,
 }
 
 
@@ -68,7 +68,7 @@ class Sampler:
         return made
 
     def call(self, what: str) -> jobs.Call:
-        content = calls.encode(self.value(CALL_CONTENTS[what]))
+        content = manager_calls.encode(self.value(CALL_CONTENTS[what]))
         call: jobs.Call = self.value(jobs.Call)
         return msgspec.structs.replace(call, what=what, content=content)
 

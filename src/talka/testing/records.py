@@ -12,12 +12,12 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dag_task import packed
-from talka.control.durable import Durable
-from talka.control.durable_news import Commit, Fetch, RaiseEpoch, WorkerDropped
-from talka.control.handout import worker_of
+from talka.control.dags.keeper import Durable
 from talka.control.manager import Manager
-from talka.control.member import ClusterMember
+from talka.control.member.composite import ClusterMember
+from talka.control.tasks.delivery import worker_of
+from talka.control.tasks.store_effects import Commit, Fetch, RaiseEpoch, WorkerDropped
+from talka.control.tasks.task import packed
 from talka.testing.disk import Disk, Puts
 from talka.testing.handler_cores import HandlerRun
 from talka.testing.host import Host

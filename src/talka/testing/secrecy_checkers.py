@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from talka.cluster.effects import Lane
-from talka.control.core_effects import StartCore
+from talka.control.load.core_effects import StartCore
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
 from talka.wire.shards import BundleSource

@@ -6,11 +6,11 @@ from random import Random
 from typing import Final
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.clock_watch import ClockWatch
-from talka.control.dag_job import DagJob, Step
-from talka.control.durable import Durable
-from talka.control.durable_news import CallAnswered, Commit
-from talka.control.schedules import after_run, due, mended, run_key
+from talka.control.dags.job import DagJob, Step
+from talka.control.dags.keeper import Durable
+from talka.control.tasks.clock_watch import ClockWatch
+from talka.control.tasks.schedules import after_run, due, mended, run_key
+from talka.control.tasks.store_effects import CallAnswered, Commit
 from talka.errors import TalkaError
 from talka.testing.host import Host
 from talka.testing.line import Line

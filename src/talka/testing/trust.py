@@ -6,12 +6,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.signers import Signers
-from talka.control.worker_keys import WorkerKeys
-from talka.control.worker_variables import WorkerVariables
-from talka.wire.bundles import BundleSigner
-from talka.wire.envelopes import KEY_BYTES, Opener, SealingKey
+from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.member.signers import Signers
+from talka.control.worker.variables import WorkerVariables
 from talka.wire.jobs import BundleFacts
+from talka.wire.security.bundles import BundleSigner
+from talka.wire.security.envelopes import KEY_BYTES, Opener, SealingKey
 
 GROUP: Final = "g"
 SIGNER: Final = BundleSigner(bytes(range(KEY_BYTES)), GROUP)

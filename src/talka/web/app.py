@@ -19,7 +19,7 @@ from talka.client.dags import DagControl
 from talka.client.requests import Control, Malformed, Problem, TooBusy
 from talka.errors import TalkaError, Unavailable
 from talka.report.tame import tame
-from talka.web import cluster, dags, jobs
+from talka.web import cluster, dags, job_routes
 from talka.web.answers import Asked, Handler, Limiter, answer_to_error, no_limit, problem_answer
 from talka.web.audit import Audit
 from talka.web.auth import LOCAL, LOOPBACK_NAMES, Identity, Tokens, check_host, check_origin, check_site
@@ -90,16 +90,16 @@ def make_app(
 
 def all_handlers() -> dict[str, Handler]:
     return {
-        "put_bundle": jobs.Uploads().put_bundle,
-        "has_bundle": jobs.has_bundle,
-        "submit": jobs.submit,
+        "put_bundle": job_routes.Uploads().put_bundle,
+        "has_bundle": job_routes.has_bundle,
+        "submit": job_routes.submit,
         "execute": dags.execute,
         "bulk": dags.bulk,
-        "jobs": jobs.list_jobs,
-        "job": jobs.job,
-        "order": jobs.order,
-        "cancel": jobs.cancel,
-        "result": jobs.result,
+        "jobs": job_routes.list_jobs,
+        "job": job_routes.job,
+        "order": job_routes.order,
+        "cancel": job_routes.cancel,
+        "result": job_routes.result,
         "tasks": dags.tasks,
         "task": dags.task,
         "why": dags.why,

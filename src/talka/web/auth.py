@@ -12,7 +12,7 @@ import jwt
 
 from talka.client.requests import Forbidden, NotAuthorised
 from talka.errors import Invalid, Unavailable
-from talka.wire.access import USER_ROLES, Asker, UserRole, has_role
+from talka.wire.security.access import USER_ROLES, Asker, UserRole, has_role
 
 Role = UserRole
 ROLES: Final = USER_ROLES

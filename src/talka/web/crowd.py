@@ -1,10 +1,10 @@
-"""The connections of one server: who may have one is decided in `control/places.py` and carried out here."""
+"""The connections of one server: who may have one is decided in `control/clients/connections.py` and carried out here."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from talka.control.places import Limits, Places, Verdict, source_of
+from talka.control.clients.connections import Limits, Places, Verdict, source_of
 
 PASSES: Final = 3
 """Of the loop, until what a connection has sent by the time it is accepted was read for sure, and answered."""

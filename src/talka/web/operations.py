@@ -16,7 +16,7 @@ from talka.client.requests import (
 )
 from talka.report.document import ResultDocument
 from talka.web.audit import AuditPage
-from talka.wire.access import LEAST, UserRole
+from talka.wire.security.access import LEAST, UserRole
 from talka.wire.task_views import (
     DagFacts,
     DeadLettersPage,

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from talka.client.dags import SUBMIT_FRAME_LIMIT_BYTES
 from talka.client.requests import API_PORT
-from talka.control.places import LEAST_FILES, WANTED_FILES, Limits, limits_for
+from talka.control.clients.connections import LEAST_FILES, WANTED_FILES, Limits, limits_for
 from talka.errors import Invalid, Unavailable
 from talka.net.descriptors import ask_for
 from talka.web.answers import answer_to_error

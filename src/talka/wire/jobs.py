@@ -14,11 +14,11 @@ import msgspec
 from talka.errors import Invalid, Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
-from talka.wire.access import Asker
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.bundles import KEY_BYTES, WORD_LIMIT_BYTES
-from talka.wire.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
 from talka.wire.leadership import Count, Name
+from talka.wire.security.access import Asker
+from talka.wire.security.bundles import KEY_BYTES, WORD_LIMIT_BYTES
+from talka.wire.security.envelopes import ENVELOPE_LIMIT_BYTES, SEALING_LIMIT_BYTES
 from talka.wire.shards import PLAIN_GET, Gap, Settings, UrlRequest
 from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan

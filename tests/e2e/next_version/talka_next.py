@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from talka import version
-from talka.wire import jobs, records, versions
+from talka.wire import entries, jobs, versions
 
 CAPABILITY = "weather"
 MOOD = "cheerful"
@@ -37,7 +37,7 @@ class Weather(jobs.Message, frozen=True, tag=240):
     text: str
 
 
-class JobRecord(records.JobRecord, frozen=True, kw_only=True):
+class JobRecord(entries.JobRecord, frozen=True, kw_only=True):
     mood: str = MOOD
 
 
@@ -46,15 +46,15 @@ newer = {"Beat": Beat, "Renew": Renew}
 messages = [newer.get(each.__name__, each) for each in get_args(jobs.JobMessage)]
 jobs.Beat, jobs.Renew = Beat, Renew  # type: ignore[misc]
 jobs._decoder = msgspec.msgpack.Decoder(reduce(or_, [*messages, Weather]))
-records.JobRecord = JobRecord  # type: ignore[misc]
-records._decoder = msgspec.msgpack.Decoder(JobRecord)
+entries.JobRecord = JobRecord  # type: ignore[misc]
+entries._decoder = msgspec.msgpack.Decoder(JobRecord)
 
 from talka.cluster.effects import Lane  # noqa: E402
 from talka.control.manager import Manager  # noqa: E402
-from talka.control.member import ClusterMember  # noqa: E402
-from talka.control.porter import Porter, Welcomed  # noqa: E402
-from talka.control.speech import Speak  # noqa: E402
-from talka.control.worker import Worker  # noqa: E402
+from talka.control.member.admission import Porter, Welcomed  # noqa: E402
+from talka.control.member.composite import ClusterMember  # noqa: E402
+from talka.control.member.speech import Speak  # noqa: E402
+from talka.control.worker.composite import Worker  # noqa: E402
 from talka.nodes import job_events, member  # noqa: E402
 from talka.wire.versions import Offer, ProtocolVersion, negotiate  # noqa: E402
 

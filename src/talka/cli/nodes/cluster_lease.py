@@ -1,0 +1,94 @@
+"""The command `talka cluster lease`: asks any manager for the lease of workers, and has it changed."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from talka.cli.command import Command
+from talka.cli.nodes.cluster import ask, ask_one, asking_options, json_option, print_json
+from talka.cli.output import harmless, say, tell
+from talka.errors import Invalid, Unavailable
+
+if TYPE_CHECKING:
+    from talka.net.asker import Asker
+    from talka.wire.views import LeaseView
+
+AGAIN_S: Final = 0.5
+BEYOND_S: Final = 60.0
+"""After the time that the leader said it waits: it may have been replaced, and its successor waits anew."""
+MILLISECOND_NS: Final = 1_000_000
+
+
+@click.command(
+    "lease",
+    cls=Command,
+    examples=[
+        ("talka cluster lease --to HOST:PORT", "how long it is, and where it comes from"),
+        ("talka cluster lease 2s --to HOST:PORT", "make it 2 s for all managers; waits until it holds"),
+    ],
+    help=(
+        "The lease of workers: one that is silent for so long is given up, and its work given to others. It is one value"
+        " for the whole cluster. A change holds once the longer of the old and the new one is over; until then nothing is"
+        " given up early and nothing runs twice. Managers go on as they are; take --lease out of their settings, for one"
+        " that is started with another value is refused."
+    ),
+)
+@click.argument("duration", metavar="[D]", required=False)
+@asking_options
+@json_option
+def lease(duration: str | None, as_json: bool, **where: Any) -> int:
+    import msgspec
+
+    from talka.wire.asking import AskLease
+    from talka.wire.views import LeaseView
+    from talka.work.durations import format_duration
+
+    if duration is None:
+        view = msgspec.json.decode(ask_one(where, AskLease()), type=LeaseView)
+    else:
+        lease_ns = checked(duration)
+        view = ask(where, lambda asker: changed(asker, lease_ns))
+    if as_json:
+        print_json(view)
+        return 0
+    rows = [("lease", format_duration(view.lease_ms * MILLISECOND_NS)), ("set by", view.by)]
+    if view.next_ms:
+        next = format_duration(view.next_ms * MILLISECOND_NS)
+        rows.append(("changes", f"to {next} in {view.wait_ms / 1000:.1f} s, when the longer one is over"))
+    say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows))
+    return 0
+
+
+def checked(text: str) -> int:
+    from talka.control.jobs.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
+    from talka.work.durations import format_duration, parse_duration
+
+    lease_ns = parse_duration(text, what="the lease")
+    if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
+        shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
+        raise Invalid(f"the lease = {text!r} is not possible: write {shortest} to {longest}")
+    return lease_ns
+
+
+async def changed(asker: "Asker", lease_ns: int) -> "LeaseView":
+    """Ask for it, and wait until it holds."""
+    import asyncio
+
+    import msgspec
+
+    from talka.wire.asking import AskLease, ChangeLease
+    from talka.wire.views import LeaseView
+    from talka.work.durations import format_duration
+
+    wanted_ms = lease_ns // MILLISECOND_NS
+    view = msgspec.json.decode(await asker.ask(ChangeLease(lease_ns)), type=LeaseView)
+    if view.next_ms:
+        tell(f"the longer of the two is waited for: {view.wait_ms / 1000:.1f} s")
+    for _ in range(round((view.wait_ms / 1000 + BEYOND_S) / AGAIN_S)):
+        if (view.lease_ms, view.next_ms) == (wanted_ms, 0):
+            return view
+        await asyncio.sleep(AGAIN_S)
+        view = msgspec.json.decode(await asker.ask(AskLease()), type=LeaseView)
+    raise Unavailable(
+        f"the change to {format_duration(lease_ns)} is begun and does not hold yet: look with talka cluster lease"
+    )

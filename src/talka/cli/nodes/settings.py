@@ -1,0 +1,104 @@
+"""Settings of a node, checked: from flags, TALKA_* and the table of its kind in talka.toml."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from talka.cli.config import MOST_CORES, BadSetting, Given, Layer, layer_of_node, whole
+from talka.cli.nodes.secret import checked_id
+from talka.work.durations import SECOND_NS, format_duration, parse_duration, shown
+
+if TYPE_CHECKING:
+    from talka.cluster.leadership.lease_terms import OwnLease
+
+WHERE: Final = ("cluster", "environment", "datacenter", "secret_file", "certs", "data_dir")
+KNOWN: Final = {
+    "up": ("name", "port", "cores", "data_dir", "lease"),
+    "manager": (
+        *("name", "bind", "advertise", "api", "api_advertise", "seeds", "voters", *WHERE),
+        *("preset", "token_key_file", "lease"),
+    ),
+    "worker": ("name", "seeds", *WHERE, "probes", "token_key_file", "cores", "capabilities", "grace")
+    + ("core_user", "core_env"),
+}
+"""What can be set for each kind of node."""
+PATHS: Final = ("secret_file", "certs", "data_dir", "token_key_file")
+HIGHEST_PORT: Final = 65_535
+
+
+class NodeSettings:
+    """What was given for a node of this kind. Each value is checked when it is asked for."""
+
+    def __init__(self, kind: str, flags: Mapping[str, object]) -> None:
+        self._given: Layer = layer_of_node(kind, flags, KNOWN[kind], PATHS)
+
+    def has(self, name: str) -> bool:
+        return name in self._given
+
+    def label(self, name: str) -> str:
+        """The setting as whoever set it knows it."""
+        return self._given[name].label if name in self._given else "--" + name.replace("_", "-")
+
+    def text(self, name: str, default: str = "") -> str:
+        given = self._given.get(name)
+        if given is None:
+            return default
+        if isinstance(given.value, str) and given.value.strip():
+            return given.value.strip()
+        raise BadSetting(f"{given.label} = {shown(given.value)} is not possible: write a text")
+
+    def id(self, name: str, default: str = "") -> str:
+        text = self.text(name, default)
+        return checked_id(self.label(name), text) if text else ""
+
+    def path(self, name: str) -> str | None:
+        text = self.text(name)
+        return os.path.expanduser(text) if text else None
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Several, as a list or with commas between."""
+        given = self._given.get(name)
+        if given is None:
+            return ()
+        values = given.value.split(",") if isinstance(given.value, str) else given.value
+        if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+            raise BadSetting(f'{given.label} = {shown(given.value)} is not a list of texts such as ["a", "b"]')
+        return tuple(value.strip() for value in values if value.strip())
+
+    def cores(self) -> int | None:
+        given = self._given.get("cores")
+        return None if given is None else whole(1, MOST_CORES)(given.label, _number(given))
+
+    def port(self, default: int) -> int:
+        given = self._given.get("port")
+        return default if given is None else whole(0, HIGHEST_PORT)(given.label, _number(given))
+
+    def own_lease(self) -> "OwnLease":
+        """Of workers. What nobody set is the register's to say."""
+        from talka.cluster.leadership.lease_terms import OwnLease
+        from talka.control.jobs.lease_rule import LONGEST_LEASE_NS, SHORTEST_LEASE_NS
+
+        if not self.has("lease"):
+            return OwnLease()
+        lease_ns = round(self.seconds("lease", "") * SECOND_NS)
+        if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
+            shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
+            raise BadSetting(
+                f"{self.label('lease')} = {shown(self._given['lease'].value)} is not possible: write {shortest} to {longest}"
+            )
+        return OwnLease(lease_ns, self.label("lease"))
+
+    def seconds(self, name: str, default: str) -> float:
+        given = self._given.get(name)
+        if given is None:
+            return parse_duration(default) / SECOND_NS
+        if not isinstance(given.value, str | int | float) or isinstance(given.value, bool):
+            raise BadSetting(f"{given.label} = {shown(given.value)} is not a duration such as 30s")
+        return parse_duration(given.value, what=given.label) / SECOND_NS
+
+
+def _number(given: Given) -> object:
+    """Flags and variables are texts. What is no number stays what it is, and its check says what is wrong."""
+    value = given.value
+    is_whole = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
+    return int(str(value)) if is_whole else value

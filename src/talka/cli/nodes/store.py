@@ -1,0 +1,106 @@
+"""The command `talka store …`: the file in which dag jobs are kept. What it needs is imported when it is called."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from talka.cli.command import Command, Entry, LazyGroup
+from talka.cli.output import say, tell
+
+if TYPE_CHECKING:
+    from talka.store.dags.sqlite_file import SqliteFile
+
+COMMANDS: Final = {
+    "migrate": Entry("Commands", "talka.cli.nodes.store:migrate", "make a store, or bring one to this version"),
+    "check": Entry("Commands", "talka.cli.nodes.store:check", "read all of it and tell what is wrong"),
+    "backup": Entry("Commands", "talka.cli.nodes.store:backup", "copy it while it is in use"),
+}
+
+
+@click.group(
+    "store",
+    cls=LazyGroup,
+    entries=COMMANDS,
+    examples=[
+        ("talka store check --store sqlite:///jobs.sqlite", "is it whole?"),
+        ("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "a copy, while jobs run"),
+    ],
+    help="The store of dag jobs: bring it to this version, check it, copy it.",
+)
+def store() -> None:
+    pass
+
+
+store_option = click.option(
+    "--store", "url", required=True, metavar="URL", help="The store: sqlite:///FILE or the path of a file. Required."
+)
+
+
+@click.command(
+    "migrate",
+    cls=Command,
+    examples=[("talka store migrate --store sqlite:///jobs.sqlite", "before the first start of a new version")],
+    help="Make a store, or bring one to this version. A manager does the same when it starts.",
+)
+@store_option
+def migrate(url: str) -> int:
+    file = opened(url)
+    file.close()
+    if file.found_version == file.version:
+        say(f"{file.place} has schema {file.version} already")
+    elif file.found_version:
+        say(f"{file.place} had schema {file.found_version} and has schema {file.version} now")
+    else:
+        say(f"{file.place} was made, with schema {file.version}")
+    return 0
+
+
+@click.command(
+    "check",
+    cls=Command,
+    examples=[("talka store check --store sqlite:///jobs.sqlite", "it may be in use meanwhile")],
+    help="Read all of a store and tell what is wrong. Nothing is changed; the exit code is 2 if anything is wrong.",
+)
+@store_option
+def check(url: str) -> int:
+    from talka.report.text import counted_text
+    from talka.work.outcome import ExitCode
+
+    file = opened(url, as_it_is=True)
+    try:
+        problems = file.problems()
+        if not problems:
+            jobs, tasks = file.sizes()
+            say(f"{file.place} is whole: {counted_text(jobs, 'job')}, {counted_text(tasks, 'task')}")
+            return ExitCode.HELD
+    finally:
+        file.close()
+    for problem in problems:
+        tell(f"{file.place}: {problem}")
+    return ExitCode.USAGE
+
+
+@click.command(
+    "backup",
+    cls=Command,
+    examples=[("talka store backup copy.sqlite --store sqlite:///jobs.sqlite", "as it is at this instant")],
+    help="Copy a store to the new file TARGET, while it is in use. Large outputs are files of their own: copy them too.",
+)
+@click.argument("target", metavar="TARGET")
+@store_option
+def backup(target: str, url: str) -> int:
+    file = opened(url, as_it_is=True)
+    try:
+        file.backup(Path(target))
+    finally:
+        file.close()
+    say(f"{file.place} was copied to {target}")
+    return 0
+
+
+def opened(url: str, *, as_it_is: bool = False) -> "SqliteFile":
+    from talka.store.dags.sqlite import place_of
+    from talka.store.dags.sqlite_file import SqliteFile
+
+    return SqliteFile(*place_of(url), as_it_is=as_it_is)

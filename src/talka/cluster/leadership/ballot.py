@@ -1,0 +1,77 @@
+"""One candidacy: first the question whether a majority would vote, then the vote.
+
+The question promises nothing and raises no term, so a voter without company disturbs nobody by asking.
+"""
+
+from enum import Enum
+
+from talka.cluster.leadership.followed_leader import Allegiance
+from talka.cluster.leadership.register import Acceptor, Tell
+from talka.cluster.leadership.voters import CONFIG_KEY, Electorate
+from talka.wire.leadership import PreVote, PreVoteReply, Vote, VoteReply
+
+
+class Stage(Enum):
+    NONE = "none"
+    ASKING = "asking"
+    RUNNING = "running"
+
+
+class Campaign:
+    """Counts who would vote, and who has voted, for this voter."""
+
+    def __init__(
+        self, *, me: str, acceptor: Acceptor, electorate: Electorate, allegiance: Allegiance, lease_ns: int
+    ) -> None:
+        self._me = me
+        self._acceptor = acceptor
+        self._electorate = electorate
+        self._allegiance = allegiance
+        self._lease_ns = lease_ns
+        self._round = 0
+        self._ayes: dict[str, None] = {}
+        self.stage = Stage.NONE
+
+    def drop(self) -> None:
+        self.stage = Stage.NONE
+
+    def ask(self, now: int, out: list[object]) -> bool:
+        """Ask everybody. Whether the own word is a majority already."""
+        self.stage = Stage.ASKING
+        self._round += 1
+        self._ayes = {self._me: None}
+        record = self._acceptor.record
+        version = self._acceptor.version_of(CONFIG_KEY)
+        released = self._allegiance.released
+        question = PreVote(record.term + 1, self._round, version, record.founded, released, self._lease_ns)
+        for name in self._electorate.others():
+            out.append(Tell(name, question))
+        return self._electorate.is_majority(now, self._ayes)
+
+    def is_wanted(self, now: int, sender: str, message: PreVoteReply) -> bool:
+        """Count an answer. Whether a majority would vote for this voter."""
+        if self.stage is not Stage.ASKING or message.round != self._round or not message.granted:
+            return False
+        self._ayes[sender] = None
+        return self._electorate.is_majority(now, self._ayes)
+
+    def run(self) -> None:
+        """Stand for the next term. The own vote is one like others: on disk before it is given."""
+        self.stage = Stage.RUNNING
+        self._ayes = {}
+        self._acceptor.promise(self._acceptor.record.term + 1, self._me)
+        record = self._acceptor.record
+        version = self._acceptor.version_of(CONFIG_KEY)
+        request = Vote(record.term, version, record.founded, self._allegiance.released, self._lease_ns)
+        for name in self._electorate.others():
+            self._acceptor.hold(Tell(name, request))
+        self._acceptor.hold(Tell(self._me, VoteReply(record.term, True, record.storage, record.revision)))
+
+    def is_elected(self, now: int, sender: str, message: VoteReply) -> bool:
+        """Count a vote. Whether a majority has voted for this voter."""
+        if self.stage is not Stage.RUNNING or message.term != self._acceptor.record.term or not message.granted:
+            return False
+        if not self._electorate.has_seat(sender, message.storage):
+            return False
+        self._ayes[sender] = None
+        return self._electorate.is_majority(now, self._ayes)

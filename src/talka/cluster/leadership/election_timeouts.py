@@ -1,0 +1,57 @@
+"""When a voter stands: after the lease it knows of is over, and later when it has reason to doubt itself.
+
+Every reason delays; none excludes. A group whose voters are all unwell still elects one of them.
+"""
+
+from collections import deque
+from random import Random
+from typing import Final
+
+from talka.cluster.leadership.timings import LeadershipConfig
+from talka.cluster.safeguards import Safeguards
+
+UNWELL_SCORE: Final = 3
+"""Local health from which on a voter lets others go first."""
+FLAP_WINDOW_NS: Final = 60_000_000_000
+FLAPS_KEPT: Final = 8
+DELAY_LIMIT_LEASES: Final = 3
+
+
+class Candidacy:
+    """Draws the waits before a candidacy. Times and randomness are passed in."""
+
+    def __init__(self, config: LeadershipConfig, rng: Random, safeguards: Safeguards) -> None:
+        self._config = config
+        self._rng = rng
+        self._shortest_ns = config.voter_lease_ns(safeguards)
+        self._losses: deque[int] = deque(maxlen=FLAPS_KEPT)
+        self.score = 0
+        """Local health, 0 (well) to 8."""
+
+    def lost_leadership(self, now: int) -> None:
+        """This voter led and was deposed: the more often lately, the later it stands again."""
+        self._losses.append(now)
+
+    def wait_ns(self, now: int) -> int:
+        """From the last word of a leader to a candidacy: 1.02 to 1.5 leases, and what doubts add."""
+        longest = max(self._shortest_ns + 1, self._config.lease_ns * 3 // 2)
+        return self._rng.randrange(self._shortest_ns, longest) + self._doubt_ns(now)
+
+    def retry_ns(self, now: int) -> int:
+        """From a candidacy that found no majority to the next one."""
+        lease = self._config.lease_ns
+        return self._rng.randrange(lease // 20, lease // 4) + self._doubt_ns(now) // 4
+
+    def hint_ns(self) -> int:
+        """From the news that the leader is dead: voters decide by their own clocks whether they agree."""
+        return self._rng.randrange(0, self._config.lease_ns // 5)
+
+    def _doubt_ns(self, now: int) -> int:
+        lease = self._config.lease_ns
+        doubt = 0
+        if self.score >= UNWELL_SCORE:
+            doubt += lease * (self.score - UNWELL_SCORE + 1) // 4
+        flaps = sum(1 for at in self._losses if now - at < FLAP_WINDOW_NS)
+        if flaps > 1:
+            doubt += self._rng.randrange(1, lease * 2 ** (flaps - 1) // 4)
+        return min(doubt, DELAY_LIMIT_LEASES * lease)

@@ -1,0 +1,296 @@
+"""Blobs that managers keep for each other: bundles, results of attempts, result documents. Named by their digest.
+
+A blob counts as kept once a majority of managers has it on disk. Contents are read by the shell: pieces are served and
+whole blobs loaded through effects.
+"""
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import Lane, Persist
+from talka.cluster.leadership.quorum import majority
+from talka.control.blobs.fetching import Fetch
+from talka.control.member.speech import Speak
+from talka.errors import Invalid, Unavailable
+from talka.wire.jobs import BLOB_LIMIT_BYTES, PIECE_LIMIT_BYTES, KeepBlob, Kept, Piece, WantBlob
+
+SECOND: Final = 1_000_000_000
+NEVER: Final = (1 << 63) - 1
+BLOB_PREFIX: Final = "blob/"
+AGAIN_NS: Final = SECOND
+LINGER_NS: Final = 10 * SECOND
+"""After a majority has it, the others are given so long."""
+KEEPING_LIMIT_BYTES: Final = 256 * 1024 * 1024
+INCOMING_LIMIT: Final = 64
+INCOMING_LIMIT_BYTES: Final = 256 * 1024 * 1024
+
+
+class BlobKept(msgspec.Struct, frozen=True):
+    """A majority of managers has it on disk."""
+
+    digest: str
+
+
+class BlobFailed(msgspec.Struct, frozen=True):
+    """It cannot be kept, and why."""
+
+    digest: str
+    text: str
+
+
+class BlobReady(msgspec.Struct, frozen=True):
+    """What was wanted; None when nobody has it."""
+
+    digest: str
+    content: bytes | None
+
+
+class LoadBlob(msgspec.Struct, frozen=True):
+    """Read this from the disk, then say `on_loaded`."""
+
+    digest: str
+
+
+class ServeBlob(msgspec.Struct, frozen=True):
+    """Read a piece from the disk and say it, as `piece_of` makes it."""
+
+    to: str
+    digest: str
+    offset: int
+
+
+class VaultFull(Unavailable):
+    def __init__(self) -> None:
+        super().__init__(
+            f"this manager is already passing on {KEEPING_LIMIT_BYTES >> 20} MiB to others: try again in a moment"
+        )
+
+
+class _Keeping:
+    def __init__(self, content: bytes, now: int) -> None:
+        self.content = content
+        self.stored: dict[str, None] = {}
+        self.have: dict[str, int] = {}
+        self.again_at: dict[str, int] = {}
+        self.is_kept = False
+        self.ends_at = NEVER
+        self.since = now
+
+
+def piece_of(digest: str, content: bytes | None, offset: int) -> Piece:
+    if content is None or offset > len(content):
+        return Piece(digest, offset, 0, b"")
+    return Piece(digest, offset, len(content), content[offset : offset + PIECE_LIMIT_BYTES])
+
+
+class Vault:
+    def __init__(self, me: str, managers: Callable[[], Iterable[str]], has: Iterable[str], rng: Random) -> None:
+        self._me = me
+        self._managers = managers
+        self._has: dict[str, None] = dict.fromkeys(has)
+        self._rng = rng
+        self._tickets = 0
+        self._writing: dict[int, tuple[str, str]] = {}
+        """Ticket to digest and whom to tell; this manager's own writes name itself."""
+        self._keeping: dict[str, _Keeping] = {}
+        self._incoming: dict[str, bytearray] = {}
+        self._fetches: dict[str, Fetch] = {}
+        self._unsized: dict[str, None] = {}
+        """Fetches of blobs whose size the first piece tells."""
+        self.next_tick_at = NEVER
+
+    def has(self, digest: str) -> bool:
+        """Whether it is here, or on a majority of disks if this manager's own would not take it."""
+        return digest in self._has or (digest in self._keeping and self._keeping[digest].is_kept)
+
+    def forget(self, digests: Iterable[str]) -> None:
+        """The shell removed these from the disk."""
+        for digest in digests:
+            self._has.pop(digest, None)
+
+    # -- keeping
+
+    def keep(self, now: int, digest: str, content: bytes) -> list[object]:
+        if not 0 < len(content) <= BLOB_LIMIT_BYTES:
+            raise Invalid(f"a blob may have from 1 to {BLOB_LIMIT_BYTES} bytes, not {len(content)}")
+        if digest in self._keeping:
+            return [BlobKept(digest)] if self._keeping[digest].is_kept else []
+        if sum(len(one.content) for one in self._keeping.values()) + len(content) > KEEPING_LIMIT_BYTES:
+            raise VaultFull()
+        keeping = self._keeping[digest] = _Keeping(content, now)
+        effects: list[object] = []
+        if digest in self._has:
+            effects += self._stored(now, digest, self._me)
+        else:
+            effects.append(self._persist(digest, content, self._me))
+        for manager in self._managers():
+            if manager != self._me:
+                effects.append(self._offer(now, digest, keeping, manager))
+        self._set_timer()
+        return effects
+
+    def _persist(self, digest: str, content: bytes, tell: str) -> Persist:
+        self._tickets += 1
+        self._writing[self._tickets] = (digest, tell)
+        return Persist(self._tickets, ((BLOB_PREFIX + digest, content),))
+
+    def _offer(self, now: int, digest: str, keeping: _Keeping, manager: str) -> Speak:
+        offset = keeping.have.setdefault(manager, 0)
+        keeping.again_at[manager] = now + AGAIN_NS
+        data = keeping.content[offset : offset + PIECE_LIMIT_BYTES]
+        return Speak(manager, KeepBlob(digest, offset, len(keeping.content), data), Lane.RESULTS)
+
+    def _stored(self, now: int, digest: str, manager: str) -> list[object]:
+        keeping = self._keeping.get(digest)
+        if keeping is None:
+            return []
+        keeping.stored[manager] = None
+        keeping.again_at.pop(manager, None)
+        managers = list(self._managers())
+        present = sum(1 for name in managers if name in keeping.stored)
+        effects: list[object] = []
+        if not keeping.is_kept and present >= majority(len(managers)):
+            keeping.is_kept = True
+            keeping.ends_at = now + LINGER_NS
+            effects.append(BlobKept(digest))
+        if present == len(managers):
+            del self._keeping[digest]
+        return effects
+
+    def on_kept(self, now: int, sender: str, message: Kept) -> list[object]:
+        keeping = self._keeping.get(message.digest)
+        if keeping is None or sender not in keeping.have:
+            return []
+        if message.problem:
+            keeping.have[sender] = 0
+            return []  # offered again after a while
+        if message.have_bytes >= len(keeping.content):
+            effects = self._stored(now, message.digest, sender)
+        elif message.have_bytes != keeping.have[sender]:
+            keeping.have[sender] = message.have_bytes
+            effects = [self._offer(now, message.digest, keeping, sender)]
+        else:
+            effects = []
+        self._set_timer()
+        return effects
+
+    def on_keep(self, now: int, sender: str, message: KeepBlob) -> list[object]:
+        digest = message.digest
+        if digest in self._has:
+            return [Speak(sender, Kept(digest, message.size_bytes), Lane.RESULTS)]
+        if any(writing == digest for writing, _ in self._writing.values()):
+            return []  # told when it is on disk; it is offered again anyhow
+        if not 0 < message.size_bytes <= BLOB_LIMIT_BYTES:
+            return [Speak(sender, Kept(digest, 0, "it is empty or too large"), Lane.RESULTS)]
+        have = self._incoming.setdefault(digest, bytearray())
+        if message.offset == len(have) and len(have) + len(message.data) <= message.size_bytes:
+            have += message.data
+        if len(have) < message.size_bytes:
+            self._bound_incoming(digest)
+            return [Speak(sender, Kept(digest, len(have)), Lane.RESULTS)]
+        content = bytes(self._incoming.pop(digest))
+        if sha256(content).hexdigest() != digest:
+            return [Speak(sender, Kept(digest, 0, "it is not what its digest says"), Lane.RESULTS)]
+        return [self._persist(digest, content, sender)]
+
+    def _bound_incoming(self, newest: str) -> None:
+        size_bytes = sum(len(part) for part in self._incoming.values())
+        while len(self._incoming) > INCOMING_LIMIT or size_bytes > INCOMING_LIMIT_BYTES:
+            oldest = next(digest for digest in self._incoming if digest != newest)
+            size_bytes -= len(self._incoming.pop(oldest))
+
+    def on_persisted(self, now: int, ticket: int) -> list[object]:
+        digest, tell = self._writing.pop(ticket)
+        self._has[digest] = None
+        if tell == self._me:
+            return self._stored(now, digest, self._me)
+        # Any offset beyond the end says that all of it is here.
+        return [Speak(tell, Kept(digest, BLOB_LIMIT_BYTES), Lane.RESULTS)]
+
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+        """The disk would not take it. Others may have it all the same."""
+        digest, tell = self._writing.pop(ticket)
+        if tell != self._me:
+            return [Speak(tell, Kept(digest, 0, text[:1000]), Lane.RESULTS)]
+        managers = len(list(self._managers()))
+        if managers - 1 >= majority(managers):
+            return []  # the others are a majority without this one
+        self._keeping.pop(digest, None)
+        self._set_timer()
+        return [BlobFailed(digest, text)]
+
+    # -- fetching and serving
+
+    def fetch(self, now: int, digest: str, size_bytes: int = 0, holders: tuple[str, ...] = ()) -> list[object]:
+        """Get a blob, then say `BlobReady`. A size of 0: it is not known."""
+        if digest in self._has:
+            return [LoadBlob(digest)]
+        keeping = self._keeping.get(digest)
+        if keeping is not None:
+            return [BlobReady(digest, keeping.content)]
+        sources = holders or tuple(name for name in self._managers() if name != self._me)
+        if digest in self._fetches:
+            # Whoever was asked first may have forgotten it since.
+            self._fetches[digest].also(now, sources)
+            return []
+        if not size_bytes:
+            self._unsized[digest] = None
+        fetch = self._fetches[digest] = Fetch(digest, size_bytes or BLOB_LIMIT_BYTES, sources, self._rng)
+        return [*fetch.start(now), *self._over(digest, fetch)]
+
+    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
+        if content is None:
+            self._has.pop(digest, None)
+            return self.fetch(now, digest)
+        return [BlobReady(digest, content)]
+
+    def on_piece(self, now: int, sender: str, message: Piece) -> list[object]:
+        fetch = self._fetches.get(message.digest)
+        if fetch is None:
+            return []
+        if message.digest in self._unsized and not message.offset and 0 < message.size_bytes <= BLOB_LIMIT_BYTES:
+            fetch.size_bytes = message.size_bytes
+        return [*fetch.on_piece(now, sender, message), *self._over(message.digest, fetch)]
+
+    def _over(self, digest: str, fetch: Fetch) -> list[object]:
+        self._set_timer()
+        if not fetch.is_over:
+            return []
+        del self._fetches[digest]
+        self._unsized.pop(digest, None)
+        self._set_timer()
+        return [BlobReady(digest, fetch.content)]
+
+    def on_want(self, sender: str, message: WantBlob) -> list[object]:
+        keeping = self._keeping.get(message.digest)
+        if keeping is not None:
+            return [Speak(sender, piece_of(message.digest, keeping.content, message.offset))]
+        if message.digest in self._has:
+            return [ServeBlob(sender, message.digest, message.offset)]
+        return [Speak(sender, piece_of(message.digest, None, message.offset))]
+
+    # -- time
+
+    def tick(self, now: int) -> list[object]:
+        effects: list[object] = []
+        for digest, keeping in list(self._keeping.items()):
+            if now >= keeping.ends_at:
+                del self._keeping[digest]
+                continue
+            for manager in [name for name, at in keeping.again_at.items() if now >= at]:
+                effects.append(self._offer(now, digest, keeping, manager))
+        for digest, fetch in list(self._fetches.items()):
+            if now >= fetch.next_tick_at:
+                effects += [*fetch.tick(now), *self._over(digest, fetch)]
+        self._set_timer()
+        return effects
+
+    def _set_timer(self) -> None:
+        at = min((fetch.next_tick_at for fetch in self._fetches.values()), default=NEVER)
+        for keeping in self._keeping.values():
+            at = min(at, keeping.ends_at, *keeping.again_at.values()) if keeping.again_at else min(at, keeping.ends_at)
+        self.next_tick_at = at

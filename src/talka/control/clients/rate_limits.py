@@ -1,0 +1,156 @@
+"""How often each client may ask for what: a sliding window for every operation and client.
+
+A window slides by counting the last whole window in part, as much as of it still lies within the window that ends now.
+So a client that is at its limit is let through evenly, not in a burst whenever a window begins.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from talka.control.clients.overload import Level
+from talka.errors import Invalid
+
+SECOND_NS: Final = 1_000_000_000
+CLIENTS_LIMIT: Final = 4096
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """So many requests within any window, roughly."""
+
+    requests: int
+    window_ns: int = 10 * SECOND_NS
+    is_steady: bool = False
+    """It does not shrink under load: what it limits must pass then of all times."""
+
+    def __post_init__(self) -> None:
+        if self.requests < 1 or self.window_ns < 1:
+            raise Invalid(
+                f"a limit needs requests and window_ns of at least 1, not {self.requests} and {self.window_ns}"
+            )
+
+
+LIMITS: Final[dict[str, Limit]] = {
+    "submit": Limit(50),
+    "submit_dag": Limit(1000),
+    "bulk": Limit(200),
+    "submit_frames": Limit(50),
+    "tasks": Limit(200),
+    "task": Limit(200),
+    "logs": Limit(200),
+    "events": Limit(200),
+    "pause": Limit(50, is_steady=True),
+    "resume": Limit(50, is_steady=True),
+    "retry": Limit(50),
+    "skip": Limit(50),
+    "replay": Limit(100),
+    "job": Limit(500),
+    "jobs": Limit(100),
+    "workers": Limit(100),
+    "cluster": Limit(100),
+    "watch": Limit(50),
+    "cancel": Limit(20, is_steady=True),
+    "drain": Limit(20, is_steady=True),
+}
+OTHER: Final = Limit(100)
+"""For operations without a limit of their own: they share this one."""
+
+SHARE_PERCENT: Final[dict[Level, int]] = {
+    Level.HEALTHY: 100,
+    Level.BUSY: 75,
+    Level.STRESSED: 50,
+    Level.OVERLOADED: 25,
+}
+"""Of each limit, at each level of overload; at least one request is left."""
+
+
+class _Window:
+    __slots__ = ("count", "index", "previous")
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.count = 0
+        self.previous = 0
+
+    def move_to(self, index: int) -> None:
+        if index == self.index:
+            return
+        self.previous = self.count if index == self.index + 1 else 0
+        self.count = 0
+        self.index = index
+
+
+class RateLimits:
+    """Call `check` for every request. Set `level` whenever the overload of this node changes.
+
+    At `clients_limit` the client that asked longest ago is forgotten, and has all its requests again when it returns.
+    """
+
+    __slots__ = ("_clients", "_clients_limit", "_limits", "_other", "level", "refused")
+
+    def __init__(
+        self, limits: Mapping[str, Limit] = LIMITS, *, other: Limit = OTHER, clients_limit: int = CLIENTS_LIMIT
+    ) -> None:
+        if clients_limit < 1:
+            raise Invalid(f"rate limits need a clients_limit of at least 1, not {clients_limit}")
+        self._limits = dict(limits)
+        self._other = other
+        self._clients_limit = clients_limit
+        # In the order of the last use.
+        self._clients: OrderedDict[str, dict[str, _Window]] = OrderedDict()
+        self.level = Level.HEALTHY
+        self.refused = 0
+
+    def __len__(self) -> int:
+        """Clients that are remembered."""
+        return len(self._clients)
+
+    def check(self, now: int, operation: str, client: str) -> int:
+        """How many nanoseconds the client has to wait; 0: it may do it now, and this counts. A refusal does not."""
+        limit = self._limits.get(operation)
+        if limit is None:
+            limit, operation = self._other, ""
+        window = self._window(client, operation)
+        length = limit.window_ns
+        window.move_to(now // length)
+        wait_ns = _wait_ns(window, now % length, self._requests(limit), length)
+        if wait_ns:
+            self.refused += 1
+        else:
+            window.count += 1
+        return wait_ns
+
+    def _requests(self, limit: Limit) -> int:
+        if limit.is_steady:
+            return limit.requests
+        return max(1, limit.requests * SHARE_PERCENT[self.level] // 100)
+
+    def _window(self, client: str, operation: str) -> _Window:
+        clients = self._clients
+        windows = clients.get(client)
+        if windows is None:
+            if len(clients) >= self._clients_limit:
+                clients.popitem(last=False)
+            windows = clients[client] = {}
+        else:
+            clients.move_to_end(client)
+        window = windows.get(operation)
+        if window is None:
+            window = windows[operation] = _Window()
+        return window
+
+
+def _wait_ns(window: _Window, elapsed_ns: int, requests: int, length_ns: int) -> int:
+    """Until one more fits, if nobody asks meanwhile. A count weighs as much as of its window is still in sight."""
+    room = requests - 1 - window.count
+    if room >= 0:
+        return max(0, _faded_after_ns(window.previous, room, length_ns) - elapsed_ns)
+    # Not in this window any more; in the next one, this one's count fades.
+    return length_ns - elapsed_ns + _faded_after_ns(window.count, requests - 1, length_ns)
+
+
+def _faded_after_ns(count: int, room: int, length_ns: int) -> int:
+    """How far into the following window a count has faded to at most `room`."""
+    return 0 if count <= room else length_ns - room * length_ns // count

@@ -1,0 +1,211 @@
+"""The tasks of one dag job in memory: their states, how many there are of each, and who waits for whom."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from talka.control.dags.graph import Dependents
+from talka.control.tasks.retries import Terms
+from talka.control.tasks.task import DagTask, packed, unpacked
+from talka.errors import Invalid, Unavailable
+from talka.work.dag import DagSettings, TaskSpec, encode_task
+from talka.work.lifecycle import TaskState, is_final
+from talka.work.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
+
+if TYPE_CHECKING:
+    from talka.control.dags.job import DagJob
+
+MILLISECOND_NS: Final = 1_000_000
+ENDED: Final = frozenset(state for state in TaskState if is_final(state))
+FAILED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
+
+_PENDING, _READY, _ASSIGNED, _RUNNING = TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING
+_COMPLETED = TaskState.COMPLETED
+
+NONE_YET: Final = dict.fromkeys(TaskState, 0)
+
+
+class DagBook:
+    """What there is. What happens to it is decided by `DagJob`, which is the only kind of book."""
+
+    def __init__(self, row: JobRow, settings: DagSettings) -> None:
+        self.row = row
+        """As it was submitted or read. What has changed since is in `state` and `reason`."""
+        self.settings = settings
+        self.state = row.state
+        self.reason = row.reason
+        self.tasks: list[DagTask] = []
+        """By their index."""
+        self._terms = Terms(settings)
+        self._counts = NONE_YET.copy()
+        self._open = 0
+        """Tasks that have not ended, or whose end is not kept yet."""
+        self._index_by_id: dict[str, int] | None = None
+        self._dependents = Dependents(())
+        self._first_failed: DagTask | None = None
+
+    # -- tasks come in
+
+    def add(self, now: int, specs: Sequence[TaskSpec], depends_on: Sequence[tuple[int, ...]]) -> list[DagTask]:
+        """New tasks with the indexes of what they depend on, before the job is started."""
+        job = cast("DagJob", self)
+        known = self._index_by_id
+        added: list[DagTask] = []
+        learn = self._terms.learn
+        for index, (spec, before) in enumerate(zip(specs, depends_on, strict=True), len(self.tasks)):
+            task = DagTask(job, index, spec.id, _PENDING, spec.handler, spec.priority, packed(before))
+            task.waits_for = len(before)
+            task.spec = spec
+            learn(task, spec)
+            added.append(task)
+            if known is not None:
+                known[spec.id] = index
+        self.tasks += added
+        self._counts[_PENDING] += len(added)
+        self._open += len(added)
+        return added
+
+    def rows(self, tasks: Iterable[DagTask]) -> list[TaskRow]:
+        """Of tasks that were just added and have their specs."""
+        number = self.row.number
+        return [
+            TaskRow(
+                job=number,
+                index=task.index,
+                id=task.id,
+                state=_PENDING,
+                spec=encode_task(task.spec),
+                depends_on=unpacked(task.after),
+            )
+            for task in tasks
+            if task.spec is not None
+        ]
+
+    def _restore(self, now: int, wall_ms: int, live: Sequence[LiveTask]) -> None:
+        job = cast("DagJob", self)
+        tasks, counts = self.tasks, self._counts
+        handlers: dict[str, str] = {}
+        for one in live:
+            state = TASK_STATES[one.state]
+            if state is _READY:  # of memory alone: whatever wrote it, it has to become so again
+                state = _PENDING
+            handler = handlers.setdefault(one.handler, one.handler)
+            task = DagTask(job, one.index, one.id, state, handler, one.priority, one.depends_on)
+            counts[state] += 1
+            if state in ENDED:
+                task.is_settled = True
+            elif one.attempts:
+                task.attempts, task.failures, task.fence = one.attempts, one.failures, one.fence
+                task.deaths, task.alone = one.deaths, one.deaths > 0
+            if one.ready_ms:
+                task.ready_at = max(1, now + (one.ready_ms - wall_ms) * MILLISECOND_NS)
+            if state is _ASSIGNED or state is _RUNNING:
+                task.worker = one.worker
+            tasks.append(task)
+        if live and live[-1].index != len(tasks) - 1:
+            raise Invalid(f"tasks of job {self.row.id} are missing in the store: look at it with talka store check")
+
+    def _connect(self) -> None:
+        """All tasks are there."""
+        tasks = self.tasks
+        self._index_by_id = None
+        self._dependents = Dependents(tasks)
+        self._open = sum([count for state, count in self._counts.items() if state not in ENDED])
+        self._find_failed()
+
+    def _find_failed(self) -> None:
+        self._first_failed = None
+        if any([self._counts[state] for state in FAILED]):
+            self._first_failed = next(task for task in self.tasks if task.state in FAILED)
+
+    # -- what people may know
+
+    def counts(self) -> dict[str, int]:
+        """Tasks by state, where there are any."""
+        return {state.value: count for state, count in self._counts.items() if count}
+
+    def index_by_id(self) -> Mapping[str, int]:
+        """Kept until the job is started. It is large."""
+        if self._index_by_id is None:
+            self._index_by_id = {task.id: task.index for task in self.tasks}
+        return self._index_by_id
+
+    def given_out(self) -> list[DagTask]:
+        return [task for task in self.tasks if task.state is _ASSIGNED or task.state is _RUNNING]
+
+    def inputs_of(self, task: DagTask) -> list[DagTask]:
+        """Those of its dependencies that have an output."""
+        tasks = self.tasks
+        return [tasks[index] for index in unpacked(task.after) if tasks[index].state is _COMPLETED]
+
+    def dependents_of(self, index: int) -> Sequence[int]:
+        return self._dependents.of(index)
+
+    # -- changes
+
+    def _move(self, task: DagTask, state: TaskState) -> None:
+        counts = self._counts
+        counts[task.state] -= 1
+        counts[state] += 1
+        task.state = state
+
+    def _settle(self, task: DagTask, state: TaskState) -> None:
+        self._move(task, state)
+        task.is_settled = True
+        self._open -= 1
+
+    def _named(self, ids: Iterable[str]) -> list[DagTask]:
+        wanted = dict.fromkeys(ids)
+        found = [task for task in self.tasks if task.id in wanted]
+        if len(found) < len(wanted):
+            known = dict.fromkeys([task.id for task in found])
+            missing = next(id for id in wanted if id not in known)
+            raise Invalid(f"job {self.row.id} has no task {missing}: see its tasks")
+        return found
+
+    def _again(self, ids: Sequence[str], configs: Mapping[str, msgspec.Raw]) -> list[tuple[DagTask, TaskSpec | None]]:
+        """Which tasks are run again, with their new specs if they get any, or why they cannot be."""
+        chosen = self._named([*ids, *configs])
+        if not ids:
+            chosen += [task for task in self.tasks if task.state in ENDED and task.state is not _COMPLETED]
+        if not chosen:
+            raise Invalid(f"no task of job {self.row.id} ended without being completed: name those to be run again")
+        again: list[tuple[DagTask, TaskSpec | None]] = []
+        for index in self._dependents.downstream([task.index for task in chosen]):
+            task = self.tasks[index]
+            if task.worker or (task.state is _COMPLETED and not task.is_settled):
+                raise Invalid(f"task {task.id} is running: wait for it, or cancel the job")
+            config = configs.get(task.id)
+            if config is not None and task.spec is None:
+                raise Unavailable(f"the spec of task {task.id} is not in memory: ask again in a moment")
+            edited = None if config is None or task.spec is None else msgspec.structs.replace(task.spec, config=config)
+            again.append((task, edited))
+        return again
+
+    def _reset(self, task: DagTask, spec: TaskSpec | None) -> Reset | None:
+        """As if nothing had been tried. None: nothing was."""
+        change = None
+        if task.is_settled or task.attempts or spec is not None:
+            change = Reset(self.row.number, task.index, b"" if spec is None else encode_task(spec))
+        if task.is_settled:
+            self._open += 1
+        self._move(task, _PENDING)
+        task.spec = spec or task.spec
+        task.attempts = task.failures = task.deaths = task.refusals = task.fence = task.ready_at = 0
+        task.is_settled = task.alone = False
+        task.checkpoint = b""
+        task.cause = task.error = ""
+        task.died_on = ()
+        return change
+
+    def _count_waits(self, tasks: Iterable[DagTask]) -> list[DagTask]:
+        """How many each waits for, after its dependencies may have changed. Those that wait for none."""
+        every = self.tasks
+        free: list[DagTask] = []
+        for task in tasks:
+            if task.after:
+                task.waits_for = sum([not every[index].is_settled for index in unpacked(task.after)])
+            if not task.waits_for:
+                free.append(task)
+        return free

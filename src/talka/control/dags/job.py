@@ -1,0 +1,525 @@
+"""The planner of one dag job: which of its tasks may run now, and what follows when one of them ends.
+
+It decides and remembers; the rows of the store are what it can be built from again. READY and RUNNING are of memory
+alone: in the store such tasks are PENDING and ASSIGNED.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.control.dags.book import ENDED, FAILED, MILLISECOND_NS, DagBook
+from talka.control.dags.rows import (
+    again_text,
+    attempt_of,
+    done,
+    failed_text,
+    given_up,
+    queue_timeout_text,
+    total_timeout_text,
+    tried_again,
+)
+from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, Verdict, judged, longest_wait_ns
+from talka.control.tasks.task import DagTask
+from talka.control.tasks.timers import NEVER, QUEUE, WAKE, Timers
+from talka.errors import Invalid
+from talka.wire.tasks import TaskResult
+from talka.work.dag import DagSettings, TaskSpec
+from talka.work.durations import format_duration, parse_duration
+from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.records import Change, Claim, Complete, EventRow, JobRow, LiveTask, MoveJob, PutEvent, Release
+
+AT_ONCE: Final = 10_000
+"""Tasks that become ready or are cancelled in one step; the others follow in ticks, so that no step takes long."""
+ERROR_KEPT: Final = 300
+"""Characters of an error that stay in memory; all of them are in its row."""
+STOPPING: Final = (JobState.CANCELLING, JobState.COMPLETING)
+
+_PENDING, _READY, _ASSIGNED, _RUNNING = TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING
+
+
+class Step(msgspec.Struct):
+    """What follows from something that happened: to be read, not to be changed."""
+
+    ready: list[DagTask] = []
+    """Go into the queues now."""
+    changes: list[Change] = []
+    recalls: list[DagTask] = []
+    """Run and must be stopped."""
+    unqueue: list[DagTask] = []
+    """Were in the queues and leave them."""
+    load: list[DagTask] = []
+    """Their specs must be read from the store and given to `loaded`, which says whether they go into the queues."""
+
+
+NOTHING: Final = Step()
+
+
+class DagJob(DagBook):
+    """Call what fits as things happen, and `tick` once `next_tick_at` has come. When `is_over`, call `end` once."""
+
+    def __init__(self, row: JobRow, settings: DagSettings, rng: Random, clock: Callable[[int], int]) -> None:
+        """`clock` tells the wall clock's milliseconds at an instant of the local one."""
+        super().__init__(row, settings)
+        self.next_tick_at = NEVER
+        self._number = row.number
+        self._rng = rng
+        self._clock = clock
+        self._timers = Timers(self.tasks)
+        self._backlog: deque[DagTask] = deque()
+        """Pending ones that nothing holds back."""
+        self._sweep_at: int | None = None
+        """While the job is stopped: those below have been cancelled. None: all of them."""
+        self._timeout_ns = 0 if settings.timeout is None else parse_duration(settings.timeout, what="timeout")
+        self._begun_at = 0
+        """From when on the times of tasks and job count."""
+        self._deadline = NEVER
+
+    # -- its life
+
+    def start(self, now: int) -> Step:
+        """All tasks are there, and the store has them. That it runs is written by whoever submits it."""
+        step = Step()
+        self.state = JobState.RUNNING
+        self._connect()
+        self._set_deadlines(now)
+        self._backlog.extend([task for task in self.tasks if not task.waits_for])
+        self._go_on(now, step)
+        return step
+
+    def restore(self, now: int, live: Sequence[LiveTask]) -> None:
+        """Tasks as the store has them, in order of their index, in as many pages as there are; then `restored`."""
+        self._restore(now, self._clock(now), live)
+
+    def restored(self, now: int) -> Step:
+        """All were restored: go on where it was left. Attempts under way keep their fence and worker."""
+        step = Step()
+        self._connect()
+        if self.has_ended:
+            return step
+        for task in self._count_waits([task for task in self.tasks if not task.is_settled]):
+            if task.worker:
+                step.load.append(task)
+            elif task.ready_at > now:
+                self._timers.wake(task)
+                if task.ready_at - now > STOPPED.cap_ns:
+                    step.load.append(task)  # its spec tells whether that can be, or a clock was wrong
+            else:
+                self._backlog.append(task)
+        self._set_deadlines(now)
+        if self.state in STOPPING:
+            self._wind_down(step)
+        self._go_on(now, step)
+        return step
+
+    def loaded(self, now: int, task: DagTask, spec: TaskSpec, checkpoint: bytes) -> Step:
+        """The spec of a task was read from the store."""
+        task.spec, task.checkpoint = spec, checkpoint
+        if task.needs is not None:
+            return NOTHING
+        self._terms.learn(task, spec)
+        if task.is_settled:
+            return NOTHING
+        step = Step()
+        self._expire(task)
+        latest = now + longest_wait_ns(task.policy or self._terms.usual)
+        if task.state is _PENDING and task.ready_at > latest:
+            task.ready_at = latest
+            self._timers.wake(task)
+        if task.state is _READY:
+            self._move(task, _PENDING)
+            self._enter(now, step, task)
+        self._set_next_tick(now)
+        return step
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left to be done, and what must be durable before its end is."""
+        return not self._open and self.state is not JobState.SUBMITTED
+
+    @property
+    def is_running(self) -> bool:
+        """Something of it was given out."""
+        return bool(self._counts[_ASSIGNED] or self._counts[_RUNNING])
+
+    @property
+    def has_ended(self) -> bool:
+        return is_final(self.state)
+
+    def end(self, now: int) -> list[Change]:
+        """The last of its changes, once `is_over`."""
+        if self._open or self.has_ended:
+            return []
+        self.state, self.reason = self._end()
+        self.next_tick_at, self._sweep_at = NEVER, None
+        at_ms = self._clock(now)
+        return [MoveJob(self._number, self.state, at_ms, self.reason, counts=self.counts())]
+
+    # -- attempts
+
+    def claimed(self, now: int, task: DagTask, worker: str, fence: int) -> list[Change]:
+        """A ready task is given out."""
+        self._move(task, _ASSIGNED)
+        task.attempts += 1
+        task.fence = fence
+        task.worker = worker
+        task.started_at = now
+        return [Claim(self._number, task.index, task.attempts, fence, worker, self._clock(now))]
+
+    def began(self, now: int, task: DagTask) -> None:
+        """Its handler runs."""
+        if task.state is _ASSIGNED:
+            self._move(task, _RUNNING)
+            task.started_at = now
+
+    def completing(self, now: int, task: DagTask, output: bytes, blob: str, took_us: int) -> list[Change]:
+        """It is done; who waits for it must not know before that is durable, and `completed` is called. One that was
+        not given out is done too when another with its key was."""
+        change = done(self._number, task, output, blob, took_us, self._clock(now))
+        self._move(task, TaskState.COMPLETED)
+        task.worker = task.recall = ""
+        return [change]
+
+    def completed(self, now: int, task: DagTask) -> Step:
+        """What `completing` said is durable."""
+        task.is_settled = True
+        self._open -= 1
+        dependents = self._dependents.of(task.index)
+        if not dependents or self.state in STOPPING:
+            return NOTHING
+        step = Step()
+        self._release_all(dependents)
+        self._go_on(now, step)
+        return step
+
+    def failed(self, now: int, task: DagTask, result: TaskResult) -> Step:
+        """An attempt ended without completing its task."""
+        step = Step()
+        verdict = self._verdict_of_stop(task)
+        if verdict is None:
+            # A result may be here before the spec was read again: the job's own rules hold then.
+            policy = task.policy or self._terms.usual
+            verdict = judged(task, policy, result, self._rng)
+            if result.outcome == "died" and verdict.state is None and result.signal not in TOLD_TO_STOP:
+                self._terms.isolate(task)
+        self._after_attempt(now, step, task, verdict, result)
+        return step
+
+    def unfit(self, now: int, task: DagTask, result: TaskResult) -> Step:
+        """It was claimed and can be given to nobody."""
+        step = Step()
+        verdict = self._verdict_of_stop(task) or Verdict(TaskState.FAILED, result.cause, result.error)
+        self._after_attempt(now, step, task, verdict, result)
+        return step
+
+    def lost(self, now: int, task: DagTask, cause: str) -> Step:
+        """Whoever had it runs it no more: it goes to another at once, and that costs it nothing."""
+        step = Step()
+        verdict = self._verdict_of_stop(task) or Verdict(None, "lost", cause)
+        self._after_attempt(now, step, task, verdict, TaskResult(task.fence, "cancelled", cause="lost", error=cause))
+        return step
+
+    # -- what people ask for
+
+    def pause(self, now: int) -> Step:
+        """Nothing more is given out; what runs goes on."""
+        if self.state is JobState.PAUSED:
+            return NOTHING
+        self._check_goes_on("paused")
+        step = Step()
+        self.state = JobState.PAUSED
+        self._unqueue_all(step)
+        self._tell(now, step, "paused")
+        self._go_on(now, step)
+        return step
+
+    def resume(self, now: int) -> Step:
+        if self.state is JobState.RUNNING:
+            return NOTHING
+        self._check_goes_on("resumed")
+        step = Step()
+        self.state = JobState.RUNNING
+        self._backlog.clear()
+        self._backlog.extend([task for task in self.tasks if task.state is _PENDING and not task.waits_for])
+        self._tell(now, step, "resumed")
+        self._go_on(now, step)
+        return step
+
+    def cancel(self, now: int, reason: str) -> Step:
+        """What does not run is cancelled, what runs is stopped. A job that stops already goes on stopping."""
+        if self.state in STOPPING or not self._open:
+            return NOTHING
+        self._check_goes_on("cancelled")
+        step = Step()
+        self._stop(now, step, JobState.CANCELLING, reason or "It was cancelled.")
+        self._go_on(now, step)
+        return step
+
+    def skip(self, now: int, ids: Sequence[str]) -> Step:
+        """These are not run; what waits for them goes on without their output."""
+        self._check_goes_on("changed")
+        tasks = self._named(ids)
+        for task in tasks:
+            if task.state not in (_PENDING, _READY, TaskState.SKIPPED):
+                raise Invalid(f"task {task.id} is {task.state} and cannot be skipped: only one that waits can")
+        step = Step()
+        for task in tasks:
+            if task.state is not TaskState.SKIPPED:
+                self._close(now, step, task, TaskState.SKIPPED, "skipped", "")
+                self._event(now, step, "skipped", task.index)
+                self._release_all(self._dependents.of(task.index))
+        self._go_on(now, step)
+        return step
+
+    def rerun(self, now: int, ids: Sequence[str], configs: Mapping[str, msgspec.Raw] | None = None) -> Step:
+        """Run these and all that depends on them once more; none named: all that ended without being completed. The
+        specs of those that get another config must be in memory (`loaded`)."""
+        if self.state is JobState.SUBMITTED or self.state in STOPPING:
+            raise Invalid(f"job {self.row.id} is {self.state}: nothing of it can be run again now")
+        again = self._again(ids, configs or {})
+        step = Step()
+        for task, spec in again:
+            if task.state is _READY and task.needs is not None:
+                step.unqueue.append(task)
+            change = self._reset(task, spec)
+            if change is not None:
+                step.changes.append(change)
+        self._backlog.extend(self._count_waits([task for task, _ in again]))
+        self._find_failed()
+        self._set_deadlines(now, now)
+        if self.has_ended:
+            self.state, self.reason = JobState.RUNNING, ""
+            step.changes.append(MoveJob(self._number, JobState.RUNNING, self._clock(now)))
+        self._event(now, step, "rerun", text=f"{len(again)} tasks are run again")
+        self._go_on(now, step)
+        return step
+
+    # -- time
+
+    def tick(self, now: int) -> Step:
+        """What is due. There may be more at once: see `next_tick_at`."""
+        step = Step()
+        for kind, task in self._timers.due(now):
+            if kind == WAKE:
+                self._backlog.append(task)
+            elif kind == QUEUE:
+                self._overdue(now, step, task, queue_timeout_text(task))
+            elif self._is_expired(now, task):
+                self._overdue(now, step, task, total_timeout_text(task))
+        if now >= self._deadline and self._open and self.state not in STOPPING:
+            reason = f"It took longer than its timeout of {format_duration(self._timeout_ns)}."
+            self._stop(now, step, JobState.COMPLETING, reason)
+        self._go_on(now, step)
+        return step
+
+    # -- how it is done
+
+    def _end(self) -> tuple[JobState, str]:
+        counts, total = self._counts, len(self.tasks)
+        completed = counts[TaskState.COMPLETED]
+        if completed == total:
+            return JobState.COMPLETED, ""
+        if self.state is JobState.CANCELLING:
+            return JobState.CANCELLED, self.reason
+        failed = self._first_failed
+        if self.settings.on_failure == "fail_fast" and failed is not None:
+            return JobState.FAILED, self.reason or failed_text(failed)
+        if self.state is JobState.COMPLETING:
+            return JobState.TIMEOUT, self.reason
+        first = "" if failed is None else f" {failed_text(failed)}"
+        text = f"{total - completed} of {total} tasks did not complete.{first}"
+        return JobState.PARTIAL if completed else JobState.FAILED, text
+
+    def _go_on(self, now: int, step: Step) -> None:
+        """The last of every step, and the only place where tasks become ready: what leaves the queues is never in the
+        same step as what enters them."""
+        if self._sweep_at is not None:
+            self._sweep(now, step, self._sweep_at)
+        elif self.state is JobState.RUNNING:
+            backlog = self._backlog
+            for _ in range(min(AT_ONCE, len(backlog))):
+                self._enter(now, step, backlog.popleft())
+        self._set_next_tick(now)
+
+    def _set_next_tick(self, now: int) -> None:
+        if self._sweep_at is not None or (self._backlog and self.state is JobState.RUNNING):
+            self.next_tick_at = now
+            return
+        at = self._timers.next_at
+        self.next_tick_at = at if self.state in STOPPING else min(at, self._deadline)
+
+    def _enter(self, now: int, step: Step, task: DagTask) -> None:
+        """A task that nothing holds back any more, unless something does."""
+        if task.state is not _PENDING or task.waits_for or task.ready_at > now:
+            return
+        policy = task.policy
+        if policy is not None and policy.delay_ns and not task.attempts and not task.ready_at:
+            self._wait(now, step, task, policy.delay_ns)
+            return
+        self._move(task, _READY)
+        task.queued_at = now
+        if policy is None:
+            step.load.append(task)
+            return
+        step.ready.append(task)
+        if policy.queue_ns:
+            self._timers.queue(task, policy.queue_ns)
+
+    def _wait(self, now: int, step: Step, task: DagTask, wait_ns: int) -> None:
+        """Kept in the store: a restart does not begin the wait again."""
+        task.ready_at = now + wait_ns
+        self._timers.wake(task)
+        ready_ms = self._clock(task.ready_at)
+        step.changes.append(Release(self._number, task.index, 0, ready_ms, task.attempts))
+
+    def _release_all(self, dependents: Sequence[int]) -> None:
+        tasks, backlog = self.tasks, self._backlog
+        for index in dependents:
+            task = tasks[index]
+            task.waits_for -= 1
+            if not task.waits_for:
+                backlog.append(task)
+
+    def _verdict_of_stop(self, task: DagTask) -> Verdict | None:
+        """Of an attempt that was told to stop, whichever way it ended."""
+        if self.state in STOPPING:
+            return Verdict(TaskState.CANCELLED, "cancelled", self.reason)
+        return Verdict(TaskState.TIMEOUT, "timeout", total_timeout_text(task)) if task.recall else None
+
+    def _after_attempt(self, now: int, step: Step, task: DagTask, verdict: Verdict, result: TaskResult) -> None:
+        at_ms = self._clock(now)
+        started_ms = self._clock(now - result.took_us * 1000 if result.took_us else task.started_at or now)
+        step.changes.append(attempt_of(self._number, task, result, started_ms, at_ms))
+        task.cause, task.error = verdict.cause, verdict.error[:ERROR_KEPT]
+        if verdict.state is None:
+            self._try_again(now, step, task, verdict)
+        else:
+            step.changes.append(given_up(self._number, task, verdict.state, verdict, started_ms, at_ms))
+            task.worker = task.recall = ""
+            self._settle(task, verdict.state)
+            if verdict.state in FAILED:
+                self._gave_up(now, step, task, verdict.error)
+        self._go_on(now, step)
+
+    def _try_again(self, now: int, step: Step, task: DagTask, verdict: Verdict) -> None:
+        task.ready_at = now + verdict.wait_ns
+        step.changes.append(tried_again(self._number, task, verdict, self._clock(task.ready_at)))
+        task.worker = ""
+        self._move(task, _PENDING)
+        if verdict.wait_ns:
+            self._timers.wake(task)
+        else:
+            self._backlog.appendleft(task)  # it has waited its turn already
+        kind = "lost" if verdict.cause == "lost" else "retry"
+        self._event(now, step, kind, task.index, again_text(task, verdict))
+
+    def _overdue(self, now: int, step: Step, task: DagTask, error: str) -> None:
+        """A task has waited too long, or runs too long."""
+        if self.state in STOPPING or task.state in ENDED:
+            return
+        if task.worker:
+            task.recall = "timeout"
+            step.recalls.append(task)
+            return
+        self._close(now, step, task, TaskState.TIMEOUT, "timeout", error)
+        self._gave_up(now, step, task, error)
+
+    def _is_expired(self, now: int, task: DagTask) -> bool:
+        policy = task.policy
+        # Otherwise the job was run again since.
+        return policy is not None and self._begun_at + policy.total_ns <= now
+
+    def _close(self, now: int, step: Step, task: DagTask, state: TaskState, cause: str, error: str) -> None:
+        """The end of a task that is not given out."""
+        if task.state is _READY and task.needs is not None:
+            step.unqueue.append(task)
+        task.cause, task.error = cause, error[:ERROR_KEPT]
+        at_ms = self._clock(now)
+        change = Complete(self._number, task.index, 0, state, at_ms, error=error, cause=cause, attempts=task.attempts)
+        step.changes.append(change)
+        self._settle(task, state)
+
+    def _gave_up(self, now: int, step: Step, task: DagTask, error: str) -> None:
+        """A task failed for good: what the job's policy says of the others."""
+        self._event(now, step, "dead", task.index, error)
+        if self._first_failed is None:
+            self._first_failed = task
+        if self.settings.on_failure == "fail_fast":
+            self._stop(now, step, JobState.COMPLETING, failed_text(task))
+        elif self.settings.on_failure == "continue":
+            self._release_all(self._dependents.of(task.index))
+        else:
+            self._skip_downstream(now, step, task)
+
+    def _skip_downstream(self, now: int, step: Step, failed: DagTask) -> None:
+        # All in one step, which is kept as a whole: rows do not say whether one was skipped for this or by somebody.
+        error = f"task {failed.id}, which it waited for, was not completed"
+        skipped, open_ones = 0, [failed.index]
+        while open_ones:
+            for index in self._dependents.of(open_ones.pop()):
+                task = self.tasks[index]
+                if task.state is _PENDING:
+                    self._close(now, step, task, TaskState.SKIPPED, "dependency", error)
+                    skipped += 1
+                    open_ones.append(index)
+        if skipped:
+            self._event(now, step, "skipped", failed.index, f"{skipped} tasks that wait for it are skipped")
+
+    def _stop(self, now: int, step: Step, state: JobState, reason: str) -> None:
+        self.state, self.reason = state, reason
+        self._wind_down(step)
+        self._tell(now, step, "cancelled" if state is JobState.CANCELLING else "stopped")
+
+    def _wind_down(self, step: Step) -> None:
+        self._unqueue_all(step)
+        for task in self.given_out():
+            if not task.recall:
+                task.recall = "cancelled"
+                step.recalls.append(task)
+        self._sweep_at = 0
+
+    def _unqueue_all(self, step: Step) -> None:
+        self._backlog.clear()
+        for task in self.tasks:
+            if task.state is _READY:
+                if task.needs is not None:
+                    step.unqueue.append(task)
+                self._move(task, _PENDING)
+
+    def _sweep(self, now: int, step: Step, first: int) -> None:
+        """Cancel the next of those that wait."""
+        tasks = self.tasks
+        for index in range(first, min(first + AT_ONCE, len(tasks))):
+            if tasks[index].state is _PENDING:
+                self._close(now, step, tasks[index], TaskState.CANCELLED, "cancelled", "")
+        self._sweep_at = first + AT_ONCE if first + AT_ONCE < len(tasks) else None
+
+    def _check_goes_on(self, change: str) -> None:
+        if self.state not in (JobState.RUNNING, JobState.PAUSED):
+            raise Invalid(f"job {self.row.id} is {self.state} and cannot be {change}")
+
+    def _set_deadlines(self, now: int, begun_at: int | None = None) -> None:
+        if begun_at is None:
+            begun_ms = self.row.started_ms or self.row.submitted_ms
+            begun_at = now - (self._clock(now) - begun_ms) * MILLISECOND_NS
+        self._begun_at = begun_at
+        self._deadline = begun_at + self._timeout_ns if self._timeout_ns else NEVER
+        for task in self.tasks:
+            if not task.is_settled:
+                self._expire(task)
+
+    def _expire(self, task: DagTask) -> None:
+        policy = task.policy
+        if policy is not None and policy.total_ns:
+            self._timers.expire(task, self._begun_at + policy.total_ns)
+
+    def _tell(self, now: int, step: Step, kind: str) -> None:
+        step.changes.append(MoveJob(self._number, self.state, self._clock(now), self.reason))
+        self._event(now, step, kind, text=self.reason)
+
+    def _event(self, now: int, step: Step, kind: str, index: int = -1, text: str = "") -> None:
+        row = EventRow(job=self._number, at_ms=self._clock(now), kind=kind, index=index, text=text)
+        step.changes.append(PutEvent(row))

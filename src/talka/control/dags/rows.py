@@ -1,0 +1,98 @@
+"""The changes a dag job makes to its tasks in the store, and the sentences in them."""
+
+from typing import Final
+
+from talka.control.tasks.retries import Verdict
+from talka.control.tasks.task import DagTask
+from talka.wire.tasks import TaskResult
+from talka.work.durations import format_duration
+from talka.work.lifecycle import TaskState
+from talka.work.records import AttemptRow, Complete, PutAttempt, Release
+
+MILLISECOND_NS: Final = 1_000_000
+
+
+def done(number: int, task: DagTask, output: bytes, blob: str, took_us: int, at_ms: int) -> Complete:
+    is_given_out = bool(task.worker)
+    return Complete(
+        number,
+        task.index,
+        task.fence if is_given_out else 0,
+        TaskState.COMPLETED,
+        at_ms,
+        output,
+        blob,
+        started_ms=at_ms - took_us // 1000 if is_given_out else 0,
+        worker=task.worker,
+        attempts=task.attempts,
+        key=task.key,
+    )
+
+
+def attempt_of(number: int, task: DagTask, result: TaskResult, started_ms: int, at_ms: int) -> PutAttempt:
+    row = AttemptRow(
+        job=number,
+        index=task.index,
+        attempt=task.attempts,
+        fence=task.fence,
+        worker=task.worker,
+        started_ms=started_ms,
+        ended_ms=at_ms,
+        cause=result.cause or result.outcome,
+        error=result.error,
+        exit_code=result.exit_code or None,
+        signal=result.signal,
+        memory_bytes=result.memory_bytes,
+    )
+    return PutAttempt(row)
+
+
+def tried_again(number: int, task: DagTask, verdict: Verdict, ready_ms: int) -> Release:
+    return Release(
+        number,
+        task.index,
+        task.fence,
+        ready_ms,
+        task.attempts,
+        task.deaths,
+        verdict.cause,
+        verdict.error,
+        task.failures,
+    )
+
+
+def given_up(number: int, task: DagTask, state: TaskState, verdict: Verdict, started_ms: int, at_ms: int) -> Complete:
+    return Complete(
+        number,
+        task.index,
+        task.fence,
+        state,
+        at_ms,
+        error=verdict.error,
+        cause=verdict.cause,
+        started_ms=started_ms,
+        worker=task.worker,
+        attempts=task.attempts,
+    )
+
+
+def again_text(task: DagTask, verdict: Verdict) -> str:
+    wait_ns = verdict.wait_ns // MILLISECOND_NS * MILLISECOND_NS
+    when = f"in {format_duration(wait_ns)}" if wait_ns else "at once"
+    return f"attempt {task.attempts}: {verdict.error}; tried again {when}"
+
+
+def failed_text(task: DagTask) -> str:
+    """Of a task that was given up, for the reason of its job."""
+    tried = f" after {task.attempts} attempts" if task.attempts > 1 else ""
+    return f"Task {task.id} failed{tried}: {task.error}" if task.error else f"Task {task.id} failed{tried}."
+
+
+def queue_timeout_text(task: DagTask) -> str:
+    assert task.policy is not None
+    return f"it was ready for {format_duration(task.policy.queue_ns)} and could be given to nobody"
+
+
+def total_timeout_text(task: DagTask) -> str:
+    assert task.policy is not None
+    return f"it had not ended {format_duration(task.policy.total_ns)} after the job was submitted"

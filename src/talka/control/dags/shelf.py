@@ -1,0 +1,78 @@
+"""Dag jobs in memory: those under way, and drafts whose tasks still come. By number, by id and by idempotency key."""
+
+from typing import Final
+
+from talka.control.dags.job import DagJob
+from talka.errors import Invalid, Unavailable
+
+MOST_TASKS: Final = 2_000_000
+"""Of all jobs together."""
+MOST_JOBS: Final = 10_000
+
+
+class Full(Unavailable):
+    """No room for another job now."""
+
+
+class KeyTaken(Invalid):
+    """A job that is under way was submitted with this idempotency key."""
+
+    def __init__(self, key: str, job: str) -> None:
+        super().__init__(f"the key {key!r} is of job {job}")
+        self.job = job
+
+
+class DagShelf:
+    """What is in memory; what the store has besides, others know."""
+
+    def __init__(self, next_number: int) -> None:
+        self._number = next_number
+        self.jobs: dict[int, DagJob] = {}
+        self.drafts: dict[str, DagJob] = {}
+        """By the id of the job to be; they are among `jobs` too."""
+        self.tasks = 0
+        """Of all of them. Whoever adds some counts them here."""
+        self._by_id: dict[str, DagJob] = {}
+        self._by_key: dict[str, DagJob] = {}
+
+    def next_number(self) -> int:
+        """Of a new job. None is given twice."""
+        self._number += 1
+        return self._number - 1
+
+    def put(self, job: DagJob) -> None:
+        self.jobs[job.row.number] = job
+        self._by_id[job.row.id] = job
+        if job.row.key:
+            self._by_key[job.row.key] = job
+
+    def forget(self, job: DagJob) -> None:
+        del self.jobs[job.row.number], self._by_id[job.row.id]
+        self.drafts.pop(job.row.id, None)
+        if job.row.key:
+            del self._by_key[job.row.key]
+        self.tasks -= len(job.tasks)
+
+    def find(self, id: str) -> DagJob | None:
+        return self._by_id.get(id)
+
+    def of_key(self, key: str) -> DagJob | None:
+        return self._by_key.get(key)
+
+    def draft(self, id: str) -> DagJob:
+        job = self.drafts.get(id)
+        if job is None:
+            raise Invalid("this job is not being submitted, or was broken off: submit it again")
+        return job
+
+    def check_room(self, *, jobs: int, tasks: int) -> None:
+        """Raises `Full` when there is none for so many more."""
+        if self.tasks + tasks > MOST_TASKS:
+            raise Full(f"{self.tasks} tasks are under way, and {MOST_TASKS} may be: try again later")
+        if len(self.jobs) + jobs > MOST_JOBS:
+            raise Full(f"{MOST_JOBS} jobs are under way, which is the most: try again later")
+
+    def check_key(self, key: str) -> None:
+        known = self._by_key.get(key) if key else None
+        if known is not None:
+            raise KeyTaken(key, known.row.id)

@@ -1,0 +1,28 @@
+"""What a task of a dag job that is in no queue waits for, in a sentence."""
+
+from typing import Final
+
+from talka.control.tasks.delivery import worker_of
+from talka.control.tasks.task import DagTask
+from talka.work.lifecycle import JobState, TaskState
+
+SECOND_NS: Final = 1_000_000_000
+SHOWN: Final = 5
+"""Of those it waits for."""
+
+
+def standing(task: DagTask, now: int) -> str:
+    job = task.job
+    if task.state is not TaskState.PENDING:
+        return f"it is {task.state}" + (f" on {worker_of(task.worker)[0]}" if task.worker else "")
+    if job.state is JobState.PAUSED:
+        return "its job is paused"
+    if task.waits_for:
+        open_ones = [job.tasks[before] for before in task.depends_on if not job.tasks[before].is_settled]
+        first = ", ".join(f"{one.id} ({one.state})" for one in open_ones[:SHOWN])
+        more = f" and {len(open_ones) - SHOWN} more" if len(open_ones) > SHOWN else ""
+        return f"it waits for {first}{more}"
+    if task.ready_at > now:
+        what = "to be tried again" if task.attempts else "for its delay to be over"
+        return f"it waits {what} in {(task.ready_at - now) / SECOND_NS:.1f} s"
+    return "it is about to be ready"

@@ -1,0 +1,475 @@
+"""The workers of a cluster as its leader sees them: who lives, until when each lease runs, which cores are taken.
+
+A worker stops its tasks when four fifths of its lease are over, counted from when it sent a beat; the leader counts the
+whole lease and the drift of clocks from when it answered. Only after that, or on proof, is a life of a worker lost.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection
+from random import Random
+from typing import Final, TypeAlias
+
+import msgspec
+
+from talka.cluster.leadership.lease_terms import USUAL_NS
+from talka.cluster.leases import NEVER, margin_ns
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.jobs.health import SILENT_NS, CorrelatedFailure, Decision
+from talka.control.jobs.heard_lives import HeardLives
+from talka.control.jobs.worker_life import WorkerLife, WorkerRow, fewest
+from talka.errors import Invalid, Unavailable
+from talka.wire.jobs import Beat, WorkerFacts
+
+SECOND_NS: Final = 1_000_000_000
+MILLISECOND_NS: Final = 1_000_000
+LEASE_NS: Final = USUAL_NS
+SILENT_PERCENT: Final = 60
+"""Of a lease that is shorter than usual: who was silent for so long gets nothing new."""
+DISCONNECT_GRACE_NS: Final = 300 * SECOND_NS
+"""How long a worker goes on without its only manager."""
+WORKERS_LIMIT: Final = 4096
+"""Of lives that are known, and of lives that are known to be over."""
+REAP_NS: Final = 900 * SECOND_NS
+"""How long a lost worker is still shown."""
+LEFT: Final = "it left"
+STARTED_ANEW: Final = "it was started anew"
+
+
+class WorkerRegistered(msgspec.Struct, frozen=True):
+    """News: a life of a worker is heard for the first time."""
+
+    name: str
+    boot: int
+    cores: int
+
+
+class WorkerReturned(msgspec.Struct, frozen=True):
+    """News: a worker that was given up beats again. What it ran has been given away."""
+
+    name: str
+    boot: int
+
+
+class WorkerLost(msgspec.Struct, frozen=True):
+    """News: this life runs nothing any more. Its tasks may be given to others, its cores are released."""
+
+    name: str
+    boot: int
+    cause: str
+
+
+class EvictionHeld(msgspec.Struct, frozen=True):
+    """News: leases are over, but so many at once that the leader waits a little before it gives anybody up."""
+
+    names: tuple[str, ...]
+
+
+class NameTaken(msgspec.Struct, frozen=True):
+    """News: a worker uses the name of another one that lives. It gets no lease."""
+
+    name: str
+    boot: int
+    source: str
+    holder: str
+    """Where the other one is."""
+
+
+class FleetFull(msgspec.Struct, frozen=True):
+    """News: a worker beat, and there is no room for it. It gets no lease."""
+
+    name: str
+    limit: int
+
+
+FleetNews: TypeAlias = WorkerRegistered | WorkerReturned | WorkerLost | EvictionHeld | NameTaken | FleetFull
+
+
+class NotFree(Unavailable):
+    """A worker does not have so many cores left."""
+
+    def __init__(self, worker: str, *, asked: int, free: int) -> None:
+        super().__init__(f"worker {worker}: {asked} cores are wanted and {free} are free; choose again")
+        self.worker, self.asked, self.free = worker, asked, free
+
+
+class Fleet:
+    """Call `beat` for every beat, answer it with a renewal when `holds` says so, and `tick` once `next_tick_at` has come.
+
+    A name belongs to one life at a time. A new life from the same state folder proves the earlier one dead. One from
+    another folder has to wait until the lease of the earlier one is over, so that two machines of one name do not take
+    it from each other. A life that is only expected, and was not heard, keeps nobody out.
+    """
+
+    __slots__ = (
+        "_correlated",
+        "_earlier_until",
+        "_former",
+        "_grace_ns",
+        "_heard",
+        "_jobs",
+        "_lease_ns",
+        "_limit",
+        "_now",
+        "_over",
+        "_silent_ns",
+        "_workers",
+        "next_tick_at",
+    )
+
+    def __init__(
+        self,
+        lease_ns: int = LEASE_NS,
+        safeguards: Safeguards = ALL,
+        *,
+        grace_ns: int = DISCONNECT_GRACE_NS,
+        limit: int = WORKERS_LIMIT,
+        earlier_until: int = 0,
+        heard: HeardLives | None = None,
+    ) -> None:
+        """`earlier_until`: until when leases may run that an earlier leader gave, whose leases may have been longer.
+        `heard`: whom this process has heard already, under earlier leases of leadership."""
+        if lease_ns < 1 or grace_ns < 0 or limit < 1:
+            raise Invalid(
+                "a fleet needs lease_ns and limit of at least 1 and grace_ns of at least 0, "
+                f"not {lease_ns}, {limit} and {grace_ns}"
+            )
+        self.set_lease(lease_ns, lease_ns)
+        self._earlier_until = earlier_until
+        self._grace_ns = grace_ns + margin_ns(grace_ns)
+        self._limit = limit
+        self._heard = HeardLives() if heard is None or not safeguards.heard_lives else heard
+        self._correlated = CorrelatedFailure() if safeguards.correlated_hold else None
+        self._workers: dict[str, WorkerLife] = {}
+        self._former: dict[tuple[str, int], WorkerLife] = {}
+        """Lives whose name another one has, and whose lease may still run."""
+        self._over: OrderedDict[tuple[str, int], None] = OrderedDict()
+        """Lives that are proven dead: a beat of theirs that was long on its way means nothing."""
+        self._jobs: dict[str, dict[tuple[str, int], WorkerLife]] = {}
+        """Where each job has cores."""
+        self._now = 0
+        self.next_tick_at = NEVER
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def set_lease(self, lease_ns: int, silent_of_ns: int) -> None:
+        """From now on silence is counted by `lease_ns`; renewals are of `silent_of_ns`, which may be shorter."""
+        self._lease_ns = lease_ns + margin_ns(lease_ns)
+        self._silent_ns = min(SILENT_NS, silent_of_ns * SILENT_PERCENT // 100)
+
+    # Who lives.
+
+    def beat(self, now: int, name: str, boot: int, source: str, beat: Beat) -> list[FleetNews]:
+        """A worker beats; `source` is where from. Then ask `holds` whether to renew its lease."""
+        self._now = now
+        news: list[FleetNews] = []
+        life = self._workers.get(name)
+        if life is None or life.boot != boot:
+            life = self._admit(now, name, boot, source, beat.facts, news)
+            if life is None:
+                return news
+        if life.is_lost:
+            news.append(WorkerReturned(name, boot))
+        elif life.facts is None:
+            news.append(WorkerRegistered(name, boot, beat.facts.cores))
+        if life.is_silent and self._correlated is not None and self._correlated.until is not None:
+            self.next_tick_at = now  # the fault may be over: who is still silent is judged again
+        life.heard(now, max(now + self._lease_ns, self._earlier_until), source, beat)
+        self._heard.add(name, boot)
+        self.next_tick_at = min(self.next_tick_at, now + self._silent_ns, life.until)
+        return news
+
+    def left(self, now: int, name: str, boot: int) -> list[FleetNews]:
+        """A life of a worker says itself that it is over."""
+        self._now = now
+        life = self._find(name, boot)
+        if life is None or life.is_lost:
+            return []
+        self._former.pop((name, boot), None)
+        lost = self._lose(now, life, LEFT)
+        self._bury(life)
+        self.next_tick_at = min(self.next_tick_at, now + REAP_NS)
+        return [lost]
+
+    def expect(self, now: int, name: str, boot: int, *, folder: int = 0, sole: bool = False) -> bool:
+        """A grant names this life, and it may have a lease of an earlier leader; False when it is known to be over.
+
+        Unless it was heard already, its lease counts from now; with `sole`, and where this process never heard it, also
+        the time a worker goes on without its only manager. `folder` is its state folder, where that is known. However many the records name are expected.
+        """
+        self._now = now
+        found = self._find(name, boot)
+        if found is not None:
+            return not found.is_lost
+        if (name, boot) in self._over:
+            return False
+        life = WorkerLife(now, name, boot, folder, "")
+        life.was_heard = self._heard.has(name, boot)
+        life.until = max(now + self._lease_ns, self._earlier_until)
+        if sole and not life.was_heard:
+            life.until += self._grace_ns
+        known = self._workers.get(name)
+        if known is None:
+            self._workers[name] = life
+        else:
+            if folder and folder == known.folder and known.facts is not None:
+                # The one that was heard is the later life from that folder.
+                life.until = now
+            self._former[name, boot] = life
+        self.next_tick_at = min(self.next_tick_at, life.until, now + self._silent_ns)
+        return True
+
+    def holds(self, name: str, boot: int) -> bool:
+        """Whether this life has the name, and with it a lease: its beats are to be answered with a renewal."""
+        life = self._workers.get(name)
+        return life is not None and life.boot == boot and life.facts is not None and not life.is_lost
+
+    def lease_over_at(self, name: str, boot: int) -> int | None:
+        """When the lease of this life is surely over; None when it is already, or nothing is known of it."""
+        life = self._find(name, boot)
+        return None if life is None or life.is_lost else life.until
+
+    def silence(self, now: int, name: str, boot: int) -> str:
+        """What is waited for before work of this life is given to others, to go on a sentence; empty: it is heard."""
+        life = self._find(name, boot)
+        if life is None or life.is_lost:
+            return ""
+        is_held = now >= life.until and self._correlated is not None and self._correlated.until is not None
+        return life.silence(now, self._silent_ns, is_held=is_held)
+
+    def tick(self, now: int) -> list[FleetNews]:
+        if now < self.next_tick_at:
+            return []
+        self._now = now
+        news: list[FleetNews] = []
+        for key in [key for key, life in self._former.items() if now >= life.until]:
+            news.append(self._lose(now, self._former.pop(key), "its lease is over, and another worker has its name"))
+        self._judge(now, news)
+        for life in self._workers.values():
+            life.unblock(now)
+        self._reap(now)
+        self.next_tick_at = self._next_look(now)
+        return news
+
+    def folder(self, name: str) -> int:
+        """The state folder of the life that has the name; 0 when it is not known."""
+        life = self._workers.get(name)
+        return 0 if life is None else life.folder
+
+    def drain(self, name: str, is_drained: bool = True) -> bool:
+        """Give this life of the worker nothing more, or something again; whether there is such a worker."""
+        life = self._workers.get(name)
+        if life is None or life.is_lost:
+            return False
+        life.is_drained = is_drained
+        return True
+
+    def is_drained(self, name: str) -> bool:
+        life = self._workers.get(name)
+        return life is not None and life.is_drained
+
+    def failed(self, now: int, name: str) -> None:
+        """A task could not be placed there. After three within half a minute the worker is left alone for a while."""
+        self._now = now
+        life = self._workers.get(name)
+        if life is not None:
+            life.failed(now)
+            self._look_when_unblocked(life)
+
+    def succeeded(self, now: int, name: str) -> None:
+        """A task was placed there."""
+        self._now = now
+        life = self._workers.get(name)
+        if life is not None:
+            life.succeeded(now)
+
+    # Cores.
+
+    def reserve(self, job: str, worker: str, cores: int, boot: int | None = None) -> None:
+        """Take cores for a job; without `boot`, of the life that has the name. Adds to what the job has there.
+
+        Of a worker that is only expected nobody knows the cores: what the records say is taken as it is.
+        """
+        life = self._workers.get(worker) if boot is None else self._find(worker, boot)
+        if cores < 1:
+            raise Invalid(f"job {job}: {cores} cores of worker {worker} cannot be reserved; at least 1 is needed")
+        if life is None or life.is_lost:
+            raise NotFree(worker, asked=cores, free=0)
+        if life.facts is not None and cores > life.free:
+            raise NotFree(worker, asked=cores, free=life.free)
+        life.reserve(self._now, job, cores)
+        self._jobs.setdefault(job, {})[worker, life.boot] = life
+        self._look_when_unblocked(life)
+
+    def release(self, job: str) -> None:
+        """The job has ended."""
+        for life in self._jobs.pop(job, {}).values():
+            life.release(job)
+
+    def release_worker(self, job: str, worker: str) -> None:
+        """The job needs nothing of this worker any more."""
+        held = self._jobs.get(job, {})
+        for key in [key for key in held if key[0] == worker]:
+            held.pop(key).release(job)
+        if not held:
+            self._jobs.pop(job, None)
+
+    def free(self, worker: str) -> int:
+        """Cores that nobody has reserved, whether or not it may be given work."""
+        life = self._workers.get(worker)
+        return 0 if life is None else life.free
+
+    def total(self) -> int:
+        """Cores of the pool: of all workers that may be given work."""
+        return sum(life.facts.cores for life in self._workers.values() if life.facts is not None and life.is_usable)
+
+    def total_free(self) -> int:
+        """Those of them that are free: `choose` finds at most so many."""
+        return sum(life.free for life in self._workers.values() if life.is_usable)
+
+    def choose(
+        self, cores: int, *, rng: Random, exclude: Collection[str] = (), capabilities: Collection[str] = ()
+    ) -> list[tuple[str, int, int]] | None:
+        """Workers, their boots and how many cores of each: as few workers as can be. None when there is no room.
+
+        Among workers that serve equally well the less loaded of two drawn at random is taken. Workers whose processors
+        are busy are considered only where the others do not suffice.
+        """
+        if cores < 1:
+            raise Invalid(f"{cores} cores cannot be chosen; at least 1 is needed")
+        usable = {
+            life.name: life
+            for life in self._workers.values()
+            if life.facts is not None
+            and life.free
+            and life.is_usable
+            and life.name not in exclude
+            and all(wanted in life.facts.capabilities for wanted in capabilities)
+        }
+        calm = {name: life for name, life in usable.items() if life.decision is Decision.ROUTE}
+        for candidates in (calm, usable):
+            if sum(life.free for life in candidates.values()) >= cores:
+                return fewest(cores, candidates, rng)
+        return None
+
+    def row(self, name: str) -> WorkerRow | None:
+        life = self._workers.get(name)
+        return None if life is None else life.row()
+
+    def rows(self) -> list[WorkerRow]:
+        """All workers by name, also those lost within the last quarter of an hour."""
+        return [life.row() for _, life in sorted(self._workers.items())]
+
+    # How it is done.
+
+    def _find(self, name: str, boot: int) -> WorkerLife | None:
+        life = self._workers.get(name)
+        return life if life is not None and life.boot == boot else self._former.get((name, boot))
+
+    def _admit(
+        self, now: int, name: str, boot: int, source: str, facts: WorkerFacts, news: list[FleetNews]
+    ) -> WorkerLife | None:
+        """The life that beats, which has the name from now on; None when it may not have it."""
+        known, folder = self._workers.get(name), facts.folder
+        if known is not None and known.facts is not None and folder == known.facts.folder != 0:
+            if facts.life < known.facts.life:
+                return None  # of an earlier life, and long on its way
+        if (name, boot) in self._over and known is not None and not known.is_silent and not known.is_lost:
+            return None
+        if known is None:
+            if len(self._workers) >= self._limit and not self._make_room():
+                news.append(FleetFull(name, self._limit))
+                return None
+        elif folder and folder == known.folder:
+            if not known.is_lost:
+                news.append(self._lose(now, known, STARTED_ANEW))
+            self._bury(known)
+        elif known.facts is None and not known.is_lost:
+            self._former[name, known.boot] = known
+        elif not known.is_lost:
+            if known.rival != boot:
+                known.rival = boot
+                news.append(NameTaken(name, boot, source, known.source))
+            return None
+        life = self._former.pop((name, boot), None) or WorkerLife(now, name, boot, folder, source)
+        for key in [key for key, other in self._former.items() if key[0] == name and other.folder == folder != 0]:
+            other = self._former.pop(key)
+            news.append(self._lose(now, other, STARTED_ANEW))
+            self._bury(other)
+        self._over.pop((name, boot), None)
+        self._workers[name] = life
+        return life
+
+    def _bury(self, life: WorkerLife) -> None:
+        self._over[life.name, life.boot] = None
+        if len(self._over) > self._limit:
+            self._over.popitem(last=False)
+
+    def _lose(self, now: int, life: WorkerLife, cause: str) -> WorkerLost:
+        for job in life.reserved:
+            held = self._jobs[job]
+            del held[life.name, life.boot]
+            if not held:
+                del self._jobs[job]
+        life.lost(now, cause)
+        return WorkerLost(life.name, life.boot, cause)
+
+    def _judge(self, now: int, news: list[FleetNews]) -> None:
+        """Note who is silent, and give up those whose lease is over."""
+        alive = [life for life in self._workers.values() if not life.is_lost]
+        due: list[WorkerLife] = []
+        silent: list[WorkerLife] = []
+        for life in alive:
+            is_due = now >= life.until
+            life.is_silent = is_due or now - life.heard_at >= self._silent_ns
+            if life.is_silent:
+                silent.append(life)
+            if is_due:
+                due.append(life)
+        if self._correlated is not None:
+            was_on = self._correlated.until is not None
+            since = [life.heard_at for life in silent]
+            if self._correlated.holds(now, since, len(alive), is_due=bool(due)):
+                if not was_on:
+                    news.append(EvictionHeld(tuple(sorted(life.name for life in silent))))
+                return
+        for life in due:
+            cause = "not heard since the leader changed" if life.facts is None else "its lease is over"
+            silent_ns = now - life.heard_at
+            silence = f"{silent_ns // SECOND_NS} s" if silent_ns >= SECOND_NS else f"{silent_ns // MILLISECOND_NS} ms"
+            news.append(self._lose(now, life, f"{cause}: silent for {silence}"))
+
+    def _look_when_unblocked(self, life: WorkerLife) -> None:
+        if life.is_blocked:
+            self.next_tick_at = min(self.next_tick_at, self._now + life.blocked_for_ns(self._now))
+
+    def _reap(self, now: int) -> None:
+        gone = [name for name, life in self._workers.items() if life.is_lost and now - life.lost_at >= REAP_NS]
+        for name in gone:
+            del self._workers[name]
+
+    def _make_room(self) -> bool:
+        """Forget the worker that was lost first."""
+        lost = [(life.lost_at, name) for name, life in self._workers.items() if life.is_lost]
+        if not lost:
+            return False
+        del self._workers[min(lost)[1]]
+        return True
+
+    def _next_look(self, now: int) -> int:
+        soonest = min((life.until for life in self._former.values()), default=NEVER)
+        for life in self._workers.values():
+            if life.is_lost:
+                at = life.lost_at + REAP_NS
+            elif not life.is_silent:
+                at = min(life.heard_at + self._silent_ns, life.until)
+            elif now < life.until:
+                at = life.until
+            else:
+                # Due and still here: evictions are held.
+                assert self._correlated is not None and self._correlated.until is not None
+                at = self._correlated.until
+            if life.is_blocked:
+                at = min(at, now + life.blocked_for_ns(now))
+            soonest = min(soonest, at)
+        return soonest

@@ -1,0 +1,201 @@
+"""What must be known to lead a job on, taken out of a load job and put into another one."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from talka.control.load.load_job import ENDED, JobSpec, LoadJob
+from talka.control.load.shard_group import JobWorkflow, ShardGroup
+from talka.control.load.shard_run import Attempt, LostShard, ShardRun
+from talka.wire.entries import (
+    AttemptEntry,
+    JobAccount,
+    JobOrder,
+    ShardEntry,
+    WorkflowEntry,
+)
+from talka.wire.jobs import AttemptResult
+from talka.wire.shards import BundleSource, Gap, Source, UrlSource
+from talka.work.lifecycle import TaskState
+from talka.work.load import Slice
+
+MILLISECOND: Final = 1_000_000
+
+
+def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:
+    """The job as the planner sees it. Workers put the bundle's real place in."""
+    bundle = order.bundle
+    source: Source = (
+        UrlSource(bundle.url, bundle.request) if bundle.url else BundleSource("", bundle.digest, bundle.file, "")
+    )
+    return JobSpec(
+        job=job,
+        source=source,
+        workflows=tuple(
+            JobWorkflow(
+                name=workflow.name,
+                plan=workflow.plan,
+                priority=workflow.priority,
+                is_test=workflow.is_test,
+                depends_on=frozenset(workflow.depends_on),
+                timeout_ns=workflow.timeout_ns,
+                thresholds=workflow.thresholds,
+                flows=workflow.flows,
+                is_teardown=workflow.is_teardown,
+            )
+            for workflow in order.workflows
+        ),
+        cores=cores,
+        settings=order.settings,
+        thresholds=order.thresholds,
+    )
+
+
+def account_of(job: LoadJob, closed: Mapping[int, str], wall_offset_ns: int) -> JobAccount:
+    """`closed`: digests of the results that were accepted, by attempt."""
+    numbers = {id(lost): number for number, lost in enumerate(job.own_lost)}
+    return JobAccount(
+        attempts=job.cores_started,
+        workflows=tuple(_workflow_entry(job, run, closed, numbers) for run in job.workflows.values()),
+        origin_ms=(job.origin_ns + wall_offset_ns) // MILLISECOND if job.origin_ns else 0,
+        lost=tuple((lost.workflow, _gap_of(lost)) for lost in job.own_lost),
+        interrupted=job.interrupted_by is not None,
+        aborted=job.aborted,
+        engine=job.engine,
+    )
+
+
+def _gap_of(lost: LostShard) -> Gap:
+    return Gap(lost.shard, lost.cause, lost.from_ns, lost.to_ns, lost.vus_missing, lost.arrivals_missing)
+
+
+def _workflow_entry(
+    job: LoadJob, run: ShardGroup, closed: Mapping[int, str], numbers: Mapping[int, int]
+) -> WorkflowEntry:
+    def since_origin(at_ns: int) -> int:
+        # What ended between the order to go and the instant itself ended with the instant.
+        return max(0, at_ns - job.origin_ns) if at_ns and job.origin_ns else -1
+
+    return WorkflowEntry(
+        name=run.spec.name,
+        state=run.state,
+        shards=tuple(_shard_entry(shard, closed, numbers) for shard in run.shards),
+        origin_ns=since_origin(run.origin_ns),
+        ended_ns=since_origin(run.ended_ns),
+        stopped_ns=since_origin(run.stopped_ns),
+        has_timed_out=run.has_timed_out,
+        failure=run.failure,
+        refused=run.refused,
+        notes=tuple(run.notes),
+        shares_with=tuple(run.shares_with),
+    )
+
+
+def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[int, int]) -> ShardEntry:
+    part = shard.shard
+    assert isinstance(part, Slice)  # on a cluster every shard is one
+    return ShardEntry(
+        part.first,
+        part.count,
+        part.of,
+        tuple(
+            AttemptEntry(
+                attempt.core, attempt.place, bytes.fromhex(closed.get(attempt.core, "")), attempt.seats, attempt.life
+            )
+            for attempt in shard.attempts
+        ),
+        shard.done_before,
+        shard.tries_before,
+        shard.is_done,
+        shard.is_replaced,
+        -1 if shard.gap is None else numbers[id(shard.gap)],
+    )
+
+
+def closed_of(account: JobAccount) -> dict[int, str]:
+    """Attempts whose results were accepted, with their digests."""
+    return {
+        attempt.number: attempt.digest.hex()
+        for workflow in account.workflows
+        for shard in workflow.shards
+        for attempt in shard.attempts
+        if attempt.digest
+    }
+
+
+def lives_of(account: JobAccount) -> dict[int, int]:
+    """Who drew the number of each attempt."""
+    return {
+        attempt.number: attempt.life
+        for workflow in account.workflows
+        for shard in workflow.shards
+        for attempt in shard.attempts
+    }
+
+
+def resume(
+    spec: JobSpec,
+    account: JobAccount,
+    results: Mapping[int, AttemptResult],
+    *,
+    now: int,
+    origin_ns: int,
+    start_delay_ns: int,
+) -> LoadJob:
+    """The job as another manager left it. `origin_ns` is when its load began, by this manager's clock; 0: not yet."""
+    job = LoadJob(spec, start_delay_ns=start_delay_ns)
+    job.origin_ns = origin_ns
+    job.taken_up_ns = now
+    job.cores_started = account.attempts
+    job.engine = account.engine
+    job.interrupted_by = "cancel" if account.interrupted else None
+    job.aborted = account.aborted
+    job.own_lost = [
+        LostShard(workflow, gap.shard, gap.cause, gap.from_ns, gap.to_ns, gap.vus_missing, gap.arrivals_missing)
+        for workflow, gap in account.lost
+    ]
+    for entry in account.workflows:
+        run = job.workflows[entry.name]
+        run.state = entry.state
+        run.origin_ns = origin_ns + entry.origin_ns if entry.origin_ns >= 0 else 0
+        run.ended_ns = origin_ns + entry.ended_ns if entry.ended_ns >= 0 else 0
+        run.stopped_ns = origin_ns + entry.stopped_ns if entry.stopped_ns >= 0 else 0
+        run.has_timed_out, run.failure, run.refused = entry.has_timed_out, entry.failure, entry.refused
+        run.notes = list(entry.notes)
+        run.shares_with = dict.fromkeys(entry.shares_with)
+        # What the manager before told to stop, this one counts as told before it tells it again.
+        run.is_told_to_stop = run.state is TaskState.RUNNING and (job.is_stopping or run.has_timed_out)
+        if entry.state in ENDED and not run.ended_ns:
+            run.ended_ns = now
+        run.shards = [_restored(job, run, shard, results, now) for shard in entry.shards]
+        if entry.state is TaskState.COMPLETED:
+            run.collect_provided()
+    return job
+
+
+def _restored(
+    job: LoadJob, run: ShardGroup, entry: ShardEntry, results: Mapping[int, AttemptResult], now: int
+) -> ShardRun:
+    part = Slice(run.spec.plan, entry.first, entry.count, entry.of)
+    shard = ShardRun(part, entry.done_before, entry.tries_before)
+    shard.is_done, shard.is_replaced = entry.is_done, entry.is_replaced
+    shard.gap = job.own_lost[entry.gap] if entry.gap >= 0 else None
+    shard.missing = sum(
+        lost.arrivals_missing
+        for lost in job.own_lost
+        if lost is not shard.gap and (lost.workflow, lost.shard) == (run.spec.name, part.index)
+    )
+    for known in entry.attempts:
+        attempt = Attempt(known.number, now, known.place, known.seats or tuple(range(entry.count)))
+        attempt.life = known.life
+        shard.attempts.append(attempt)
+        result = results.get(known.number)
+        if result is None or (known is entry.attempts[-1] and not entry.is_done):
+            continue  # it runs, or what its end means for the job has yet to be worked out
+        attempt.armed = True
+        attempt.went_ns = run.origin_ns
+        for window in attempt.on_result(now, result, job.origin_ns):
+            run.timeline.add(window)
+            job.timeline.add(window)
+        if not result.is_lost:
+            shard.provided = result.provided
+    return shard

@@ -1,0 +1,592 @@
+"""The jobs of a cluster as its leader keeps them: who waits, who leads what, which worker was granted to whom.
+
+Every decision is a record of the majority register, and nobody is told of it before a majority has it on disk. The
+registry lives as long as a term: a new leader reads the records and goes on.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import HANDLE, Lane
+from talka.cluster.leadership.leader_term import WriteEnded
+from talka.cluster.leases import margin_ns
+from talka.cluster.placement import order as candidates_for
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.jobs.entries import RecordBook
+from talka.control.jobs.fleet import Fleet, FleetNews, WorkerLost
+from talka.control.jobs.forwarding import forwarded
+from talka.control.jobs.heard_lives import HeardLives
+from talka.control.jobs.job_view import facts_of
+from talka.control.jobs.lease_rule import LeaseRule
+from talka.control.jobs.orders import check_order
+from talka.control.jobs.queue import JobQueue, QueueFull, waiting_reason
+from talka.control.load.allocation import demand
+from talka.control.member.signers import SignersNamed
+from talka.control.member.speech import Speak
+from talka.control.member.voter import Voter
+from talka.errors import Invalid, TalkaError
+from talka.ids import new_job_id
+from talka.wire.entries import (
+    ORDER_LIMIT_BYTES,
+    SLOTS,
+    Grant,
+    JobOrder,
+    JobRecord,
+    encode_order,
+    encode_record,
+    shown,
+)
+from talka.wire.jobs import Account, Accounted, Answer, Beat, Call, Lead, Leaderless, ManagerAt, Renew
+from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
+from talka.wire.security.access import CALLED_BY, objection
+from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
+from talka.work.lifecycle import JobState, is_final
+from talka.work.outcome import ExitCode
+
+SECOND: Final = 1_000_000_000
+MILLISECOND: Final = 1_000_000
+LOOK_EVERY_NS: Final = SECOND // 4
+LEAD_AGAIN_NS: Final = SECOND
+OWNER_SILENCE_NS: Final = 3 * SECOND // 2
+"""How long a manager may be silent before its jobs get another. A wrong guess costs a moment: the fence keeps order."""
+SETTLE_NS: Final = 3 * SECOND // 10
+"""After an election, the time in which every manager that is there has been heard."""
+GRANTS_LIMIT: Final = 2048
+"""Entries of workers in one record, lost ones included."""
+WAITING_STATES: Final = (JobState.SUBMITTED, JobState.QUEUED)
+STATES: Final = tuple(JobState)
+
+
+class JobAcceptedNews(msgspec.Struct, frozen=True):
+    """A submission is on a majority of disks."""
+
+    job: str
+    key: str
+
+
+class OwnerChanged(msgspec.Struct, frozen=True):
+    job: str
+    owner: str
+    fence: tuple[int, int, int]
+    reason: str
+
+
+class JobRecorded(msgspec.Struct, frozen=True):
+    """A job has ended, and a majority has it on disk."""
+
+    job: str
+    state: JobState
+    result: str
+
+
+class Registry:
+    """Made when this manager is elected. `on_…` and `tick` return effects."""
+
+    def __init__(
+        self,
+        now: int,
+        *,
+        me: str,
+        voter: Voter,
+        rng: Random,
+        wall_offset_ns: int,
+        managers: Callable[[], tuple[ManagerAt, ...]],
+        safeguards: Safeguards = ALL,
+        signer: bytes = b"",
+        heard: HeardLives | None = None,
+    ) -> None:
+        assert voter.token is not None and voter.election.reign is not None
+        self.token = voter.token
+        self.lease = LeaseRule(now, voter, safeguards)
+        earlier_ns = self.lease.earlier_ns
+        self.fleet = Fleet(safeguards=safeguards, earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
+        self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
+        self.queue = JobQueue()
+        self.book = RecordBook(voter)
+        self.next_tick_at = now
+        self.refused: dict[str, int] = {}
+        self._me = me
+        self._voter = voter
+        self._rng = rng
+        self._wall_offset_ns = wall_offset_ns
+        self._managers = managers
+        self._safeguards = safeguards
+        self._signers = SignersNamed(signer)
+        self._fences = 0
+        self._owner_since: dict[str, int] = {}
+        self._lead_at: dict[str, int] = {}
+        self._lives: dict[tuple[int, int, int], int] = {}
+        """Which life of a manager leads under a fence; one that was started anew knows nothing of what it did."""
+        self._take_over(now)
+
+    @property
+    def records(self) -> dict[str, JobRecord]:
+        """As decided; what is on disk may be a version behind."""
+        return self.book.decided
+
+    @property
+    def _is_sole(self) -> bool:
+        return len(self._voter.election.config.names()) == 1
+
+    def _take_over(self, now: int) -> None:
+        """Go on where the leader before left off: with its queue, and with the grants it gave."""
+        for record in self.book.in_order():
+            self._signers.add(record.order.bundle.word)
+            if record.state in WAITING_STATES:
+                self.queue.push(now, record.job, record.order.priority, record.number)
+            elif not is_final(record.state):
+                self._owner_since[record.job] = now
+                for grant in record.grants:
+                    if not grant.lost:
+                        self.fleet.expect(now, grant.worker, grant.boot, folder=grant.folder, sole=self._is_sole)
+                        self.fleet.reserve(record.job, grant.worker, grant.cores, grant.boot)
+
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+        effects = self.lease.on_write_ended(now, ended)
+        self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
+        return effects + self.book.on_write_ended(now, ended)
+
+    def set_wall_offset(self, wall_offset_ns: int) -> None:
+        self._wall_offset_ns = wall_offset_ns
+
+    def _wall_ms(self, now: int) -> int:
+        return (now + self._wall_offset_ns) // MILLISECOND
+
+    # -- what clients ask
+
+    def on_call(self, now: int, sender: str, call: Call) -> list[object]:
+        problem = objection(call.asker, call.what) if call.what in CALLED_BY else ""
+        news: list[object] = [] if sender == self._me else [*forwarded(sender, call, problem)]
+        if problem:
+            self._count("forbidden")
+            kind = "invalid" if call.asker is None else "forbidden"  # an earlier version knows no other word
+            return [*news, _problem(sender, call, kind, problem)]
+        return [*news, *self._answered(now, sender, call)]
+
+    def _answered(self, now: int, sender: str, call: Call) -> list[object]:
+        try:
+            return self._answer(now, sender, call)
+        except QueueFull as problem:
+            self._count("queue full")
+            return [_problem(sender, call, "busy", str(problem), 5000)]
+        except Invalid as problem:
+            return [_problem(sender, call, "invalid", str(problem))]
+        except TalkaError as problem:
+            return [_problem(sender, call, "unavailable", str(problem))]
+
+    def _count(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def _answer(self, now: int, sender: str, call: Call) -> list[object]:
+        match call.what:
+            case "submit":
+                return self._submit(now, sender, call)
+            case "jobs":
+                return [_answer(sender, call, encode(self._page(now, decode(call.content, JobsCall))))]
+            case "job" | "order":
+                name = decode(call.content, NameCall).name
+                record = self.book.written.get(name)
+                if record is None:
+                    return [_no_job(sender, call, name)]
+                if call.what == "order":
+                    return [_answer(sender, call, encode(shown(record.order)))]
+                return [_answer(sender, call, encode(self.facts(record)))]
+            case "result":
+                name = decode(call.content, NameCall).name
+                record = self.book.written.get(name)
+                if record is None:
+                    return [_no_job(sender, call, name)]
+                if not is_final(record.state):
+                    return [_problem(sender, call, "conflict", f"job {name} is {record.state}: no result yet")]
+                return [_answer(sender, call, record.result.encode())]
+            case "cancel":
+                return self._cancel(now, sender, call, decode(call.content, CancelCall))
+            case "workers":
+                return [_answer(sender, call, encode(list(self.workers(now))))]
+            case "drain":
+                name = decode(call.content, NameCall).name
+                if not self.fleet.drain(name):
+                    return [_problem(sender, call, "missing", f"there is no worker {name}: talka workers lists them")]
+                view = next(view for view in self.workers(now) if view.name == name)
+                return [_answer(sender, call, encode(view))]
+            case "lease":
+                wanted = decode(call.content, LeaseCall)
+                if not wanted.lease_ns:
+                    return [self.lease.answer(now, sender, call.number)]
+                return self.lease.change(now, wanted.lease_ns, wanted.by, sender, call.number)
+            case "cluster":
+                return [_answer(sender, call, encode(self._cluster()))]
+            case what:
+                raise Invalid(f"nobody knows how to answer {what!r}")
+
+    def _submit(self, now: int, sender: str, call: Call) -> list[object]:
+        asked = decode(call.content, SubmitCall)
+        order, key = asked.order, asked.key
+        if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
+            order = msgspec.structs.replace(order, submitted_by=call.asker.name)
+        known = self.book.by_key(key) if key and self._safeguards.idempotency_key else None
+        if known is not None:
+            if _unsigned(known.order) != _unsigned(order):
+                text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"
+                return [_problem(sender, call, "conflict", text)]
+            return self.book.once_written(known, _answer(sender, call, encode(self.facts(known))))
+        size_bytes = len(encode_order(order))
+        if size_bytes > ORDER_LIMIT_BYTES:
+            raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
+        check_order(order)
+        job = new_job_id(self._rng)
+        number = 1 + max((record.number for record in self.records.values()), default=0)
+        if self.queue.is_full:
+            self.queue.push(now, job, order.priority, number)  # says why not
+        if not self.book.has_room():
+            raise QueueFull(SLOTS)
+        self.queue.push(now, job, order.priority, number)
+        record = JobRecord(
+            job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
+        )
+        self._signers.add(order.bundle.word)
+        answer = _answer(sender, call, encode(self.facts(record)))
+        effects = self.book.add(now, record, JobAcceptedNews(job, key), answer)
+        return [*effects, *self._schedule(now)]
+
+    def _cancel(self, now: int, sender: str, call: Call, asked: CancelCall) -> list[object]:
+        record = self.records.get(asked.job)
+        if record is None:
+            return [_no_job(sender, call, asked.job)]
+        if is_final(record.state) or record.cancel:
+            return self.book.once_written(record, _answer(sender, call, encode(self.facts(record))))
+        reason = asked.reason or "cancelled"
+        if record.state in WAITING_STATES:
+            self.queue.remove(record.job)
+            cancelled = msgspec.structs.replace(record, cancel=reason)
+            return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
+        record = msgspec.structs.replace(record, cancel=reason, state=JobState.CANCELLING)
+        answer = _answer(sender, call, encode(self.facts(record)))
+        return self.book.put(now, record, answer, *self._lead(now, record))
+
+    def _end_unstarted(
+        self, now: int, record: JobRecord, state: JobState, reason: str, answer_to: tuple[str, Call] | None = None
+    ) -> list[object]:
+        ended = msgspec.structs.replace(
+            record, state=state, reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
+        )
+        then: list[object] = [JobRecorded(record.job, state, "")]
+        if answer_to is not None:
+            then.append(_answer(*answer_to, encode(self.facts(ended))))
+        return self.book.put(now, ended, *then)
+
+    # -- giving out cores
+
+    def _schedule(self, now: int) -> list[object]:
+        """Start what can be started: in order, nobody is overtaken."""
+        effects: list[object] = []
+        for job in self.queue.jobs():
+            record = self.records[job]
+            total, free = self.fleet.total(), self.fleet.total_free()
+            least, most = demand(record.order, total)
+            picks = self.fleet.choose(min(most, free), rng=self._rng) if 0 < least <= free else None
+            if not picks:
+                break
+            owner = self._owner_for(now, job)
+            self.queue.remove(job)
+            for worker, boot, cores in picks:
+                self.fleet.reserve(job, worker, cores, boot)
+            record = msgspec.structs.replace(
+                record,
+                state=JobState.DISPATCHING,
+                owner=owner,
+                fence=self._new_fence(),
+                pool=total,
+                granted=sum(cores for _, _, cores in picks),
+                grants=self._grants(picks),
+            )
+            self._owner_since[job] = now
+            news = OwnerChanged(job, owner, record.fence, "it has its cores")
+            effects += self.book.put(now, record, news, *self._lead(now, record))
+        return effects
+
+    def _new_fence(self) -> tuple[int, int, int]:
+        self._fences += 1
+        return (self.token.parent, self.token.term, self._fences)
+
+    def _owner_for(self, now: int, job: str, but: str = "") -> str:
+        """A manager that answers; `but` only where there is no other."""
+        answering = self._voter.election.answering(now)  # this manager is always among them
+        others = [name for name in answering if name != but]
+        return candidates_for(job, dict.fromkeys(others or answering, 1.0))[0]
+
+    def _lead(self, now: int, record: JobRecord) -> list[object]:
+        self._lead_at[record.job] = now + LEAD_AGAIN_NS
+        return [LeadWanted(record.job)]
+
+    def lead_message(self, job: str) -> list[object]:
+        """The record as it is on disk now, to its owner."""
+        record = self.records.get(job)
+        if record is None or is_final(record.state) or not record.owner:
+            return []
+        if not self.book.is_written(job):
+            return self.book.once_written(record, LeadWanted(job))
+        return [Speak(record.owner, Lead(encode_record(record)), Lane.CONTROL)]
+
+    def _regrant(self, now: int, record: JobRecord) -> JobRecord:
+        """Cores in place of lost ones, as many as are free."""
+        missing = record.granted - sum(grant.cores for grant in record.grants if not grant.lost)
+        cores = min(missing, self.fleet.total_free())
+        stopping = (JobState.CANCELLING, JobState.COMPLETING)
+        if cores < 1 or record.state in stopping or len(record.grants) >= GRANTS_LIMIT:
+            return record
+        bad = [grant.worker for grant in record.grants if grant.lost.startswith(DECLINED)]
+        picks = self.fleet.choose(cores, rng=self._rng, exclude=bad) or self.fleet.choose(cores, rng=self._rng)
+        assert picks, "so many are free"
+        for worker, boot, taken in picks:
+            self.fleet.reserve(record.job, worker, taken, boot)
+        return msgspec.structs.replace(record, grants=(*record.grants, *self._grants(picks)))
+
+    def _grants(self, picks: list[tuple[str, int, int]]) -> tuple[Grant, ...]:
+        return tuple(Grant(worker, boot, cores, "", self.fleet.folder(worker)) for worker, boot, cores in picks)
+
+    # -- managers that lead jobs
+
+    def on_account(self, now: int, sender: str, account: Account) -> list[object]:
+        record = self.records.get(account.job)
+        if record is None or record.owner != sender or record.fence != account.fence:
+            gone = Accounted(account.job, account.fence, 0, superseded=True, life=account.life)
+            return [Speak(sender, gone, Lane.CONTROL)]
+        if not is_final(record.state) and self._lives.setdefault(record.fence, account.life) != account.life:
+            return self._change_owner(now, record, f"{sender} was started anew")
+        if account.revision <= record.revision or is_final(record.state):
+            done = Accounted(record.job, record.fence, record.revision, life=account.life)
+            return self.book.once_written(record, Speak(sender, done, Lane.CONTROL))
+        if account.state not in STATES:
+            return []  # of a later version: said again to a leader that knows it
+        state = JobState(account.state)
+        ended = is_final(state)
+        if record.cancel and not ended:
+            state = JobState.CANCELLING
+        unfit = [grant for grant in record.grants if grant.worker in account.unfit and not grant.lost]
+        for worker in dict.fromkeys(grant.worker for grant in unfit):
+            self.fleet.release_worker(record.job, worker)
+            self.fleet.failed(now, worker)
+        grants = tuple(
+            msgspec.structs.replace(grant, lost=f"{DECLINED}it could not take its task") if grant in unfit else grant
+            for grant in record.grants
+        )
+        record = msgspec.structs.replace(
+            record,
+            revision=account.revision,
+            state=state,
+            account=account.content,
+            reason=account.reason,
+            result=account.result,
+            exit_code=account.exit_code,
+            ended_ms=self._wall_ms(now) if ended else 0,
+            grants=grants,
+        )
+        if unfit:
+            record = self._regrant(now, record)
+        done = Accounted(record.job, record.fence, record.revision, life=account.life)
+        then: list[object] = [Speak(sender, done, Lane.CONTROL)]
+        if ended:
+            self._forget(record)
+            then.append(JobRecorded(record.job, state, record.result))
+        elif unfit:
+            then += self._lead(now, record)
+        return [*self.book.put(now, record, *then), *(self._schedule(now) if ended else [])]
+
+    def _forget(self, record: JobRecord) -> None:
+        """It has ended."""
+        self.fleet.release(record.job)
+        self._owner_since.pop(record.job, None)
+        self._lead_at.pop(record.job, None)
+        self._lives.pop(record.fence, None)
+
+    def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[object]:
+        record = self.records.get(message.job)
+        if record is None or record.owner != sender or record.fence != message.fence or is_final(record.state):
+            return []
+        # By its name a job would always come back to the same manager: one that leaves must not get it again.
+        return self._change_owner(now, record, f"{sender} was started anew or leaves", but=sender)
+
+    def _change_owner(self, now: int, record: JobRecord, reason: str, but: str = "") -> list[object]:
+        owner = self._owner_for(now, record.job, but)
+        self._lives.pop(record.fence, None)
+        record = msgspec.structs.replace(record, owner=owner, fence=self._new_fence(), revision=0)
+        self._owner_since[record.job] = now
+        news = OwnerChanged(record.job, owner, record.fence, reason)
+        return self.book.put(now, record, news, *self._lead(now, record))
+
+    # -- workers
+
+    def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[object]:
+        effects = self._on_fleet_news(now, self.fleet.beat(now, sender, boot, source, beat))
+        # One that stalled may have been replaced: what it renews now, another leader may have given away already.
+        if not self.fleet.holds(sender, boot) or not self._voter.election.is_leading(now):
+            return effects
+        mine = dict.fromkeys(running.job for running in beat.running)
+        written = self.book.written
+        cancelled = [job for job in mine if job in written and written[job].cancel]
+        orphans = [
+            job
+            for job in mine
+            if job not in self.records or (is_final(self.records[job].state) and self.book.is_written(job))
+        ]
+        token = (self.token.parent, self.token.term, self.token.sequence)
+        renew = Renew(
+            token,
+            beat.number,
+            self.lease.renew_ns,
+            self._is_sole,
+            self._managers(),
+            tuple(cancelled),
+            tuple(orphans),
+            self.fleet.is_drained(sender),
+            self._signers.keys,
+        )
+        return [*effects, Speak(sender, renew, Lane.CONTROL)]
+
+    def on_goodbye(self, now: int, sender: str, boot: int) -> list[object]:
+        return self._on_fleet_news(now, self.fleet.left(now, sender, boot))
+
+    def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[object]:
+        effects: list[object] = list(news)
+        for one in news:
+            if isinstance(one, WorkerLost):
+                effects += self._on_lost(now, one)
+        if news:
+            effects += self._schedule(now)
+        return effects
+
+    def _on_lost(self, now: int, lost: WorkerLost) -> list[object]:
+        effects: list[object] = []
+        for record in list(self.records.values()):
+            if is_final(record.state):
+                continue
+            grants = tuple(
+                msgspec.structs.replace(grant, lost=f"was lost with its worker {lost.name}: {lost.cause}")
+                if (grant.worker, grant.boot) == (lost.name, lost.boot) and not grant.lost
+                else grant
+                for grant in record.grants
+            )
+            if grants != record.grants:
+                record = self._regrant(now, msgspec.structs.replace(record, grants=grants))
+                effects += self.book.put(now, record, *self._lead(now, record))
+        return effects
+
+    # -- time
+
+    def tick(self, now: int) -> list[object]:
+        self.next_tick_at = now + LOOK_EVERY_NS
+        effects = self._on_fleet_news(now, self.fleet.tick(now))
+        for late in self.queue.tick(now):
+            effects += self._end_unstarted(now, self.records[late.job], JobState.FAILED, late.reason)
+        effects += self.book.write_again(now)
+        effects += self.lease.tick(now)
+        election = self._voter.election
+        for record in [record for record in self.records.values() if record.owner and not is_final(record.state)]:
+            is_silent = election.silent_ns(now, record.owner) >= OWNER_SILENCE_NS
+            if is_silent and now - self._owner_since.get(record.job, now) >= SETTLE_NS:
+                effects += self._change_owner(now, record, f"{record.owner} does not answer", but=record.owner)
+                continue
+            better = self._regrant(now, record)
+            if better is not record:
+                effects += self.book.put(now, better, *self._lead(now, better))
+            elif now >= self._lead_at.get(record.job, 0):
+                self._lead_at[record.job] = now + LEAD_AGAIN_NS
+                effects.append(LeadWanted(record.job))
+        effects += self._schedule(now)
+        return effects
+
+    # -- views
+
+    def facts(self, record: JobRecord) -> JobFacts:
+        position = self.queue.position(record.job)
+        waits_for = ""
+        if position is not None:
+            total, free = self.fleet.total(), self.fleet.total_free()
+            least, _ = demand(record.order, total)
+            waits_for = waiting_reason(least, free=free, total=total, ahead=position - 1)
+        return facts_of(record, position, waits_for)
+
+    def _page(self, now: int, asked: JobsCall) -> JobsPage:
+        try:
+            before = int(asked.cursor) if asked.cursor else 1 << 62
+            state = JobState(asked.state) if asked.state else None
+        except ValueError:
+            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is none of ours") from None
+        found = [
+            record
+            for record in sorted(self.book.written.values(), key=lambda record: -record.number)
+            if record.number < before and (state is None or record.state is state)
+        ]
+        page = found[: max(1, min(asked.limit, 500))]
+        return JobsPage([self.facts(record) for record in page], str(page[-1].number) if len(found) > len(page) else "")
+
+    def _cluster(self) -> ClusterView:
+        led: dict[str, int] = dict.fromkeys(self._voter.election.config.names(), 0)
+        for record in self.records.values():
+            if record.owner and not is_final(record.state):
+                led[record.owner] = led.get(record.owner, 0) + 1
+        return ClusterView(
+            name="",
+            leader=self._me,
+            term=self.token.term,
+            managers=[ManagerView(name, "", "", name == self._me, jobs) for name, jobs in led.items()],
+            workers=len(self.fleet),
+            cores=self.fleet.total(),
+            cores_free=self.fleet.total_free(),
+            queue=len(self.queue),
+        )
+
+    def workers(self, now: int) -> list[WorkerView]:
+        views = []
+        for row in self.fleet.rows():
+            facts = row.facts
+            until = self.fleet.lease_over_at(row.name, row.boot)
+            views.append(
+                WorkerView(
+                    name=row.name,
+                    state=row.state,  # type: ignore[arg-type]
+                    reason=row.reason,
+                    cores=facts.cores if facts else 0,
+                    free=row.free,
+                    memory_bytes=facts.memory_bytes if facts else 0,
+                    gpus=facts.gpus if facts else 0,
+                    capabilities=list(facts.capabilities) if facts else [],
+                    version=facts.version if facts else "",
+                    jobs=list(row.jobs),
+                    lease_ms=max(0, until - now) // MILLISECOND if until is not None else 0,
+                    address="" if row.source.startswith(HANDLE) else row.source,
+                )
+            )
+        return views
+
+
+DECLINED: Final = "declined: "
+
+
+class LeadWanted(msgspec.Struct, frozen=True):
+    """The owner of a job is to be told its record."""
+
+    job: str
+
+
+def _answer(sender: str, call: Call, content: bytes) -> Speak:
+    return Speak(sender, Answer(call.number, "", content), Lane.RESULTS)
+
+
+def _problem(sender: str, call: Call, kind: str, text: str, retry_after_ms: int = 0) -> Speak:
+    answer = Answer(call.number, kind, text.encode(), retry_after_ms)  # type: ignore[arg-type]
+    return Speak(sender, answer, Lane.RESULTS)
+
+
+def _no_job(sender: str, call: Call, job: str) -> Speak:
+    return _problem(sender, call, "missing", f"there is no job {job[:64]}: talka jobs lists those that are known")
+
+
+def _unsigned(order: JobOrder) -> bytes:
+    """For comparing: the same bundle may be signed by another key by now."""
+    bundle = msgspec.structs.replace(order.bundle, signature=b"", word=b"")
+    return encode_order(msgspec.structs.replace(order, bundle=bundle))

@@ -1,0 +1,254 @@
+"""One life of one worker, as the cluster's leader keeps it: what it said of itself, its signals, its reserved cores."""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.placement import choose
+from talka.control.jobs.health import DECISIONS, Decision, Progress, ProgressWatch, is_ready
+from talka.control.member.breaker import Breaker, State
+from talka.wire.jobs import Beat, Running, WorkerFacts
+
+SECOND_NS: Final = 1_000_000_000
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker as people see it."""
+
+    name: str
+    boot: int
+    source: str
+    state: str
+    """registering, healthy, degraded, draining or offline."""
+    decision: Decision
+    reason: str
+    facts: WorkerFacts | None
+    """None before the first beat."""
+    reserved: int
+    free: int
+    jobs: tuple[str, ...]
+    running: tuple[Running, ...]
+    heard_at: int
+
+
+class WorkerLife:
+    """Kept by a `Fleet`, which alone changes it."""
+
+    __slots__ = (
+        "_breaker",
+        "_watch",
+        "boot",
+        "cause",
+        "facts",
+        "folder",
+        "heard_at",
+        "is_blocked",
+        "is_drained",
+        "is_lost",
+        "is_silent",
+        "lost_at",
+        "name",
+        "number",
+        "progress",
+        "reserved",
+        "rival",
+        "running",
+        "source",
+        "until",
+        "used",
+        "was_heard",
+    )
+
+    def __init__(self, now: int, name: str, boot: int, folder: int, source: str) -> None:
+        self.name = name
+        self.boot = boot
+        self.folder = folder
+        self.source = source
+        self.facts: WorkerFacts | None = None
+        """None before the first beat."""
+        self.running: tuple[Running, ...] = ()
+        self.number = -1
+        """Of the latest beat."""
+        self.heard_at = now
+        self.was_heard = True
+        """By this process, at some time; False of one that is only expected."""
+        self.until = now
+        """When its lease is surely over."""
+        self.is_silent = False
+        self.is_lost = False
+        self.lost_at = 0
+        self.cause = ""
+        self.is_drained = False
+        """By order of the leader, whatever it says of itself."""
+        self.progress = Progress.IDLE
+        self._watch = ProgressWatch()
+        self._breaker: Breaker | None = None
+        """Made at the first failure: most never have one."""
+        self.is_blocked = False
+        """By the breaker."""
+        self.reserved: dict[str, int] = {}
+        """Cores of each job."""
+        self.used = 0
+        self.rival: int | None = None
+        """The boot that last wanted the same name in vain."""
+
+    # What it is good for.
+
+    @property
+    def free(self) -> int:
+        return 0 if self.facts is None or self.is_lost else max(0, self.facts.cores - self.used)
+
+    @property
+    def load_percent(self) -> int:
+        """By which workers are compared: measured or reserved, whichever is more."""
+        facts = self.facts
+        return 0 if facts is None else max(facts.load_percent, 100 * self.used // facts.cores)
+
+    @property
+    def decision(self) -> Decision:
+        return self._decision(0 if self.facts is None else self.facts.load_percent)
+
+    @property
+    def is_usable(self) -> bool:
+        """Routable if its load is left aside: a busy worker is taken where no other will do."""
+        return self._decision(0) is Decision.ROUTE
+
+    @property
+    def state(self) -> str:
+        if self.is_lost:
+            return "offline"
+        if self.facts is None:
+            return "registering"
+        return "draining" if self.is_drained else self.facts.state
+
+    def row(self) -> WorkerRow:
+        said = "" if self.facts is None else self.facts.reason
+        return WorkerRow(
+            name=self.name,
+            boot=self.boot,
+            source=self.source,
+            state=self.state,
+            decision=self.decision,
+            reason=self.cause if self.is_lost else said,
+            facts=self.facts,
+            reserved=self.used,
+            free=self.free,
+            jobs=tuple(self.reserved),
+            running=self.running,
+            heard_at=self.heard_at,
+        )
+
+    def silence(self, now: int, silent_ns: int, *, is_held: bool) -> str:
+        """What is waited for before its work is given to others; empty while it is heard."""
+        given = f"given to others in {max(0, self.until - now) / SECOND_NS:.1f} s, unless {self.name} is heard before"
+        if self.facts is None and self.was_heard:
+            return f", which was not heard since this manager leads again: it is {given}"
+        if self.facts is None:
+            return (
+                f", which was not heard since this manager started: {self.name} may go on without it, so it is {given}"
+            )
+        if now - self.heard_at < silent_ns:
+            return ""
+        silent = f", which is silent for {(now - self.heard_at) / SECOND_NS:.1f} s"
+        if is_held:
+            return f"{silent}: so many workers are silent at once that nobody is given up yet"
+        return f"{silent}: it is {given}"
+
+    def _decision(self, load_percent: int) -> Decision:
+        facts = self.facts
+        ready = (
+            facts is not None
+            and not self.is_drained
+            and is_ready(facts.state, load_percent, is_trusted=not self.is_blocked)
+        )
+        return DECISIONS[not (self.is_lost or self.is_silent), ready, self.progress]
+
+    # What happens to it.
+
+    def heard(self, now: int, until: int, source: str, beat: Beat) -> None:
+        """A beat that was overtaken by a later one refreshes the lease, because it is answered too, and no more."""
+        self.is_lost = self.is_silent = False
+        self.heard_at = now
+        self.until = until
+        if beat.number > self.number:
+            self.number = beat.number
+            self.facts = beat.facts
+            self.folder = beat.facts.folder
+            self.running = beat.running
+            self.source = source
+            running = [task.started for task in beat.running if task.state == "running"]
+            if running:
+                self._watch.saw(now, sum(running))
+            else:
+                self._watch.rested()
+            self.progress = self._watch.progress(now)
+
+    def lost(self, now: int, cause: str) -> None:
+        self.is_lost = True
+        self.lost_at = now
+        self.cause = cause
+        self.running = ()
+        self.progress = Progress.IDLE
+        self.reserved.clear()
+        self.used = 0
+
+    def reserve(self, now: int, job: str, cores: int) -> None:
+        self.reserved[job] = self.reserved.get(job, 0) + cores
+        self.used += cores
+        if self._breaker is not None and self._breaker.state is not State.CLOSED:
+            # This is the probe; nothing more until its outcome is told, or it is given up.
+            self._breaker.allows(now)
+            self.is_blocked = True
+
+    def release(self, job: str) -> None:
+        self.used -= self.reserved.pop(job, 0)
+
+    def failed(self, now: int) -> None:
+        if self._breaker is None:
+            self._breaker = Breaker()
+        self._breaker.failed(now)
+        self.is_blocked = self._breaker.state is State.OPEN
+
+    def succeeded(self, now: int) -> None:
+        if self._breaker is None:
+            return
+        self._breaker.succeeded(now)
+        if self._breaker.state is State.CLOSED:
+            self.is_blocked = False
+
+    def unblock(self, now: int) -> None:
+        """The breaker has waited long enough: a probe may go there."""
+        self.is_blocked = self.is_blocked and self.blocked_for_ns(now) > 0
+
+    def blocked_for_ns(self, now: int) -> int:
+        return 0 if self._breaker is None else self._breaker.retry_in_ns(now)
+
+
+def fewest(cores: int, candidates: Mapping[str, WorkerLife], rng: Random) -> list[tuple[str, int, int]]:
+    """Name, boot and cores of as few candidates as can be; together they must have as many free.
+
+    Whole workers, the largest first, until one can hold the rest: nothing needs fewer. Among those that serve equally
+    well the less loaded of two drawn at random is taken.
+    """
+    by_free: dict[int, list[str]] = {}
+    for name, life in candidates.items():
+        by_free.setdefault(life.free, []).append(name)
+    sizes = sorted(by_free, reverse=True)
+    loads = {name: float(life.load_percent) for name, life in candidates.items()}
+    chosen: list[tuple[str, int, int]] = []
+    left = cores
+    while True:
+        largest = sizes[0]
+        is_last = largest >= left
+        alike = [name for size in sizes if size >= left for name in by_free[size]] if is_last else by_free[largest]
+        found = choose(rng, alike, loads)
+        assert found is not None
+        chosen.append((found, candidates[found].boot, min(left, largest)))
+        if is_last:
+            return chosen
+        left -= largest
+        alike.remove(found)
+        if not alike:
+            del sizes[0]

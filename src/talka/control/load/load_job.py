@@ -1,0 +1,570 @@
+"""A load job from start to end: which workflows run now and on how many cores, and what became of them.
+
+Pure: it is told what happened and what time it is, and answers with effects. The owner of the processes carries them
+out: the local runner here, a worker in a cluster.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from talka.control.load.allocation import Claim, Seat, allocate, claim_of
+from talka.control.load.core_effects import Effect, JobEnded
+from talka.control.load.deadlines import Deadline, Granted
+from talka.control.load.shard_group import JobWorkflow, ShardGroup
+from talka.control.load.shard_run import Attempt, LostShard, Seats, ShardRun
+from talka.stats.tally import Tally, merged
+from talka.stats.windows import Timeline, Window
+from talka.wire.jobs import AttemptResult
+from talka.wire.shards import (
+    CONTEXT_PREFIX,
+    RECEIVED_LIMIT_BYTES,
+    Arm,
+    Armed,
+    FromCore,
+    Hello,
+    Refused,
+    Settings,
+    Source,
+    Unread,
+    engines_of,
+)
+from talka.work.lifecycle import TaskState
+from talka.work.load import Shard, Slice
+from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
+
+SECOND: Final = 1_000_000_000
+TICK_NS: Final = SECOND // 10
+START_DELAY_NS: Final = SECOND // 50
+"""Between the order to go and the instant itself: every core must have read the order by then."""
+JUDGE_EVERY_NS: Final = SECOND // 2
+MERGE_STEP_NS: Final = SECOND // 2500
+"""What reading and merging one step of one attempt takes, about: two histograms of a thousand counters each."""
+EXTENSION_BASE_NS: Final = 30 * SECOND
+Interruption: TypeAlias = Literal["SIGINT", "SIGTERM", "cancel"]
+ENDED: Final = frozenset(
+    {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED, TaskState.TIMEOUT, TaskState.SKIPPED}
+)
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    job: str
+    source: Source
+    workflows: tuple[JobWorkflow, ...]
+    cores: int
+    settings: Settings
+    thresholds: tuple[Threshold, ...] = ()
+    """Rules over the whole job."""
+
+
+WorkflowRun: TypeAlias = ShardGroup
+"""A workflow of a job is the group of its shards."""
+
+
+def first_failure(tally: Tally) -> str | None:
+    """What went wrong in a workflow that measures nothing: there a failure is no result but the end."""
+    for name, action in tally.actions.items():
+        if action.samples:
+            return f"{name} raised {action.samples[0].text}"
+    return None
+
+
+class LoadJob:
+    """Call `start` once, then `on_message`, `on_exit` and `tick` as things happen, and carry out what they return."""
+
+    def __init__(self, spec: JobSpec, *, start_delay_ns: int = START_DELAY_NS) -> None:
+        self.spec = spec
+        grace_ns = spec.settings.grace_ns
+        self.workflows = {one.name: ShardGroup(self, one, grace_ns=grace_ns) for one in spec.workflows}
+        self.timeline = Timeline(with_steps=False)
+        self.places: dict[str, int] | None = None
+        """Workers and how many of their cores the job may use; None: the cores of this machine."""
+        self.pool = spec.cores
+        """The cores that shares by priority are shares of."""
+        self.own_lost: list[LostShard] = []
+        self.origin_ns = 0
+        self.ended_ns = 0
+        self.next_tick_at = 0
+        self.interrupted_by: Interruption | None = None
+        self.aborted: Verdict | None = None
+        self.engine = ""
+        self.attempts: dict[int, tuple[ShardGroup, ShardRun, Attempt]] = {}
+        self._place_of: dict[int, str] = {}
+        self.cores_started = 0
+        self.life = 0
+        """Of the manager that leads it: who draws numbers of attempts."""
+        self.taken_up_ns = 0
+        self.arriving: dict[int, None] = {}
+        self._start_delay_ns = start_delay_ns
+        self._judge_at_ns = 0
+        self._is_hurried = False
+
+    # What happens to the job.
+
+    def start(self, now: int) -> list[Effect]:
+        """Also after a pause in which cores may have become free."""
+        return self._schedule(now)
+
+    def on_message(self, now: int, core: int, message: FromCore | Unread) -> list[Effect]:
+        if core not in self.attempts:
+            return []  # its last words: the attempt was given up already
+        run = self.attempts[core][0]
+        effects = run.on_message(now, core, message)
+        if isinstance(message, Hello | Armed):
+            self.engine = engines_of(self.engine, run.engine)
+        return effects
+
+    def on_exit(self, now: int, core: int, cause: str) -> list[Effect]:
+        """The process of an attempt ended. Before its final report that is a loss."""
+        return self.attempts[core][0].on_exit(now, core, cause) if core in self.attempts else []
+
+    def interrupt(self, now: int, signal: Interruption) -> list[Effect]:
+        """The first one ends the job gently, the second at once."""
+        if self.interrupted_by is not None:
+            self._is_hurried = True
+            effects: list[Effect] = []
+            for run in self.workflows.values():
+                if run.state not in ENDED:
+                    effects += self._end(now, run, TaskState.CANCELLED)
+            return effects
+        self.interrupted_by = signal
+        return self._stop_all(now)
+
+    def tick(self, now: int) -> list[Effect]:
+        self.next_tick_at = now + TICK_NS
+        effects: list[Effect] = []
+        # First, so that nothing is started which they would stop.
+        if not self.is_stopping and not self.ended_ns:
+            effects += self._check_thresholds(now)
+        for run in self.workflows.values():
+            if run.state is TaskState.RUNNING and not run.stopped_ns:
+                effects += self._check_timeout(now, run)
+            effects += run.tick(now)
+        return effects
+
+    # What is known of it.
+
+    @property
+    def lost(self) -> list[LostShard]:
+        """Every gap: of tasks that were lost, and of cores their workers replaced by themselves."""
+        inner = [
+            LostShard(run.spec.name, *msgspec.structs.astuple(gap))
+            for run in self.workflows.values()
+            for shard in run.shards
+            for attempt in shard.attempts
+            for gap in attempt.gaps
+        ]
+        return [*self.own_lost, *inner]
+
+    @property
+    def job_origin_ns(self) -> int:
+        return self.origin_ns
+
+    @property
+    def cores(self) -> int:
+        return self.spec.cores if self.places is None else sum(self.places.values())
+
+    def adopt(self, run: ShardGroup, shard: ShardRun, attempt: Attempt) -> None:
+        """Go on with an attempt that another manager began."""
+        self.attempts[attempt.core] = (run, shard, attempt)
+        self._place_of[attempt.core] = attempt.place
+        self._note_sharing(attempt)
+
+    def room_besides(self, core: int) -> int:
+        """Cores of workers that have room for what takes the place of a lost attempt."""
+        if core not in self.attempts:
+            return 0
+        _, shard, attempt = self.attempts[core]
+        # Where only the task is gone and not its worker, its own cores are free too.
+        return len(self._open_seats(shard, but=attempt))
+
+    def start_anew(self, run: ShardGroup) -> None:
+        """Its start was decided, and no core was told of it or ever will be: it is decided again."""
+        run.state, run.origin_ns = TaskState.ASSIGNED, 0
+        if not any(other.origin_ns for other in self.workflows.values()):
+            self.origin_ns = 0
+
+    def stop_again(self, now: int) -> list[Effect]:
+        """Tell those that run to stop: the manager before may have died before it did."""
+        return self._stop_all(now)
+
+    @property
+    def merging_ns(self) -> int:
+        """About how long it takes to merge everything that was counted."""
+        return MERGE_STEP_NS * sum(
+            len(attempt.counts.steps) + len(attempt.counts.actions) + sum(map(len, attempt.counts.calls.values())) + 1
+            for run in self.workflows.values()
+            for shard in run.shards
+            for attempt in shard.attempts
+        )
+
+    def attempts_at(self, place: str) -> list[int]:
+        """Attempts that run on a worker."""
+        return [core for core, (_, _, attempt) in self.attempts.items() if attempt.place == place]
+
+    def running(self) -> Mapping[int, tuple[ShardGroup, ShardRun, Attempt]]:
+        """Attempts under way. A live view: copy it before anything is told to the job."""
+        return self.attempts
+
+    def place_of(self, core: int) -> str:
+        """The worker an attempt was given to, also one that is over."""
+        return self._place_of.get(core, "")
+
+    def tally(self) -> Tally:
+        return merged([run.tally() for run in self.workflows.values()])
+
+    def elapsed_ns(self, now: int) -> int:
+        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
+
+    def span_ns(self, now: int) -> int:
+        """From the first start to where the last of its plans ended."""
+        ends = [run.origin_ns + run.span_ns(now) for run in self.workflows.values() if run.origin_ns]
+        return max(ends, default=self.origin_ns) - self.origin_ns
+
+    def verdicts(self, now: int) -> list[tuple[str | None, Threshold, Verdict]]:
+        """Every rule with its workflow (None: the whole job) and how it stands."""
+        runs = [run for run in self.workflows.values() if self.spec.thresholds or run.spec.thresholds]
+        tallies = {run.spec.name: run.tally() for run in runs}
+        whole = merged(list(tallies.values())) if self.spec.thresholds else Tally()
+        found: list[tuple[str | None, Threshold, Verdict]] = []
+        for rule in self.spec.thresholds:
+            part = self.workflows.get(rule.workflow or "", self)  # whoever ordered the job may have named another
+            found.append((None, rule, judge(rule, scoped(rule, tallies, whole), part.span_ns(now) / SECOND)))
+        for run in runs:
+            name, span_ns = run.spec.name, run.span_ns(now)
+            for rule in run.spec.thresholds:
+                counted = scoped(rule, tallies, tallies[name])
+                found.append((name, rule, judge(rule, counted, span_ns / SECOND)))
+        return found
+
+    def active_vus(self) -> int:
+        return sum(attempt.vus for _, _, attempt in self.attempts.values())
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.interrupted_by is not None or self.aborted is not None
+
+    # Starting.
+
+    def _schedule(self, now: int) -> list[Effect]:
+        self._wake_dependents()
+        ready = [run for run in self.workflows.values() if run.state is TaskState.READY]
+        effects: list[Effect] = []
+        if self.is_stopping:
+            ready = [run for run in ready if run.spec.is_teardown]
+        if ready and not any(run.is_under_way and run.runs_alone for run in self._runs()):
+            claims = [_claim_of(run.spec, self.cores) for run in ready]
+            for name, seats in allocate(claims, self._loads(), total=self.pool).items():
+                effects += self._assign(now, self.workflows[name], seats)
+        if not self.ended_ns and all(run.state in ENDED for run in self.workflows.values()):
+            self.ended_ns = max((run.ended_ns for run in self.workflows.values()), default=0) or now
+            effects.append(JobEnded())
+        return effects
+
+    def _wake_dependents(self) -> None:
+        """Workflows come after those they depend on, so one pass sees everything."""
+        for run in self.workflows.values():
+            if run.state is not TaskState.PENDING:
+                continue
+            before = [self.workflows[name].state for name in run.spec.depends_on]
+            if run.spec.is_teardown:
+                if all(state in ENDED for state in before):
+                    run.state = self._state_of_teardown(run)
+                    self._refuse_what_does_not_fit(run)
+            elif self.is_stopping:
+                run.state = TaskState.CANCELLED
+            elif any(state in ENDED and state is not TaskState.COMPLETED for state in before):
+                run.state = TaskState.SKIPPED
+                run.failure = "a workflow it depends on did not complete"
+            elif all(state is TaskState.COMPLETED for state in before):
+                run.state = TaskState.READY
+                self._refuse_what_does_not_fit(run)
+
+    def _refuse_what_does_not_fit(self, run: ShardGroup) -> None:
+        text = self._size_problem(run) or self._conflict(run)
+        if run.state is TaskState.READY and text:
+            run.refused, run.failure, run.state = Refused("setup", text), text, TaskState.FAILED
+
+    def _state_of_teardown(self, run: ShardGroup) -> TaskState:
+        """Once all is over that it cleans up after."""
+        if not self._may_clean_up:
+            return TaskState.CANCELLED
+        has_run = any(self.workflows[name].origin_ns for name in run.spec.depends_on)
+        return TaskState.READY if has_run else TaskState.SKIPPED
+
+    @property
+    def _may_clean_up(self) -> bool:
+        """Workers end by themselves what they have of a cancelled job: there nothing is begun any more."""
+        return not self._is_hurried and (self.places is None or self.interrupted_by is None)
+
+    def _size_problem(self, run: ShardGroup) -> str:
+        size = sum(len(value) for values in self.values_for(run).values() for value in values.values())
+        if size <= RECEIVED_LIMIT_BYTES:
+            return ""
+        return f"it receives {size} bytes from other workflows: at most {RECEIVED_LIMIT_BYTES} are handed on"
+
+    def _conflict(self, run: ShardGroup) -> str:
+        """Why what its parents left in `self.context` cannot be put together; empty when it can."""
+        if run.spec.is_teardown:
+            return ""  # what the class left comes after what its setup left
+        found: dict[str, tuple[str, bytes]] = {}
+        for source in self._parents(run):
+            for key, content in self.workflows[source].provided.items():
+                other, known = found.setdefault(key, (source, content))
+                if key.startswith(CONTEXT_PREFIX) and _are_different(known, content):
+                    name = key.removeprefix(CONTEXT_PREFIX)
+                    return (
+                        f"{other} and {source}, on which it depends, left different values in self.context[{name!r}]: "
+                        "use different keys, or delete one of them in a teardown"
+                    )
+        return ""
+
+    def _parents(self, run: ShardGroup) -> list[str]:
+        return [name for name in self.workflows if name in run.spec.depends_on]
+
+    def _runs(self) -> Sequence[ShardGroup]:
+        return list(self.workflows.values())
+
+    def _places(self) -> dict[str, int]:
+        return {"": self.spec.cores} if self.places is None else self.places
+
+    def _sitting(self, but: Attempt | None = None) -> dict[Seat, list[ShardGroup]]:
+        """The job's cores, and whose shards run on each."""
+        found: dict[Seat, list[ShardGroup]] = {
+            (place, number): [] for place, cores in self._places().items() for number in range(cores)
+        }
+        for run, _, attempt in self.attempts.values():
+            for number in attempt.seats:
+                if attempt is not but and (attempt.place, number) in found:
+                    found[attempt.place, number].append(run)
+        return found
+
+    def _loads(self) -> dict[Seat, float | None]:
+        """What each core has to carry; None: nothing runs on it."""
+        return {
+            seat: sum(_claim_of(run.spec, self.cores).weight / run.cores for run in runs) if runs else None
+            for seat, runs in self._sitting().items()
+        }
+
+    def _open_seats(self, shard: ShardRun, but: Attempt | None = None) -> list[Seat]:
+        """Cores for what takes the place of a lost shard: empty ones of workers that have most of
+        them first, then such as are no fuller than its own was."""
+        sitting = self._sitting(but)
+        empty: dict[str, list[Seat]] = {}
+        for seat, runs in sitting.items():
+            if not runs:
+                empty.setdefault(seat[0], []).append(seat)
+        found = [
+            seat for _, seats in sorted(empty.items(), key=lambda item: (-len(item[1]), item[0])) for seat in seats
+        ]
+        shared = [seat for seat, runs in sitting.items() if 0 < len(runs) < shard.sharing]
+        return [*found, *sorted(shared, key=lambda seat: (len(sitting[seat]), seat))]
+
+    def _assign(self, now: int, run: ShardGroup, seats: Sequence[Seat]) -> list[Effect]:
+        if self.places is None:
+            parts = run.spec.plan.split(len(seats))
+            return run.start(
+                now, [(ShardRun(part), Seats(*_at(seat))) for part, seat in zip(parts, seats, strict=True)]
+            )
+        slices: list[tuple[ShardRun, Seats]] = []
+        first = 0
+        for place in _by_place(seats):
+            count = len(place.numbers)
+            slices.append((ShardRun(Slice(run.spec.plan, first, count, len(seats))), place))
+            first += count
+        return run.start(now, slices)
+
+    # What groups ask for.
+
+    def draw(self, seats: Seats) -> tuple[int, int]:
+        self.cores_started += 1
+        core = self.cores_started
+        self._place_of[core] = seats.place
+        if self.places is not None:
+            return core, 0
+        beside = [attempt.process for _, _, attempt in self.attempts.values() if attempt.seats == seats.numbers]
+        return core, beside[0] if beside else core
+
+    def seats_for(self, group: ShardGroup, shard: ShardRun) -> list[Seats]:
+        if self.places is None:
+            return [Seats("", shard.current.seats)]  # its process is gone, its core is not
+        return _by_place(self._open_seats(shard)[: shard.shard.count])
+
+    def on_started(self, attempt: Attempt) -> None:
+        attempt.life = self.life
+        self._note_sharing(attempt)
+
+    def _note_sharing(self, attempt: Attempt) -> None:
+        here = [known for known in self.attempts.values() if known[2].place == attempt.place]
+        for number in attempt.seats:
+            beside = [(run, shard) for run, shard, other in here if number in other.seats]
+            for run, shard in beside:
+                shard.sharing = max(shard.sharing, len(beside))
+                run.shares_with |= {other.spec.name: None for other, _ in beside if other is not run}
+
+    def arm_of(self, group: ShardGroup, shard: ShardRun) -> Arm:
+        part = shard.shard
+        return Arm(
+            job=self.spec.job,
+            source=self.spec.source,
+            workflow=group.spec.name,
+            shard=part if isinstance(part, Shard) else part.shards[0],
+            iterations_done=shard.done_by_shard[0],
+            values=self.values_for(group),
+            settings=self.spec.settings,
+        )
+
+    def on_windows(self, core: int, windows: Sequence[Window]) -> None:
+        group, _, _ = self.attempts[core]
+        for window in windows:
+            group.timeline.add(window)
+            self.timeline.add(window)
+
+    def on_armed(self, now: int, group: ShardGroup) -> list[Effect]:
+        """Those that get ready on cores in common start together: getting ready would disturb the first that runs."""
+        together = self._arming_beside(group)
+        if not all(other.is_armed for other in together):
+            return []
+        start_ns = now + self._start_delay_ns
+        self.origin_ns = self.origin_ns or start_ns
+        return [effect for other in together for effect in other.go(now, start_ns, start_ns)]
+
+    def _arming_beside(self, group: ShardGroup) -> list[ShardGroup]:
+        """Groups that have not begun and share cores with this one, or with one that does; itself among them."""
+        names = [group.spec.name]
+        for name in names:  # it grows
+            names += [
+                other
+                for other in self.workflows[name].shares_with
+                if other not in names and self.workflows[other].state is TaskState.ASSIGNED
+            ]
+        return [self.workflows[name] for name in names]
+
+    def on_failed(self, now: int, group: ShardGroup) -> list[Effect]:
+        return self._end(now, group, TaskState.FAILED)
+
+    def on_done(self, now: int, group: ShardGroup) -> list[Effect]:
+        group.collect_provided()
+        if not group.spec.is_test:
+            group.failure = group.failure or first_failure(group.tally())
+        if group.has_timed_out:
+            state = TaskState.TIMEOUT
+        elif group.failure:
+            state = TaskState.FAILED
+        elif self.is_stopping and not group.spec.is_teardown:
+            state = TaskState.CANCELLED
+        else:
+            state = TaskState.COMPLETED
+        return self._end(now, group, state)
+
+    def values_for(self, run: ShardGroup) -> dict[str, dict[str, bytes]]:
+        values: dict[str, dict[str, bytes]] = {}
+        for source, key in run.spec.flows:
+            if key in self.workflows[source].provided:
+                values.setdefault(source, {})[key] = self.workflows[source].provided[key]
+        for source in self._parents(run):
+            for key, content in self.workflows[source].provided.items():
+                if key.startswith(CONTEXT_PREFIX):
+                    values.setdefault(source, {})[key] = content
+        return values
+
+    # Running.
+
+    def on_result(self, now: int, core: int, result: AttemptResult) -> list[Effect]:
+        """The result of a task, whole: its reports before it are of no more interest."""
+        if core not in self.attempts:
+            return []
+        run, _, attempt = self.attempts[core]
+        self.engine = engines_of(self.engine, result.engine)
+        self.on_windows(core, attempt.on_result(now, result, self.origin_ns))
+        is_news = result.is_cancelled and not self.is_stopping
+        if is_news:
+            self.interrupted_by = "cancel"  # else what stopped early would pass for what was asked for
+        effects = run.on_final(now, core, result.provided, result.notes, result.failure)
+        return [*effects, *self._stop_all(now)] if is_news else effects
+
+    def _check_timeout(self, now: int, run: ShardGroup) -> list[Effect]:
+        if now - run.origin_ns <= run.spec.timeout_ns or self._is_given_more_time(now, run):
+            return []
+        run.has_timed_out = True
+        run.failure = f"it ran longer than its timeout of {run.spec.timeout_ns / SECOND:g} s"
+        return run.stop(now)
+
+    def _is_given_more_time(self, now: int, run: ShardGroup) -> bool:
+        """On a cluster others may have made it late: while it advances it gets more time, ever less of it."""
+        if self.places is None:
+            return False
+        if run.deadline is None:
+            run.deadline = Deadline(EXTENSION_BASE_NS, run.origin_ns + run.spec.timeout_ns)
+        if now < run.deadline.until:
+            return True
+        started = run.counts().started
+        has_progressed, run.started_before = started > run.started_before, started
+        granted = run.deadline.ask(now, has_progressed)
+        if not isinstance(granted, Granted):
+            return False
+        run.note(f"it was late and advanced, and was given {granted.ns / SECOND:g} s more")
+        return True
+
+    def _check_thresholds(self, now: int) -> list[Effect]:
+        if now < self._judge_at_ns or not any(rule.abort for rule in self._rules()):
+            return []
+        # Merging every histogram takes a while where there are many steps: as often as people could act on it.
+        self._judge_at_ns = now + max(JUDGE_EVERY_NS, self.merging_ns * 5)
+        for workflow, rule, verdict in self.verdicts(now):
+            elapsed_ns = self.workflows[workflow].elapsed_ns(now) if workflow else self.elapsed_ns(now)
+            if should_abort(rule, verdict, elapsed_ns):
+                self.aborted = verdict
+                return self._stop_all(now)
+        return []
+
+    def _rules(self) -> Sequence[Threshold]:
+        return [*self.spec.thresholds, *(rule for run in self.workflows.values() for rule in run.spec.thresholds)]
+
+    # Ending.
+
+    def _stop_all(self, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for run in self.workflows.values():
+            if run.spec.is_teardown and self._may_clean_up:
+                continue  # it has its turn when the others have stopped
+            if run.state is TaskState.RUNNING:
+                effects += run.stop(now)
+            elif run.state not in ENDED:
+                effects += self._end(now, run, TaskState.CANCELLED)
+        return effects
+
+    def _end(self, now: int, run: ShardGroup, state: TaskState) -> list[Effect]:
+        effects: list[Effect] = list(run.end(now, state))
+        for other in run.shares_with:
+            if self.workflows[other].is_armed and not self.is_stopping:  # it waited for this one to get ready
+                effects += self.on_armed(now, self.workflows[other])
+        return [*effects, *self._schedule(now)]
+
+
+def _claim_of(spec: JobWorkflow, cores: int) -> Claim:
+    return claim_of(spec.name, spec.plan, spec.priority, spec.is_test, cores)
+
+
+def _are_different(one: bytes, other: bytes) -> bool:
+    """By what they mean: dicts may have been filled in another order."""
+    if one == other:
+        return False
+    try:
+        return bool(msgspec.msgpack.decode(one) != msgspec.msgpack.decode(other))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return True
+
+
+def _at(seat: Seat) -> tuple[str, tuple[int, ...]]:
+    place, number = seat
+    return place, (number,)
+
+
+def _by_place(seats: Sequence[Seat]) -> list[Seats]:
+    """Those of each worker together, workers in the order in which they come first."""
+    found: dict[str, tuple[int, ...]] = {}
+    for place, number in seats:
+        found[place] = (*found.get(place, ()), number)
+    return [Seats(place, numbers) for place, numbers in found.items()]

@@ -1,0 +1,311 @@
+"""What a member answers to those who ask it: its view, its leader, its verdicts, its keys and its figures."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from talka.cluster.membership.members import Status
+from talka.control.member.announcement import standing_of
+from talka.control.member.composite import ClusterMember
+from talka.control.member.key_distribution import Keyholder
+from talka.errors import Invalid
+from talka.wire.asking import (
+    AddKey,
+    AskAudit,
+    AskKeys,
+    AskLeader,
+    AskLease,
+    AskMembers,
+    AskMetrics,
+    ChangeLease,
+    Question,
+    RepairKeys,
+    RetireKey,
+    UseKey,
+    encode_content,
+)
+from talka.wire.security.keys import checked_secrets
+
+PAGE_LIMIT: Final = 150
+"""So many fit an answer, however long their names are."""
+SECOND: Final = 1_000_000_000
+STATES: Final = {Status.ALIVE: "alive", Status.SUSPECT: "suspect", Status.DEAD: "dead", Status.LEFT: "left"}
+
+
+class MemberFacts(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    """alive, suspect, dead or left"""
+    address: str
+    boot: str
+    """A number too large for some readers of JSON."""
+    incarnation: int
+    zone: str = ""
+    role: str = ""
+    datacenter: str = ""
+    software: str = ""
+    accuser: str = ""
+    reason: str = ""
+    datagrams: bool = True
+    """Whether datagrams reach it from here; without them it is probed over the stream."""
+    self: bool = False
+    """Whether it is the member that answers."""
+
+
+class MembersPage(msgspec.Struct, frozen=True):
+    members: list[MemberFacts]
+    next: str = ""
+    """Ask for what is after this name; empty at the end."""
+
+
+class LeaderFacts(msgspec.Struct, frozen=True):
+    leader: str
+    """Empty when none is known."""
+    term: int
+    token: list[int]
+    """Only the leader itself knows the token it commands with."""
+    voters: list[str]
+    role: str
+    phase: str
+    answering: list[str]
+    """The voters the answering one has heard from lately."""
+
+
+class VerdictFacts(msgspec.Struct, frozen=True):
+    seconds_ago: float
+    subject: str
+    verdict: str
+    accuser: str
+    reason: str
+    own: bool
+    boot: str
+    incarnation: int
+
+
+class KeyFacts(msgspec.Struct, frozen=True):
+    id: str
+    is_primary: bool
+
+
+class KeysFacts(msgspec.Struct, frozen=True):
+    keys: list[KeyFacts]
+    version: int
+    unconfirmed: list[str]
+    """Members that have not confirmed to hold the same keys."""
+
+
+def answer(
+    member: ClusterMember,
+    now: int,
+    question: Question,
+    *,
+    asked_with: str = "",
+    expected: tuple[str, ...] = (),
+    counts: Mapping[str, Mapping[str, int] | float] | None = None,
+) -> tuple[bytes, list[object]]:
+    """The content of the answer, and what it makes the member do. `Invalid` when it cannot be answered.
+
+    `asked_with`: the key of the question. `expected`: names of members remembered from earlier. `counts`: what the shell around the member has counted.
+    """
+    keys = () if member.porter is None else member.porter.ring.accepted()
+    if asked_with and asked_with not in keys and not isinstance(question, RepairKeys | AskKeys):
+        raise Invalid(f"key {asked_with} is accepted no more: under it, only talka cluster keys --repair can be asked")
+    match question:
+        case AskMembers(after=after):
+            return encode_content(_members(member, after)), []
+        case AskLeader():
+            return encode_content(_leader(member, now)), []
+        case AskAudit():
+            return encode_content(_audit(member, now)), []
+        case AskKeys():
+            return encode_content(_keys(member, expected)), []
+        case AskMetrics():
+            return metrics_text(member, now, counts or {}).encode(), []
+        case AddKey(secret=secret):
+            return _changed(member, expected, lambda: _keyholder(member).add(secret))
+        case UseKey(key_id=key_id):
+            return _changed(member, expected, lambda: _keyholder(member).seal_with(key_id))
+        case RetireKey(key_id=key_id) if key_id == asked_with and key_id != _keyholder(member).ring.primary_id:
+            raise Invalid(f"this question came under key {key_id} itself: ask with the new secret, then retire it")
+        case AskLease() | ChangeLease():
+            raise Invalid(f"{member.name} is no manager: ask one for the lease of workers")
+        case RetireKey(key_id=key_id, force=force):
+            return _changed(member, expected, lambda: _keyholder(member).retire(key_id, expected=expected, force=force))
+        case RepairKeys(secrets=secrets):  # pragma: no branch - the type checker sees that no other is left
+            return _changed(member, expected, lambda: _keyholder(member).repair(now, checked_secrets(secrets)))
+
+
+def _members(member: ClusterMember, after: str) -> MembersPage:
+    membership = member.membership
+    if membership is None:
+        raise Invalid(f"{member.name} has no view of members")
+    me = membership.me
+    mine = member.porter.me if member.porter is not None else None
+    facts = [
+        MemberFacts(
+            me.name,
+            "left" if membership.has_left else "alive",
+            me.address,
+            str(me.boot),
+            me.incarnation,
+            me.zone,
+            mine.role if mine else "",
+            mine.datacenter if mine else "",
+            mine.software if mine else "",
+            self=True,
+        )
+    ]
+    for other in membership.members():
+        standing = standing_of(other)
+        is_accused = other.status in (Status.SUSPECT, Status.DEAD)
+        facts.append(
+            MemberFacts(
+                other.name,
+                STATES[other.status],
+                other.address,
+                str(other.boot),
+                other.incarnation,
+                other.zone,
+                standing.role if standing else "",
+                standing.datacenter if standing else "",
+                standing.software if standing else "",
+                other.accuser if is_accused else "",
+                other.reason if is_accused else "",
+                not other.blocked,
+            )
+        )
+    later = sorted((fact for fact in facts if fact.name > after), key=lambda fact: fact.name)
+    page = later[:PAGE_LIMIT]
+    return MembersPage(page, page[-1].name if len(later) > len(page) else "")
+
+
+def _leader(member: ClusterMember, now: int) -> LeaderFacts:
+    if member.voter is None:
+        return _leader_by_hearsay(member)
+    election, token = member.voter.election, member.voter.token
+    shown = [token.parent, token.term, token.sequence] if token is not None and election.is_leading(now) else []
+    return LeaderFacts(
+        election.leader,
+        election.term,
+        shown,
+        list(election.config.names()),
+        election.role.value,
+        election.phase.value,
+        election.answering(now),
+    )
+
+
+def _leader_by_hearsay(member: ClusterMember) -> LeaderFacts:
+    """What one that does not vote knows: which member says that it leads, in the latest term."""
+    leader, term = "", 0
+    for other in [] if member.membership is None else member.membership.alive():
+        standing = standing_of(other)
+        if standing is not None and standing.leads > term:
+            leader, term = other.name, standing.leads
+    return LeaderFacts(leader, term, [], [], "no voter", "", [])
+
+
+def _audit(member: ClusterMember, now: int) -> list[VerdictFacts]:
+    if member.membership is None:
+        raise Invalid(f"{member.name} has no view of members")
+    return [
+        VerdictFacts(
+            round((now - verdict.at) / SECOND, 3),
+            verdict.subject,
+            verdict.verdict,
+            verdict.accuser,
+            verdict.reason,
+            verdict.own,
+            str(verdict.boot),
+            verdict.incarnation,
+        )
+        for verdict in member.membership.audit.entries()
+    ]
+
+
+def _keys(member: ClusterMember, expected: tuple[str, ...]) -> KeysFacts:
+    keyholder = _keyholder(member)
+    ring = keyholder.ring
+    keys = [KeyFacts(id, id == ring.primary_id) for id in ring.accepted()]
+    return KeysFacts(keys, ring.version, keyholder.missing(expected))
+
+
+def _changed(
+    member: ClusterMember, expected: tuple[str, ...], change: Callable[[], list[object]]
+) -> tuple[bytes, list[object]]:
+    effects = change()
+    return encode_content(_keys(member, expected)), effects
+
+
+def _keyholder(member: ClusterMember) -> Keyholder:
+    if member.keyholder is None:
+        raise Invalid(f"{member.name} seals nothing and has no keys")
+    return member.keyholder
+
+
+def metrics_text(member: ClusterMember, now: int, counts: Mapping[str, Mapping[str, int] | float]) -> str:
+    """Prometheus' text format."""
+    lines: list[str] = []
+
+    def put(name: str, kind: str, text: str, values: Mapping[str, int | float], label: str = "") -> None:
+        lines.append(f"# HELP talka_{name} {text}")
+        lines.append(f"# TYPE talka_{name} {kind}")
+        for key, value in sorted(values.items()):
+            labels = f'{{{label}="{_escaped(key)}"}}' if label else ""
+            lines.append(f"talka_{name}{labels} {value}")
+
+    membership = member.membership
+    if membership is not None:
+        states = dict.fromkeys(STATES.values(), 0)
+        states["alive"] = 1
+        for other in membership.members():
+            states[STATES[other.status]] += 1
+        put("members", "gauge", "Members in view, by state.", states, "state")
+        health = membership.health
+        put("local_health_score", "gauge", "0 is well; the higher, the more it doubts itself.", {"": health.score})
+        put("lag_gate_closed", "gauge", "1 while it gives no verdict.", {"": int(health.gate_closed(now))})
+        put("incarnation", "gauge", "Times this member refuted an accusation.", {"": membership.incarnation})
+        verdicts: dict[str, int] = {}
+        for verdict in membership.audit.entries():
+            verdicts[verdict.verdict] = verdicts.get(verdict.verdict, 0) + 1
+        put("recent_verdicts", "gauge", "The last verdicts given or heard, by kind.", verdicts, "verdict")
+        blocked = sum(1 for other in membership.members() if other.blocked)
+        put("datagrams_blocked", "gauge", "Members that are reached over the stream only.", {"": blocked})
+        put("refused_updates_total", "counter", "Updates that nobody could read.", {"": membership.refused_updates})
+        unsigned = {"": membership.disbelieved}
+        put("records_disbelieved_total", "counter", "Records of members that the member did not sign.", unsigned)
+    if member.voter is not None:
+        election = member.voter.election
+        put("term", "gauge", "The term of leadership.", {"": election.term})
+        put("is_leader", "gauge", "1 on the leader.", {"": int(election.is_leading(now))})
+        put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.answering(now))})
+    put("frames_admitted_total", "counter", "Frames let in.", {"": member.frames_admitted})
+    put("frames_refused_total", "counter", "Frames turned away, by reason.", member.door.refused, "reason")
+    put(
+        "frames_refused_by_role_total",
+        "counter",
+        "What a role may not say, by message.",
+        member.roles.refused,
+        "message",
+    )
+    if member.porter is not None:
+        put("challenges_total", "counter", "Lives asked to prove that they live.", {"": member.porter.challenged})
+        put("keys", "gauge", "Keys in use.", {"": len(member.porter.ring.accepted())})
+        rings = member.porter.rings
+        put("rings_unexpected_total", "counter", "Changes of keys that were not expected.", {"": rings.unexpected})
+        put("rings_refused_total", "counter", "Keys that did not count, by reason.", rings.refused, "reason")
+    for name, value in sorted(counts.items()):
+        if isinstance(value, Mapping):
+            put(name, "counter", _of(name), value, "reason")
+        else:
+            put(name, "counter" if name.endswith("_total") else "gauge", _of(name), {"": value})
+    return "\n".join(lines) + "\n"
+
+
+def _of(name: str) -> str:
+    return name.removesuffix("_total").replace("_", " ").capitalize() + "."
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,59 @@
+"""What a member says of itself to everybody, in its state: its role, its keys, and whether it leads."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from talka.cluster.membership.members import Member
+from talka.cluster.membership.membership import Membership
+from talka.control.member.admission import Porter
+
+
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    ring: Annotated[str, Meta(max_length=64)]
+    """The digest of its keys."""
+    role: Annotated[str, Meta(max_length=64)] = ""
+    version: Annotated[str, Meta(max_length=64)] = ""
+    datacenter: Annotated[str, Meta(max_length=64)] = ""
+    software: Annotated[str, Meta(max_length=64)] = ""
+    leads: Annotated[int, Meta(ge=0)] = 0
+    """The term it leads in; 0 when it does not. A hint: who must be sure asks the voters."""
+    api: Annotated[str, Meta(max_length=300)] = ""
+    """Where clients reach its API."""
+
+
+_decoder = msgspec.msgpack.Decoder(Standing)
+
+
+def standing_of(member: Member) -> Standing | None:
+    """What a member said of itself, as far as it can be read."""
+    if member.state is None:
+        return None
+    try:
+        return _decoder.decode(member.state.payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+class Herald:
+    """Keeps what this member says of itself up to date."""
+
+    def __init__(self, porter: Porter, membership: Membership) -> None:
+        self._porter = porter
+        self._membership = membership
+        self._leads = 0
+        self.api = ""
+
+    def tell(self, now: int, *, spread: bool) -> list[object]:
+        """Others learn it with probes and syncs; with `spread` at once."""
+        me = self._porter.me
+        standing = Standing(
+            self._porter.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
+        )
+        return list(self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread))
+
+    def lead(self, now: int, term: int) -> list[object]:
+        """This member leads in this term from now on; 0: no more."""
+        self._leads = term
+        return self.tell(now, spread=True)

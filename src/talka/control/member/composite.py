@@ -1,0 +1,409 @@
+"""A node of the cluster as one pure thing: frames and time in, frames, writes and news out.
+
+It puts the cores together and routes their news: a leader that membership holds for dead is asked about sooner, a
+member that doubts itself leads later or not at all. What a node runs and what the simulator runs is this.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from talka.cluster.effects import HANDLE, Lane, Persist, Transmit
+from talka.cluster.leadership.election import SteppedDown
+from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.register import Tell
+from talka.cluster.membership.federation import FederatedProber
+from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.news import MemberJoined, MemberLost, Say, StateLearned
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.blobs.replicated_blobs import BLOB_PREFIX
+from talka.control.member.admission import Arrival, Porter, RingChanged
+from talka.control.member.announcement import Herald
+from talka.control.member.key_distribution import Greet, Keyholder
+from talka.control.member.owner import Owner
+from talka.control.member.receiver import FENCE_KEY, Receiver
+from talka.control.member.replay_guard import Door
+from talka.control.member.role_check import NotForThisRole, RoleCheck, why_not
+from talka.control.member.speech import Speak
+from talka.control.member.voter import Reply, Voter
+from talka.errors import Untrusted
+from talka.wire import asking, greeting, jobs, leadership, leases, membership
+from talka.wire.asking import Answer, Ask
+from talka.wire.greeting import ShareRing
+from talka.wire.jobs import JobMessage
+from talka.wire.leases import AcquireLease, Command, CommandAnswer, LeaseAnswer, ReleaseLease
+from talka.wire.membership import Watch, WatchReply
+from talka.wire.packets import BadPacket
+from talka.wire.security.keys import decode_ring
+from talka.wire.security.roles import NOBODY, Proven, Role
+
+NEVER: Final = (1 << 63) - 1
+ADDRESSES_LIMIT: Final = 16_384
+VOTER: Final = 0
+RECEIVER: Final = 1
+JOBS: Final = 2
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """News: somebody wants to know something. Answer with `ClusterMember.answer`."""
+
+    source: str
+    sender: str
+    ask: Ask
+    key_id: str = ""
+    """The key it was asked under: the asker may have no other, so the answer is sealed with it."""
+    proven: Proven = NOBODY
+
+
+class JobsPart(Protocol):
+    """What a node has to do with jobs: a manager, a worker."""
+
+    next_tick_at: int
+
+    def on_message(
+        self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
+    ) -> list[object]:
+        """`role`: what the sender's certificate proves; None where there are none."""
+        ...
+
+    def on_news(self, now: int, news: object) -> list[object]: ...
+    def on_persisted(self, now: int, ticket: int) -> list[object]: ...
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]: ...
+    def tick(self, now: int) -> list[object]: ...
+
+
+class ClusterMember:
+    """One node: a door, and behind it any of membership, a prober of other groups, a voter, a receiver of commands, an
+    owner of leases, and a part that has to do with jobs."""
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        name: str,
+        boot: int,
+        membership: Membership | None = None,
+        prober: FederatedProber | None = None,
+        voter: Voter | None = None,
+        receiver: Receiver | None = None,
+        owner: Owner | None = None,
+        part: JobsPart | None = None,
+        addresses: Mapping[str, str] | None = None,
+        seeds: tuple[str, ...] = (),
+        watchers: tuple[str, ...] = (),
+        safeguards: Safeguards = ALL,
+        door: Door | None = None,
+        porter: Porter | None = None,
+        certified: bool = False,
+    ) -> None:
+        """On a real network a `porter` stands before its `door`; without one every frame is taken as it is, and
+        `certified` says whether senders are proven all the same."""
+        self.name = name
+        self.membership = membership
+        self.prober = prober
+        self.voter = voter
+        self.receiver = receiver
+        self.owner = owner
+        self.jobs = part
+        self.door = door or Door(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
+        self.porter = porter
+        is_certified = certified if porter is None else porter.certified
+        self.roles = RoleCheck(is_certified=is_certified, safeguards=safeguards)
+        self.herald: Herald | None = None
+        self.keyholder: Keyholder | None = None
+        if porter is not None and membership is not None:
+            self.herald = Herald(porter, membership)
+            self.keyholder = Keyholder(porter, membership, self.herald)
+        self.group = group
+        self.next_tick_at = NEVER
+        self._timed = [part for part in (membership, prober, voter, owner, self.jobs) if part is not None]
+        self._seeds = seeds
+        self._configured = dict(addresses or {})
+        self._addresses: dict[str, str] = {}
+        """Where other peers are: told by membership, or learned from the frames they sent."""
+        self._connections: dict[str, str] = {}
+        """Of those that can only be answered on the connection they opened: workers."""
+        self._tickets = 0
+        self._ticket_of: dict[int, tuple[int, int]] = {}  # ours to (part, its own); bounded by writes under way
+        self._spoken: tuple[object, bytes] = (None, b"")
+
+    @property
+    def frames_admitted(self) -> int:
+        return self.door.admitted
+
+    # -- inputs
+
+    def start(self, now: int) -> list[object]:
+        effects: list[object] = []
+        if self.herald is not None:
+            effects += self.herald.tell(now, spread=False)
+        if self.membership is not None:
+            effects += self.membership.join(now, list(self._seeds))
+        if self.voter is not None:
+            effects += self.voter.start(now)
+        return self._out(now, effects)
+
+    def tick(self, now: int) -> list[object]:
+        effects: list[object] = []
+        if self.membership is not None and now >= self.membership.next_tick_at:
+            effects += self.membership.tick(now)
+            self._judge_health(now, effects)
+            if self.keyholder is not None:
+                effects += self.keyholder.tick(now)
+        if self.prober is not None and now >= self.prober.next_tick_at:
+            effects += self.prober.tick(now)
+        if self.voter is not None and now >= self.voter.next_tick_at:
+            effects += self.voter.tick(now)
+        if self.owner is not None and now >= self.owner.next_tick_at:
+            effects += self.owner.tick(now)
+        if self.jobs is not None and now >= self.jobs.next_tick_at:
+            effects += self.jobs.tick(now)
+        return self._out(now, effects)
+
+    def on_persisted(self, now: int, ticket: int) -> list[object]:
+        part, own = self._ticket_of.pop(ticket)
+        if part == VOTER and self.voter is not None:
+            return self._out(now, self.voter.on_persisted(now, own))
+        if part == JOBS and self.jobs is not None:
+            return self._out(now, self.jobs.on_persisted(now, own))
+        assert self.receiver is not None
+        return self._out(now, self.receiver.on_persisted(own))
+
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+        """A write that the node can do without failed; only those of the part that has to do with jobs are such."""
+        _, own = self._ticket_of.pop(ticket)
+        return [] if self.jobs is None else self._out(now, self.jobs.on_not_persisted(now, own, text))
+
+    def set_address(self, name: str, address: str) -> None:
+        """Where a node is that was greeted there."""
+        self._note_address(name, address)
+
+    def on_frame(
+        self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
+    ) -> list[object]:
+        """`age_ns`: how long the frame waited in this node before it was handled. `proven`: whom the certificate of the
+        connection names that it came on."""
+        if self.porter is None:
+            packet = self.door.admit(frame)
+            if packet is None:
+                return []
+            if self.roles.is_certified and lane is not Lane.DATAGRAM and proven.name != packet.sender:
+                self.door.turn_away("certificate")
+                return []
+            return self._hear(now, Arrival(packet, source, age_ns, "", proven))
+        arrivals, out = self.porter.receive(now, source, frame, lane, age_ns, proven)
+        for arrival in arrivals:
+            out += self._hear(now, arrival)
+        return out
+
+    def _hear(self, now: int, arrival: Arrival) -> list[object]:
+        try:
+            hear = self._understand(now, arrival)
+        except NotForThisRole as refusal:
+            self.door.turn_away(refusal.reason)
+            return self._refuse(now, arrival, refusal.message)
+        except BadPacket as problem:
+            self.door.turn_away(problem.reason)
+            return []
+        except Untrusted:
+            self.door.turn_away("body")
+            return []
+        return self._out(now, list(hear()))
+
+    def _refuse(self, now: int, arrival: Arrival, message: object) -> list[object]:
+        """It is told who said what; whoever asks a question is told why it is not answered."""
+        sender, proven = arrival.packet.sender, arrival.proven
+        effects: list[object] = [*self.roles.note(proven, sender, arrival.source, message)]
+        if isinstance(message, Ask) and proven.role is not None:
+            asked = Asked(arrival.source, sender, message, arrival.key_id, proven)
+            effects += self.answer(now, asked, Answer(message.number, why_not(proven.role, message, sender)))
+        return effects
+
+    def _understand(self, now: int, arrival: Arrival) -> Callable[[], Sequence[object]]:
+        """What hearing this packet comes to. Only reading it can fail; what is heard is heard to the end."""
+        packet, source, age_ns = arrival.packet, arrival.source, arrival.age_ns
+        sender, boot = packet.sender, packet.boot
+        if packet.channel == membership.CHANNEL:
+            word = membership.decode(packet.body)
+            self.roles.check(arrival.proven, word)
+            if packet.group != self.group and not isinstance(word, Watch | WatchReply):
+                raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
+            if isinstance(word, WatchReply):
+                prober = self.prober
+                if self.membership is not None:
+                    self.membership.health.handled(now, age_ns)  # the prober judges by it
+                return _nothing if prober is None else lambda: prober.on_reply(now, packet.group, sender, boot, word)
+            members = self.membership
+            if members is None:
+                return _nothing
+            return lambda: members.on_message(now, source, sender, boot, word, packet.updates, age_ns)
+        if packet.group != self.group:
+            raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
+        if packet.channel == greeting.CHANNEL:
+            greeted, keyholder = greeting.decode(packet.body), self.keyholder
+            self.roles.check(arrival.proven, greeted)
+            if keyholder is None or not isinstance(greeted, ShareRing):
+                return _nothing
+            theirs = decode_ring(greeted.ring)
+            merged = keyholder.ring.merge(theirs)
+            return lambda: keyholder.learn(now, arrival, theirs, merged)
+        if packet.channel == asking.CHANNEL:
+            asked = asking.decode(packet.body)
+            self.roles.check(arrival.proven, asked)
+            if not isinstance(asked, Ask):
+                return _nothing
+            return lambda: [Asked(source, sender, asked, arrival.key_id, arrival.proven)]
+        if packet.channel == leadership.CHANNEL:
+            saying, voter = leadership.decode(packet.body), self.voter
+            self._admit(arrival, saying)
+            return _nothing if voter is None else lambda: voter.on_message(now, sender, saying)
+        if packet.channel == leases.CHANNEL:
+            wanted = leases.decode(packet.body)
+            self._admit(arrival, wanted)
+            return lambda: self._on_lease_message(now, sender, wanted)
+        if packet.channel == jobs.CHANNEL:
+            said, part = jobs.decode(packet.body), self.jobs
+            self._admit(arrival, said)
+            if part is None:
+                return _nothing
+            role = arrival.proven.role if self.roles.is_certified else None
+            return lambda: part.on_message(now, sender, said, boot, source, role)
+        raise BadPacket("body", f"{sender!r} sent on channel {packet.channel}, which nobody knows")
+
+    def _admit(self, arrival: Arrival, message: object) -> None:
+        """Whoever may say this is answered where it speaks from."""
+        self.roles.check(arrival.proven, message)
+        self._note_address(arrival.packet.sender, arrival.source)
+
+    def _note_address(self, name: str, address: str) -> None:
+        if address.startswith(HANDLE):
+            if name not in self._connections and len(self._connections) >= ADDRESSES_LIMIT:
+                del self._connections[next(iter(self._connections))]
+            self._connections[name] = address
+            return
+        if name in self._configured:
+            return
+        if name not in self._addresses and len(self._addresses) >= ADDRESSES_LIMIT:
+            del self._addresses[next(iter(self._addresses))]
+        self._addresses[name] = address
+
+    def _on_lease_message(self, now: int, sender: str, message: leases.LeaseMessage) -> list[object]:
+        match message:
+            case AcquireLease() | ReleaseLease():
+                return [] if self.voter is None else self.voter.on_lease_message(now, sender, message)
+            case CommandAnswer():
+                return [] if self.voter is None else self.voter.on_command_answer(sender, message)
+            case Command():
+                return [] if self.receiver is None else self.receiver.on_command(sender, message)
+            case LeaseAnswer():  # pragma: no branch - the type checker sees that no other is left
+                return [] if self.owner is None else self.owner.on_answer(now, sender, message)
+
+    # -- what callers ask of the parts
+
+    def act(self, now: int, effects: list[object]) -> list[object]:
+        """Carry out what a part answered to a call, as `member.act(now, member.voter.write(now, …))`."""
+        return self._out(now, effects)
+
+    def answer(self, now: int, asked: Asked, answer: Answer) -> list[object]:
+        frame = self._wrap(now, asking.CHANNEL, asking.encode(answer), to=asked.sender, key_id=asked.key_id)
+        return [Transmit(asked.source, frame, Lane.STREAM)]
+
+    # -- routing
+
+    def _judge_health(self, now: int, effects: list[object]) -> None:
+        if self.voter is None or self.membership is None:
+            return
+        health = self.membership.health
+        self.voter.election.set_health(health.score)
+        if health.level.must_not_lead and self.voter.election.is_leading(now):
+            effects += self.voter.hand_over_if_worse(now)
+
+    def _out(self, now: int, effects: list[object]) -> list[object]:
+        """Put messages into frames, give tickets numbers of this node, and let news reach the parts they concern."""
+        out: list[object] = []
+        index = 0
+        while index < len(effects):
+            effect = effects[index]
+            index += 1
+            if isinstance(effect, Say):
+                body = self._encode(effect.message)
+                key_id = self._key_for(now, effect.to)
+                frame = self._wrap(now, membership.CHANNEL, body, effect.updates, key_id=key_id)
+                out.append(Transmit(effect.to, frame, effect.lane))
+            elif isinstance(effect, Tell):
+                frame = self._wrap(now, leadership.CHANNEL, self._encode(effect.message), to=effect.to)
+                out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
+            elif isinstance(effect, Reply) and effect.to == self.name:
+                effects += self._on_lease_message(now, self.name, effect.message)
+            elif isinstance(effect, Reply):
+                frame = self._wrap(now, leases.CHANNEL, self._encode(effect.message), to=effect.to)
+                out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
+            elif isinstance(effect, Greet):
+                key_id = effect.key_id or self._key_for(now, effect.to)
+                frame = self._wrap(now, greeting.CHANNEL, greeting.encode(effect.message), key_id=key_id)
+                out.append(Transmit(effect.to, frame, Lane.STREAM))
+            elif isinstance(effect, Speak):
+                frame = self._wrap(now, jobs.CHANNEL, self._encode(effect.message), to=effect.to)
+                out.append(Transmit(self._address_of(effect.to), frame, effect.lane))
+            elif isinstance(effect, Persist):
+                self._tickets += 1
+                part = self._part_of(effect.puts[0][0])
+                self._ticket_of[self._tickets] = (part, effect.ticket)
+                out.append(Persist(self._tickets, effect.puts))
+            else:
+                out.append(effect)
+                if isinstance(effect, MemberLost) and self.voter is not None:
+                    effects += self.voter.suspect_leader(now, effect.name)
+                elif isinstance(effect, MemberJoined):
+                    self._note_address(effect.name, effect.address)
+                elif isinstance(effect, StateLearned | RingChanged) and self.keyholder is not None:
+                    effects += self.keyholder.hear(now, effect)
+                elif isinstance(effect, Elected | SteppedDown) and self.herald is not None:
+                    effects += self.herald.lead(now, effect.token.term if isinstance(effect, Elected) else 0)
+                if self.jobs is not None and isinstance(effect, Elected | SteppedDown | WriteEnded):
+                    effects += self.jobs.on_news(now, effect)
+        self._set_timer()
+        return out
+
+    def _part_of(self, key: str) -> int:
+        """Whose write it is, by the key it writes first."""
+        if self.jobs is not None and (self.voter is None or key.startswith(BLOB_PREFIX)):
+            return JOBS
+        return RECEIVER if self.voter is None or key == FENCE_KEY else VOTER
+
+    def _key_for(self, now: int, address: str) -> str:
+        return "" if self.keyholder is None else self.keyholder.key_for(now, address)
+
+    def _wrap(
+        self, now: int, channel: int, body: bytes, updates: list[bytes] | None = None, *, to: str = "", key_id: str = ""
+    ) -> bytes:
+        if self.porter is None:
+            return self.door.wrap(channel, body, updates)
+        return self.porter.wrap(now, channel, body, updates, to=to, key_id=key_id)
+
+    def _encode(self, message: msgspec.Struct) -> bytes:
+        """The same message often goes to several peers: it is encoded once."""
+        if self._spoken[0] is not message:
+            self._spoken = (message, _encoder.encode(message))
+        return self._spoken[1]
+
+    def _address_of(self, name: str) -> str:
+        known = self._configured.get(name) or self._addresses.get(name) or self._connections.get(name)
+        return known or name
+
+    def _set_timer(self) -> None:
+        at = NEVER
+        for part in self._timed:
+            due = part.next_tick_at
+            if due < at:
+                at = due
+        self.next_tick_at = at
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def _nothing() -> list[object]:
+    """This node has no part that the packet is for."""
+    return []

@@ -1,0 +1,82 @@
+"""Questions of this node to the cluster's leader: asked again until they are answered, or it takes too long."""
+
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import Lane
+from talka.control.member.speech import Speak
+from talka.wire.jobs import Answer, Call
+from talka.wire.security.access import Asker, own
+
+SECOND: Final = 1_000_000_000
+NEVER: Final = (1 << 63) - 1
+AGAIN_NS: Final = SECOND
+ELSEWHERE_NS: Final = SECOND // 5
+LIMIT_NS: Final = 20 * SECOND
+OPEN_LIMIT: Final = 4096
+
+
+class CallEnded(msgspec.Struct, frozen=True):
+    number: int
+    problem: str
+    """As in `Answer`; empty when it was answered."""
+    content: bytes
+    retry_after_ms: int = 0
+
+
+class _Open(msgspec.Struct):
+    call: Call
+    ends_at: int
+    again_at: int
+
+
+class Calls:
+    def __init__(self, rng: Random) -> None:
+        self._number = rng.getrandbits(40)
+        self._open: dict[int, _Open] = {}
+        self.next_tick_at = NEVER
+
+    def ask(
+        self, now: int, what: str, content: bytes, leader: str, asker: Asker | None = None
+    ) -> tuple[int, list[object]]:
+        """`asker`: for whom; without one this manager asks for itself."""
+        self._number += 1
+        number = self._number
+        if len(self._open) >= OPEN_LIMIT:
+            return number, [CallEnded(number, "busy", b"this manager has too many questions open", 1000)]
+        call = Call(number, what, content, asker or own(what))
+        again_at = now + (AGAIN_NS if leader else ELSEWHERE_NS)
+        self._open[number] = _Open(call, now + LIMIT_NS, again_at)
+        self.next_tick_at = min(self.next_tick_at, again_at)
+        return number, [Speak(leader, call, Lane.RESULTS)] if leader else []
+
+    def on_answer(self, now: int, answer: Answer) -> list[object]:
+        asked = self._open.get(answer.number)
+        if asked is None:
+            return []
+        if answer.problem == "elsewhere":
+            asked.again_at = now + ELSEWHERE_NS
+            self.next_tick_at = min(self.next_tick_at, asked.again_at)
+            return []
+        del self._open[answer.number]
+        if not self._open:  # else a tick that comes early finds the next instant
+            self.next_tick_at = NEVER
+        return [CallEnded(answer.number, answer.problem, answer.content, answer.retry_after_ms)]
+
+    def tick(self, now: int, leader: str) -> list[object]:
+        effects: list[object] = []
+        for number, asked in list(self._open.items()):
+            if now >= asked.ends_at:
+                del self._open[number]
+                text = "no manager leads the cluster: a majority of managers must be there"
+                if leader:
+                    text = f"the leader {leader} did not answer within {LIMIT_NS // SECOND} s"
+                effects.append(CallEnded(number, "unavailable", text.encode()))
+            elif now >= asked.again_at:
+                asked.again_at = now + (AGAIN_NS if leader else ELSEWHERE_NS)
+                if leader:
+                    effects.append(Speak(leader, asked.call, Lane.RESULTS))
+        self.next_tick_at = min((min(one.again_at, one.ends_at) for one in self._open.values()), default=NEVER)
+        return effects

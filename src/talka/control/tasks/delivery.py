@@ -1,0 +1,259 @@
+"""From tasks that were given out to the messages that carry them: what a handler needs is gathered from memory or from
+the store, and cut into frames."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from talka.cluster.effects import Lane
+from talka.control.member.speech import Speak
+from talka.control.tasks.epoch_floor import EpochFloor
+from talka.control.tasks.store_effects import Fetch
+from talka.control.tasks.task import DagTask
+from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, Feed, Hand, HandedTask
+from talka.work.dag import TaskSpec, bytes_of, seconds_of
+from talka.work.records import TaskKey
+
+CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""Of outputs that are kept in memory for those that depend on them."""
+SPECS_LIMIT_BYTES: Final = 256 * 1024 * 1024
+"""Of specs of tasks that wait. Those beyond are read again when their turn comes."""
+MILLISECOND_NS: Final = 1_000_000
+SPEC_BYTES: Final = 300
+"""What a decoded spec takes besides its config."""
+TASK_BYTES: Final = 500
+"""What a task takes in a frame besides its config, checkpoint and inputs."""
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """A task that cannot be given to anybody: what it depends on gave more than may be passed on, or is lost."""
+
+    task: DagTask
+    text: str
+
+
+class Given(msgspec.Struct):
+    """What became of tasks that were to be given out."""
+
+    effects: list[object] = []
+    fences: list[int] = []
+    """Of those that were: the others follow when what they need was read."""
+    unfit: list[Unfit] = []
+
+
+class _Fetching(msgspec.Struct, frozen=True):
+    task: DagTask
+    worker: str
+    fence: int
+    inputs: dict[TaskKey, bytes]
+    """What memory had of them: it may be gone before the rest was read."""
+
+
+class Handout:
+    """`give` tasks that have a fence and a worker; `Speak`s carry those that are complete, a `Fetch` asks for the rest."""
+
+    def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int]) -> None:
+        """`beat_of` says which beat of a worker was heard last."""
+        self.specs_bytes = 0
+        """Held in memory by tasks that have not ended."""
+        self._floor = floor
+        self._beat_of = beat_of
+        self._outputs: OrderedDict[TaskKey, bytes] = OrderedDict()
+        self._outputs_bytes = 0
+        self._tickets = 0
+        self._fetching: dict[int, list[_Fetching]] = {}
+        self._reading: dict[int, tuple[list[DagTask], bool]] = {}
+
+    # What memory holds.
+
+    def keep_spec(self, task: DagTask, *, is_needed: bool = False) -> None:
+        """The task has got its spec, which stays in memory while there is room, or because it `is_needed`."""
+        assert task.spec is not None
+        size = _size_of(task.spec)
+        if self.specs_bytes + size > SPECS_LIMIT_BYTES and not is_needed:
+            task.spec = None
+        else:
+            self.specs_bytes += size
+
+    def drop_spec(self, task: DagTask) -> None:
+        if task.spec is not None:
+            self.specs_bytes -= _size_of(task.spec)
+            task.spec = None
+
+    def replaced_spec(self, task: DagTask, former: TaskSpec) -> None:
+        """It had another spec that was kept."""
+        assert task.spec is not None
+        self.specs_bytes += _size_of(task.spec) - _size_of(former)
+
+    def keep_output(self, key: TaskKey, output: bytes) -> None:
+        self._outputs_bytes += len(output) - len(self._outputs.pop(key, b""))  # it may have been run again
+        self._outputs[key] = output
+        while self._outputs_bytes > CACHE_LIMIT_BYTES:
+            _, dropped = self._outputs.popitem(last=False)
+            self._outputs_bytes -= len(dropped)
+
+    # Giving out.
+
+    def give(self, tasks: Iterable[DagTask]) -> Given:
+        given = Given()
+        ready: dict[str, list[HandedTask]] = {}
+        missing: list[_Fetching] = []
+        specs: dict[TaskKey, None] = {}
+        outputs: dict[TaskKey, None] = {}
+        for task in tasks:
+            number = task.job.row.number
+            found: dict[TaskKey, bytes] = {}
+            wanted: list[TaskKey] = []
+            for one in task.job.inputs_of(task) if task.after else ():
+                content = self._outputs.get((number, one.index))
+                if content is None:
+                    wanted.append((number, one.index))
+                else:
+                    found[number, one.index] = content
+            if task.spec is not None and not wanted:
+                self._hand(task, task.spec, found, found, ready, given)
+                continue
+            missing.append(_Fetching(task, task.worker, task.fence, found))
+            outputs.update(dict.fromkeys(wanted))
+            if task.spec is None:
+                specs[number, task.index] = None
+        given.effects += self._hands(ready)
+        if missing:
+            self._tickets += 1
+            self._fetching[self._tickets] = missing
+            given.effects.append(Fetch(self._tickets, tuple(specs), tuple(outputs)))
+        return given
+
+    def read(self, tasks: list[DagTask], *, is_first: bool = False) -> Fetch:
+        """What these need, to know where they can run."""
+        self._tickets += 1
+        self._reading[self._tickets] = (tasks, is_first)
+        return Fetch(self._tickets, tuple((task.job.row.number, task.index) for task in tasks), ())
+
+    def on_read(self, ticket: int) -> tuple[list[DagTask], bool] | None:
+        """The tasks that were read under this ticket; None when it is one of `give`."""
+        return self._reading.pop(ticket, None)
+
+    def on_fetched(
+        self, ticket: int, specs: Mapping[TaskKey, tuple[TaskSpec, bytes]], outputs: Mapping[TaskKey, bytes]
+    ) -> Given:
+        """Outputs that cannot be read any more are not among `outputs`."""
+        given = Given()
+        ready: dict[str, list[HandedTask]] = {}
+        for one in self._fetching.pop(ticket):
+            task = one.task
+            if task.fence != one.fence or task.worker != one.worker:
+                continue  # taken back meanwhile
+            spec = task.spec
+            if spec is None:
+                spec, task.checkpoint = specs[task.job.row.number, task.index]
+            self._hand(task, spec, outputs, one.inputs, ready, given)
+        given.effects += self._hands(ready)
+        return given
+
+    def _hand(
+        self,
+        task: DagTask,
+        spec: TaskSpec,
+        outputs: Mapping[TaskKey, bytes],
+        held: Mapping[TaskKey, bytes],
+        ready: dict[str, list[HandedTask]],
+        given: Given,
+    ) -> None:
+        inputs: dict[str, bytes] = {}
+        size = fed = 0
+        if task.after:
+            number = task.job.row.number
+            for one in task.job.inputs_of(task):
+                content = outputs.get((number, one.index), held.get((number, one.index)))
+                if content is None:
+                    given.unfit.append(Unfit(task, f"the output of task {one.id} is lost: run that one again"))
+                    return
+                inputs[one.id] = content
+                size += len(content) + len(one.id)
+        if size > INPUTS_LIMIT_BYTES:
+            text = (
+                f"its inputs have {size} bytes together, and {INPUTS_LIMIT_BYTES} may be passed on: let the tasks before"
+                " it return where their data is"
+            )
+            given.unfit.append(Unfit(task, text))
+            return
+        if inputs and size + len(memoryview(spec.config)) + len(task.checkpoint) > BATCH_LIMIT_BYTES:
+            given.effects += self._feeds(task, inputs)
+            inputs, fed = {}, len(inputs)
+        ready.setdefault(task.worker, []).append(_handed(task, spec, inputs, fed))
+        given.fences.append(task.fence)
+
+    def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[object]:
+        effects: list[object] = []
+        floor = self._floor
+        name, boot, _ = worker_of(task.worker)
+        part: dict[str, bytes] = {}
+        size = 0
+        for id, content in inputs.items():
+            more = len(content) + len(id)
+            if part and size + more > BATCH_LIMIT_BYTES:
+                effects.append(Speak(name, Feed(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+                part, size = {}, 0
+            part[id] = content
+            size += more
+        effects.append(Speak(name, Feed(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+        return effects
+
+    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[object]:
+        effects: list[object] = []
+        floor = self._floor
+        for worker, tasks in ready.items():
+            name, boot, _ = worker_of(worker)
+            beat = self._beat_of(name)
+            batch: list[HandedTask] = []
+            size = 0
+            for task in tasks:
+                more = TASK_BYTES + len(task.config) + len(task.checkpoint)
+                if task.inputs:
+                    more += sum([len(id) + len(content) for id, content in task.inputs.items()])
+                if batch and (len(batch) >= TASKS_LIMIT or size + more > BATCH_LIMIT_BYTES):
+                    effects.append(Speak(name, Hand(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
+                    batch, size = [], 0
+                batch.append(task)
+                size += more
+            effects.append(Speak(name, Hand(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
+        return effects
+
+
+def _handed(task: DagTask, spec: TaskSpec, inputs: dict[str, bytes], fed: int) -> HandedTask:
+    policy, bounds = task.policy, spec.bounds
+    assert policy is not None
+    return HandedTask(
+        task.fence,
+        task.job.row.id,
+        task.id,
+        spec.handler,
+        task.attempts,
+        bytes(spec.config),
+        inputs,
+        policy.attempt_ns // MILLISECOND_NS,
+        spec.key,
+        task.checkpoint,
+        task.alone or bounds is not None,
+        0 if bounds is None else bytes_of(bounds.memory, "bounds.memory"),
+        0 if bounds is None else round(seconds_of(bounds.cpu, "bounds.cpu") * 1000),
+        0 if bounds is None else bounds.files,
+        fed,
+    )
+
+
+def _size_of(spec: TaskSpec) -> int:
+    return SPEC_BYTES + len(memoryview(spec.config))
+
+
+def worker_key(name: str, boot: int, folder: int) -> str:
+    """How claims name a life of a worker: also after a restart it is seen whether a new one comes from its folder."""
+    return f"{name}#{boot:x}#{folder:x}"
+
+
+def worker_of(key: str) -> tuple[str, int, int]:
+    name, boot, folder = key.rsplit("#", 2)
+    return name, int(boot, 16), int(folder, 16)

@@ -1,0 +1,533 @@
+"""Which ready task goes to which worker: fair between jobs, to the least loaded worker that can run it.
+
+A worker has room as long as what it was given fills less than its cores. A task fills a part of one that depends on how
+long tasks of its handler take: short ones are given in hundreds, so that no core waits for the next, long ones are kept
+back for whoever is free first. A task that must run alone fills a whole core, and finds room while fewer of them than
+cores run, whatever else does: a stream of short ones would never leave it a whole core.
+"""
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from random import Random
+from typing import Final, TypeAlias
+
+import msgspec
+
+from talka.cluster.leases import NEVER
+from talka.control.dags.job import DagJob
+from talka.control.tasks.limits import Limits
+from talka.control.tasks.quarantine import Quarantine
+from talka.control.tasks.ready_queues import Group, GroupKey, ReadyQueues
+from talka.control.tasks.task import DagTask, Needs
+from talka.wire.task_views import QueuesView, QueueView, Reason
+from talka.work.durations import format_duration
+from talka.work.records import TaskKey
+
+SECOND_NS: Final = 1_000_000_000
+AHEAD_NS: Final = 20_000_000
+"""So much work lies ready for a core: longer than it takes to hear of an end and to hand the next task."""
+FEWEST_PER_CORE: Final = 2
+MOST_PER_CORE: Final = 256
+SIDE_BY_SIDE: Final = 32
+"""Of handlers that are no plain functions at least: while one waits for something, others go on."""
+UNKNOWN_PER_CORE: Final = 8
+"""As long as no task of a handler has ended."""
+MOST_IN_FLIGHT: Final = 16_384
+"""Of one worker, which takes no more."""
+CORE: Final = 1 << 20
+"""What fills a core, in parts."""
+DEGRADED: Final = 1 << 60
+"""A handicap that no load makes up for: a degraded worker is the last choice."""
+SMOOTHING_SHIFT: Final = 3
+"""A task counts an eighth in the length of its handler's tasks."""
+HANDLERS_LIMIT: Final = 10_000
+"""Whose lengths are remembered."""
+POOLS_LIMIT: Final = 256
+"""Beyond, those that nothing waits for are dropped."""
+LOG_LIMIT: Final = 4096
+NAMES_SHOWN: Final = 10
+
+Refusal: TypeAlias = tuple[str, str]
+"""Constraint and text, as in `Reason`."""
+
+
+class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts of a worker here."""
+
+    name: str
+    handlers: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
+    """Those of them of which a core runs one at a time."""
+    capabilities: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    """0: not known, and then enough."""
+    cores: int = 1
+    """Those that load jobs do not have."""
+    state: str = "healthy"
+    """Or degraded, or draining."""
+    is_lost: bool = False
+
+
+class _Worker:
+    __slots__ = ("alone", "facts", "full", "handicap", "is_here", "load", "logged", "lot", "patient", "running")
+
+    def __init__(self, facts: DispatchWorker, lot: int) -> None:
+        self.lot = lot
+        self.is_here = False
+        self.load = 0
+        """In parts of a core."""
+        self.running = 0
+        self.alone = 0
+        self.logged = -1
+        """Its last place in the log of those that got room."""
+        self.set(facts)
+
+    def set(self, facts: DispatchWorker) -> None:
+        self.facts = facts
+        self.full = facts.cores * CORE
+        self.patient = frozenset(facts.handlers) - frozenset(facts.plain)
+        """Handlers of which many wait side by side in one core."""
+        self.handicap = DEGRADED if facts.state == "degraded" else 0
+
+    def rank(self) -> int:
+        """Of those with room the lowest is chosen."""
+        return self.load // self.facts.cores + self.handicap
+
+    def has_room(self, alone: bool) -> bool:
+        if self.running >= MOST_IN_FLIGHT:
+            return False
+        # Not "and the task fits": a long one would never find room between short ones.
+        return self.alone < self.facts.cores if alone else self.load < self.full
+
+
+class _Pool:
+    """The workers that can run what a group has, by rank. Those without room are not in the heap until they get some.
+
+    Ranks in the heap may be wrong in either direction and are set right at the top; whoever got room since the heap was
+    last looked at is in the log behind `cursor`, and enters again.
+    """
+
+    __slots__ = ("alone", "cursor", "heap", "members", "numbers", "version")
+
+    def __init__(self, alone: bool, numbers: "count[int]") -> None:
+        self.alone = alone
+        self.numbers = numbers
+        self.members: dict[_Worker, None] = {}
+        self.heap: list[tuple[int, int, _Worker]] = []
+        self.version = -1
+        self.cursor = 0
+
+    def fill(self) -> None:
+        alone = self.alone
+        self.heap = [(worker.rank(), next(self.numbers), worker) for worker in self.members if worker.has_room(alone)]
+        heapify(self.heap)
+
+    def enter(self, worker: _Worker) -> None:
+        heappush(self.heap, (worker.rank(), next(self.numbers), worker))
+        if len(self.heap) > 2 * len(self.members) + 16:
+            self.fill()
+
+    def best(self) -> _Worker | None:
+        heap = self.heap
+        while heap:
+            rank, _, worker = heap[0]
+            if not worker.has_room(self.alone):
+                heappop(heap)
+                continue
+            present = worker.rank()
+            if present == rank:
+                return worker
+            heapreplace(heap, (present, next(self.numbers), worker))
+        return None
+
+    def loaded(self, worker: _Worker) -> None:
+        """The best one was given something: it comes after those of its rank."""
+        heapreplace(self.heap, (worker.rank(), next(self.numbers), worker))
+
+
+class _Handler:
+    __slots__ = ("cost", "costed_ns", "length_ns", "name", "running")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.running = 0
+        self.length_ns = -1
+        """Of its tasks, the later ones counting more; -1: not known."""
+        self.costed_ns = -1
+        self.cost = CORE // UNKNOWN_PER_CORE
+
+    def part(self) -> int:
+        """What one of its tasks fills of a core."""
+        if self.costed_ns != self.length_ns:
+            self.costed_ns = length_ns = self.length_ns
+            per_core = (AHEAD_NS + length_ns // 2) // length_ns if length_ns else MOST_PER_CORE
+            # Rounded up: as many as are meant fill the core.
+            self.cost = -(-CORE // min(max(per_core, FEWEST_PER_CORE), MOST_PER_CORE))
+        return self.cost
+
+
+_Flight: TypeAlias = tuple[_Worker, _Handler, int, bool, int]
+"""Worker, handler, part of a core, alone, and the number under which limits are held; 0: none."""
+
+
+class Dispatcher:
+    """Put what is ready, `assign` after each change and at `next_tick_at`, and tell of each attempt how it `ended`."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._limits = Limits()
+        self._ready = ReadyQueues(self._limits)
+        self._quarantine = Quarantine()
+        self._workers: dict[str, _Worker] = {}
+        self._away: dict[str, _Worker] = {}
+        """Not here, but attempts on them were not given up yet."""
+        self._handlers: dict[str, _Handler] = {}
+        self._flights: dict[DagTask, _Flight] = {}
+        self._pools: dict[GroupKey, _Pool] = {}
+        self._numbers = count(1)
+        self._holds = 0
+        self._version = 0
+        """Of what is known of workers. Pools of another one are made anew."""
+        self._log: list[_Worker] = []
+        """Workers that got room, in order; entry i has the number `_log_base` + i."""
+        self._log_base = 0
+        self._log_read = 0
+        """The highest number a pool has read up to: a worker that is behind it in the log need not be entered again."""
+        self._bad: dict[str, int] = {}
+        """Workers that are kept in quarantine, and until when."""
+        self._looked = -1
+        """The version for which that was found."""
+        self._now = 0
+        self._again_at = NEVER
+        """When there may be more to give out than the last time's limit."""
+
+    # -- workers
+
+    def set_worker(self, now: int, facts: DispatchWorker) -> None:
+        """A worker is there, or is another than before. Cheap when nothing changed."""
+        worker = self._workers.get(facts.name)
+        if worker is not None and worker.facts == facts:
+            return
+        if worker is None:
+            worker = self._away.pop(facts.name, None) or _Worker(facts, self._rng.getrandbits(32))
+            worker.is_here = True
+            self._workers[facts.name] = worker
+        worker.set(facts)
+        self._version += 1
+
+    def remove_worker(self, now: int, name: str) -> None:
+        """It is not there any more. Its attempts are counted until they are told to have ended."""
+        worker = self._workers.pop(name, None)
+        if worker is None:
+            return
+        worker.is_here = False
+        if worker.running:
+            self._away[name] = worker
+        self._version += 1
+
+    def died(self, now: int, task: TaskKey, worker: str) -> None:
+        """A process of the worker of that name died with this task alone in it."""
+        if self._quarantine.died(now, task, worker):
+            self._version += 1
+
+    def running(self, name: str) -> int:
+        """Attempts that were given to this worker and have not ended."""
+        worker = self._workers.get(name) or self._away.get(name)
+        return 0 if worker is None else worker.running
+
+    # -- tasks
+
+    def put(self, now: int, tasks: Sequence[DagTask]) -> None:
+        """These are ready. An attempt of theirs that was under way is over."""
+        self._now = now
+        flights = self._flights
+        for task in tasks:
+            if task in flights:
+                self.ended(now, task, None)
+        self._ready.put(now, tasks)
+
+    @property
+    def ready(self) -> int:
+        """Tasks that wait here."""
+        return len(self._ready)
+
+    def remove(self, tasks: Iterable[DagTask]) -> None:
+        """These are not ready any more."""
+        self._ready.remove(self._now, tasks)
+
+    def assign(self, now: int, limit: int = 4096) -> list[tuple[DagTask, str]]:
+        """Tasks that start now and the names of their workers. They hold their part of a worker and their limits."""
+        self._wake(now)
+        ready = self._ready
+        limits = self._limits
+        flights = self._flights
+        given: list[tuple[DagTask, str]] = []
+        pools: dict[Group, _Pool] = {}
+        while len(given) < limit:
+            queue = ready.best()
+            if queue is None:
+                break
+            pool = pools.get(queue.group)
+            if pool is None:
+                pool = pools[queue.group] = self._pool(now, queue.group.key)
+            worker = pool.best()
+            if worker is None:
+                ready.park_group(queue.group)
+                continue
+            needs = queue.needs
+            hold = 0
+            if needs.limits:
+                refused = limits.refusal(needs.limits, now)
+                if refused is not None:
+                    constraint, _, key = refused
+                    ready.park(queue, key, limits.free_at(key, now) if constraint == "rate" else NEVER)
+                    continue
+                self._holds -= 1  # below all fences
+                hold = self._holds
+                limits.take(hold, needs.limits, now)
+            task = ready.take(now, queue)
+            flights[task] = self._load(worker, needs.handler, needs.alone, hold)
+            pool.loaded(worker)
+            given.append((task, worker.facts.name))
+        self._again_at = now if len(given) >= limit else NEVER
+        return given
+
+    def took(self, task: DagTask, fence: int) -> None:
+        """The fence of an attempt that was assigned."""
+        worker, handler, part, alone, hold = self._flights[task]
+        if hold:
+            self._limits.rename(hold, fence)
+            self._flights[task] = (worker, handler, part, alone, fence)
+
+    def restore(self, now: int, task: DagTask) -> None:
+        """An attempt under way that an earlier life of the manager gave out: it holds what it held. Tell it again once
+        its needs are known, if they were not."""
+        needs = task.needs or Needs(task.handler)
+        hold = 0
+        if needs.limits:
+            hold = task.fence
+            self._limits.take(hold, needs.limits, now, is_start=False)
+        flight = self._flights.get(task)
+        if flight is not None:
+            worker, handler, part, alone, _ = flight
+            self._flights[task] = (worker, handler, part, alone, hold)
+            return
+        name = task.worker.partition("#")[0]
+        known = self._workers.get(name) or self._away.get(name)
+        if known is None:
+            known = self._away[name] = _Worker(DispatchWorker(name=name), self._rng.getrandbits(32))
+        self._flights[task] = self._load(known, needs.handler, needs.alone, hold)
+
+    def ended(self, now: int, task: DagTask, took_ns: int | None) -> None:
+        """An attempt is over. `took_ns`: how long its handler ran, if it did to its end."""
+        flight = self._flights.pop(task, None)
+        if flight is None:
+            return
+        worker, handler, part, alone, hold = flight
+        worker.load -= part
+        worker.running -= 1
+        handler.running -= 1
+        if alone:
+            worker.alone -= 1
+        if hold:
+            self._limits.give(hold, now)
+        if took_ns is not None:
+            length_ns = handler.length_ns
+            handler.length_ns = took_ns if length_ns < 0 else length_ns + (took_ns - length_ns >> SMOOTHING_SHIFT)
+        if worker.logged < self._log_read:
+            worker.logged = self._log_base + len(self._log)
+            self._log.append(worker)
+        if not worker.running and not worker.is_here:
+            self._away.pop(worker.facts.name, None)
+
+    @property
+    def next_tick_at(self) -> int:
+        """When `assign` may give out what it could not before, if nothing else happens."""
+        return min(self._ready.next_due_at, self._quarantine.next_end_at, self._again_at)
+
+    # -- what people ask
+
+    def refusal(self, worker: DispatchWorker, needs: Needs, now: int) -> Refusal | None:
+        """The first thing that stands in the way of a worker running such a task, limits apart."""
+        known = self._workers.get(worker.name)
+        refused = self._unfit(worker, needs, now)
+        if refused is not None or known is None or known.has_room(needs.alone):
+            return refused
+        tasks = "task" if known.running == 1 else "tasks"
+        return "slots", f"it has all it may have at a time: {known.running} {tasks} on {_cores(worker.cores)}"
+
+    def why(self, task: DagTask, now: int) -> list[Reason]:
+        """For each worker the first thing that keeps this ready task from running there."""
+        needs = task.needs or Needs(task.handler)
+        if not self._workers:
+            text = f'there is no worker: start one that has the handler "{needs.handler}"'
+            return [Reason("", "offline", text)]
+        limited = self._limits.refusal(needs.limits, now)
+        reasons = []
+        for name, worker in sorted(self._workers.items()):
+            refused = self.refusal(worker.facts, needs, now)
+            if refused is None and limited is not None:
+                refused = limited[:2]
+            reasons.append(Reason(name, *(refused or ("", "it can run here: it is given out when its turn comes"))))
+        return reasons
+
+    def position(self, job: DagJob) -> int | None:
+        """About how many ready tasks come before the first one of the job; None: it has none, or nobody can run it."""
+        now = self._now
+        groups = [group for group in self._ready.groups.values() if self._pool(now, group.key).members]
+        return self._ready.ahead_of(job, groups)
+
+    def queues(self, now: int) -> QueuesView:
+        ready: dict[str, int] = {}
+        oldest_at: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        for queue in self._ready.queues.values():
+            handler, tasks = queue.needs.handler, queue.ready
+            ready[handler] = ready.get(handler, 0) + tasks
+            oldest_at[handler] = min(oldest_at.get(handler, now), queue.oldest_at)
+            for key in dict.fromkeys([limit.key for limit in queue.needs.limits]):
+                waiting[key] = waiting.get(key, 0) + tasks
+        running = {name: handler.running for name, handler in self._handlers.items() if handler.running}
+        workers: dict[str, int] = {}
+        for worker in self._workers.values():
+            for name in () if worker.facts.is_lost else worker.facts.handlers:
+                workers[name] = workers.get(name, 0) + 1
+        views = [
+            QueueView(
+                name,
+                ready.get(name, 0),
+                running.get(name, 0),
+                workers.get(name, 0),
+                (now - oldest_at.get(name, now)) / SECOND_NS,
+            )
+            for name in sorted({**ready, **running, **workers})
+        ]
+        return QueuesView(views, self._limits.views(waiting))
+
+    def quarantined(self, now: int) -> dict[str, int]:
+        """Workers that are there and get no tasks because they are bad, and until when."""
+        self._look(now)
+        return {name: until for name, until in self._bad.items() if name in self._workers}
+
+    # -- how it is done
+
+    def _unfit(self, facts: DispatchWorker, needs: Needs, now: int) -> Refusal | None:
+        """What stands in the way as long as nothing new is known of the worker."""
+        if facts.is_lost:
+            return "offline", "it is not heard from"
+        if facts.state == "draining":
+            return "draining", "it is draining: it takes no new tasks"
+        until = self._bad.get(facts.name)
+        if until is not None:
+            text = f"it is in quarantine for another {_about(until - now)}: tasks died on it that died nowhere else"
+            return "quarantine", text
+        if needs.handler not in facts.handlers:
+            return "handler", self._no_handler(facts, needs.handler)
+        missing = [capability for capability in needs.capabilities if capability not in facts.capabilities]
+        if missing:
+            has = _listed(facts.capabilities) or "none"
+            return "capability", f"it lacks the capability {_listed(missing)}; it has {has}"
+        if 0 < facts.memory_bytes < needs.min_memory_bytes:
+            text = f"it has {facts.memory_bytes:,} bytes of memory, and {needs.min_memory_bytes:,} are asked for"
+            return "memory", text
+        if facts.cores < 1:
+            return "cores", "load jobs have all of its cores"
+        return None
+
+    def _no_handler(self, facts: DispatchWorker, handler: str) -> str:
+        everywhere: dict[str, None] = {}
+        for worker in self._workers.values():
+            everywhere.update(dict.fromkeys(worker.facts.handlers))
+        if handler in everywhere:
+            return f'it does not have the handler "{handler}"; it has {_listed(sorted(facts.handlers)) or "none"}'
+        if not everywhere:
+            return f'no worker has the handler "{handler}", nor any other: start one with a file of handlers'
+        return f'no worker has the handler "{handler}": there are {_listed(sorted(everywhere))}'
+
+    def _look(self, now: int) -> None:
+        """Who is in quarantine. A bad worker is better than none: one that all others depend on is not kept in it."""
+        if self._quarantine.expire(now):
+            self._version += 1
+        if self._looked == self._version:
+            return
+        self._looked = self._version
+        bad = self._quarantine.until
+        for name, worker in self._workers.items():
+            if name not in bad and not worker.facts.is_lost and worker.facts.state != "draining":
+                self._bad = dict(bad)
+                return
+        self._bad = {}
+
+    def _wake(self, now: int) -> None:
+        """Let those take part again that waited for what has come."""
+        self._now = now
+        self._look(now)
+        ready = self._ready
+        freed = self._limits.freed
+        if freed:
+            for key in freed:
+                ready.wake_key(key)
+            freed.clear()
+        ready.wake_due(now)
+        for group in list(ready.parked_groups):
+            if self._pool(now, group.key).heap:
+                ready.wake_group(group)
+        if len(self._log) > 4 * len(self._workers) + LOG_LIMIT:
+            self._log_base += len(self._log)
+            self._log.clear()
+
+    def _pool(self, now: int, key: GroupKey) -> _Pool:
+        """As it is now."""
+        pool = self._pools.get(key)
+        if pool is None:
+            if len(self._pools) >= POOLS_LIMIT:
+                self._pools = {key: pool for key, pool in self._pools.items() if key in self._ready.groups}
+            pool = self._pools[key] = _Pool(key[3], self._numbers)
+        end = self._log_base + len(self._log)
+        if pool.version != self._version or pool.cursor < self._log_base:
+            pool.version = self._version
+            needs = Needs(*key[:3], alone=key[3])
+            members = [worker for worker in self._workers.values() if self._unfit(worker.facts, needs, now) is None]
+            members.sort(key=_lot)
+            pool.members = dict.fromkeys(members)
+            pool.fill()
+        elif pool.cursor < end:
+            for number in range(pool.cursor, end):
+                worker = self._log[number - self._log_base]
+                if worker.logged == number and worker in pool.members:
+                    pool.enter(worker)
+        pool.cursor = self._log_read = end
+        return pool
+
+    def _load(self, worker: _Worker, name: str, alone: bool, hold: int) -> _Flight:
+        handler = self._handlers.get(name)
+        if handler is None:
+            if len(self._handlers) >= HANDLERS_LIMIT:
+                self._handlers = {name: handler for name, handler in self._handlers.items() if handler.running}
+            handler = self._handlers[name] = _Handler(name)
+        part = CORE if alone else handler.part()
+        if part > CORE // SIDE_BY_SIDE and not alone and name in worker.patient:
+            part = CORE // SIDE_BY_SIDE
+        worker.load += part
+        worker.running += 1
+        worker.alone += alone
+        handler.running += 1
+        return worker, handler, part, alone, hold
+
+
+def _lot(worker: _Worker) -> int:
+    return worker.lot
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join([f'"{name}"' for name in names[:NAMES_SHOWN]])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
+
+
+def _about(ns: int) -> str:
+    return format_duration(-(-ns // SECOND_NS) * SECOND_NS)
+
+
+def _cores(cores: int) -> str:
+    return "1 core" if cores == 1 else f"{cores} cores"

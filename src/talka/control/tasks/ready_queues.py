@@ -1,0 +1,478 @@
+"""Tasks that could run now, in the order in which they should.
+
+They wait in a queue for each kind of needs, and in it in a lane for each job. In a lane, a task comes first that has
+the higher priority, and a minute of waiting counts as much as one step of that. Between lanes the same holds, only that
+the waiting of a lane begins anew whenever it is given something: what counts is how long a job was left out, not how
+much of it is waiting. Lanes that are alike by this, to the minute, take turns, and so do queues: jobs share equally, a
+job of one task does not wait behind one of a million, and the lowest priority gets its turn within minutes.
+
+Queues that the same workers can serve form a group. A group waits when no worker has room, a queue when a limit is
+reached; neither costs anything until it is woken.
+
+Ranks in heaps may be too good and are set right when they come to the top; only a better one is entered at once.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from talka.cluster.leases import NEVER
+from talka.control.dags.job import DagJob
+from talka.control.tasks.limits import Limits
+from talka.control.tasks.task import DagTask, Needs
+
+MINUTE_NS: Final = 60 * 1_000_000_000
+PRIORITY_BITS: Final = 4
+"""Enough for 1 to 10."""
+PRIORITY_MASK: Final = (1 << PRIORITY_BITS) - 1
+STALE_LIMIT: Final = 64
+"""A lane with more places of removed tasks than this and than tasks is cleaned."""
+
+GroupKey: TypeAlias = tuple[str, tuple[str, ...], int, bool]
+"""Handler, capabilities, least memory, alone: what makes a worker fit or not."""
+
+
+class _Ranked(ABC):
+    __slots__ = ("band", "is_changed", "place", "turn")
+
+    def __init__(self, turn: int) -> None:
+        self.band = 0
+        self.turn = turn
+        self.place: object = None
+        """Its entry in the heap that it is in; others that are left there do not count."""
+        self.is_changed = True
+        """Something below it has changed since its rank was last found."""
+
+    @abstractmethod
+    def refresh(self) -> bool:
+        """Find its rank. Whether there is anything in it that may be taken."""
+
+
+_Node = TypeVar("_Node", bound=_Ranked)
+
+
+class _Rotation(Generic[_Node]):
+    """Its best node first: the lowest band, then whose turn was longest ago."""
+
+    __slots__ = ("_clean_at", "_heap", "_numbers")
+
+    def __init__(self, numbers: "count[int]") -> None:
+        self._heap: list[tuple[int, int, int, _Node]] = []
+        self._numbers = numbers
+        self._clean_at = STALE_LIMIT
+
+    def __len__(self) -> int:
+        """Entries, also such as do not count any more."""
+        return len(self._heap)
+
+    def enter(self, node: _Node) -> None:
+        """A node that is new here, or whose rank is better than before."""
+        entry = (node.band, node.turn, next(self._numbers), node)
+        node.place = entry
+        heappush(self._heap, entry)
+        if len(self._heap) > self._clean_at:
+            self._heap = [entry for entry in self._heap if entry[3].place is entry]
+            heapify(self._heap)
+            self._clean_at = 2 * len(self._heap) + STALE_LIMIT
+
+    def best(self) -> _Node | None:
+        heap = self._heap
+        while heap:
+            entry = heap[0]
+            node = entry[3]
+            if node.place is not entry:
+                heappop(heap)
+            elif node.is_changed and not node.refresh():
+                heappop(heap)
+                node.place = None
+            elif node.turn != entry[1] or node.band != entry[0]:
+                entry = (node.band, node.turn, next(self._numbers), node)
+                node.place = entry
+                heapreplace(heap, entry)
+            else:
+                return node
+        return None
+
+
+class _Bucket:
+    """Tasks of one lane that became ready at the same instant with the same priority, first come first."""
+
+    __slots__ = ("fresh", "key", "lane", "turned")
+
+    def __init__(self, lane: "_Lane", key: int) -> None:
+        self.lane = lane
+        self.key = key
+        self.fresh: list[DagTask] = []
+        self.turned: list[DagTask] = []
+        """From its end they are taken; `fresh` follows, turned around."""
+
+
+class _Lane(_Ranked):
+    """Tasks of one job in one queue."""
+
+    __slots__ = ("buckets", "buckets_of", "count", "job", "keys", "queue", "served_at", "stale")
+
+    def __init__(self, queue: "Queue", job: DagJob, turn: int, buckets_of: dict[DagTask, _Bucket]) -> None:
+        super().__init__(turn)
+        self.queue = queue
+        self.job = job
+        self.buckets_of = buckets_of
+        self.served_at = -NEVER
+        self.count = 0
+        self.stale = 0
+        self.keys: list[int] = []
+        """A heap of the keys of its buckets."""
+        self.buckets: dict[int, _Bucket] = {}
+
+    def rank(self) -> int:
+        """The band of its best key."""
+        key = self.keys[0]
+        priority = key & PRIORITY_MASK
+        earlier = priority * MINUTE_NS
+        since = (key >> PRIORITY_BITS) + earlier
+        if since < self.served_at:
+            since = self.served_at
+        return (since - earlier) // MINUTE_NS
+
+    def head(self) -> _Bucket:
+        """The bucket whose next task is the lane's next. There is one."""
+        keys = self.keys
+        buckets_of = self.buckets_of
+        while True:
+            bucket = self.buckets[keys[0]]
+            turned = bucket.turned
+            while True:
+                if not turned:
+                    if not bucket.fresh:
+                        break
+                    bucket.fresh.reverse()
+                    bucket.turned, bucket.fresh = bucket.fresh, turned
+                    turned = bucket.turned
+                if buckets_of.get(turned[-1]) is bucket:
+                    return bucket
+                turned.pop()
+                self.stale -= 1
+            del self.buckets[heappop(keys)]
+
+    def refresh(self) -> bool:
+        self.is_changed = False
+        self.head()
+        self.band = self.rank()
+        return True
+
+    def clean(self) -> None:
+        """Without the places of tasks that were removed."""
+        buckets_of = self.buckets_of
+        for bucket in list(self.buckets.values()):
+            bucket.turned.reverse()
+            tasks = [task for task in bucket.turned + bucket.fresh if buckets_of.get(task) is bucket]
+            bucket.turned = []
+            bucket.fresh = list(dict.fromkeys(tasks))  # one that was put again at the same instant is here twice
+            if not bucket.fresh:
+                del self.buckets[bucket.key]
+        self.keys = list(self.buckets)
+        heapify(self.keys)
+        self.stale = 0
+
+
+class Queue(_Ranked):
+    """Tasks with the same needs."""
+
+    __slots__ = ("group", "lanes", "needs", "next", "parked_on", "parked_until", "rotation")
+
+    def __init__(self, group: "Group", needs: Needs, turn: int, numbers: "count[int]") -> None:
+        super().__init__(turn)
+        self.group = group
+        self.needs = needs
+        self.lanes: dict[DagJob, _Lane] = {}
+        self.rotation: _Rotation[_Lane] = _Rotation(numbers)
+        self.next: _Lane
+        """The best one, as of the last refresh."""
+        self.parked_on: str | None = None
+        self.parked_until = NEVER
+
+    @property
+    def ready(self) -> int:
+        return sum(lane.count for lane in self.lanes.values())
+
+    @property
+    def oldest_at(self) -> int:
+        """When the task that is next in its lane became ready, of all lanes the earliest."""
+        heads = [lane.head().key for lane in self.lanes.values()]
+        return min((key >> PRIORITY_BITS) + (key & PRIORITY_MASK) * MINUTE_NS for key in heads)
+
+    def refresh(self) -> bool:
+        lane = self.rotation.best()
+        assert lane is not None  # an empty queue is dropped
+        self.is_changed = False
+        self.next = lane
+        self.band = lane.band
+        return True
+
+
+class Group(_Ranked):
+    """Queues that the same workers can serve."""
+
+    __slots__ = ("is_parked", "key", "next", "queues", "rotation")
+
+    def __init__(self, key: GroupKey, numbers: "count[int]") -> None:
+        super().__init__(0)
+        self.key = key
+        self.queues: dict[Needs, Queue] = {}
+        self.rotation: _Rotation[Queue] = _Rotation(numbers)
+        self.next: Queue
+        self.is_parked = False
+
+    def refresh(self) -> bool:
+        self.is_changed = False
+        queue = self.rotation.best()
+        if queue is None:
+            return False
+        self.next = queue
+        self.band = queue.band
+        self.turn = queue.turn
+        return True
+
+
+class ReadyQueues:
+    """Ask for the `best` queue, and `take` from it, or `park` it or its group and ask again."""
+
+    __slots__ = (
+        "_by_key",
+        "_limits",
+        "_numbers",
+        "_rotation",
+        "_timed",
+        "buckets_of",
+        "groups",
+        "parked_groups",
+        "queues",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._numbers = count(1)
+        self.buckets_of: dict[DagTask, _Bucket] = {}
+        """Every task that is ready. A place in a bucket counts only if that bucket is here."""
+        self.queues: dict[Needs, Queue] = {}
+        self.groups: dict[GroupKey, Group] = {}
+        self.parked_groups: dict[Group, None] = {}
+        self._rotation: _Rotation[Group] = _Rotation(self._numbers)
+        self._by_key: dict[str, dict[Queue, None]] = {}
+        """Parked queues by the key of the limit."""
+        self._timed: list[tuple[int, int, Queue]] = []
+
+    def __len__(self) -> int:
+        return len(self.buckets_of)
+
+    def __contains__(self, task: DagTask) -> bool:
+        return task in self.buckets_of
+
+    # -- in and out
+
+    def put(self, now: int, tasks: Iterable[DagTask]) -> None:
+        """Tasks that are here already keep their place. Their needs are known."""
+        buckets_of = self.buckets_of
+        job: DagJob | None = None
+        needs: Needs | None = None
+        lane: _Lane | None = None
+        bucket: _Bucket | None = None
+        for task in tasks:
+            if task in buckets_of:
+                continue
+            if lane is None or task.job is not job or task.needs is not needs:
+                job, needs = task.job, task.needs
+                assert needs is not None
+                lane = self._lane(now, job, needs)
+                bucket = None
+            priority = task.priority
+            key = (task.queued_at - priority * MINUTE_NS << PRIORITY_BITS) + priority
+            if bucket is None or bucket.key != key:
+                bucket = lane.buckets.get(key)
+                if bucket is None:
+                    bucket = lane.buckets[key] = _Bucket(lane, key)
+                    heappush(lane.keys, key)
+                    if lane.keys[0] == key:
+                        self._improved(lane)
+            bucket.fresh.append(task)
+            buckets_of[task] = bucket
+            lane.count += 1
+
+    def remove(self, now: int, tasks: Iterable[DagTask]) -> None:
+        """Those that are not here are none of its concern."""
+        for task in tasks:
+            bucket = self.buckets_of.pop(task, None)
+            if bucket is None:
+                continue
+            lane = bucket.lane
+            lane.count -= 1
+            lane.stale += 1
+            lane.is_changed = lane.queue.is_changed = lane.queue.group.is_changed = True
+            if not lane.count:
+                self._drop(now, lane)
+                continue
+            if lane.stale > STALE_LIMIT and lane.stale > lane.count:
+                lane.clean()
+            elif bucket.key != lane.keys[0] or lane.head() is bucket:
+                continue
+            # A lane that was served lately may rank better by a later task of a higher priority.
+            self._improved(lane)
+
+    def best(self) -> Queue | None:
+        """Whose turn it is, of those that are not parked."""
+        group = self._rotation.best()
+        return None if group is None else group.next
+
+    def take(self, now: int, queue: Queue) -> DagTask:
+        """The next task of the queue, which `best` has just told."""
+        lane = queue.next
+        task = lane.head().turned.pop()
+        del self.buckets_of[task]
+        lane.count -= 1
+        lane.is_changed = queue.is_changed = queue.group.is_changed = True
+        if lane.count:
+            lane.served_at = now
+            lane.turn = queue.turn = next(self._numbers)
+        else:
+            queue.turn = next(self._numbers)
+            self._drop(now, lane)
+        return task
+
+    # -- waiting for workers or limits
+
+    def park_group(self, group: Group) -> None:
+        group.is_parked = True
+        group.place = None
+        self.parked_groups[group] = None
+
+    def wake_group(self, group: Group) -> None:
+        group.is_parked = False
+        del self.parked_groups[group]
+        if group.refresh():
+            self._rotation.enter(group)
+
+    def park(self, queue: Queue, key: str, until: int = NEVER) -> None:
+        """Until the key is woken, or the time has come."""
+        queue.parked_on = key
+        queue.parked_until = until
+        queue.place = None
+        queue.group.is_changed = True
+        self._by_key.setdefault(key, {})[queue] = None
+        if until < NEVER:
+            heappush(self._timed, (until, next(self._numbers), queue))
+
+    def wake_key(self, key: str) -> None:
+        for queue in list(self._by_key.get(key, ())):
+            self._wake(queue)
+
+    def wake_due(self, now: int) -> None:
+        while self.next_due_at <= now:
+            self._wake(self._timed[0][2])
+
+    @property
+    def next_due_at(self) -> int:
+        """When a queue is to be woken."""
+        timed = self._timed
+        while timed:
+            until, _, queue = timed[0]
+            if queue.parked_until == until:
+                return until
+            heappop(timed)
+        return NEVER
+
+    # -- what people ask
+
+    def ahead_of(self, job: DagJob, groups: Sequence[Group]) -> int | None:
+        """How many tasks of these groups come before the first of the job, as things are; None: it has none there."""
+        ranks: list[tuple[int, int, _Lane]] = []
+        for group in groups:
+            for queue in group.queues.values():
+                for lane in queue.lanes.values():
+                    lane.head()
+                    ranks.append((lane.rank(), lane.turn, lane))
+        own = min([(band, turn) for band, turn, lane in ranks if lane.job is job], default=None)
+        if own is None:
+            return None
+        better = [(band, lane) for band, turn, lane in ranks if (band, turn) < own]
+        return sum(lane.count if band < own[0] else 1 for band, lane in better)
+
+    # -- how it is done
+
+    def _lane(self, now: int, job: DagJob, needs: Needs) -> _Lane:
+        queue = self.queues.get(needs)
+        if queue is None:
+            queue = self._new_queue(now, needs)
+        lane = queue.lanes.get(job)
+        if lane is None:
+            lane = queue.lanes[job] = _Lane(queue, job, next(self._numbers), self.buckets_of)
+        return lane
+
+    def _new_queue(self, now: int, needs: Needs) -> Queue:
+        key = (needs.handler, needs.capabilities, needs.min_memory_bytes, needs.alone)
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(key, self._numbers)
+        queue = Queue(group, needs, next(self._numbers), self._numbers)
+        self.queues[needs] = group.queues[needs] = queue
+        self._limits.say(now, needs.limits)
+        return queue
+
+    def _improved(self, lane: _Lane) -> None:
+        """Its best task is another: let it, its queue and their group rank as they may now."""
+        band = lane.rank()
+        queue = lane.queue
+        queue.is_changed = queue.group.is_changed = True
+        if lane.place is None or band < lane.band:
+            lane.band = band
+            queue.rotation.enter(lane)
+        if queue.parked_on is None:
+            self._enter_queue(queue, band)
+
+    def _enter_queue(self, queue: Queue, band: int) -> None:
+        group = queue.group
+        group.is_changed = True
+        if queue.place is None or band < queue.band:
+            queue.band = band
+            group.rotation.enter(queue)
+        if group.is_parked:
+            return
+        if group.place is None or (band, queue.turn) < (group.band, group.turn):
+            group.band, group.turn = band, queue.turn
+            self._rotation.enter(group)
+
+    def _wake(self, queue: Queue) -> None:
+        self._unpark(queue)
+        queue.refresh()
+        self._enter_queue(queue, queue.band)
+
+    def _unpark(self, queue: Queue) -> None:
+        key = queue.parked_on
+        if key is None:
+            return
+        queue.parked_on = None
+        queue.parked_until = NEVER
+        others = self._by_key[key]
+        del others[queue]
+        if not others:
+            del self._by_key[key]
+
+    def _drop(self, now: int, lane: _Lane) -> None:
+        """The lane is empty."""
+        queue = lane.queue
+        lane.place = None
+        lane.buckets = {}  # places of removed tasks: the lane itself may stay in a heap for a while
+        del queue.lanes[lane.job]
+        if queue.lanes:
+            return
+        group = queue.group
+        queue.place = None
+        del self.queues[queue.needs], group.queues[queue.needs]
+        self._unpark(queue)
+        self._limits.unsay(now, queue.needs.limits)
+        if group.queues:
+            return
+        group.place = None
+        del self.groups[group.key]
+        self.parked_groups.pop(group, None)

@@ -1,0 +1,184 @@
+"""What follows from an attempt that did not complete its task, and what a spec says about that: pure rules.
+
+A task that kills its process whenever it is alone in it is given up; one that died among others is not to blame yet, and
+runs alone from then on.
+"""
+
+from functools import lru_cache
+from random import Random
+from typing import Final
+
+import msgspec
+
+from talka.control.tasks.task import DagTask, Needs, Policy
+from talka.wire.tasks import TaskResult
+from talka.work.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bytes_of
+from talka.work.durations import parse_duration
+from talka.work.lifecycle import TaskState
+from talka.work.retry import LONGEST_DELAY_NS, MILLISECOND_NS, RetryPolicy, delay
+
+REFUSALS_LIMIT: Final = 10
+OF_THE_WORKER: Final = ("lease", "draining", "cores", "full", "inputs")
+"""Causes of refusals that say nothing of the task: it may be refused so as often as workers come and go."""
+REFUSED: Final = RetryPolicy(attempts=None, base_ns=100 * MILLISECOND_NS, cap_ns=30_000 * MILLISECOND_NS)
+"""A refused task waits a little, so that the worker that refused is not asked all ten times in a moment."""
+STOPPED: Final = RetryPolicy(attempts=None, base_ns=10 * MILLISECOND_NS, cap_ns=60_000 * MILLISECOND_NS)
+"""A task that was told to stop by somebody else is never given up for that, so its tries must grow rare."""
+FAULTS: Final = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE")
+FAULT_DEATHS: Final = 2
+DEATHS: Final = 3
+TOLD_TO_STOP: Final = ("SIGTERM", "SIGINT")
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What becomes of a task after an attempt."""
+
+    state: TaskState | None
+    """Its end; None: it is tried again, after `wait_ns`."""
+    cause: str
+    error: str
+    wait_ns: int = 0
+
+
+def policy_of(spec: TaskSpec, settings: DagSettings) -> Policy:
+    retry = settings.retry if spec.retry is None else spec.retry
+    timeouts = settings.timeouts if spec.timeouts is None else spec.timeouts
+    return Policy(
+        retries=retry.max,
+        backoff=_backoff(retry),
+        never=retry.never,
+        queue_ns=_nanoseconds(timeouts.queue, "timeouts.queue"),
+        attempt_ns=_nanoseconds(timeouts.attempt, "timeouts.attempt"),
+        total_ns=_nanoseconds(timeouts.total, "timeouts.total"),
+        delay_ns=_nanoseconds(spec.delay, "delay"),
+    )
+
+
+def longest_wait_ns(policy: Policy) -> int:
+    """No task with this policy ever waits longer for its time."""
+    backoff_ns = 0 if policy.backoff is None else policy.backoff.cap_ns
+    return max(policy.delay_ns, backoff_ns, STOPPED.cap_ns)
+
+
+def needs_of(spec: TaskSpec) -> Needs:
+    return Needs(
+        spec.handler,
+        spec.capabilities,
+        bytes_of(spec.min_memory, "min_memory"),
+        spec.limits,
+        spec.bounds is not None,
+    )
+
+
+@lru_cache(maxsize=64)
+def _usual(settings: DagSettings) -> Policy:
+    """Most jobs have the settings of the one before."""
+    return policy_of(TaskSpec(id="-", handler="-"), settings)
+
+
+class Terms:
+    """Needs and policies of the tasks of one job, each kept once however many tasks share it."""
+
+    __slots__ = ("_alone", "_needs", "_plain", "_policies", "_settings", "usual")
+
+    def __init__(self, settings: DagSettings) -> None:
+        self._settings = settings
+        self.usual = _usual(settings)
+        """Of a task that says nothing of its own."""
+        self._plain: dict[str, Needs] = {}
+        """By handler, of tasks that ask for nothing else: nearly all."""
+        self._needs: dict[Needs, Needs] = {}
+        self._alone: dict[Needs, Needs] = {}
+        self._policies: dict[tuple[Retry | None, Timeouts | None, Duration], Policy] = {(None, None, 0.0): self.usual}
+
+    def learn(self, task: DagTask, spec: TaskSpec) -> None:
+        """Let the task have what its spec says."""
+        task.key = spec.key
+        policy = self._policies.get((spec.retry, spec.timeouts, spec.delay))
+        if policy is None:
+            policy = self._policies[spec.retry, spec.timeouts, spec.delay] = policy_of(spec, self._settings)
+        task.policy = policy
+        if not (spec.capabilities or spec.min_memory or spec.limits or spec.bounds is not None):
+            needs = self._plain.get(spec.handler)
+            if needs is None:
+                needs = self._plain[spec.handler] = self._kept(Needs(spec.handler))
+        else:
+            needs = self._kept(needs_of(spec))
+        task.needs = needs
+        if task.alone:
+            self.isolate(task)
+
+    def isolate(self, task: DagTask) -> None:
+        """From now on it runs in a process with nothing else."""
+        task.alone = True
+        needs = task.needs
+        if needs is None or needs.alone:
+            return
+        alone = self._alone.get(needs)
+        if alone is None:
+            alone = self._alone[needs] = self._kept(msgspec.structs.replace(needs, alone=True))
+        task.needs = alone
+
+    def _kept(self, needs: Needs) -> Needs:
+        return self._needs.setdefault(needs, needs)
+
+
+def judged(task: DagTask, policy: Policy, result: TaskResult, rng: Random) -> Verdict:
+    """What follows from an attempt nobody recalled that ended badly. Counts it in the task."""
+    cause, error = result.cause or result.outcome, result.error or _told(result)
+    if result.outcome == "refused" and result.cause in OF_THE_WORKER:
+        return Verdict(None, "refused", error, delay(STOPPED, max(1, task.attempts), 0, rng))
+    if result.outcome == "refused":
+        task.refusals += 1
+        if task.refusals > REFUSALS_LIMIT:
+            return Verdict(TaskState.FAILED, "refused", f"{task.refusals} workers refused it: {error}")
+        return Verdict(None, "refused", error, delay(REFUSED, task.refusals, 0, rng))
+    if result.outcome == "died":
+        return _after_death(task, result, cause, error, rng)
+    if result.outcome == "cancelled":
+        # Nobody here asked for it: its worker did, on its own way out.
+        return Verdict(None, "cancelled", error, delay(STOPPED, max(1, task.attempts), 0, rng))
+    task.failures += 1
+    for name in result.classes:
+        if name in policy.never:
+            return Verdict(TaskState.DEAD, cause, error)
+    if task.failures > policy.retries:
+        return Verdict(TaskState.DEAD, cause, error)
+    wait_ns = 0 if policy.backoff is None else delay(policy.backoff, task.failures, 0, rng)
+    return Verdict(None, cause, error, wait_ns)
+
+
+def _after_death(task: DagTask, result: TaskResult, cause: str, error: str, rng: Random) -> Verdict:
+    if result.signal in TOLD_TO_STOP:
+        return Verdict(None, cause, error, delay(STOPPED, max(1, task.attempts), 0, rng))
+    if not (result.alone or task.alone):
+        return Verdict(None, cause, error)
+    task.deaths += 1
+    if task.worker not in task.died_on:
+        task.died_on += (task.worker,)
+    limit = FAULT_DEATHS if result.signal in FAULTS else DEATHS
+    if task.deaths >= limit:
+        return Verdict(TaskState.DEAD, cause, f"{error} ({task.deaths} processes died with nothing else in them)")
+    return Verdict(None, cause, error)
+
+
+def _told(result: TaskResult) -> str:
+    """A sentence for a result that has none."""
+    if result.outcome == "died":
+        return f"its process died: {result.signal or f'exit code {result.exit_code}'}"
+    if result.outcome == "timeout":
+        return "the attempt took longer than it may"
+    return f"the attempt was {result.outcome}" if result.outcome != "failed" else "the attempt failed"
+
+
+def _backoff(retry: Retry) -> RetryPolicy | None:
+    base_ns = _nanoseconds(retry.backoff, "retry.backoff")
+    cap_ns = min(_nanoseconds(retry.cap, "retry.cap"), LONGEST_DELAY_NS)
+    base_ns = min(base_ns, cap_ns)
+    if not base_ns:
+        return None
+    return RetryPolicy(attempts=None, base_ns=base_ns, factor=retry.factor, cap_ns=cap_ns)
+
+
+def _nanoseconds(duration: Duration | None, what: str) -> int:
+    return 0 if duration is None else parse_duration(duration, what=what)

@@ -1,0 +1,106 @@
+"""The bundles a worker has on disk, and those on their way to it."""
+
+from collections.abc import Callable, Collection, Iterable
+from random import Random
+from typing import Final, TypeAlias
+
+from talka.cluster.effects import Persist
+from talka.control.blobs.fetching import Fetch
+from talka.wire.jobs import Piece
+
+BLOB_PREFIX: Final = "blob/"
+KEPT_LIMIT: Final = 64
+"""On disk. The one that was used longest ago gives way."""
+FETCHES_LIMIT: Final = 8
+NEVER: Final = (1 << 63) - 1
+
+Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+
+class WorkerBundles:
+    """Call `need` for a bundle that is not here, then `on_piece`, `tick` and `on_persisted` as things happen.
+
+    After each, `take_problems` says what cannot be had.
+    """
+
+    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, persist: Callable[[Puts], Persist]):
+        self.sources = sources
+        """Managers, who keep bundles."""
+        self._here = dict.fromkeys(here)
+        """By digest, least recently used first."""
+        self._rng = rng
+        self._persist = persist
+        self._fetches: dict[str, Fetch] = {}
+        self._on_way: dict[int, str] = {}
+        self._problems: dict[str, str] = {}
+
+    @property
+    def next_tick_at(self) -> int:
+        return min((fetch.next_tick_at for fetch in self._fetches.values()), default=NEVER)
+
+    def has(self, digest: str) -> bool:
+        return digest in self._here
+
+    def is_fetching(self, digest: str) -> bool:
+        return digest in self._fetches
+
+    def use(self, digest: str) -> None:
+        self._here[digest] = self._here.pop(digest)
+
+    def need(self, now: int, digest: str, size_bytes: int) -> list[object]:
+        if len(self._fetches) >= FETCHES_LIMIT:
+            self._problems[digest] = f"{FETCHES_LIMIT} others are on their way"
+            return []
+        fetch = self._fetches[digest] = Fetch(digest, size_bytes, self.sources, self._rng)
+        return self._after(fetch, list(fetch.start(now)), ())
+
+    def on_piece(self, now: int, sender: str, piece: Piece, wanted: Collection[str]) -> list[object]:
+        """`wanted` are the digests of bundles that tasks run from or wait for."""
+        fetch = self._fetches.get(piece.digest)
+        return [] if fetch is None else self._after(fetch, list(fetch.on_piece(now, sender, piece)), wanted)
+
+    def tick(self, now: int, wanted: Collection[str]) -> list[object]:
+        effects: list[object] = []
+        for digest, fetch in list(self._fetches.items()):
+            if now < fetch.next_tick_at:
+                continue
+            if digest in wanted:
+                effects += self._after(fetch, list(fetch.tick(now)), wanted)
+            else:  # whoever waited for it is gone
+                del self._fetches[digest]
+        return effects
+
+    def on_persisted(self, ticket: int) -> bool:
+        """Whether a bundle is here now."""
+        digest = self._on_way.pop(ticket, None)
+        if digest is None:
+            return False
+        self._here[digest] = None
+        del self._fetches[digest]
+        return True
+
+    def on_not_persisted(self, ticket: int, text: str) -> None:
+        digest = self._on_way.pop(ticket, None)
+        if digest is not None:
+            del self._fetches[digest]
+            self._problems[digest] = text
+
+    def take_problems(self) -> dict[str, str]:
+        """Digests that cannot be had, and why."""
+        problems, self._problems = self._problems, {}
+        return problems
+
+    def _after(self, fetch: Fetch, effects: list[object], wanted: Collection[str]) -> list[object]:
+        if fetch.problem:
+            del self._fetches[fetch.digest]
+            self._problems[fetch.digest] = fetch.problem
+        elif fetch.content is not None and fetch.digest not in self._on_way.values():
+            unused = [digest for digest in self._here if digest not in wanted]
+            gone = unused[: max(0, len(self._here) + 1 - KEPT_LIMIT)]
+            for digest in gone:
+                del self._here[digest]
+            removed: Puts = tuple((BLOB_PREFIX + digest, None) for digest in gone)
+            write = self._persist(((BLOB_PREFIX + fetch.digest, fetch.content), *removed))
+            self._on_way[write.ticket] = fetch.digest
+            effects.append(write)
+        return effects

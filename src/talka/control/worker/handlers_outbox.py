@@ -1,0 +1,270 @@
+"""What a worker tells of its attempts at tasks: results until they are taken, and what runs tells of itself."""
+
+from collections import deque
+from collections.abc import Container, Iterable, Sequence
+from typing import Final
+
+from talka.cluster.effects import Lane
+from talka.control.member.speech import Speak
+from talka.wire.attempts import NOWHERE
+from talka.wire.tasks import BATCH_LIMIT_BYTES, TASKS_LIMIT, Done, LogLine, Progress, Said, TaskResult, Underway
+
+SECOND: Final = 1_000_000_000
+NEVER: Final = (1 << 63) - 1
+RESULTS_LIMIT: Final = 65_536
+RESULTS_LIMIT_BYTES: Final = 256 * 1024 * 1024
+RESULT_BYTES: Final = 256
+"""What a result takes beside its output and its error."""
+AGAIN_NS: Final = SECOND
+"""After so long a result that was not taken is told again; the latest progress is told a second time."""
+FLUSH_NS: Final = SECOND // 10
+LINES_OF_TASK_LIMIT: Final = 1000
+"""Between two flushes."""
+LINES_LIMIT: Final = 8192
+"""Of all tasks, between two flushes."""
+PROGRESS_LIMIT_BYTES: Final = 256 * 1024
+"""Of one."""
+PROGRESSES_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""Of the latest of all together."""
+WORD_BYTES: Final = 32
+"""What a line or a progress takes beside its text."""
+
+
+class HandlerOutbox:
+    """Results are put in, and told with the next `flush`; what they are told to is whoever commanded last."""
+
+    __slots__ = (
+        "_again",
+        "_again_at",
+        "_began",
+        "_bytes",
+        "_dropped",
+        "_flush_at",
+        "_fresh",
+        "_fresh_bytes",
+        "_latest",
+        "_latest_bytes",
+        "_lines",
+        "_lines_of",
+        "_progress",
+        "_repeats",
+        "_results",
+        "_told",
+        "life",
+        "lines_dropped",
+        "manager",
+        "progress_dropped",
+    )
+
+    def __init__(self) -> None:
+        self.manager = ""
+        self.life = NOWHERE
+        """Whose attempts all of these are."""
+        self.lines_dropped = 0
+        self.progress_dropped = 0
+        self._results: dict[int, TaskResult] = {}
+        """Told or not, and not taken."""
+        self._bytes = 0
+        self._fresh: list[TaskResult] = []
+        """To be told with the next flush."""
+        self._fresh_bytes = 0
+        self._told: deque[tuple[int, tuple[int, ...]]] = deque()
+        """When, and which; the oldest first."""
+        self._began: list[int] = []
+        self._latest: dict[int, bytes] = {}
+        """The progress told last of every attempt that has not ended."""
+        self._latest_bytes = 0
+        self._progress: dict[int, bytes] = {}
+        """To be told with the next words."""
+        self._again: dict[int, None] = {}
+        """Whose progress was told once."""
+        self._again_at = NEVER
+        self._repeats: dict[int, None] = {}
+        """Whose progress, to be told next, was told before."""
+        self._lines: list[LogLine] = []
+        self._lines_of: dict[int, int] = {}
+        self._dropped: dict[int, tuple[int, int]] = {}
+        """Of an attempt: how many lines, and the instant of the latest."""
+        self._flush_at = 0
+        """Words are not told before this."""
+
+    def __contains__(self, fence: int) -> bool:
+        return fence in self._results
+
+    def __len__(self) -> int:
+        """Results that nobody has taken."""
+        return len(self._results)
+
+    @property
+    def fences(self) -> list[int]:
+        return list(self._results)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._results) >= RESULTS_LIMIT or self._bytes >= RESULTS_LIMIT_BYTES
+
+    @property
+    def next_tick_at(self) -> int:
+        at = self._again_at
+        if self._told:
+            at = min(at, self._told[0][0] + AGAIN_NS)
+        return min(at, self._flush_at) if self._has_words else at
+
+    # What is to be told.
+
+    def put(self, results: Iterable[TaskResult]) -> None:
+        kept, fresh, latest = self._results, self._fresh, self._latest
+        for result in results:
+            fence = result.fence
+            size = len(result.output) + len(result.error) + RESULT_BYTES
+            fresh.append(result)
+            self._fresh_bytes += size
+            if latest and fence in latest:
+                self._latest_bytes -= len(latest.pop(fence))
+            if result.outcome == "refused" and self.is_full:
+                continue  # said once: if that is lost, the manager finds it missing when it asks what is here
+            kept[fence] = result
+            self._bytes += size
+
+    def began(self, fences: list[int]) -> None:
+        """These run since longer than a moment."""
+        self._began += fences
+
+    def said(self, message: Said, held: Container[int]) -> None:
+        """What handlers told of themselves: the latest progress wins, lines that are too many are counted. `held` are
+        the attempts that have not ended."""
+        for progress in message.progress:
+            if progress.fence in held:
+                self._put_progress(progress.fence, progress.details)
+        for line in message.lines:
+            fence = line.fence
+            count = self._lines_of.get(fence, 0)
+            if count >= LINES_OF_TASK_LIMIT or len(self._lines) >= LINES_LIMIT:
+                self.lines_dropped += 1
+                if fence in self._dropped or len(self._dropped) < LINES_LIMIT:
+                    self._dropped[fence] = (self._dropped.get(fence, (0, 0))[0] + 1, line.at_ms)
+                continue
+            self._lines_of[fence] = count + 1
+            self._lines.append(line)
+
+    def _put_progress(self, fence: int, details: bytes) -> None:
+        known = self._latest.get(fence, b"")
+        size = self._latest_bytes + len(details) - len(known)
+        if len(details) > PROGRESS_LIMIT_BYTES or size > PROGRESSES_LIMIT_BYTES:
+            self.progress_dropped += 1
+            return
+        self._latest_bytes = size
+        self._latest[fence] = self._progress[fence] = details
+        self._again.pop(fence, None)
+        self._repeats.pop(fence, None)
+
+    def took(self, fences: Iterable[int]) -> None:
+        for fence in fences:
+            result = self._results.pop(fence, None)
+            if result is not None:
+                self._bytes -= len(result.output) + len(result.error) + RESULT_BYTES
+
+    def tell_again(self, fences: Iterable[int]) -> None:
+        """Those of these that are here are told with the next flush."""
+        for fence in fences:
+            result = self._results.get(fence)
+            if result is not None:
+                self._fresh.append(result)
+                self._fresh_bytes += len(result.output) + len(result.error) + RESULT_BYTES
+
+    def tell_all(self) -> None:
+        """Somebody new commands: everything that was not taken is told, and the latest progress of what runs."""
+        self._told.clear()
+        self._fresh, self._fresh_bytes = list(self._results.values()), self._bytes
+        self._progress = {**self._latest, **self._progress}
+
+    def drop_all(self) -> None:
+        """Nobody wants to hear of any of these."""
+        self._results, self._bytes = {}, 0
+        self._fresh, self._fresh_bytes = [], 0
+        self._told.clear()
+        self._began, self._lines, self._lines_of, self._dropped = [], [], {}, {}
+        self._latest, self._latest_bytes, self._progress = {}, 0, {}
+        self._again, self._again_at, self._repeats = {}, NEVER, {}
+
+    # Telling it.
+
+    def flush(self, now: int) -> list[object]:
+        effects: list[object] = []
+        while self._told and now >= self._told[0][0] + AGAIN_NS:
+            self.tell_again(self._told.popleft()[1])
+        if now >= self._again_at:
+            self._repeats = {fence: None for fence in self._again if fence in self._latest}
+            self._progress = {fence: self._latest[fence] for fence in self._repeats} | self._progress
+            self._again, self._again_at = {}, NEVER
+        fresh = self._fresh
+        if self._has_words and (now >= self._flush_at or any(result.outcome != "completed" for result in fresh)):
+            # Before the results: the next attempt goes on from the last progress of this one.
+            effects += self._words(now)
+        if fresh:
+            if len(fresh) <= TASKS_LIMIT and self._fresh_bytes <= BATCH_LIMIT_BYTES:
+                effects.append(self._done(now, fresh))
+            else:
+                effects += self._done_in_parts(now, fresh)
+            self._fresh, self._fresh_bytes = [], 0
+        return effects
+
+    @property
+    def _has_words(self) -> bool:
+        return bool(self._lines or self._progress or self._began)
+
+    def _done(self, now: int, results: list[TaskResult]) -> Speak:
+        self._told.append((now, tuple([result.fence for result in results])))
+        return Speak(self.manager, Done(tuple(results), self.life), Lane.RESULTS)
+
+    def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[object]:
+        effects: list[object] = []
+        part: list[TaskResult] = []
+        size_bytes = 0
+        for result in results:
+            more_bytes = len(result.output) + len(result.error) + RESULT_BYTES
+            if part and (len(part) >= TASKS_LIMIT or size_bytes + more_bytes > BATCH_LIMIT_BYTES):
+                effects.append(self._done(now, part))
+                part, size_bytes = [], 0
+            part.append(result)
+            size_bytes += more_bytes
+        return [*effects, self._done(now, part)]
+
+    def _words(self, now: int) -> list[object]:
+        self._flush_at = now + FLUSH_NS
+        for fence, (count, at_ms) in self._dropped.items():
+            self._lines.append(LogLine(fence, at_ms, f"[{count} lines came too fast and were dropped]"))
+        once = [fence for fence in self._progress if fence in self._latest and fence not in self._repeats]
+        if once:
+            self._again |= dict.fromkeys(once)
+            self._again_at = min(self._again_at, now + AGAIN_NS)
+        self._repeats = {}
+        words: list[Progress | LogLine | int] = [*self._began]
+        words += [Progress(fence, details) for fence, details in self._progress.items()]
+        words += self._lines
+        self._began, self._progress, self._lines, self._lines_of, self._dropped = [], {}, [], {}, {}
+        effects: list[object] = []
+        part: list[Progress | LogLine | int] = []
+        size_bytes = 0
+        for word in words:
+            more_bytes = WORD_BYTES
+            if isinstance(word, Progress):
+                more_bytes += len(word.details)
+            elif isinstance(word, LogLine):
+                more_bytes += 4 * len(word.text)  # at most, as UTF-8
+            if part and size_bytes + more_bytes > BATCH_LIMIT_BYTES:
+                effects.append(self._underway(part))
+                part, size_bytes = [], 0
+            part.append(word)
+            size_bytes += more_bytes
+        return [*effects, self._underway(part)]
+
+    def _underway(self, words: Sequence[Progress | LogLine | int]) -> Speak:
+        began = tuple(word for word in words if isinstance(word, int))
+        progress = tuple(word for word in words if isinstance(word, Progress))
+        lines = tuple(word for word in words if isinstance(word, LogLine))
+        return Speak(self.manager, Underway(began, progress, lines, self.life), Lane.STATISTICS)

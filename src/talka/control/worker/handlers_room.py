@@ -1,0 +1,568 @@
+"""The cores of a worker that run handlers: which are started and ended, and which attempt is in which."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
+from typing import Final, Literal
+
+from talka.control.worker.effects import HandlersBroken, HandlersLoaded
+from talka.control.worker.handlers_attempt import Attempt, HandlerCore, Stage, is_bounded, last_word
+from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, Run, Stop, TaskResult
+
+MS: Final = 1_000_000
+SECOND: Final = 1_000 * MS
+NEVER: Final = (1 << 63) - 1
+FULL: Final = 64
+"""So many attempts are in one core's hands; one that weighs more counts as several."""
+PLAIN_AHEAD_NS: Final = 20 * MS
+"""Plain functions run one after the other: a core is given as many as it does in this time, and at least one."""
+RUN_LIMIT_BYTES: Final = 8 * 1024 * 1024
+"""Of what a core is told at once, unless one task alone is larger."""
+BEGAN_NS: Final = 100 * MS
+"""What runs for so long is worth a word."""
+STOP_LIMIT_NS: Final = 2 * SECOND
+"""An attempt that took too long and was asked to stop is killed after this."""
+LOAD_LIMIT_NS: Final = 60 * SECOND
+END_LIMIT_NS: Final = 5 * SECOND
+"""A core with nothing to do that was asked to end is killed after this."""
+DEATH_LIMIT_NS: Final = 10 * SECOND
+"""A core that was killed has ended after this, whatever is heard of it."""
+IDLE_NS: Final = 60 * SECOND
+RETRY_NS: Final = 10 * SECOND
+STARTS_LIMIT: Final = 3
+"""So many cores in a row that end while they load are a problem of the files."""
+PROBLEM_LIMIT: Final = 2000
+"""Letters: it is told with every beat."""
+SPENT_LIMIT: Final = 8
+"""Cores that are given nothing more and wait for what runs in them; with more cores than that, so many."""
+NAME_LIMIT: Final = 64
+NAMES_LIMIT: Final = 1024
+
+
+class HandlerSlots:
+    """Attempts are added, and given to cores by `fill`; results of those that end otherwise than by a core's word are in
+    `ended`. At most `limit` cores, and one more: the first is kept, and one attempt may always have a core of its own.
+    """
+
+    def __init__(self, name: str, files: tuple[str, ...], limit: int) -> None:
+        self.files = files
+        self.limit = limit
+        self.handlers: tuple[str, ...] = ()
+        self.plain: tuple[str, ...] = ()
+        """Names, as a core told them last."""
+        self.problem = ""
+        """Why the files cannot be used; empty when they can, or nobody knows yet."""
+        self.held: dict[int, Attempt] = {}
+        """All that wait or run here, by fence."""
+        self.ended: list[TaskResult] = []
+        """To be taken by whoever called."""
+        self.began: list[int] = []
+        """Likewise: attempts that run since longer than a moment."""
+        self.waiting_bytes = 0
+        self.cores_started = 0
+        self.cores_died = 0
+        """Otherwise than by order."""
+        self.cores_spent = 0
+        self.unknown_results = 0
+        self._load = Load(files, 1, name)
+        self._waiting: OrderedDict[int, Attempt] = OrderedDict()
+        self._alone: OrderedDict[int, Attempt] = OrderedDict()
+        """Those among the waiting that want a core of their own."""
+        self._cores: dict[int, HandlerCore] = {}
+        self._weights: dict[str, int] = {}
+        """Of plain handlers."""
+        self._lengths_us: dict[str, float] = {}
+        """How long they take, averaged with the latest weighing most; 0 before the first."""
+        self._failed_starts = 0
+        self._cores_at = NEVER
+        self._scan_at = NEVER
+        self._retry_at = NEVER
+        # Derived from the cores whenever one of them changes.
+        self._open: list[HandlerCore] = []
+        """Ready for attempts that share a core."""
+        self._shared = 0
+        self._lone = 0
+        self._loading = 0
+        """Of the shared ones."""
+        self._claims = 0
+        """So many of those that load are for attempts that want to be alone."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting) + len(self._alone)
+
+    @property
+    def running(self) -> int:
+        return len(self.held) - self.waiting
+
+    @property
+    def cores(self) -> int:
+        return self._shared + self._lone
+
+    @property
+    def next_tick_at(self) -> int:
+        return min(self._cores_at, self._scan_at, self._retry_at)
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing can run here."""
+        return not self.files or (self.problem != "" and not self._open)
+
+    # What happens.
+
+    def start(self, now: int) -> list[object]:
+        return self._start_core(now) if self.files else []
+
+    def add(self, task: HandedTask, size_bytes: int) -> None:
+        """Somebody wants this run; `fill` has to follow."""
+        attempt = Attempt(task, size_bytes)
+        self.held[task.fence] = attempt
+        self.waiting_bytes += size_bytes
+        if task.alone or is_bounded(task):
+            self._alone[task.fence] = attempt
+        else:
+            self._waiting[task.fence] = attempt
+
+    def loaded(self, now: int, number: int, message: Loaded) -> list[object]:
+        core = self._cores.get(number)
+        if core is None or core.stage is not Stage.LOADING:
+            return []
+        if message.problem:
+            return self._not_loaded(now, core, message.problem)
+        names = tuple(name for name in message.handlers if len(name) <= NAME_LIMIT)[:NAMES_LIMIT]
+        effects: list[object] = [HandlersLoaded(names)] if self.problem or names != self.handlers else []
+        self.handlers, self.problem = names, ""
+        self.plain = tuple(name for name in message.plain if name in names)
+        self._failed_starts, self._retry_at = 0, NEVER
+        for name in message.plain:
+            self._weights.setdefault(name, FULL)
+            self._lengths_us.setdefault(name, 0.0)
+        core.stage, core.idle_at = Stage.READY, now
+        self._cores_at = min(self._cores_at, now + IDLE_NS)
+        self._review()
+        for attempt in core.tasks.values():  # of a core with bounds, which was started for it
+            self._give(now, core, attempt)
+        if core.batch:
+            effects += self._tell_batch(core)
+        return effects + self.fill(now)
+
+    def ran(self, now: int, number: int, results: Iterable[TaskResult]) -> list[object]:
+        """Results of attempts that are in this core are in `ended` then; `fill` has to follow."""
+        core = self._cores.get(number)
+        ended, held = self.ended, self.held
+        for result in results:
+            attempt = None if core is None else core.tasks.pop(result.fence, None)
+            if core is None or attempt is None:
+                self.unknown_results += 1
+                continue
+            del held[result.fence]
+            core.load -= attempt.weight
+            if attempt.is_plain:
+                self._measured(now, core, attempt, result.took_us)
+            ended.append(result)
+        if core is None or core.tasks or core.stage is not Stage.READY:
+            return []
+        core.idle_at = now
+        if core.is_alone or core.is_surplus or core.is_spent:
+            return self._end(now, core)
+        self._cores_at = min(self._cores_at, now + IDLE_NS)
+        return []
+
+    def spent(self, now: int, number: int) -> list[object]:
+        """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
+        core = self._cores.get(number)
+        if core is None or core.stage is not Stage.READY or core.is_spent:
+            return []
+        core.is_spent = True
+        self.cores_spent += 1
+        effects: list[object] = []
+        if not core.tasks:
+            effects += self._end(now, core)
+        else:
+            self._review()
+        left = [other for other in self._cores.values() if other.is_spent and other.stage is Stage.READY]
+        if len(left) > max(SPENT_LIMIT, self.limit):
+            effects += self._kill(now, left[0], "neighbour")  # they use up the machine: whoever is in it runs again
+        return effects + self.fill(now)
+
+    def exited(self, now: int, number: int, facts: ExitFacts) -> list[object]:
+        core = self._cores.pop(number, None)
+        if core is None:
+            return []
+        effects: list[object] = []
+        is_only = len(core.tasks) == 1
+        for attempt in core.tasks.values():
+            del self.held[attempt.fence]
+            if attempt.task is not None:
+                self.waiting_bytes -= attempt.size_bytes
+            self.ended.append(last_word(now, core, attempt, facts, is_only=is_only))
+        if core.stage in (Stage.LOADING, Stage.READY):
+            self.cores_died += 1
+        if not core.is_bounded and (core.stage is Stage.LOADING or core.reason == "load"):
+            effects += self._failed_to_start(now, core, facts)
+        self._review()
+        return effects + self.fill(now)
+
+    def recall(self, now: int, fences: Iterable[int], grace_ns: int) -> tuple[list[object], list[int]]:
+        """Stop these, and kill the cores of those that have not stopped after the grace. Answers with those that are
+        not here, too."""
+        effects: list[object] = []
+        unknown: list[int] = []
+        stops: dict[int, list[int]] = {}
+        for fence in fences:
+            attempt = self.held.get(fence)
+            if attempt is None:
+                unknown.append(fence)
+            elif attempt.core is None:
+                self._forget_waiting(attempt)
+                self.ended.append(_without(attempt, "cancelled", "cancelled", "it had not begun"))
+            else:
+                core, kill_at = attempt.core, now + grace_ns
+                attempt.kill_at = min(attempt.kill_at, kill_at) if attempt.verdict else kill_at
+                attempt.verdict = attempt.verdict or "cancelled"
+                if core.stage is Stage.LOADING:
+                    effects += self._kill(now, core, "neighbour")
+                elif core.stage is Stage.READY:
+                    stops.setdefault(core.number, []).append(fence)
+                    self._scan_at = min(self._scan_at, attempt.kill_at)
+        effects += [TellHandlers(core, Stop(tuple(stopped))) for core, stopped in stops.items()]
+        return effects, unknown
+
+    def refuse_waiting(self, cause: str, text: str) -> None:
+        """Whatever has not begun may run elsewhere."""
+        for attempt in [*self._waiting.values(), *self._alone.values()]:
+            self._forget_waiting(attempt)
+            self.ended.append(_without(attempt, "refused", cause, text))
+
+    def kill_all(self, now: int) -> list[object]:
+        """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
+        effects: list[object] = []
+        for core in list(self._cores.values()):
+            if core.stage is not Stage.KILLED:
+                effects += self._kill(now, core, "lease")
+            elif core.tasks:
+                core.reason = "lease"
+        return effects + self.fill(now)
+
+    def drop_all(self, now: int) -> list[object]:
+        """Nobody wants to hear of anything that waits or runs here: it ends without a result."""
+        effects: list[object] = []
+        for core in list(self._cores.values()):
+            if core.tasks and core.stage is not Stage.KILLED:
+                effects += self._kill(now, core, "dropped")
+            core.tasks, core.batch = {}, []
+        self._waiting.clear()
+        self._alone.clear()
+        self.held = {}
+        self.began = []
+        self.waiting_bytes = 0
+        return effects
+
+    def set_limit(self, now: int, limit: int) -> list[object]:
+        """So many cores are left by what else runs on this worker."""
+        self.limit = limit
+        self._review()
+        effects: list[object] = []
+        for core in list(self._cores.values()):
+            if core.is_surplus and not core.tasks and core.stage in (Stage.LOADING, Stage.READY):
+                effects += self._end(now, core)
+        return effects + self.fill(now)
+
+    def try_again(self, now: int) -> list[object]:
+        """Load the files anew, if they could not be used."""
+        if not self.problem or self._loading:
+            return []
+        self._retry_at = now + RETRY_NS
+        return self._start_core(now)
+
+    def tick(self, now: int) -> list[object]:
+        effects: list[object] = []
+        if now >= self._cores_at:
+            effects += self._look_after(now)
+        if now >= self._scan_at:
+            effects += self._scan(now)
+        if now >= self._retry_at:
+            self._retry_at = now + RETRY_NS
+            effects += self.try_again(now)
+        return effects + self.fill(now)
+
+    # Giving attempts to cores.
+
+    def fill(self, now: int) -> list[object]:
+        """Give out what waits, and start cores for what is left."""
+        effects: list[object] = []
+        self._claims = 0
+        if self._alone and self.limit > 0:
+            effects += self._fill_alone(now)
+        if self._waiting and self._open:
+            effects += self._fill_shared(now)
+        if not self.files or self.problem:
+            return effects
+        if self._shared == 0:
+            effects += self._start_core(now)
+        if self._waiting and self.cores < self.limit:
+            coming = max(0, self._loading - self._claims)
+            for _ in range(min(len(self._waiting) - coming, self.limit - self.cores)):
+                effects += self._start_core(now)
+        return effects
+
+    def _fill_shared(self, now: int) -> list[object]:
+        """Each to the core with the fewest in its hands."""
+        waiting = self._waiting
+        touched: list[HandlerCore] = []
+        heap = [(core.load, core.number, core) for core in self._open if core.load < FULL]
+        heapify(heap)
+        while waiting and heap:
+            core = heap[0][2]
+            if not core.batch:
+                touched.append(core)
+            attempt = waiting.popitem(last=False)[1]
+            core.tasks[attempt.fence] = attempt
+            self._give(now, core, attempt)
+            if core.load >= FULL:
+                heappop(heap)
+            elif len(heap) > 1:
+                heapreplace(heap, (core.load, core.number, core))
+        return [effect for core in touched for effect in self._tell_batch(core)]
+
+    def _fill_alone(self, now: int) -> list[object]:
+        """A core with nothing to do becomes that of an attempt without bounds; others are started for theirs."""
+        effects: list[object] = []
+        coming = self._loading
+        for attempt in list(islice(self._alone.values(), self.limit + 1)):
+            cores = self._cores.values()
+            ready = [core for core in cores if core.stage is Stage.READY and not core.is_alone and not core.is_spent]
+            idle = [core for core in ready if not core.tasks]
+            alone = self._lone + self._claims
+            if alone and alone + len(ready) - len(idle) >= self.limit:
+                break
+            if is_bounded(attempt.task):
+                while idle and self._shared > 1 and self.cores >= self.limit:
+                    effects += self._end(now, idle.pop())
+                effects += self._start_core(now, attempt)
+            elif idle:
+                effects += self._give_alone(now, idle[-1], attempt)
+            elif coming or not self.problem:
+                self._claims += 1
+                if not coming:
+                    effects += self._start_core(now)
+                coming = max(0, coming - 1)
+        return effects
+
+    def _give_alone(self, now: int, core: HandlerCore, attempt: Attempt) -> list[object]:
+        core.is_alone = True
+        del self._alone[attempt.fence]
+        core.tasks[attempt.fence] = attempt
+        self._give(now, core, attempt)
+        self._review()
+        return self._tell_batch(core)
+
+    def _give(self, now: int, core: HandlerCore, attempt: Attempt) -> None:
+        weight = self._weights.get(attempt.handler, 0)
+        if weight:
+            attempt.weight, attempt.is_plain = weight, True
+        attempt.core, attempt.run_at = core, now
+        core.load += attempt.weight
+        core.batch.append(attempt)
+        self.waiting_bytes -= attempt.size_bytes
+        look_ns = BEGAN_NS if attempt.limit_ms == 0 else min(BEGAN_NS, attempt.limit_ms * MS)
+        self._scan_at = min(self._scan_at, now + look_ns)
+
+    def _tell_batch(self, core: HandlerCore) -> list[object]:
+        effects: list[object] = []
+        tasks: list[HandedTask] = []
+        size_bytes = 0
+        for attempt in core.batch:
+            task = attempt.task
+            assert task is not None
+            if tasks and size_bytes + attempt.size_bytes > RUN_LIMIT_BYTES:
+                effects.append(TellHandlers(core.number, Run(tuple(tasks))))
+                tasks, size_bytes = [], 0
+            tasks.append(task)
+            size_bytes += attempt.size_bytes
+            attempt.task = None
+        core.batch = []
+        return [*effects, TellHandlers(core.number, Run(tuple(tasks)))]
+
+    def _measured(self, now: int, core: HandlerCore, attempt: Attempt, took_us: int) -> None:
+        core.free_at = now
+        self._scan_at = min(self._scan_at, now + BEGAN_NS)
+        known = self._lengths_us[attempt.handler]
+        length_us = known + (took_us - known) / 8 if known else took_us + 1.0
+        self._lengths_us[attempt.handler] = length_us
+        self._weights[attempt.handler] = max(1, min(FULL, round(length_us * 1000 * FULL / PLAIN_AHEAD_NS)))
+
+    def _forget_waiting(self, attempt: Attempt) -> None:
+        del self.held[attempt.fence]
+        self._waiting.pop(attempt.fence, None)
+        self._alone.pop(attempt.fence, None)
+        self.waiting_bytes -= attempt.size_bytes
+
+    # Starting and ending cores.
+
+    def _start_core(self, now: int, attempt: Attempt | None = None) -> list[object]:
+        """One that is shared, or with the bounds of an attempt and for it alone."""
+        self.cores_started += 1
+        number = self.cores_started
+        task = None if attempt is None else attempt.task
+        core = self._cores[number] = HandlerCore(number, now + LOAD_LIMIT_NS, is_bounded=task is not None)
+        self._cores_at = min(self._cores_at, core.due_at)
+        start = StartHandlers(number)
+        if attempt is not None and task is not None:
+            start = StartHandlers(number, task.memory_bytes, task.cpu_ms, task.files)
+            del self._alone[attempt.fence]
+            attempt.core = core
+            core.tasks[attempt.fence] = attempt
+        self._review()
+        return [start, TellHandlers(number, self._load)]
+
+    def _end(self, now: int, core: HandlerCore) -> list[object]:
+        core.stage, core.due_at = Stage.ENDING, now + END_LIMIT_NS
+        self._cores_at = min(self._cores_at, core.due_at)
+        self._review()
+        return [EndHandlers(core.number, hard=False)]
+
+    def _kill(
+        self, now: int, core: HandlerCore, reason: Literal["neighbour", "lease", "load", "dropped"]
+    ) -> list[object]:
+        core.stage, core.due_at, core.reason = Stage.KILLED, now + DEATH_LIMIT_NS, reason
+        self._cores_at = min(self._cores_at, core.due_at)
+        self._review()
+        return [EndHandlers(core.number, hard=True)]
+
+    def _not_loaded(self, now: int, core: HandlerCore, problem: str) -> list[object]:
+        """Within bounds it may be their fault, without it is that of the files."""
+        effects = self._end(now, core)
+        for attempt in core.tasks.values():
+            del self.held[attempt.fence]
+            self.waiting_bytes -= attempt.size_bytes
+            text = f"its core could not load the handlers within the task's bounds: {problem}"[:ERROR_LIMIT]
+            self.ended.append(
+                TaskResult(
+                    attempt.fence, "failed", cause="load", error=text, alone=True, job=attempt.job, task=attempt.id
+                )
+            )
+        core.tasks = {}
+        if not core.is_bounded:
+            effects += self._broken(now, problem)
+        return effects + self.fill(now)
+
+    def _failed_to_start(self, now: int, core: HandlerCore, facts: ExitFacts) -> list[object]:
+        self._failed_starts += 1
+        if core.reason == "load":
+            return self._broken(now, f"the handlers' files were not loaded within {LOAD_LIMIT_NS // SECOND} s")
+        if self._failed_starts < STARTS_LIMIT:
+            return []
+        return self._broken(now, f"cores end while they load the handlers' files: {facts.text or facts.cause}")
+
+    def _broken(self, now: int, problem: str) -> list[object]:
+        problem = problem[:PROBLEM_LIMIT]
+        effects: list[object] = [HandlersBroken(problem)] if problem != self.problem else []
+        self.problem = problem
+        self._retry_at = now + RETRY_NS
+        self._review()
+        if self.is_broken:
+            self.refuse_waiting("handlers", f"this worker cannot load its handlers: {problem}"[:ERROR_LIMIT])
+        return effects
+
+    def _review(self) -> None:
+        """The shared ones beyond the limit take nothing more; the first is kept in any case."""
+        shared = 0
+        self._lone = self._loading = 0
+        self._open = []
+        for core in self._cores.values():
+            if core.stage > Stage.READY or core.is_spent:
+                continue
+            if core.is_alone:
+                self._lone += 1
+                continue
+            core.is_surplus = shared >= max(1, self.limit)
+            if core.stage is Stage.LOADING:
+                self._loading += 1
+            elif shared < self.limit:
+                self._open.append(core)
+            shared += 1
+        self._shared = shared
+
+    # Time.
+
+    def _look_after(self, now: int) -> list[object]:
+        effects: list[object] = []
+        for core in list(self._cores.values()):
+            if core.stage is Stage.READY:
+                if not core.tasks and now >= core.idle_at + IDLE_NS and not self._is_first(core):
+                    effects += self._end(now, core)
+            elif now < core.due_at:
+                continue
+            elif core.stage is Stage.KILLED:
+                text = "it was killed, and nothing was heard of its end"
+                effects += self.exited(now, core.number, ExitFacts("SIGKILL", signal="SIGKILL", text=text))
+            else:
+                effects += self._kill(now, core, "load" if core.stage is Stage.LOADING else "neighbour")
+        at = NEVER
+        for core in self._cores.values():
+            if core.stage is not Stage.READY:
+                at = min(at, core.due_at)
+            elif not core.tasks and not self._is_first(core):
+                at = min(at, core.idle_at + IDLE_NS)
+        self._cores_at = at
+        return effects
+
+    def _is_first(self, core: HandlerCore) -> bool:
+        return bool(self._open) and self._open[0] is core or self._shared == 1
+
+    def _scan(self, now: int) -> list[object]:
+        """Who runs long enough to be told of, who too long, and whose grace is over."""
+        effects: list[object] = []
+        at = NEVER
+        began = len(self.began)
+        for core in list(self._cores.values()):
+            if core.stage is Stage.READY and core.tasks:
+                over, core_at = self._scan_core(now, core)
+                effects += over
+                at = min(at, core_at)
+        self._scan_at = at
+        if len(self.began) > began and self.running > self.cores and self.cores < self.limit:
+            # They share cores though there are others: the next ones need not.
+            if not self._loading and not self.problem:
+                effects += self._start_core(now)
+        return effects
+
+    def _scan_core(self, now: int, core: HandlerCore) -> tuple[list[object], int]:
+        at = NEVER
+        late: list[int] = []
+        has_plain = False
+        for attempt in core.tasks.values():
+            run_at = attempt.run_at
+            is_queued = attempt.is_plain and has_plain
+            if attempt.is_plain and not has_plain:
+                has_plain = True
+                run_at = max(run_at, core.free_at)
+            if attempt.verdict:
+                if now >= attempt.kill_at:
+                    return self._kill(now, core, "neighbour"), NEVER
+                at = min(at, attempt.kill_at)
+                continue
+            if is_queued:
+                continue
+            if not attempt.is_told:
+                if now >= run_at + BEGAN_NS:
+                    attempt.is_told = True
+                    self.began.append(attempt.fence)
+                else:
+                    at = min(at, run_at + BEGAN_NS)
+            if attempt.limit_ms:
+                until = run_at + attempt.limit_ms * MS
+                if now >= until:
+                    attempt.verdict, attempt.kill_at = "timeout", now + STOP_LIMIT_NS
+                    late.append(attempt.fence)
+                    until = attempt.kill_at
+                at = min(at, until)
+        return ([TellHandlers(core.number, Stop(tuple(late), "timeout"))] if late else []), at
+
+
+def _without(attempt: Attempt, outcome: Literal["cancelled", "refused"], cause: str, text: str) -> TaskResult:
+    """Of one that never began."""
+    return TaskResult(attempt.fence, outcome, cause=cause, error=text, job=attempt.job, task=attempt.id)

@@ -1,0 +1,349 @@
+"""All that a worker has of jobs: tasks that get ready, run or have ended, the cores and bundles they use."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from talka.cluster.effects import Lane, Persist
+from talka.control.load.core_effects import Effect, KillCore
+from talka.control.load.shard_group import NEVER
+from talka.control.member.signers import Signers
+from talka.control.member.speech import Speak
+from talka.control.worker.bundles import Puts, WorkerBundles
+from talka.control.worker.core_pool import CorePool, TaskKey
+from talka.control.worker.effects import NeedBundle, TaskArmed, TaskEnded, TaskKilled, TaskStarted
+from talka.control.worker.reporter import SECOND, WorkerTask, seats_of
+from talka.control.worker.shards import Task, encoded_within
+from talka.control.worker.variables import WorkerVariables
+from talka.wire.jobs import (
+    BLOB_LIMIT_BYTES,
+    PIECE_LIMIT_BYTES,
+    Assign,
+    Declined,
+    Fence,
+    Piece,
+    Start,
+    TaskFacts,
+    WantBlob,
+)
+from talka.wire.security.envelopes import BadEnvelope
+from talka.wire.shards import BundleSource, FromCore, Refused, Source, Totals, UrlSource, digest_of_url
+
+RESULT_PREFIX: Final = "result/"
+TASKS_LIMIT: Final = 512
+"""Of tasks, refusals and results that nobody has answered."""
+STORED_LIMIT: Final = 256
+STORED_OFFERED_NS: Final = 900 * SECOND
+"""Results of an earlier life are offered for so long."""
+RESULTS_LIMIT_BYTES: Final = 512 * 1024 * 1024
+"""With more than this of results that nobody fetched, no new task is taken."""
+CLOSED_LIMIT: Final = 1024
+"""Attempts that are over and remembered: an order that comes late must not begin them again."""
+
+
+class WorkerTasks:
+    """Who may command is settled before it comes here. Persist effects of results and bundles are answered with
+    `on_persisted`."""
+
+    def __init__(
+        self,
+        name: str,
+        cores: int,
+        bundles: WorkerBundles,
+        *,
+        signers: Signers,
+        variables: WorkerVariables,
+        persist: Callable[[Puts], Persist],
+        manager: Callable[[str], str],
+    ) -> None:
+        """`manager` says who leads a job."""
+        self.pool = CorePool(cores)
+        self.bundles = bundles
+        self.declined = 0
+        self._name = name
+        self._signers = signers
+        self._variables = variables
+        self._persist = persist
+        self._manager = manager
+        self._held: dict[TaskKey, WorkerTask] = {}
+        self._closed: dict[TaskKey, None] = {}
+        self._reset_under: dict[str, Fence] = {}
+        """By job: the fence under which everything was last told from the start. Of jobs that have a task."""
+        self._on_way: dict[int, TaskKey] = {}
+
+    def __iter__(self) -> Iterator[WorkerTask]:
+        return iter(list(self._held.values()))
+
+    def get(self, job: str, attempt: int) -> WorkerTask | None:
+        return self._held.get((job, attempt))
+
+    @property
+    def jobs(self) -> list[str]:
+        return [job for job, _ in self._held]
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is here that anybody wants."""
+        return all(held.is_refused for held in self._held.values())
+
+    @property
+    def next_tick_at(self) -> int:
+        at = min(self.pool.next_tick_at, self.bundles.next_tick_at)
+        for held in self._held.values():
+            at = min(at, held.expires_at, NEVER if held.task is None else held.task.next_tick_at)
+        return at
+
+    # What happens.
+
+    def take_up(self, now: int, stored: Mapping[str, bytes]) -> list[str]:
+        """Results of an earlier life are offered again. Answers with the keys of those that are not."""
+        forgotten: list[str] = []
+        for key in sorted(stored):
+            if not key.startswith(RESULT_PREFIX):
+                continue
+            job, _, name = key.removeprefix(RESULT_PREFIX).rpartition("/")
+            attempt, _, life = name.partition("-")
+            if len(self._held) >= STORED_LIMIT or not job or not stored[key] or not f"{attempt}{life}".isdecimal():
+                forgotten.append(key)
+                continue
+            held = self._held[job, int(attempt)] = WorkerTask(job, int(attempt), life=int(life or "0"))
+            held.keep(stored[key])
+            held.kept(now)
+            held.expires_at = now + STORED_OFFERED_NS
+        return forgotten
+
+    def tick(self, now: int) -> list[object]:
+        effects: list[object] = [KillCore(core) for core in self.pool.tick(now)]
+        effects += self.bundles.tick(now, self._wanted())
+        for held in self:
+            if held.task is not None and now >= held.task.next_tick_at:
+                effects += self._settle(now, held, held.task.tick(now))
+            if now >= held.expires_at:
+                effects += self.forget(held)
+        return effects + self._start_waiting(now)
+
+    def on_piece(self, now: int, sender: str, piece: Piece) -> list[object]:
+        effects = self.bundles.on_piece(now, sender, piece, self._wanted())
+        return effects + self._start_waiting(now)
+
+    def on_core_message(self, now: int, core: int, message: FromCore) -> list[object]:
+        held = self._of_core(core)
+        if held is None or held.task is None:
+            return []
+        if isinstance(message, Totals):
+            held.has_news(now)
+            if message.final:
+                self.pool.leaves(now, core)
+        return self._settle(now, held, held.task.on_message(now, core, message))
+
+    def on_core_lines(self, now: int, core: int, lines: Sequence[str]) -> None:
+        """What the core printed; of one whose task is gone nobody wants to know."""
+        held = self._of_core(core)
+        if held is not None:
+            held.printed(now, lines)
+
+    def on_core_exit(self, now: int, core: int, cause: str) -> list[object]:
+        held = self._of_core(core)
+        self.pool.exited(core)
+        effects: list[object] = []
+        if held is not None and held.task is not None:
+            effects += self._settle(now, held, held.task.on_exit(now, core, cause))
+        return effects + self._start_waiting(now)
+
+    def on_persisted(self, now: int, ticket: int) -> list[object]:
+        held = self._held.get(self._on_way.pop(ticket, ("", 0)))
+        if held is not None:
+            held.kept(now)
+        return self._start_waiting(now) if self.bundles.on_persisted(ticket) else []
+
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+        self.bundles.on_not_persisted(ticket, text)
+        return self._start_waiting(now)
+
+    # What it is told to do.
+
+    def assign(self, now: int, assign: Assign, *, unable: str) -> list[object]:
+        """Get a task ready. `unable` says why the worker as a whole can take none; empty when it can."""
+        held = self.get(assign.job, assign.attempt)
+        if held is not None and held.life != assign.life:
+            killed = self.kill(now, held, "a register that was put back gave its number to another task")
+            return [
+                *killed,
+                self._decline(assign, f"attempt {assign.attempt} of another life was on worker {self._name}"),
+            ]
+        if held is not None:
+            held.tell_again(now)
+            return []
+        problem = unable or self._no_room(assign)
+        if problem:
+            return [self._decline(assign, problem)]
+        bundle = assign.bundle
+        verdict = self._signers.judge(now, bundle.digest, bundle.word)
+        if verdict == "unknown":
+            return []  # it is said again, and the leader may have named the signer by then
+        refused = self._unfit(assign, is_signed=verdict == "holds")
+        if refused is not None:
+            held = self._held[assign.job, assign.attempt] = WorkerTask(assign.job, assign.attempt, assign)
+            return self._refuse(now, held, refused)
+        try:
+            assign = self._variables.opened(assign)
+        except BadEnvelope as error:
+            return [self._decline(assign, f"worker {self._name} cannot take it: {error}")]
+        self._held[assign.job, assign.attempt] = WorkerTask(assign.job, assign.attempt, assign)
+        effects: list[object] = []
+        if not bundle.url and not self.bundles.has(bundle.digest) and not self.bundles.is_fetching(bundle.digest):
+            effects.append(NeedBundle(bundle.digest, bundle.size_bytes))
+            effects += self.bundles.need(now, bundle.digest, bundle.size_bytes)
+        return effects + self._start_waiting(now)
+
+    def go(self, now: int, held: WorkerTask, start: Start) -> list[object]:
+        return [] if held.task is None else self._settle(now, held, held.task.go(now, start))
+
+    def stop(self, now: int, held: WorkerTask, *, is_cancelled: bool = False) -> list[object]:
+        """`is_cancelled`: not by order of the manager that leads its job."""
+        if held.task is not None:
+            return self._settle(now, held, held.task.stop(now, is_cancelled=is_cancelled))
+        if held.stage == "ended":
+            held.tell_again(now)
+            return []
+        return self.kill(now, held, "its job was stopped before it could start")
+
+    def kill(self, now: int, held: WorkerTask, reason: str) -> list[object]:
+        """End it, if it has not ended, and forget it and its result."""
+        effects: list[object] = []
+        if held.stage != "ended":
+            if held.task is not None:
+                effects += self._killed(now, held.task.kill(now))
+            effects.append(TaskKilled(held.job, held.attempt, reason))
+        self._closed[held.job, held.attempt] = None
+        if len(self._closed) > CLOSED_LIMIT:
+            del self._closed[next(iter(self._closed))]
+        return effects + self.forget(held)
+
+    def forget(self, held: WorkerTask) -> list[object]:
+        del self._held[held.job, held.attempt]
+        if held.job not in self.jobs:
+            self._reset_under.pop(held.job, None)
+        return [self._persist(((_result_key(held), None),))] if held.content else []
+
+    def reconcile(self, now: int, job: str, fence: Fence) -> tuple[TaskFacts, ...]:
+        """What there is of a job; all of it is told again to whoever leads it now."""
+        mine = [held for held in self._held.values() if held.job == job]
+        if mine and self._reset_under.get(job) != fence:  # asked again: only the answer was lost
+            self._reset_under[job] = fence
+            for held in mine:
+                held.reset(now)
+        return tuple(held.facts(now) for held in mine if not held.is_refused)
+
+    def piece(self, want: WantBlob) -> Piece:
+        for held in self._held.values():
+            if held.digest == want.digest:
+                data = held.content[want.offset : want.offset + PIECE_LIMIT_BYTES]
+                return Piece(want.digest, want.offset, len(held.content), data)
+        return Piece(want.digest, want.offset, 0, b"")
+
+    # Getting ready.
+
+    def _no_room(self, assign: Assign) -> str:
+        promised = {seat for held in self._held.values() for seat in held.seats}
+        wanted = {*seats_of(assign), *promised}
+        if (assign.job, assign.attempt) in self._closed:
+            return f"attempt {assign.attempt} is over on worker {self._name}"
+        if len(wanted) > self.pool.cores:
+            free, more = max(0, self.pool.cores - len(promised)), len(wanted) - len(promised)
+            return f"worker {self._name} has {free} cores free, and {more} are asked for"
+        if len(self._held) >= TASKS_LIMIT or sum(len(held.content) for held in self) > RESULTS_LIMIT_BYTES:
+            return f"worker {self._name} holds too many results that nobody fetched"
+        return ""
+
+    def _unfit(self, assign: Assign, *, is_signed: bool) -> Refused | None:
+        """Why no worker should run it."""
+        bundle = assign.bundle
+        if assign.first + assign.count > assign.of or len(assign.iterations_done) != assign.count:
+            return Refused("setup", f"shards {assign.first} and {assign.count - 1} more of {assign.of} do not exist")
+        if assign.seats and len(set(assign.seats)) != assign.count:
+            return Refused("setup", f"{len(set(assign.seats))} cores are named for {assign.count} shards")
+        if bundle.url and digest_of_url(bundle.url, bundle.request) != bundle.digest:
+            return Refused("setup", "the digest of the job is not that of its URL: one of them was changed")
+        if not is_signed:
+            return Refused("setup", f"worker {self._name} runs nothing unsigned: {self._signers.problem}")
+        return None
+
+    def _decline(self, assign: Assign, reason: str) -> Speak:
+        self.declined += 1
+        return Speak(
+            self._manager(assign.job), Declined(assign.job, assign.attempt, assign.fence, reason), Lane.RESULTS
+        )
+
+    def _start_waiting(self, now: int) -> list[object]:
+        """Start what has its bundle and finds as many cores whose processes have ended."""
+        effects: list[object] = []
+        problems = self.bundles.take_problems()
+        for held in self:
+            assign = held.assign
+            if assign is None or not held.waits_to_start:
+                continue
+            bundle = assign.bundle
+            if bundle.digest in problems:
+                problem = f"worker {self._name} could not get the bundle: {problems[bundle.digest]}"
+                effects += [*self.forget(held), self._decline(assign, problem)]
+            elif (bundle.url or self.bundles.has(bundle.digest)) and self.pool.has_room(seats_of(assign)):
+                held.task = Task(assign, self._source(assign), self._draw(held, assign), worker=self._name)
+                effects += self._settle(now, held, held.task.start(now))
+        return effects
+
+    def _source(self, assign: Assign) -> Source:
+        bundle = assign.bundle
+        if bundle.url:
+            return UrlSource(bundle.url, bundle.request)
+        self.bundles.use(bundle.digest)
+        return BundleSource(f"blob:{bundle.digest}", bundle.digest, bundle.file, "", bundle.env)
+
+    def _draw(self, held: WorkerTask, assign: Assign) -> Callable[[int], tuple[int, int]]:
+        seats = dict(zip(assign.seats or range(assign.count), seats_of(assign), strict=True))
+        return lambda number: self.pool.draw((held.job, held.attempt), seats[number])
+
+    def _wanted(self) -> list[str]:
+        """Bundles that tasks run from or wait for."""
+        found = [held.assign.bundle.digest for held in self if held.assign is not None and held.stage != "ended"]
+        return list(dict.fromkeys(found))
+
+    # Following a task.
+
+    def _settle(self, now: int, held: WorkerTask, effects: Sequence[Effect]) -> list[object]:
+        """What the task wants done, and what follows from where it is now."""
+        out = self._killed(now, effects)
+        task = held.task
+        if task is None or task.stage == held.stage:
+            return out
+        if task.refused is not None:
+            return out + self._refuse(now, held, task.refused)
+        if task.stage == "armed":
+            held.armed(now)
+            return [*out, TaskArmed(held.job, held.attempt)]
+        if task.stage == "running":
+            held.started(task)
+            return [*out, TaskStarted(held.job, held.attempt)]
+        result = task.result()
+        held.keep(encoded_within(result, BLOB_LIMIT_BYTES))
+        persist = self._persist(((_result_key(held), held.content),))
+        self._on_way[persist.ticket] = (held.job, held.attempt)
+        return [*out, persist, TaskEnded(held.job, held.attempt, result.failure or "")]
+
+    def _killed(self, now: int, effects: Sequence[Effect]) -> list[object]:
+        for effect in effects:
+            if isinstance(effect, KillCore):
+                self.pool.killed(now, effect.core)
+        return list(effects)
+
+    def _refuse(self, now: int, held: WorkerTask, refused: Refused) -> list[object]:
+        held.refuse(now, refused)
+        return [TaskEnded(held.job, held.attempt, refused.text)]
+
+    def _of_core(self, core: int) -> WorkerTask | None:
+        key = self.pool.task_of(core)
+        return None if key is None else self._held.get(key)
+
+
+def _result_key(held: WorkerTask) -> str:
+    """With the whole name of the attempt: it is told with the result also when this worker was started anew."""
+    return f"{RESULT_PREFIX}{held.job}/{held.attempt}" + (f"-{held.life}" if held.life else "")

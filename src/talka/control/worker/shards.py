@@ -1,0 +1,266 @@
+"""An attempt at a task on this worker: consecutive shards of a workflow, one core process each, told of as one.
+
+To the manager that leads the job a task looks as a core does to `talka run`: it is armed, told to go, reports all it
+has counted, and is told to stop. Inwards it is the owner of its cores and replaces those that die.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from talka.control.load.core_effects import Effect
+from talka.control.load.shard_group import NEVER, SECOND, JobWorkflow, ShardGroup
+from talka.control.load.shard_run import Attempt, LostShard, Seats, ShardRun
+from talka.control.worker.report import Summary, TaskReport
+from talka.stats.tally import merged
+from talka.stats.windows import WINDOW_NS, Window
+from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
+from talka.wire.shards import Arm, FromCore, Gap, Refused, Source
+from talka.work.lifecycle import TaskState
+from talka.work.load import Shard
+
+TaskStage: TypeAlias = Literal["arming", "armed", "running", "ended"]
+ORDERED_SLACK_NS: Final = SECOND // 2
+"""Beyond the grace period of a task that was told to stop: who ordered it waits for the last word."""
+
+
+class Task:
+    """Call `start` once, then the others as things happen; carry out what they return, and look at `stage` after it.
+
+    A task that has ended was refused (`refused`), killed (`is_killed`), or has a `result`.
+    """
+
+    def __init__(
+        self, assign: Assign, source: Source, draw: Callable[[int], tuple[int, int]], *, worker: str = ""
+    ) -> None:
+        """`draw` gives out the numbers of a new attempt at one of its seats, and of the process that runs it."""
+        self.assign = assign
+        self.stage: TaskStage = "arming"
+        self.is_killed = False
+        self.job_origin_ns = 0
+        self.next_tick_at = NEVER
+        self.reports = TaskReport()
+        self.attempts: dict[int, tuple[ShardGroup, ShardRun, Attempt]] = {}
+        self.own_lost: list[LostShard] = []
+        self.arriving: dict[int, None] = {}
+        self.taken_up_ns = 0
+        self._source = source
+        self._draw = draw
+        self._worker = worker
+        self._told_up_to: dict[int, int] = {}
+        """The last window that each core has told: what it has not told yet is later."""
+        self._is_cancelled = False
+        spec = JobWorkflow(
+            name=assign.workflow,
+            plan=assign.plan,
+            priority="auto",
+            is_test=assign.is_test,
+            depends_on=frozenset(),
+            timeout_ns=NEVER,
+            thresholds=(),
+            flows=(),
+        )
+        self._group = ShardGroup(self, spec, grace_ns=assign.settings.grace_ns, ordered_slack_ns=ORDERED_SLACK_NS)
+
+    @property
+    def origin_ns(self) -> int:
+        return self._group.origin_ns
+
+    @property
+    def refused(self) -> Refused | None:
+        return self._group.refused
+
+    # What happens to it.
+
+    def start(self, now: int) -> list[Effect]:
+        assign = self.assign
+        seats = assign.seats or range(assign.count)
+        shards = [
+            (ShardRun(Shard(assign.plan, assign.first + offset, assign.of), (done,)), Seats("", (seat,)))
+            for offset, (done, seat) in enumerate(zip(assign.iterations_done, seats, strict=True))
+        ]
+        return self._planned(self._group.start(now, shards))
+
+    def on_message(self, now: int, core: int, message: FromCore) -> list[Effect]:
+        if core not in self.attempts:
+            return []  # its last words: it was given up already
+        return self._planned(self._group.on_message(now, core, message))
+
+    def on_exit(self, now: int, core: int, cause: str) -> list[Effect]:
+        """A core's process ended. Before its final report that is a loss; its replacement is in what is returned."""
+        return self._planned(self._group.on_exit(now, core, cause)) if core in self.attempts else []
+
+    def go(self, now: int, start: Start) -> list[Effect]:
+        """Start together. A core that died since it was armed joins as soon as its replacement is ready."""
+        if self.stage != "armed":
+            return []
+        self.stage = "running"
+        self.job_origin_ns = start.job_origin_ns
+        return self._planned(self._group.go(now, start.start_at_ns, start.origin_ns))
+
+    def stop(self, now: int, *, is_cancelled: bool = False) -> list[Effect]:
+        """Start nothing new, finish what is under way. A task that has not begun has nothing to finish."""
+        if self._group.is_told_to_stop or self.stage == "ended":
+            return []
+        self._is_cancelled = is_cancelled
+        return self._planned(self._group.stop(now))
+
+    def kill(self, now: int) -> list[Effect]:
+        """End it now; there will be no result."""
+        if self.stage == "ended":
+            return []
+        self.is_killed = True
+        return self._planned(self.on_done(now, self._group))
+
+    def tick(self, now: int) -> list[Effect]:
+        return self._planned(self._group.tick(now))
+
+    def _planned(self, effects: list[Effect]) -> list[Effect]:
+        """What is to be done, with the time of the next look at it settled."""
+        self.next_tick_at = NEVER if self.stage == "ended" else self._group.next_tick_at
+        return effects
+
+    # What its group asks for.
+
+    def draw(self, seats: Seats) -> tuple[int, int]:
+        return self._draw(seats.numbers[0])
+
+    def seats_for(self, group: ShardGroup, shard: ShardRun) -> list[Seats]:
+        return [Seats("", shard.current.seats)]  # its process is gone, its core is not
+
+    def on_started(self, attempt: Attempt) -> None:
+        """Who shares cores is known to the manager, which has dealt them out."""
+
+    def arm_of(self, group: ShardGroup, shard: ShardRun) -> Arm:
+        assign = self.assign
+        return Arm(
+            job=assign.job,
+            source=self._source,
+            workflow=assign.workflow,
+            shard=Shard(assign.plan, shard.shard.index, assign.of),
+            iterations_done=shard.iterations_done,
+            values=assign.values,
+            settings=assign.settings,
+        )
+
+    def on_windows(self, core: int, windows: Sequence[Window]) -> None:
+        for window in windows:
+            self.reports.windows.add(window)
+            self._told_up_to[core] = max(self._told_up_to.get(core, -1), window.index)
+
+    def on_armed(self, now: int, group: ShardGroup) -> list[Effect]:
+        self.stage = "armed"
+        return []
+
+    def on_failed(self, now: int, group: ShardGroup) -> list[Effect]:
+        return self.on_done(now, group)
+
+    def on_done(self, now: int, group: ShardGroup) -> list[Effect]:
+        self.stage = "ended"
+        return group.end(now, TaskState.COMPLETED)
+
+    # What is told of it.
+
+    def report(self, now: int, everything: bool = False, *, blurred: bool = False) -> list[FromCore]:
+        """The next report; `everything` also what has not changed. Instants are of this machine's clock."""
+        self.reports.windows.advance(self._frontier(now))
+        starts, made_at_ns = self._starts(), self._made_at_ns(now)
+        summary = Summary(
+            vus=sum(attempt.vus for _, _, attempt in self.attempts.values()),
+            started_at_ns=min(starts, default=0),
+            shares=self._shares(),
+            spread_ns=max(starts) - min(starts) if starts else 0,
+            gaps=self._gaps(),
+            age_ns=max(0, now - made_at_ns),
+            made_at_ns=made_at_ns,
+        )
+        attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
+        return self.reports.build(attempts, summary, everything=everything, blurred=blurred)
+
+    def acknowledged(self, sequence: int) -> bool:
+        """Whether this was news."""
+        return self.reports.acknowledged(sequence)
+
+    def reset(self) -> None:
+        """A new manager leads: everything is to be told again. The sequence goes on growing."""
+        self.reports.reset()
+
+    @property
+    def started(self) -> int:
+        """Iterations so far, of all its shards."""
+        return sum(attempt.counts.started for shard in self._group.shards for attempt in shard.attempts)
+
+    def result(self) -> AttemptResult:
+        """Everything it came to, once it has ended. Instants count from the start of the job."""
+        self.reports.windows.advance(None)
+        attempts = [attempt for shard in self._group.shards for attempt in shard.attempts]
+        starts = self._starts()
+        # Of a core that was lost only its last report is known.
+        ended_ns = max((attempt.ended_at_ns or attempt.reported_ns for attempt in attempts), default=0)
+        self._group.collect_provided()
+        return AttemptResult(
+            job=self.assign.job,
+            attempt=self.assign.attempt,
+            tally=merged([attempt.tally for attempt in attempts]),
+            windows=self.reports.windows.all(),
+            shares=self._shares(),
+            started_at_ns=max(1, min(starts) - self.job_origin_ns) if starts else 0,
+            ended_at_ns=max(1, ended_ns - self.job_origin_ns) if ended_ns else 0,
+            spread_ns=max(starts) - min(starts) if starts else 0,
+            provided=self._group.provided,
+            failure=self._group.failure,
+            notes=tuple(self._group.notes),
+            gaps=self._gaps(),
+            engine=self._group.engine,
+            worker=self._worker,
+            is_cancelled=self._is_cancelled,
+            life=self.assign.life,
+        )
+
+    def _starts(self) -> list[int]:
+        """When each shard began. A replacement begins later by nature: that is its gap."""
+        found = []
+        for shard in self._group.shards:
+            began = [attempt.started_at_ns for attempt in shard.attempts if attempt.started_at_ns]
+            found += began[:1]
+        return found
+
+    def _shares(self) -> tuple[int, ...]:
+        return tuple(sum(attempt.tally.started for attempt in shard.attempts) for shard in self._group.shards)
+
+    def _gaps(self) -> tuple[Gap, ...]:
+        return tuple(Gap(*msgspec.structs.astuple(lost)[1:]) for lost in self.own_lost)
+
+    def _made_at_ns(self, now: int) -> int:
+        """When the core that was silent longest took what it has counted."""
+        told = [
+            max(attempt.reported_ns, attempt.went_ns) for _, _, attempt in self.attempts.values() if attempt.went_ns
+        ]
+        return min(told, default=now)
+
+    def _frontier(self, now: int) -> int | None:
+        """The last window that no core will add to; None when none will ever add to any."""
+        current = (now - self.job_origin_ns) // WINDOW_NS
+        return min(
+            (self._told(core, attempt, current) for core, (_, _, attempt) in self.attempts.items()), default=None
+        )
+
+    def _told(self, core: int, attempt: Attempt, current: int) -> int:
+        """The last window that this core has told all of. One that has not begun will begin in the one that is open now,
+        or later."""
+        began = max(0, attempt.went_ns - self.job_origin_ns) // WINDOW_NS if attempt.went_ns else current
+        return self._told_up_to.get(core, began - 1)
+
+
+def encoded_within(result: AttemptResult, limit_bytes: int) -> bytes:
+    """The result as a blob. Of one that would be too large the oldest windows are left out, and it says so."""
+    content = encode_result(result)
+    left_out = 0
+    while len(content) > limit_bytes and result.windows:
+        left_out += len(result.windows) + 1 >> 1
+        note = f"the timeline of worker {result.worker} begins late: its {left_out} oldest windows were left out"
+        kept = result.windows[len(result.windows) + 1 >> 1 :]
+        content = encode_result(msgspec.structs.replace(result, windows=kept, notes=(*result.notes, note)))
+        result = msgspec.structs.replace(result, windows=kept)
+    return content

@@ -1,0 +1,213 @@
+"""A command line as a handler: JSON on its standard input, its output on the standard one.
+
+It runs in the process group of its core, so that it goes when the core goes. Its own children are known by what they
+inherited in their environment: they end with it, or when it is stopped.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, cast
+
+import msgspec
+
+from talka.clock import monotonic_ns
+from talka.engine.handlers.handler_run import NULL, Attempt, failure, signal_name
+from talka.engine.handlers.kin import FENCE
+from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
+from talka.work.dag import OUTPUT_LIMIT_BYTES
+
+INPUT, OUTPUT, ERRORS = range(3)
+LINES_LIMIT: Final = 64
+"""Of its standard error: the last ones are its log."""
+TERMINATE_S: Final = 2.0
+"""Between asking and killing."""
+CLOSE_S: Final = 0.05
+"""For what is left in its pipes. A child that it left behind may hold them open, and is killed then."""
+
+
+async def run_command(attempt: Attempt, arguments: Sequence[str], environment: Mapping[str, str]) -> TaskResult:
+    if attempt.reason is not None:
+        return attempt.stopped()
+    attempt.began_ns = monotonic_ns()
+    command = Command(attempt)
+    environment = {**os.environ, **environment, **named(attempt)}
+    start = asyncio.get_running_loop().subprocess_exec(lambda: command, *arguments, env=environment)
+    starting = asyncio.ensure_future(start)
+    while not starting.done():
+        try:
+            await asyncio.wait({starting})
+        except asyncio.CancelledError:
+            command.is_stopped = True  # once it is there: half a start cannot be undone
+    error = starting.exception()
+    if error is None:
+        return await command.run()
+    result = failure(attempt, error)
+    text = f"the command {arguments[0]} cannot be started: {error}"
+    return msgspec.structs.replace(result, error=text) if result.outcome == "failed" else result
+
+
+def named(attempt: Attempt) -> dict[str, str]:
+    """What tells the command which attempt it is."""
+    return {
+        "TALKA_TASK": attempt.id,
+        "TALKA_JOB": attempt.job,
+        "TALKA_ATTEMPT": str(attempt.attempt),
+        FENCE: str(attempt.fence),
+    }
+
+
+def given(attempt: Attempt) -> bytes:
+    handed = attempt.handed
+    inputs = {name: msgspec.Raw(content) for name, content in handed.inputs.items()}
+    config, checkpoint = msgspec.Raw(handed.config or NULL), msgspec.Raw(handed.checkpoint or NULL)
+    return msgspec.json.encode({"config": config, "inputs": inputs, "checkpoint": checkpoint})
+
+
+def output_of(written: bytes) -> bytes:
+    """JSON if it is, else the text as JSON."""
+    content = written.strip()
+    if not content:
+        return NULL
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.encode(content.decode("utf-8", "replace"))
+    return content
+
+
+class Command(asyncio.SubprocessProtocol):
+    """A process, until it has ended and its children with it."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.is_stopped = False
+        """It is to end as soon as it is there."""
+        self._attempt = attempt
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._output = bytearray()
+        self._lines: deque[str] = deque(maxlen=LINES_LIMIT)
+        self._line = b""
+        """The one that has not ended yet; of one that is too long, its beginning."""
+        self._open = {OUTPUT, ERRORS}
+        self._exited = asyncio.Event()
+        self._silent = asyncio.Event()
+        self._over = asyncio.Event()
+        """It has ended, or is to be ended for what it wrote."""
+
+    # What goes in and out.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)  # uvloop's do not inherit from it
+        stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(INPUT))
+        stdin.write(given(self._attempt))  # it need not read it
+        stdin.close()
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        assert isinstance(data, bytes)
+        if fd == ERRORS:
+            self._read_lines(data)
+        elif not self._is_too_long:
+            self._output += data
+            if self._is_too_long:
+                self._over.set()
+
+    def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
+        self._open.discard(fd)
+        if not self._open:
+            self._silent.set()
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        self._over.set()
+
+    @property
+    def _is_too_long(self) -> bool:
+        return len(self._output) > OUTPUT_LIMIT_BYTES
+
+    def _read_lines(self, data: bytes) -> None:
+        *ended, rest = data.split(b"\n")
+        for part in ended:
+            self._keep(self._line + part)
+            self._line = b""
+        self._line = (self._line + rest)[: 4 * LOG_LINE_LIMIT]
+
+    def _keep(self, line: bytes) -> None:
+        if text := line[: 4 * LOG_LINE_LIMIT].decode("utf-8", "replace").rstrip():
+            self._lines.append(text[:LOG_LINE_LIMIT])
+
+    # How it ends.
+
+    async def run(self) -> TaskResult:
+        try:
+            if self.is_stopped:
+                raise asyncio.CancelledError
+            await self._over.wait()
+            if not self._is_too_long:
+                await _within(CLOSE_S, self._silent)
+        except asyncio.CancelledError:
+            # Ask, wait, kill. Told a second time to stop, it is killed at once.
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(asyncio.CancelledError):
+                await _within(TERMINATE_S, self._exited)
+        await self._end()
+        self._keep(self._line)
+        for line in self._lines:
+            self._attempt.log(line)
+        return self._result()
+
+    async def _end(self) -> None:
+        """Whoever is left is killed; what hangs in the kernel is not waited for."""
+        self._signal(signal.SIGKILL)
+        with contextlib.suppress(asyncio.CancelledError):
+            await _within(TERMINATE_S, self._exited)
+            await _within(CLOSE_S, self._silent)
+        assert self._transport is not None
+        self._transport.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._transport is not None
+        running = [] if self._exited.is_set() else [self._transport.get_pid()]
+        for pid in dict.fromkeys([*running, *family(running, str(self._attempt.fence))]):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def _result(self) -> TaskResult:
+        assert self._transport is not None
+        attempt, status = self._attempt, self._transport.get_returncode()
+        if attempt.reason is not None:
+            return attempt.stopped()
+        if self._is_too_long:
+            text = f"it wrote more than the {OUTPUT_LIMIT_BYTES} bytes that an output may have: write where it is"
+            return attempt.result("failed", text, "output")
+        last = f": {self._lines[-1]}" if self._lines else ""
+        if status is None:
+            return attempt.result("failed", f"its command did not end{last}", "exit")
+        if status < 0:
+            name = signal_name(-status)
+            return attempt.result("failed", f"its command was killed by {name}{last}", name, signal=name)
+        if status:
+            return attempt.result("failed", f"its command exited with status {status}{last}", "exit", exit_code=status)
+        return attempt.completed(output_of(bytes(self._output)))
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def family(pids: list[int], fence: str) -> Iterator[int]:
+    """Processes of this group that carry the fence in their environment, and children of `pids`."""
+    import psutil  # a core that runs no commands need not load it
+
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
+    own, group = os.getpid(), os.getpgid(0)
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if pid != own and os.getpgid(pid) == group and psutil.Process(pid).environ().get(FENCE) == fence:
+                yield pid

@@ -1,0 +1,406 @@
+"""A core that runs handlers, told what to run over a socket. `python -m talka.engine.handlers.handler_core FD PPID END` is its process.
+
+Coroutines run side by side on its event loop, plain functions and command lines one after the other beside it. All
+that is told goes out once per turn of the loop: what an attempt said before how it ended.
+"""
+
+import asyncio
+import contextvars
+import gc
+import io
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+from talka.clock import MILLISECOND, SECOND, cpu_ns, realtime_ns
+from talka.engine.handlers.command_run import run_command
+from talka.engine.handlers.handler_run import Attempt, Reason, described, failure, run_async, run_plain, sendable
+from talka.engine.handlers.kin import is_of_command, kin
+from talka.engine.loader import import_file
+from talka.engine.process_start import begin_core, new_event_loop
+from talka.errors import Invalid
+from talka.wire.framing import HEADER_BYTES, Deframer
+from talka.wire.tasks import (
+    BadTaskMessage,
+    FromHandlers,
+    HandedTask,
+    Load,
+    Loaded,
+    LogLine,
+    Progress,
+    Ran,
+    Run,
+    Said,
+    Spent,
+    Stop,
+    TaskResult,
+    ToHandlers,
+    decode_to_handlers,
+    encode,
+)
+from talka.work.handlers import BadHandlers, HandlerSpec, handlers_of
+from talka.work.specs import Problem
+
+FRAME_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""Of this socket: a task comes with all of its inputs."""
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Outputs that travel in one frame, unless one alone is larger."""
+LINES_LIMIT: Final = 10_000
+"""Lines that wait to be sent; those beyond are left out, and a line says how many."""
+LINES_PER_FRAME: Final = 1000
+SAY_EVERY_S: Final = 0.01
+"""A handler that talks without end must not keep its worker busy: what is said waits so long, or for a result."""
+LOOK_AFTER_S: Final = 0.05
+"""From an attempt that did not return to the look for processes it left: of many that fail, one look is enough."""
+DID_NOT_RETURN: Final = ("failed", "cancelled", "timeout")
+PROBLEM_LIMIT: Final = 20_000
+READ_BYTES: Final = 262_144
+LAST_WORDS_S: Final = 1.0
+"""For what runs when the worker wants this core no more."""
+
+
+def framed_message(message: ToHandlers | FromHandlers) -> bytes:
+    content = encode(message)
+    return len(content).to_bytes(HEADER_BYTES, "big") + content
+
+
+def new_deframer() -> Deframer:
+    return Deframer(FRAME_LIMIT_BYTES)
+
+
+class HandlerCore(asyncio.Protocol):
+    """The conversation with the worker, and everything that runs. Threads may call `progress`, `line` and `done`."""
+
+    def __init__(self, handlers: Mapping[str, HandlerSpec], threads: int = 1) -> None:
+        self.over = asyncio.Event()
+        """The worker closed its side."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._handlers = handlers
+        self._roots = {name: f"{Path(spec.file).resolve().parent}{os.sep}" for name, spec in handlers.items()}
+        self._deframer = new_deframer()
+        self._transport: asyncio.Transport | None = None
+        self._is_held_up = False
+        self._attempts: dict[int, Attempt] = {}
+        self._queue: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
+        self._waiting: dict[int, Attempt] = {}
+        """Those of the queue. Whoever takes one out, a thread to run it or the loop to stop it, has it alone."""
+        self._threads_wanted = threads
+        # Each is only ever taken from its end: threads add while the loop takes.
+        self._results: deque[TaskResult] = deque()
+        self._progress: dict[int, bytes] = {}
+        self._lines: deque[LogLine] = deque()
+        self._left_out: dict[int, int] = {}
+        self._is_due = False
+        self._is_saying = False
+        self._has_broken_off = False
+        """An attempt did not return since the last look for what it left."""
+        self._is_looking = False
+        self._left_by_loading = set(kin())
+        """Processes that were there before anything ran: they are of the file, not of an attempt."""
+
+    # The worker.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._deframer.feed(data):
+            self.on_message(decode_to_handlers(frame))
+
+    def eof_received(self) -> bool:
+        self.over.set()
+        return True  # what runs may still tell how it ended
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.over.set()
+
+    def pause_writing(self) -> None:
+        self._is_held_up = True
+
+    def resume_writing(self) -> None:
+        self._is_held_up = False
+        self._say()
+
+    def on_message(self, message: ToHandlers) -> None:
+        match message:
+            case Run(tasks=tasks):
+                for handed in tasks:
+                    self._begin(handed)
+            case Stop(fences=fences, reason=reason):
+                for fence in fences:
+                    self._stop(fence, reason)
+            case Load():
+                raise BadTaskMessage("a core loads its files once, before everything else")
+
+    # What runs.
+
+    def _begin(self, handed: HandedTask) -> None:
+        if handed.fence in self._attempts:
+            return
+        attempt = Attempt(handed, self)
+        spec = self._handlers.get(handed.handler)
+        if spec is None:
+            self.done(attempt.result("refused", f"no file of this worker has a handler {handed.handler}", "handler"))
+            return
+        self._attempts[handed.fence] = attempt
+        if handed.cpu_ms:
+            limit_cpu(handed.cpu_ms)
+        if spec.function is not None and spec.is_async:
+            work = run_async(attempt, spec.function, self.done, self._roots[handed.handler])
+            attempt.cancel = started(work, self._loop).cancel
+            return
+        if self._threads_wanted:
+            self._threads_wanted -= 1
+            threading.Thread(target=self._work, name="handler", daemon=True).start()
+        self._waiting[handed.fence] = attempt
+        self._queue.put(attempt)
+
+    def _stop(self, fence: int, reason: Reason) -> None:
+        attempt = self._attempts.get(fence)
+        if attempt is None:
+            return
+        attempt.stop(reason)
+        if self._waiting.pop(fence, None) is not None:
+            self.done(attempt.stopped())  # its turn may be far away
+
+    def _work(self) -> None:
+        """A thread: one after the other, in the order in which they came."""
+        while True:
+            attempt = self._queue.get()
+            if self._waiting.pop(attempt.fence, None) is None:
+                continue
+            name = attempt.handed.handler
+            spec = self._handlers[name]
+            if spec.function is None:
+                asyncio.run_coroutine_threadsafe(self._command(attempt, spec), self._loop).result()
+            else:
+                # Each in a context of its own, as coroutines are.
+                context = contextvars.copy_context()
+                self.done(context.run(run_plain, attempt, spec.function, self._roots[name]))
+            del attempt
+
+    async def _command(self, attempt: Attempt, spec: HandlerSpec) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        attempt.cancel = task.cancel
+        try:
+            self.done(await run_command(attempt, spec.command, spec.env))
+        except BaseException as error:  # noqa: BLE001 - every attempt has a result
+            self.done(failure(attempt, error))
+
+    async def stop_all(self) -> None:
+        """Tell everything to end, and give it a moment."""
+        for fence in list(self._attempts):
+            self._stop(fence, "cancelled")
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=LAST_WORDS_S)
+        self._tell()
+
+    # What is told.
+
+    def done(self, result: TaskResult) -> None:
+        self._attempts.pop(result.fence, None)
+        self._results.append(result)
+        if result.outcome in DID_NOT_RETURN:
+            self._has_broken_off = True
+        if not self._is_due:
+            self._wake()
+
+    def progress(self, fence: int, details: bytes) -> None:
+        self._progress[fence] = details
+        if not self._is_saying:
+            self._say_soon()
+
+    def line(self, line: LogLine) -> None:
+        if len(self._lines) >= LINES_LIMIT:
+            self._left_out[line.fence] = self._left_out.get(line.fence, 0) + 1
+            return
+        self._lines.append(line)
+        if not self._is_saying:
+            self._say_soon()
+
+    # Whoever adds something looks at the flag afterwards, whoever takes clears it before: nothing is left lying.
+
+    def _wake(self) -> None:
+        self._is_due = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._tell)
+        else:
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def _say_soon(self) -> None:
+        self._is_saying = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_later(SAY_EVERY_S, self._say)
+        else:
+            self._loop.call_soon_threadsafe(self._loop.call_later, SAY_EVERY_S, self._say)
+
+    def _tell(self) -> None:
+        self._is_due = False
+        if self._has_broken_off and not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(LOOK_AFTER_S, self._look)
+        # Counted first: what an attempt said goes before its result.
+        ended = len(self._results)
+        if self._lines or self._progress:
+            self._tell_sayings()
+        while ended > 0:
+            batch: list[TaskResult] = []
+            size = 0
+            while ended > 0 and size < BATCH_BYTES:
+                result = self._results.popleft()
+                batch.append(result)
+                size += len(result.output)
+                ended -= 1
+            self._write(Ran(tuple(batch)))
+
+    def _look(self) -> None:
+        """Whose the processes are nobody can say, for attempts run side by side: the core ends with all of them."""
+        self._is_looking = self._has_broken_off = False
+        left = [pid for pid in kin() if pid not in self._left_by_loading and not is_of_command(pid)]
+        if left:
+            self._write(Spent(len(left)))
+
+    def _say(self) -> None:
+        self._is_saying = False
+        self._tell_sayings()
+
+    def _tell_sayings(self) -> None:
+        if self._is_held_up:
+            return
+        at_ms = realtime_ns() // MILLISECOND
+        while self._left_out:
+            fence, number = self._left_out.popitem()
+            self._lines.append(LogLine(fence, at_ms, f"{number} lines are left out here: too many at once"))
+        progress = [Progress(*self._progress.popitem()) for _ in range(len(self._progress))]
+        waiting = len(self._lines)  # threads add more meanwhile, perhaps without end
+        while progress or waiting:
+            lines = [self._lines.popleft() for _ in range(min(waiting, LINES_PER_FRAME))]
+            waiting -= len(lines)
+            self._write(Said(tuple(progress), tuple(lines)))
+            progress = []
+
+    def _write(self, message: FromHandlers) -> None:
+        if self._transport is not None:
+            self._transport.write(framed_message(message))
+
+
+if sys.version_info >= (3, 12):
+
+    def started(work: "asyncio._CoroutineLike[None]", loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None]":
+        """Up to its first wait now: most handlers that wait for nothing need no turn of the loop."""
+        return asyncio.Task(work, loop=loop, eager_start=True)
+
+else:
+
+    def started(work: "asyncio._CoroutineLike[None]", loop: asyncio.AbstractEventLoop) -> "asyncio.Task[None]":
+        return asyncio.Task(work, loop=loop)
+
+
+def limit_cpu(cpu_ms: int) -> None:
+    """From now on: what importing took is not the task's."""
+    seconds = -(-(cpu_ns() + cpu_ms * MILLISECOND) // SECOND)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if hard == resource.RLIM_INFINITY or seconds < hard:
+        # One that ignores the first signal is killed by the second.
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+
+
+def load_handlers(files: tuple[str, ...]) -> dict[str, HandlerSpec]:
+    """Those of every file. Two with one name cannot both be meant."""
+    found: dict[str, HandlerSpec] = {}
+    for file in files:
+        path = Path(file)
+        if not path.is_file() or path.suffix != ".py":
+            raise BadHandlers([Problem("there is no such Python file", file)])
+        handlers = handlers_of(import_file(path))
+        if not handlers:
+            raise BadHandlers([Problem('has no handlers: write @handler("name") above a function', file)])
+        for name, spec in handlers.items():
+            other = found.setdefault(name, spec)
+            if other is not spec and (other.file, other.line) != (spec.file, spec.line):
+                text = f"there are two handlers named {name}: the other one is in {other.file}:{other.line}"
+                raise BadHandlers([Problem(text, spec.file, spec.line)])
+    return found
+
+
+def loaded(load: Load) -> tuple[dict[str, HandlerSpec], Loaded]:
+    try:
+        handlers = load_handlers(load.files)
+    except Invalid as error:
+        return {}, Loaded(os.getpid(), problem=sendable(str(error), PROBLEM_LIMIT))
+    except BaseException as error:  # noqa: BLE001 - a user's file may raise anything when imported
+        text = f"{', '.join(load.files)}: raised {described(error)} when it was imported"
+        return {}, Loaded(os.getpid(), problem=sendable(text, PROBLEM_LIMIT))
+    plain = tuple(name for name, spec in handlers.items() if not spec.is_async)
+    return handlers, Loaded(os.getpid(), tuple(handlers), plain=plain)
+
+
+def first_word(sock: socket.socket) -> tuple[Load, bytes] | None:
+    """The Load, and what came with it. None: the worker is gone."""
+    pending = b""
+    while data := sock.recv(READ_BYTES):
+        pending += data
+        if len(pending) < HEADER_BYTES:
+            continue
+        end = HEADER_BYTES + int.from_bytes(pending[:HEADER_BYTES], "big")
+        if len(pending) >= end:
+            message = decode_to_handlers(pending[HEADER_BYTES:end])
+            if not isinstance(message, Load):
+                raise BadTaskMessage(f"{type(message).__name__} came before Load")
+            return message, pending[end:]
+    return None
+
+
+async def serve(sock: socket.socket, handlers: Mapping[str, HandlerSpec], threads: int, rest: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    core = HandlerCore(handlers, threads)
+    await loop.create_unix_connection(lambda: core, sock=sock)
+    core.data_received(rest)
+    await core.over.wait()
+    await core.stop_all()
+
+
+def main() -> None:
+    fd, parent = int(sys.argv[1]), int(sys.argv[2])
+    begin_core(parent, sys.argv[3:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner decides what Ctrl-C means
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is wanted when it is printed
+    sock = socket.socket(fileno=fd)
+    # The conversation is this process's alone: a child would read what is meant for its parent, or hold the end back.
+    sock.set_inheritable(False)
+    os.register_at_fork(after_in_child=partial(os.close, fd))
+    try:
+        first = first_word(sock)
+        if first is not None:
+            load, rest = first
+            # No loop runs yet: a file may use one of its own while it is imported.
+            handlers, answer = loaded(load)
+            sock.sendall(framed_message(answer))
+            # What was loaded by now stays: the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(serve(sock, handlers, load.threads, rest))
+    except ConnectionError:
+        pass  # the worker is gone
+    if os.getppid() != parent:
+        # Nobody is left who would see to the children that the user's code started in this group.
+        os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

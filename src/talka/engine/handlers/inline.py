@@ -1,0 +1,359 @@
+"""A pipeline in this process, for tests of handlers: no cluster, no store, and the planner that a manager has.
+
+Time is simulated: where nothing but the clock is waited for, it is set forward. Delays, waits before another try and
+timeouts cost nothing then, and the same seed gives the same run. While something outside is under way (a socket, a
+thread, a command) time passes as it does. Limits, capabilities and memory of workers are not looked at, and a handler
+that ends its process ends the test.
+"""
+
+import asyncio
+import heapq
+import inspect
+import selectors
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from random import Random
+from types import ModuleType
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import msgspec
+
+from talka.clock import monotonic_ns
+from talka.control.dags.job import DagJob, Step
+from talka.control.tasks.task import DagTask
+from talka.control.tasks.timers import NEVER
+from talka.engine.handlers.command_run import run_command
+from talka.engine.handlers.handler_run import Attempt, run_async, run_plain
+from talka.errors import Invalid
+from talka.wire.tasks import HandedTask, LogLine, TaskResult
+from talka.work.dag import DagSpec, checked
+from talka.work.handlers import HandlerSpec, handlers_of
+from talka.work.lifecycle import JobState, TaskState
+from talka.work.pipeline import Dag
+from talka.work.records import JobRow
+
+SECOND_NS: Final = 1_000_000_000
+MILLISECOND_NS: Final = 1_000_000
+START_NS: Final = SECOND_NS
+"""Not 0, which means "never" in rows."""
+AT_ONCE: Final = 16
+JOB: Final = "inline"
+WORKER: Final = "inline#1"
+FENCE: Final = 1 << 32
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+class InlineTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one task."""
+
+    state: TaskState
+    output: Any = None
+    attempts: int = 0
+    error: str = ""
+    cause: str = ""
+    log: tuple[str, ...] = ()
+    progress: Any = None
+    """What its handler told last."""
+
+
+class InlineRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a job."""
+
+    state: JobState
+    reason: str
+    tasks: dict[str, InlineTask]
+    took_s: float
+    """Of the simulated clock."""
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """Of the tasks that completed."""
+        return {id: task.output for id, task in self.tasks.items() if task.state is TaskState.COMPLETED}
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {id: task.state.value for id, task in self.tasks.items()}
+
+
+def run_dag_inline(
+    dag: Dag | DagSpec,
+    handlers: ModuleType | Mapping[str, Callable[..., Any]],
+    *,
+    seed: int = 0,
+    at_once: int = AT_ONCE,
+) -> InlineRun:
+    """Runs the job to its end. `handlers` is the module that declares them, or functions by the names of handlers.
+    `at_once`: how many async ones run side by side."""
+    spec = dag.spec() if isinstance(dag, Dag) else dag
+    known = handlers_of(handlers) if isinstance(handlers, ModuleType) else _specs(handlers)
+    for task in spec.tasks:
+        if task.handler not in known:
+            raise Invalid(f"task {task.id}: nobody handles {task.handler}: there are {', '.join(known) or 'none'}")
+    if at_once < 1:
+        raise Invalid(f"at_once = {at_once} lets nothing run: write at least 1")
+    run = Inline(spec, known, seed, at_once)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _in_loop(run)
+    return _in_thread(run)
+
+
+def _specs(handlers: Mapping[str, Callable[..., Any]]) -> dict[str, HandlerSpec]:
+    return {
+        name: HandlerSpec(name=name, function=function, is_async=inspect.iscoroutinefunction(function))
+        for name, function in handlers.items()
+    }
+
+
+def _in_loop(run: "Inline") -> InlineRun:
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        return runner.run(run.to_its_end())
+
+
+def _in_thread(run: "Inline") -> InlineRun:
+    """Beside a loop that runs already, as in an async test, which waits."""
+    results: list[InlineRun] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(_in_loop(run))
+        except BaseException as error:  # noqa: BLE001 - raised again below, where it belongs
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+class SimulatedClock(selectors.DefaultSelector):
+    """Where a loop waits: it returns at once, later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = START_NS
+        self.outside = 0
+        """Calls under way whose end is told from outside of the loop."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        # One is the loop's own, by which threads wake it.
+        if timeout is None or self.outside or len(self.get_map()) > 1:
+            began_ns = monotonic_ns()
+            found = super().select(timeout)
+            self.now_ns += monotonic_ns() - began_ns
+            return found
+        found = super().select(0)
+        if not found and timeout > 0:
+            self.now_ns += -int(-timeout * SECOND_NS // 1)
+        return found
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.clock = SimulatedClock()
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now_ns / SECOND_NS
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], Result], *args: *Arguments
+    ) -> "asyncio.Future[Result]":
+        future = super().run_in_executor(executor, func, *args)
+        self.clock.outside += 1
+        future.add_done_callback(self._came_back)
+        return future
+
+    def _came_back(self, _: object) -> None:
+        self.clock.outside -= 1
+
+
+class Inline:
+    """One run. All that happens to its tasks is decided by their `DagJob`."""
+
+    def __init__(self, spec: DagSpec, handlers: Mapping[str, HandlerSpec], seed: int, at_once: int) -> None:
+        self._spec = spec
+        self._handlers = handlers
+        self._at_once = at_once
+        row = JobRow(
+            number=1,
+            id=JOB,
+            name=spec.name,
+            state=JobState.SUBMITTED,
+            submitted_ms=START_NS // MILLISECOND_NS,
+            settings=msgspec.json.encode(spec.settings),
+        )
+        self._job = DagJob(row, spec.settings, Random(seed), lambda now: now // MILLISECOND_NS)
+        self._ready: list[tuple[int, int]] = []
+        """Heap of (−priority, index). One that was taken out of the queues is passed over."""
+        self._attempts: dict[int, Attempt] = {}
+        """By index, of those that run."""
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._ended: list[tuple[DagTask, TaskResult]] = []
+        self._news = asyncio.Event()
+        self._outputs: dict[int, bytes] = {}
+        self._by_key: dict[str, bytes] = {}
+        self._checkpoints: dict[int, bytes] = {}
+        self._logs: dict[int, list[str]] = {}
+        self._fence = FENCE
+
+    async def to_its_end(self) -> InlineRun:
+        """Only in a `SimulatedLoop`."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        self._loop = loop
+        clock, job = loop.clock, self._job
+        job.add(clock.now_ns, self._spec.tasks, checked(self._spec.tasks))
+        self._take(job.start(clock.now_ns))
+        while not job.is_over:
+            self._give_out()
+            if job.is_over:  # what was left has the outputs of others with the same keys
+                break
+            await self._wait(job.next_tick_at)
+            ended, self._ended = self._ended, []
+            for task, result in ended:
+                self._settle(task, result)
+            if clock.now_ns >= job.next_tick_at:
+                self._take(job.tick(clock.now_ns))
+        job.end(clock.now_ns)
+        tasks = {task.id: self._told(task) for task in job.tasks}
+        took_s = (clock.now_ns - START_NS) / SECOND_NS
+        return InlineRun(state=job.state, reason=job.reason, tasks=tasks, took_s=took_s)
+
+    async def _wait(self, until_ns: int) -> None:
+        """For the end of an attempt, or until the planner has something to do."""
+        clock = self._loop.clock
+        self._news.clear()
+        if until_ns >= NEVER:
+            await self._news.wait()
+            return
+
+        def due() -> None:
+            # Seconds as a float may be a little early, and the planner would say the same instant again.
+            clock.now_ns = max(clock.now_ns, until_ns)
+            self._news.set()
+
+        timer = self._loop.call_at(until_ns / SECOND_NS, due)
+        await self._news.wait()
+        timer.cancel()
+
+    def _take(self, step: Step) -> None:
+        for task in step.ready:
+            heapq.heappush(self._ready, (-task.priority, task.index))
+        for task in step.recalls:
+            attempt = self._attempts.get(task.index)
+            if attempt is not None:
+                attempt.stop("timeout" if task.recall == "timeout" else "cancelled")
+
+    def _give_out(self) -> None:
+        job = self._job
+        while self._ready and len(self._running) < self._at_once:
+            task = job.tasks[heapq.heappop(self._ready)[1]]
+            if task.state is not TaskState.READY:
+                continue
+            now = self._loop.clock.now_ns
+            if task.key and task.key in self._by_key:
+                self._complete(now, task, self._by_key[task.key])
+                continue
+            self._fence += 1
+            job.claimed(now, task, WORKER, self._fence)
+            job.began(now, task)
+            self._start(task)
+
+    def _start(self, task: DagTask) -> None:
+        assert task.spec is not None and task.policy is not None
+        handed = HandedTask(
+            fence=task.fence,
+            job=JOB,
+            id=task.id,
+            handler=task.handler,
+            attempt=task.attempts,
+            config=bytes(task.spec.config),
+            inputs={other.id: self._outputs[other.index] for other in self._job.inputs_of(task)},
+            attempt_ms=task.policy.attempt_ns // MILLISECOND_NS,
+            key=task.key,
+            checkpoint=self._checkpoints.get(task.index, b""),
+        )
+        attempt = self._attempts[task.index] = Attempt(handed, Listener(self, task.index))
+        running = self._loop.create_task(self._run(task, attempt))
+        self._running[task.index] = running
+        attempt.cancel = running.cancel
+
+    async def _run(self, task: DagTask, attempt: Attempt) -> None:
+        """One attempt, from its turn to its result."""
+        timer = self._loop.call_later(attempt.handed.attempt_ms / 1000, attempt.stop, "timeout")
+        try:
+            result = await self._result(self._handlers[task.handler], attempt)
+        finally:
+            timer.cancel()
+            del self._attempts[task.index], self._running[task.index]
+        self._ended.append((task, result))
+        self._news.set()
+
+    async def _result(self, spec: HandlerSpec, attempt: Attempt) -> TaskResult:
+        if spec.function is None:
+            self._loop.clock.outside += 1
+            try:
+                return await run_command(attempt, spec.command, spec.env)
+            finally:
+                self._loop.clock.outside -= 1
+        if not spec.is_async:
+            return run_plain(attempt, spec.function, "")
+        results: list[TaskResult] = []
+        await run_async(attempt, spec.function, results.append, "")
+        return results[0]
+
+    def _settle(self, task: DagTask, result: TaskResult) -> None:
+        now = self._loop.clock.now_ns
+        if result.outcome == "completed":
+            self._complete(now, task, result.output)
+        else:
+            # What it took by the real clock means nothing here.
+            self._take(self._job.failed(now, task, msgspec.structs.replace(result, took_us=0)))
+
+    def _complete(self, now: int, task: DagTask, output: bytes) -> None:
+        self._outputs[task.index] = output
+        if task.key:
+            self._by_key[task.key] = output
+        self._job.completing(now, task, output, "", 0)
+        self._take(self._job.completed(now, task))
+
+    def _told(self, task: DagTask) -> InlineTask:
+        output, progress = self._outputs.get(task.index), self._checkpoints.get(task.index)
+        return InlineTask(
+            state=task.state,
+            output=None if output is None else msgspec.json.decode(output),
+            attempts=task.attempts,
+            error="" if task.state is TaskState.COMPLETED else task.error,
+            cause="" if task.state is TaskState.COMPLETED else task.cause,
+            log=tuple(self._logs.get(task.index, ())),
+            progress=None if progress is None else msgspec.json.decode(progress),
+        )
+
+    def heard(self, index: int, details: bytes) -> None:
+        self._checkpoints[index] = details
+
+    def logged(self, index: int, text: str) -> None:
+        self._logs.setdefault(index, []).append(text)
+
+
+class Listener:
+    """Hears what one attempt says."""
+
+    __slots__ = ("_index", "_run")
+
+    def __init__(self, run: Inline, index: int) -> None:
+        self._run, self._index = run, index
+
+    def progress(self, fence: int, details: bytes) -> None:
+        self._run.heard(self._index, details)
+
+    def line(self, line: LogLine) -> None:
+        self._run.logged(self._index, line.text)

@@ -1,0 +1,285 @@
+"""Reads a pipeline from a file: YAML, JSON, or Python that builds a `Dag`. Everything wrong is said with file and line."""
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from talka.engine.handlers.positions import Located, read_json, read_yaml
+from talka.engine.loader import NoSuchFile, import_file
+from talka.errors import Invalid
+from talka.work.cron import Cron
+from talka.work.dag import (
+    BadDag,
+    DagSettings,
+    DagSpec,
+    TaskSpec,
+    decode_task,
+    examined,
+    explained,
+    settings_problems,
+    unknown_field,
+)
+from talka.work.durations import shown
+from talka.work.pipeline import BadPipeline, Dag
+from talka.work.specs import Problem
+
+SIZE_LIMIT_BYTES: Final = 16 * 1024 * 1024
+PROBLEMS_LIMIT: Final = 100
+SUFFIXES: Final = (".yaml", ".yml", ".json", ".py")
+NAME: Final = next(field.type for field in msgspec.structs.fields(DagSpec) if field.name == "name")
+FILLERS: Final = {"handler": "unknown", "key": "unknown"}
+"""In the place of what is missing or wrong, and told, so that the rest can be looked at."""
+
+
+def read_pipeline(path: Path) -> DagSpec:
+    """The job that the file describes, checked. `FILE.py:name` names one of several in a Python file."""
+    path, name = _split(path)
+    if not path.exists():
+        raise NoSuchFile(f"there is no file {path}")
+    if path.is_dir():
+        raise NoSuchFile(f"{path} is a folder: name a pipeline file, which ends in {', '.join(SUFFIXES)}")
+    if path.suffix == ".py":
+        return _dag_of(path, name).spec()
+    if path.suffix not in SUFFIXES:
+        raise BadPipeline([Problem(f"is not a pipeline: its name must end in {', '.join(SUFFIXES)}", str(path))])
+    text = _text_of(path)
+    root, problems = (read_json if path.suffix == ".json" else read_yaml)(text, str(path))
+    if root is None and not problems:
+        problems = [Problem("is empty: write name and tasks", str(path), 1)]
+    if root is None:
+        raise BadPipeline(problems)
+    reader = Reader(str(path), problems)
+    spec = reader.read(root)
+    if reader.problems or spec is None:
+        # As they stand in the file, whichever way they were found.
+        raise BadPipeline(sorted(reader.problems, key=lambda problem: problem.line or 0)[:PROBLEMS_LIMIT])
+    return spec
+
+
+def dags_of(module: ModuleType) -> dict[str, Dag]:
+    """The pipelines of a module by their names in it, each once."""
+    found: dict[str, Dag] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Dag) and not any(value is other for other in found.values()):
+            found[name] = value
+    return found
+
+
+def _split(path: Path) -> tuple[Path, str]:
+    file, colon, name = path.name.rpartition(":")
+    if colon and file.endswith(".py") and not path.exists():
+        return path.with_name(file), name
+    return path, ""
+
+
+def _dag_of(path: Path, name: str) -> Dag:
+    dags = dags_of(import_file(path))
+    if name:
+        if name not in dags:
+            close = difflib.get_close_matches(name, list(dags), n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise BadPipeline([Problem(f"the Dag {name} is asked for, but there is no such one{hint}", str(path))])
+        return dags[name]
+    if not dags:
+        raise BadPipeline([Problem('has no Dag: write dag = Dag("name") and dag.task(…)', str(path), 1)])
+    if len(dags) > 1:
+        last = next(reversed(dags.values()))
+        text = f"has {len(dags)} Dags: name one of them, {' or '.join(f'{path.name}:{name}' for name in dags)}"
+        raise BadPipeline([Problem(text, str(path), last.line)])
+    return next(iter(dags.values()))
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(SIZE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise BadPipeline([Problem(f"cannot be read: {error.strerror}", str(path))]) from None
+    if len(content) > SIZE_LIMIT_BYTES:
+        text = f"is larger than {SIZE_LIMIT_BYTES >> 20} MiB: submit many tasks as a stream of lines instead"
+        raise BadPipeline([Problem(text, str(path), content.count(b"\n") + 1)])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadPipeline([Problem("is not UTF-8: save it in that encoding", str(path), line)]) from None
+
+
+class Reader:
+    """Reads a file's values into a job, and collects what is wrong with them."""
+
+    def __init__(self, file: str, problems: list[Problem]) -> None:
+        self.file = file
+        self.problems = problems
+
+    def complain(self, text: str, line: int) -> None:
+        self.problems.append(Problem(text, self.file, line))
+
+    def read(self, root: Located) -> DagSpec | None:
+        if not isinstance(root.value, dict):
+            self.complain("a pipeline has fields: begin with name: and tasks:", root.line)
+            return None
+        self.unknown(root, DagSpec, "", also="kind")
+        for field in ("name", "tasks"):
+            if field not in root.value:
+                self.complain(f"{field} is missing", root.line)
+        kind = self.field(root, "kind")
+        if kind is not None and kind.value != "dag":
+            self.complain(f"kind: must be dag, not {shown(kind.plain())}", kind.line)
+        name = self.field(root, "name")
+        if name is not None:
+            self.leaf(name, NAME, "name")
+        settings = self.settings(root)
+        schedule = self.schedule(root)
+        tasks = self.tasks(root)
+        if self.problems:
+            return None
+        assert name is not None and isinstance(name.value, str)
+        return DagSpec(name=name.value, tasks=tuple(tasks), settings=settings, schedule=schedule)
+
+    def field(self, located: Located, name: str) -> Located | None:
+        return located.value[name][1] if isinstance(located.value, dict) and name in located.value else None
+
+    def settings(self, root: Located) -> DagSettings:
+        located = self.field(root, "settings")
+        fields = self.struct(located, DagSettings, "settings") if located is not None else None
+        if located is None or fields is None:
+            return DagSettings()
+        settings = msgspec.convert(fields, DagSettings)
+        for field, text in settings_problems(settings):
+            self.complain(f"settings: {text}", located.at(field).line)
+        return settings
+
+    def schedule(self, root: Located) -> str:
+        located = self.field(root, "schedule")
+        if located is None:
+            return ""
+        if not isinstance(located.value, str):
+            self.complain('schedule: must be text, such as "30 2 * * mon-fri"', located.line)
+            return ""
+        try:
+            if located.value:
+                Cron.parse(located.value)
+        except Invalid as error:
+            self.complain(str(error), located.line)
+        return located.value
+
+    def tasks(self, root: Located) -> list[TaskSpec]:
+        located = self.field(root, "tasks")
+        if located is None:
+            return []
+        if not isinstance(located.value, list):
+            self.complain("tasks: must be a list: begin each task with a dash", located.line)
+            return []
+        if not located.value:
+            self.complain("tasks: must have at least 1 entry", located.line)
+        found: list[TaskSpec] = []
+        places: list[Located] = []
+        for number, item in enumerate(located.value, start=1):
+            task = self.task(item, number)
+            if task is not None:
+                found.append(task)
+                places.append(item)
+        for problem in examined(found)[1]:
+            line = places[problem.index].at(problem.field).line if problem.index >= 0 else located.line
+            self.complain(str(problem), line)
+        return found
+
+    def task(self, located: Located, number: int) -> TaskSpec | None:
+        """The task; one with problems is as it would be without the fields that have them."""
+        id = self.field(located, "id")
+        given = id.value if id is not None else None
+        label = f"task {given}" if isinstance(given, str) and given else f"task number {number}"
+        fields = self.struct(located, TaskSpec, label)
+        if fields is None or "id" not in fields:
+            return None
+        try:
+            return decode_task(msgspec.json.encode(fields))
+        except BadDag as error:  # lists of structs that are too long
+            self.complain(f"{label}: {error}", located.at(error.field).line)
+            return None
+
+    def struct(self, located: Located, kind: type[msgspec.Struct], label: str) -> dict[str, Any] | None:
+        """The fields of such a struct that can be read. What must be there and is not is filled in, except ids."""
+        if not isinstance(located.value, dict):
+            fields = ", ".join(kind.__struct_fields__[:3])
+            self.complain(f"{label}: must have fields, such as {fields}", located.line)
+            return None
+        self.unknown(located, kind, label)
+        found: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):
+            item = self.field(located, field.name)
+            if item is None:
+                if field.required:
+                    self.complain(f"{label}: {field.name} is missing", located.line)
+            elif self.is_read(item, field.type, f"{label}: {field.name}", found, field.name):
+                continue
+            if field.name in FILLERS and field.required:
+                found[field.name] = FILLERS[field.name]
+        return found
+
+    def is_read(self, item: Located, kind: Any, label: str, into: dict[str, Any], name: str) -> bool:
+        """Puts the value of one field into its struct, unless there is something wrong with it."""
+        inner, is_list = struct_in(kind)
+        if inner is None or (item.value is None and not is_list):
+            if not self.leaf(item, kind, label):
+                return False
+            into[name] = item.plain()
+        elif not is_list:
+            part = self.struct(item, inner, label)
+            if part is None:
+                return False
+            into[name] = part
+        elif isinstance(item.value, list):
+            parts = [self.struct(part, inner, f"{label}[{position}]") for position, part in enumerate(item.value)]
+            into[name] = [{"key": FILLERS["key"]} if part is None else part for part in parts]
+        else:
+            self.complain(f"{label}: must be a list", item.line)
+            return False
+        return True
+
+    def leaf(self, located: Located, kind: Any, label: str) -> bool:
+        if kind is msgspec.Raw:
+            return True  # anything goes
+        try:
+            msgspec.convert(located.plain(), kind)
+        except msgspec.ValidationError as error:
+            path, text = explained(error, DagSpec)
+            self.complain(f"{label}{path}: {text}", located.at(path).line)
+            return False
+        return True
+
+    def unknown(self, located: Located, kind: type[msgspec.Struct], label: str, *, also: str = "") -> None:
+        assert isinstance(located.value, dict)
+        for key, (line, _) in located.value.items():
+            if key not in kind.__struct_fields__ and key != also:
+                self.complain(f"{label}: {unknown_field(key, kind)}" if label else unknown_field(key, kind), line)
+
+
+def struct_in(kind: Any) -> tuple[type[msgspec.Struct] | None, bool]:
+    """The kind of struct that a field holds, and whether it holds a list of them."""
+    for part in parts_of(kind):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return part, False
+        if typing.get_origin(part) is tuple:
+            inner = struct_in(typing.get_args(part)[0])[0]
+            if inner is not None:
+                return inner, True
+    return None, False
+
+
+def parts_of(kind: Any) -> Iterator[Any]:
+    """The types of a union, without what is only said about them."""
+    if typing.get_origin(kind) is typing.Annotated:
+        yield from parts_of(typing.get_args(kind)[0])
+    elif typing.get_origin(kind) in (typing.Union, types.UnionType):
+        for part in typing.get_args(kind):
+            yield from parts_of(part)
+    else:
+        yield kind

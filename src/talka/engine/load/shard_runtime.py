@@ -1,0 +1,206 @@
+"""Everything the virtual users of one shard stand on: what was prepared for them, and what they share."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, cast
+
+from talka.clock import SECOND, monotonic_ns
+from talka.engine.calls import NodeRun, current_call
+from talka.engine.clients.http import HTTPEngine, Trace
+from talka.engine.load import native
+from talka.engine.load.direct import Choice, driver_for
+from talka.engine.load.executor import Executor
+from talka.engine.load.feeds import cursors_for, load_feeds
+from talka.engine.load.native_executor import DrivenExecutor
+from talka.engine.load.prepare import Arguments, prepare, urls_in
+from talka.engine.load.recorder import Recorder, described
+from talka.engine.load.steps import Iterations, VirtualUser
+from talka.engine.load.users import (
+    VALUES_LIMIT_BYTES,
+    ShardClients,
+    ShardHooks,
+    UserClients,
+    handed_on,
+    provided_values,
+    received_context,
+    received_values,
+)
+from talka.errors import Invalid
+from talka.version import VERSION
+from talka.work.dsl import BoundStep, Workflow
+from talka.work.feeds import Cursor
+from talka.work.load import Shard
+from talka.work.specs import NodeSpec, WorkflowSpec
+
+
+class SetupFailed(Invalid):
+    """The user's own code raised before the clock started."""
+
+
+class Stage:
+    """Made by `prepare_stage`. `set_up`, then users and iterations, then `tear_down`, `provided` and `close`."""
+
+    def __init__(
+        self,
+        spec: WorkflowSpec,
+        arguments: Arguments,
+        recorder: Recorder,
+        engine: HTTPEngine,
+        received: Mapping[str, Mapping[str, Any]],
+        cursors: Mapping[str, Cursor],
+        think: Callable[[], int] | None,
+        hooks: ShardHooks,
+        choice: Choice | None,
+    ) -> None:
+        self.spec = spec
+        self._hooks = hooks
+        self.recorder = recorder
+        self.think = think
+        self._choice = choice
+        """Of the driver; None on the engine in Python, which has but one."""
+        self.clients = ShardClients(engine)
+        self.iterations = Iterations(spec, arguments, recorder)
+        self._engine = engine
+        self._arguments = arguments
+        self._received = received
+        self._cursors = cursors
+        self._context: dict[str, Any] = dict(pair for values in received.values() for pair in values.items())
+        self._first: VirtualUser | None = None
+        self._step_names = [node.name for node in spec.nodes if node.kind == "step"]
+
+    def new_user(self, position: int) -> VirtualUser:
+        clients = self.clients.new()
+        workflow = self._new_workflow(clients)
+        close: Callable[[], None] = getattr(clients.http, "close", lambda: None)
+        return VirtualUser(position, workflow, self._steps_of(workflow), close)
+
+    def renew(self, user: VirtualUser) -> None:
+        """Another user takes the place: a new object and no cookies. Connections stay, unless they are to be fresh."""
+        clients = cast(UserClients, user.workflow.client)
+        clients.http.forget(connections=self.spec.connections == "fresh", cookies=self.spec.has_fresh_users)
+        if self.spec.has_fresh_users:
+            user.workflow = self._new_workflow(clients)
+            user.steps = self._steps_of(user.workflow)
+            user.has_begun = False
+
+    def _new_workflow(self, clients: UserClients) -> Workflow:
+        workflow = self.spec.workflow()
+        vars(workflow).update(
+            self._cursors,
+            client=clients,
+            context=self._context,
+            received=self._received,
+            _hooks=self._hooks,
+            pause=self._hooks.pause,  # at hand: it is called as often as requests are made
+        )
+        return workflow
+
+    def _steps_of(self, workflow: Workflow) -> dict[str, BoundStep[Any]]:
+        return {name: getattr(workflow, name) for name in self._step_names}
+
+    async def set_up(self) -> None:
+        """Find the addresses and authorities of the targets, make a first user, run the setup methods."""
+        for url in urls_in(self._arguments):
+            await self._engine.resolve(url)
+            self._engine.tls_for(url)
+        try:
+            self._first = self.new_user(-1)
+        except Exception as error:
+            raise SetupFailed(f"{self.spec.name} cannot be made: {described(error)}") from error
+        for node in self.spec.setups:
+            try:
+                await self._run_once(node, self._first)
+            except Exception as error:
+                raise SetupFailed(f"{self.spec.name}.{node.name} raised {described(error)}") from error
+
+    async def tear_down(self, grace_ns: int) -> None:
+        """Run the teardown methods. What they raise is counted, as for any action."""
+        if self._first is None:
+            return
+        for node in self.spec.teardowns:
+            try:
+                async with asyncio.timeout(grace_ns / SECOND):
+                    await self._run_once(node, self._first)
+            except Exception as error:  # noqa: BLE001 - users' code may raise anything
+                self.recorder.error(self.recorder.tally.actions[node.name], error, monotonic_ns())
+
+    def executor(self, shard: Shard, *, grace_ns: int, iterations_done: int = 0) -> Executor:
+        """What runs the users. Make it once, after `set_up`."""
+        parts = (shard, self.iterations, self.recorder, self.new_user, self.clients.pulse)
+        if self._choice is not None and self._choice.driver == "direct":
+            return DrivenExecutor(
+                *parts,
+                new_driver=partial(native.new_driver, self._engine),
+                keeps_last=self._choice.keeps_last,
+                changes_users=self._choice.changes_users,
+                fresh_connections=self.spec.connections == "fresh",
+                grace_ns=grace_ns,
+                iterations_done=iterations_done,
+                think=self.think,
+                renew=self.renew,
+            )
+        return Executor(*parts, grace_ns=grace_ns, iterations_done=iterations_done, think=self.think, renew=self.renew)
+
+    @property
+    def engine(self) -> str:
+        """What it runs on: see `wire.shards.engines_of`."""
+        return "python" if self._choice is None else f"native/{self._choice.driver}"
+
+    async def provided(self) -> tuple[dict[str, bytes], str | None]:
+        return await provided_values(self.spec, self.iterations.last, self._context)
+
+    def receive_context(self, context: Mapping[str, Any]) -> None:
+        """Before there are users. A value that a `Use` method receives under the same name is what its users find."""
+        self._context = {**context, **self._context}
+
+    def handed_on(self, provided: Mapping[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
+        """What its context is to dependents, and what cannot be handed on; `provided` goes with it."""
+        return handed_on(self.spec, self._context, VALUES_LIMIT_BYTES - sum(map(len, provided.values())))
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    async def _run_once(self, node: NodeSpec, user: VirtualUser) -> None:
+        current_call.set(NodeRun(monotonic_ns(), self.recorder.rows_of(node.name)))
+        result = node.function(user.workflow, **self._arguments.get(node.name, {}))
+        if node.is_async:
+            await result
+        self.recorder.tally.actions[node.name].ok += 1
+
+
+def prepare_stage(
+    spec: WorkflowSpec,
+    values: Mapping[str, Mapping[str, bytes]],
+    shard: Shard,
+    *,
+    seed: int | None = None,
+    iterations_done: int = 0,
+    trace: Trace | None = None,
+    engine: str = "auto",
+) -> Stage:
+    """Read and encode all that can be read and encoded before the clock starts. Sends nothing."""
+    # The load may be another than the file's, and with it whether arrivals are fresh users.
+    spec = replace(spec, plan=shard.plan)
+    arguments = prepare(spec)
+    received = received_values(spec, values)
+    cursors = cursors_for(spec, load_feeds(spec), shard, seed=seed, given=iterations_done)
+    recorder = Recorder(spec)
+    is_native = native.is_chosen(engine)
+    new_engine: type[HTTPEngine] = HTTPEngine
+    if is_native:
+        from talka.engine.clients.native_http import NativeHTTPEngine
+
+        new_engine = NativeHTTPEngine
+    clients_engine = new_engine(recorder.exchanges, version=VERSION, verify=spec.workflow.verify, trace=trace)
+    # Drawn apart from the user's own code, which must find the same numbers with the same seed whatever we draw.
+    random = Random() if seed is None else Random(f"{seed}/think/{spec.name}/{shard.index}")
+    pause = spec.think
+    think = None if pause is None else lambda: pause.draw_ns(random)
+    hooks = ShardHooks(recorder, clients_engine, random)
+    choice = driver_for(spec) if is_native else None
+    stage = Stage(spec, arguments, recorder, clients_engine, received, cursors, think, hooks, choice)
+    stage.receive_context(received_context(values))
+    return stage

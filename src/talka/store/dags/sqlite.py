@@ -1,0 +1,393 @@
+"""Dag jobs in a file of SQLite: every verb of `store.records`.
+
+A task's key is one integer, its job's number and its index together.
+"""
+
+import sqlite3
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from talka.errors import Invalid
+from talka.store.dags.records import BadRecords, Keyed, Lease, StoreTaken
+from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, Step, drop_jobs, plan
+from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, SqliteFile, Synchronous
+from talka.store.history.runs import SCHEME, Queries, is_storable
+from talka.work.records import (
+    JOB_STATES,
+    TASK_STATES,
+    AttemptRow,
+    Change,
+    DropJob,
+    EventRow,
+    JobRow,
+    LiveTask,
+    LogRow,
+    ScheduleRow,
+    TaskKey,
+    TaskRow,
+)
+
+Answer = TypeVar("Answer")
+
+TOPICS_LIMIT: Final = 1024
+"""Of hints that nobody waited for; older ones are forgotten."""
+LATER: Final = ("postgresql", "postgres", "redis", "rediss", "valkey")
+SYNCHRONOUS: Final = ("FULL", "NORMAL")
+
+
+class NotAll(Exception):
+    """Some row of a step was not changed."""
+
+
+class SqliteRecords:
+    """Records, leases and hints. Calls block; any thread may make them, and reading never waits for writing."""
+
+    def __init__(self, path: str, synchronous: Synchronous = "FULL") -> None:
+        self.file = SqliteFile(path, synchronous)
+        self.is_quick = synchronous == "NORMAL"
+        self._queries = Queries("tasks")
+        self._is_held = self._queries["is_held"]
+        self._fence: tuple[str, str, int] | None = None
+        """Key, owner and epoch of the lease under which everything is changed."""
+        self._hints = Hints()
+
+    @property
+    def place(self) -> str:
+        """For people."""
+        return self.file.place
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __enter__(self) -> "SqliteRecords":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Changes.
+
+    def fence(self, lease: Lease) -> None:
+        self._fence = (lease.key, lease.owner, lease.epoch)
+
+    def checkpoint(self) -> None:
+        self.file.checkpoint()
+
+    def _write(self, act: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """As long as the lease is held, which is looked up where nobody can take it meanwhile."""
+
+        def fenced(connection: sqlite3.Connection) -> Answer:
+            if self._fence is not None:
+                if connection.execute(self._is_held, self._fence).fetchone() is None:
+                    raise StoreTaken(
+                        f"another manager has taken the store {self.place}, and this one writes nothing more to it: "
+                        "have one manager for a store, and start this one again when it shall have it"
+                    )
+            return act(connection)
+
+        return self.file.write(fenced)
+
+    def apply(self, changes: Sequence[Change]) -> list[int]:
+        steps, order = plan(changes)
+        try:
+            counts = self._write(lambda connection: self._at_once(connection, steps))
+        except NotAll:
+            # Rare, and all of it was taken back: which rows it was is only seen one by one.
+            counts = self._write(lambda connection: self._one_by_one(connection, steps))
+        changed = [0] * len(changes)
+        for position, count in zip(order, counts, strict=True):
+            changed[position] = count
+        return changed
+
+    def _at_once(self, connection: sqlite3.Connection, steps: list[Step]) -> list[int]:
+        changed: list[int] = []
+        for query, rows, sizes in steps:
+            count = connection.executemany(self._queries[query], rows).rowcount if rows else 0
+            if sizes is None:
+                sizes = [1] * len(rows)
+            if sizes and count != len(rows):
+                raise NotAll
+            changed += sizes
+        return changed
+
+    def _one_by_one(self, connection: sqlite3.Connection, steps: list[Step]) -> list[int]:
+        changed: list[int] = []
+        for query, rows, sizes in steps:
+            sql = self._queries[query]
+            counts = [connection.execute(sql, row).rowcount for row in rows]
+            if sizes is None:
+                changed += counts
+            else:
+                rest = iter(counts)
+                changed += [sum(next(rest) for _ in range(size)) for size in sizes]
+        return changed
+
+    def sweep(self, grown_ms: int, kept_ms: int, keep: int, limit: int) -> int:
+        def act(connection: sqlite3.Connection) -> int:
+            ((age_ms,),) = connection.execute(self._queries["grow_older"], {"grown_ms": max(grown_ms, 0)}).fetchall()
+            connection.execute(self._queries["see_ends"], {"age_ms": age_ms})
+            bounds = {"ended_before_ms": age_ms - kept_ms, "keep": max(keep, 0), "limit": max(limit, 0)}
+            found = connection.execute(self._queries["swept_jobs"], bounds).fetchall()
+            return sum(self._at_once(connection, drop_jobs([DropJob(number) for (number,) in found])))
+
+        return self._write(act)
+
+    # Jobs.
+
+    def next_number(self) -> int:
+        ((number,),) = self.file.read("next_number")
+        return int(number)
+
+    def live_jobs(self) -> list[JobRow]:
+        return [job_of(row) for row in self.file.read("live_jobs")]
+
+    def job(self, id: str) -> JobRow | None:
+        return next((job_of(row) for row in self.file.read("job", {"id": id})), None)
+
+    def job_by_key(self, key: str) -> JobRow | None:
+        return next((job_of(row) for row in self.file.read("job_by_key", {"key": key})), None)
+
+    def jobs(self, states: Sequence[str], before: int, limit: int) -> list[JobRow]:
+        values: dict[str, object] = {
+            "states": packed_states(states, JOB_NUMBERS),
+            "before": before,
+            "limit": max(limit, 0),
+        }
+        rows = self.file.read("jobs", values)
+        return [job_of(row) for row in rows]
+
+    def events(self, job: int, after: int, limit: int) -> list[EventRow]:
+        rows = self.file.read("events", {"job": job, "after": after, "limit": max(limit, 0)})
+        return [
+            EventRow(job=job, at_ms=at_ms, kind=kind, index=index, text=text, number=number)
+            for job, at_ms, kind, index, text, number in rows
+        ]
+
+    def schedules(self) -> list[ScheduleRow]:
+        return [
+            ScheduleRow(name=name, cron=cron, spec=spec, next_ms=next_ms, last_job=last_job, submitted_by=submitted_by)
+            for name, cron, spec, next_ms, last_job, submitted_by in self.file.read("schedules")
+        ]
+
+    # Tasks.
+
+    def live_tasks(self, job: int, after: int, limit: int) -> list[LiveTask]:
+        return [LiveTask(*row) for row in self.file.read("live_tasks", page(job, after, limit))]
+
+    def tasks(self, job: int, states: Sequence[str], after: int, limit: int) -> list[TaskRow]:
+        values = page(job, after, limit) | {"states": packed_states(states, TASK_NUMBERS)}
+        return [task_of(row) for row in self.file.read("tasks", values)]
+
+    def task(self, job: int, id: str) -> TaskRow | None:
+        values = {"first": job << INDEX_BITS, "last": job << INDEX_BITS | LAST_INDEX, "id": id}
+        return next((task_of(row) for row in self.file.read("task", values)), None)
+
+    def dead_letters(self, after: TaskKey, limit: int) -> list[TaskRow]:
+        values: dict[str, object] = {"after": (after[0] << INDEX_BITS) + after[1], "limit": max(limit, 0)}
+        return [task_of(row) for row in self.file.read("dead_letters", values)]
+
+    def counts(self, job: int) -> dict[str, int]:
+        return self.file.counted(job)
+
+    def specs(self, keys: Sequence[TaskKey]) -> dict[TaskKey, tuple[bytes, bytes]]:
+        rows = self.file.read("specs", {"keys": packed_keys(keys)})
+        return {(job, index): (spec, checkpoint) for job, index, spec, checkpoint in rows}
+
+    def outputs(self, keys: Sequence[TaskKey]) -> dict[TaskKey, tuple[bytes, str]]:
+        rows = self.file.read("outputs", {"keys": packed_keys(keys)})
+        return {(job, index): (output, blob) for job, index, output, blob in rows}
+
+    def keyed(self, keys: Sequence[str]) -> dict[str, Keyed]:
+        rows = self.file.read("keyed", {"keys": packed_texts([key for key in keys if is_storable(key)])})
+        return {key: Keyed(*rest) for key, *rest in rows}
+
+    def attempts(self, keys: Sequence[TaskKey]) -> list[AttemptRow]:
+        return [
+            AttemptRow(**dict(zip(AttemptRow.__struct_fields__, row, strict=True)))
+            for row in self.file.read("attempts", {"keys": packed_keys(keys)})
+        ]
+
+    def logs(self, job: int, index: int, after: int, limit: int) -> list[LogRow]:
+        values: dict[str, object] = {"key": job << INDEX_BITS | index, "after": after, "limit": max(limit, 0)}
+        return [
+            LogRow(job=job, index=index, attempt=attempt, at_ms=at_ms, text=text, number=number)
+            for job, index, attempt, at_ms, text, number in self.file.read("logs", values)
+        ]
+
+    def blobs(self, after: str, limit: int) -> list[str]:
+        """Digests of large outputs that are kept, in order, those above `after`: all others may go."""
+        return [blob for (blob,) in self.file.read("blobs", {"after": after, "limit": max(limit, 0)})]
+
+    # Leases.
+
+    def acquire(self, keys: Sequence[str], owner: str) -> list[Lease]:
+        if not owner or not all(map(is_storable, keys)):
+            raise Invalid(f"{owner!r} cannot have a lease of {list(keys)!r}: an owner has a name, a key no NUL in it")
+        return self._leases("acquire", {"owner": owner, "keys": packed_texts(keys)})
+
+    def renew(self, owner: str, held: Sequence[tuple[str, int]]) -> list[Lease]:
+        return self._leases("renew", {"owner": owner, "held": packed_held(held)})
+
+    def take(self, owner: str, seen: Sequence[Lease]) -> list[Lease]:
+        if not owner:
+            raise Invalid("nobody cannot have a lease: an owner has a name")
+        rows = msgspec.json.encode([(lease.key, lease.epoch, lease.beat) for lease in seen if is_storable(lease.key)])
+        return self._leases("take_leases", {"owner": owner, "seen": rows.decode()})
+
+    def release(self, owner: str, held: Sequence[tuple[str, int]]) -> int:
+        values = {"owner": owner, "held": packed_held(held)}
+        return self.file.write(lambda connection: connection.execute(self._queries["release_leases"], values).rowcount)
+
+    def raise_epoch(self, owner: str, held: tuple[str, int], epoch: int) -> int:
+        key, now_held = held
+        values = {"owner": owner, "key": key, "held": now_held, "epoch": max(epoch, now_held + 1)}
+        before = self._fence
+
+        def act(connection: sqlite3.Connection) -> int:
+            rows = connection.execute(self._queries["raise_epoch"], values).fetchall()
+            if rows and self._fence == (key, owner, now_held):  # before anybody else writes
+                self._fence = (key, owner, rows[0][0])
+            return rows[0][0] if rows else 0
+
+        try:
+            return self.file.write(act)
+        except BaseException:
+            self._fence = before
+            raise
+
+    def leases(self, prefix: str) -> Iterator[Lease]:
+        return (Lease(*row) for row in self.file.read("leases", {"prefix": prefix}))
+
+    def _leases(self, query: str, values: dict[str, Any]) -> list[Lease]:
+        rows = self.file.write(lambda connection: connection.execute(self._queries[query], values).fetchall())
+        return [Lease(*row) for row in rows]
+
+    # Hints.
+
+    def notify(self, topic: str) -> None:
+        self._hints.notify(topic)
+
+    def wait(self, topics: Sequence[str], timeout_s: float) -> bool:
+        return self._hints.wait(topics, timeout_s)
+
+
+class Hints:
+    """Between threads of this process: nobody else changes an embedded store."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+        """How often each topic was told while somebody waited for it."""
+        self._missed: dict[str, None] = {}
+
+    def notify(self, topic: str) -> None:
+        with self._changed:
+            if topic in self._waiting:
+                self._told[topic] += 1
+                self._changed.notify_all()
+                return
+            self._missed[topic] = None
+            if len(self._missed) > TOPICS_LIMIT:
+                del self._missed[next(iter(self._missed))]
+
+    def wait(self, topics: Sequence[str], timeout_s: float) -> bool:
+        with self._changed:
+            missed = [topic for topic in topics if topic in self._missed]
+            if missed:
+                for topic in missed:
+                    self._missed.pop(topic, None)
+                return True
+            for topic in topics:
+                self._waiting[topic] = self._waiting.get(topic, 0) + 1
+                self._told.setdefault(topic, 0)
+            before = {topic: self._told[topic] for topic in topics}
+            try:
+                return self._changed.wait_for(
+                    lambda: any(self._told[topic] != told for topic, told in before.items()), timeout_s
+                )
+            finally:
+                for topic in topics:
+                    self._waiting[topic] -= 1
+                    if not self._waiting[topic]:
+                        del self._waiting[topic], self._told[topic]
+
+
+def store_of(url: str) -> SqliteRecords:
+    """The store at `sqlite:///FILE` or a plain path, opened, and made if it is not there."""
+    return SqliteRecords(*place_of(url))
+
+
+def place_of(url: str) -> tuple[str, Synchronous]:
+    """The file that is meant. `?synchronous=NORMAL` is faster: a power cut may take the last moments with it."""
+    scheme = SCHEME.match(url)
+    if scheme is not None and scheme[1].lower() in LATER:
+        # Not the whole address: it may have a password in it.
+        raise BadRecords(
+            f"{scheme[1]}:// comes later, this version keeps dag jobs in SQLite only: write sqlite:///FILE"
+        )
+    if scheme is not None and not url.startswith("sqlite:///"):
+        raise BadRecords(f"{scheme[1]}:// is no address of a store: write sqlite:///FILE or the path of a file")
+    path, synchronous = url, "FULL"
+    if scheme is not None:
+        path, _, query = url.removeprefix("sqlite:///").partition("?")
+        for setting in filter(None, query.split("&")):
+            name, _, synchronous = setting.upper().partition("=")
+            if name != "SYNCHRONOUS" or synchronous not in SYNCHRONOUS:
+                raise BadRecords(
+                    f"{setting!r} is no setting of a store: write ?synchronous=FULL or ?synchronous=NORMAL"
+                )
+    if not path or path.endswith("/") or not is_storable(path):
+        raise BadRecords(f"{url!r} names no file for the store: write sqlite:///FILE or the path of a file")
+    return path, cast(Synchronous, synchronous)
+
+
+# Rows as they are read.
+
+_counts: Final = msgspec.json.Decoder(dict[str, int])
+
+
+def job_of(row: tuple[Any, ...]) -> JobRow:
+    values = dict(zip(JobRow.__struct_fields__, row, strict=True))
+    values["state"] = JOB_STATES[values["state"]]
+    values["counts"] = _counts.decode(values["counts"])
+    return JobRow(**values)
+
+
+def task_of(row: tuple[Any, ...]) -> TaskRow:
+    values = dict(zip(TaskRow.__struct_fields__, row, strict=True))
+    values["state"] = TASK_STATES[values["state"]]
+    values["depends_on"] = unpacked_indexes(values["depends_on"])
+    return TaskRow(**values)
+
+
+def page(job: int, after: int, limit: int) -> dict[str, object]:
+    first = job << INDEX_BITS
+    return {"after": first + after, "last": first | LAST_INDEX, "limit": max(limit, 0)}
+
+
+def packed_states(states: Sequence[str], numbers: Mapping[Any, int]) -> str:
+    unknown = [state for state in states if state not in numbers]
+    if unknown:
+        raise Invalid(f"there is no state {unknown[0]!r}: write one of {', '.join(numbers)}")
+    return msgspec.json.encode([numbers[state] for state in states]).decode()
+
+
+def packed_keys(keys: Iterable[TaskKey]) -> str:
+    return msgspec.json.encode([job << INDEX_BITS | index for job, index in dict.fromkeys(keys)]).decode()
+
+
+def packed_texts(texts: Iterable[str]) -> str:
+    return msgspec.json.encode(list(dict.fromkeys(texts))).decode()
+
+
+def packed_held(held: Iterable[tuple[str, int]]) -> str:
+    return msgspec.json.encode([pair for pair in dict.fromkeys(held) if is_storable(pair[0])]).decode()
+
+
+def unpacked_indexes(content: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(content) // 4}I", content)

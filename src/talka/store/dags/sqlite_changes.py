@@ -1,0 +1,349 @@
+"""Changes of dag jobs as statements of SQLite, those of one kind together."""
+
+import struct
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from talka.errors import Invalid
+from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX
+from talka.work.lifecycle import JobState, is_final
+from talka.work.records import (
+    JOB_STATES,
+    TASK_STATES,
+    Change,
+    Claim,
+    Complete,
+    DropJob,
+    DropSchedule,
+    Extend,
+    MoveJob,
+    PutAttempt,
+    PutEvent,
+    PutJob,
+    PutLogs,
+    PutSchedule,
+    PutTasks,
+    Release,
+    Reset,
+)
+
+TASK_NUMBERS: Final = {state: number for number, state in enumerate(TASK_STATES)}
+JOB_NUMBERS: Final = {state: number for number, state in enumerate(JOB_STATES)}
+
+Row: TypeAlias = tuple[object, ...]
+
+
+class Gist(msgspec.Struct):
+    """What is asked of a task's spec without its whole."""
+
+    handler: str = ""
+    priority: int = 5
+
+
+class Step(NamedTuple):
+    """One statement, for many rows."""
+
+    query: str
+    rows: list[Row]
+    sizes: list[int] | None = None
+    """Rows of each change; empty: it belongs to changes that are counted elsewhere; None: one each."""
+
+
+class Plan(NamedTuple):
+    steps: list[Step]
+    order: list[int]
+    """Which change each count of the steps is of."""
+
+
+_gist: Final = msgspec.json.Decoder(Gist)
+
+
+def plan(changes: Sequence[Change]) -> Plan:
+    """As few statements as give the same as all changes in their order.
+
+    Those of one kind go together, past others of which none is about the same row.
+    """
+    kinds = [kind for kind, _ in groupby(changes, type)]
+    if len(kinds) == len(dict.fromkeys(kinds)):
+        steps = [step for kind, group in groupby(changes, type) for step in STEPS[kind](list(group))]
+        return Plan(steps, list(range(len(changes))))
+    return _regrouped(changes)
+
+
+def _regrouped(changes: Sequence[Change]) -> Plan:
+    made = Plan([], [])
+    groups: dict[type, list[int]] = {}
+    kind_of: dict[tuple[int, int], type] = {}
+    """Of a row: the only kind that may be about it within these groups. Jobs have the index -1."""
+    for position, change in enumerate(changes):
+        kind = type(change)
+        if kind in BARRIERS:
+            rows: list[tuple[int, int]] = []
+        elif kind in OF_TASKS:
+            rows = [(change.job, change.index)]  # type: ignore[union-attr]
+        else:
+            rows = _rows_of(change)
+        if kind in BARRIERS or any(kind_of.setdefault(row, kind) is not kind for row in rows):
+            _close(changes, groups, made)
+            kind_of = dict.fromkeys(rows, kind)
+        groups.setdefault(kind, []).append(position)
+        if kind in BARRIERS:
+            _close(changes, groups, made)
+    _close(changes, groups, made)
+    return made
+
+
+def _rows_of(change: Change) -> list[tuple[int, int]]:
+    match change:
+        case PutJob():
+            return [(change.row.number, -1)]
+        case MoveJob():
+            return [(change.job, -1)]
+        case PutTasks():
+            return [(row.job, row.index) for row in change.rows]
+        case _:
+            return []  # nothing but this kind is about such rows
+
+
+def _close(changes: Sequence[Change], groups: dict[type, list[int]], made: Plan) -> None:
+    for kind, positions in groups.items():
+        made.steps.extend(STEPS[kind]([changes[position] for position in positions]))
+        made.order.extend(positions)
+    groups.clear()
+
+
+def put_jobs(changes: list[PutJob]) -> list[Step]:
+    rows: list[Row] = [
+        (
+            row.number,
+            row.id,
+            row.name,
+            JOB_NUMBERS[row.state],
+            row.submitted_ms,
+            row.settings,
+            row.tasks,
+            row.key,
+            row.digest,
+            row.submitted_by,
+            row.started_ms,
+            row.ended_ms,
+            row.reason,
+            msgspec.json.encode(row.counts),
+        )
+        for row in (change.row for change in changes)
+    ]
+    return [Step("put_job", rows)]
+
+
+def put_tasks(changes: list[PutTasks]) -> list[Step]:
+    rows: list[Row] = []
+    for change in changes:
+        for row in change.rows:
+            gist = gist_of(row.spec)
+            rows.append(
+                (
+                    row.job << INDEX_BITS | row.index,
+                    TASK_NUMBERS[row.state],
+                    row.attempts,
+                    row.fence,
+                    row.ready_ms,
+                    row.started_ms,
+                    row.ended_ms,
+                    row.deaths,
+                    row.failures,
+                    gist.priority,
+                    row.id,
+                    gist.handler,
+                    row.worker,
+                    row.cause,
+                    packed_indexes(row.depends_on),
+                    row.blob,
+                    row.error,
+                    row.spec,
+                    row.checkpoint,
+                    row.output,
+                )
+            )
+    return [Step("put_task", rows, [len(change.rows) for change in changes])]
+
+
+def move_jobs(changes: list[MoveJob]) -> list[Step]:
+    def row_of(change: MoveJob) -> Row:
+        has_ended = is_final(change.state)
+        counts = None if change.counts is None and has_ended else msgspec.json.encode(change.counts or {})
+        return (
+            JOB_NUMBERS[change.state],
+            change.at_ms if change.state is JobState.RUNNING else 0,
+            change.at_ms if has_ended else 0,
+            change.reason,
+            change.tasks,
+            counts,
+            change.job,
+        )
+
+    return [Step("move_job", [row_of(change) for change in changes])]
+
+
+def claims(changes: list[Claim]) -> list[Step]:
+    rows: list[Row] = [
+        (
+            change.attempt,
+            change.fence,
+            change.worker,
+            change.at_ms,
+            change.job << INDEX_BITS | change.index,
+            change.fence,
+        )
+        for change in changes
+    ]
+    return [Step("claim", rows)]
+
+
+def completes(changes: list[Complete]) -> list[Step]:
+    rows: list[Row] = [
+        (
+            TASK_NUMBERS[change.state],
+            change.at_ms,
+            change.output,
+            change.blob,
+            change.error,
+            change.cause,
+            change.started_ms,
+            change.worker,
+            change.attempts,
+            change.job << INDEX_BITS | change.index,
+            change.fence,
+        )
+        for change in changes
+    ]
+    keys: list[Row] = [
+        (change.key, change.job << INDEX_BITS | change.index, change.fence) for change in changes if change.key
+    ]
+    return [Step("complete", rows), Step("remember_key", keys, [])]
+
+
+def releases(changes: list[Release]) -> list[Step]:
+    rows: list[Row] = [
+        (
+            change.ready_ms,
+            change.attempts,
+            change.deaths,
+            change.failures,
+            change.cause,
+            change.error,
+            change.job << INDEX_BITS | change.index,
+            change.fence,
+        )
+        for change in changes
+    ]
+    return [Step("release", rows)]
+
+
+def extends(changes: list[Extend]) -> list[Step]:
+    rows: list[Row] = [(change.checkpoint, change.job << INDEX_BITS | change.index, change.fence) for change in changes]
+    return [Step("extend", rows)]
+
+
+def resets(changes: list[Reset]) -> list[Step]:
+    rows: list[Row] = [(change.job << INDEX_BITS | change.index,) for change in changes]
+    specs: list[Row] = []
+    for change in changes:
+        if change.spec:
+            gist = gist_of(change.spec)
+            specs.append((gist.handler, gist.priority, change.spec, change.job << INDEX_BITS | change.index))
+    return [Step("reset", rows), Step("replace_spec", specs, [])]
+
+
+def put_attempts(changes: list[PutAttempt]) -> list[Step]:
+    rows: list[Row] = [
+        (
+            row.job << INDEX_BITS | row.index,
+            row.fence,
+            row.attempt,
+            row.worker,
+            row.started_ms,
+            row.ended_ms,
+            row.cause,
+            row.exit_code,
+            row.signal,
+            row.memory_bytes,
+            row.error,
+        )
+        for row in (change.row for change in changes)
+    ]
+    return [Step("put_attempt", rows)]
+
+
+def put_events(changes: list[PutEvent]) -> list[Step]:
+    rows: list[Row] = [
+        (row.job, row.index, row.at_ms, row.kind, row.text) for row in (change.row for change in changes)
+    ]
+    return [Step("put_event", rows)]
+
+
+def put_logs(changes: list[PutLogs]) -> list[Step]:
+    rows: list[Row] = [
+        (row.job << INDEX_BITS | row.index, row.attempt, row.at_ms, row.text)
+        for change in changes
+        for row in change.rows
+    ]
+    return [Step("put_log", rows, [len(change.rows) for change in changes])]
+
+
+def put_schedules(changes: list[PutSchedule]) -> list[Step]:
+    rows: list[Row] = [
+        (row.name, row.cron, row.next_ms, row.last_job, row.submitted_by, row.spec)
+        for row in (change.row for change in changes)
+    ]
+    return [Step("put_schedule", rows)]
+
+
+def drop_schedules(changes: list[DropSchedule]) -> list[Step]:
+    return [Step("drop_schedule", [(change.name,) for change in changes])]
+
+
+def drop_jobs(changes: list[DropJob]) -> list[Step]:
+    ranges: list[Row] = [(change.job << INDEX_BITS, change.job << INDEX_BITS | LAST_INDEX) for change in changes]
+    numbers: list[Row] = [(change.job,) for change in changes]
+    return [
+        *(Step(query, ranges, []) for query in ("drop_keys", "drop_logs", "drop_attempts", "drop_tasks")),
+        Step("drop_events", numbers, []),
+        Step("drop_job", numbers),
+    ]
+
+
+STEPS: Final[dict[type, Callable[[list[Any]], list[Step]]]] = {
+    PutJob: put_jobs,
+    PutTasks: put_tasks,
+    MoveJob: move_jobs,
+    Claim: claims,
+    Complete: completes,
+    Release: releases,
+    Extend: extends,
+    Reset: resets,
+    PutAttempt: put_attempts,
+    PutEvent: put_events,
+    PutLogs: put_logs,
+    PutSchedule: put_schedules,
+    DropSchedule: drop_schedules,
+    DropJob: drop_jobs,
+}
+
+
+def packed_indexes(indexes: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(indexes)}I", *indexes) if indexes else b""
+
+
+def gist_of(spec: bytes) -> Gist:
+    try:
+        return _gist.decode(spec)
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"the spec of a task cannot be kept ({error}): it is no JSON of a task") from None
+
+
+OF_TASKS: Final = frozenset({Claim, Complete, Release, Extend, Reset})
+BARRIERS: Final = frozenset({DropJob, PutSchedule, DropSchedule})
+"""Nothing goes past these: they are rare."""

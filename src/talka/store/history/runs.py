@@ -1,0 +1,311 @@
+"""The run history: what a kept run is, what a history can do, and which one an address means.
+
+A document is kept as it was written. What it says is not read here: whoever keeps a run names the few numbers to list.
+"""
+
+import abc
+import math
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import resources
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from talka.errors import Invalid, Unavailable
+
+KEEP_COUNT: Final = 10_000
+"""So many of the newest runs stay unless the history is opened with another number."""
+MOST_LISTED: Final = 10_000
+MOST_DOCUMENT_BYTES: Final = 16 << 20
+"""Of one document, compressed."""
+MOST_JSON_BYTES: Final = 256 << 20
+"""Of one document, unpacked. A shared history holds what others wrote: a few bytes must not become a full memory."""
+MOST_ID_CHARACTERS: Final = 64
+MOST_TEXT_CHARACTERS: Final = 1000
+MOST_BASELINES: Final = 1000
+"""Runs that a baseline names are never let go: so many at most."""
+BASELINE_NAME: Final = re.compile(r"[^\W\d_][\w.-]{0,63}")
+LARGEST_COUNT: Final = 2**63 - 1
+EVERY_RUN: Final = 2**62
+BEFORE_EVERY_RUN: Final = datetime(1, 1, 2, tzinfo=UTC)
+SHOWN_IDS: Final = 3
+SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+HistoryType = TypeVar("HistoryType", bound="History")
+
+
+class BadStore(Invalid):
+    """The address of the history, or what is found there, cannot be used."""
+
+
+class NewerStore(BadStore):
+    """A later version of Talka wrote this history."""
+
+    def __init__(self, place: str, *, found: int, known: int) -> None:
+        super().__init__(
+            f"{place} was written by a later version of talka (its schema is {found}, known here is {known}): "
+            "use that version or a newer one, or name another --store"
+        )
+        self.found, self.known = found, known
+
+
+class StoreUnavailable(Unavailable):
+    """The history cannot be reached, or is busy for too long."""
+
+
+class BadRun(Invalid):
+    """A run that cannot be kept, or a kept one that cannot be read."""
+
+
+class AmbiguousRun(Invalid):
+    """The beginning of an id that several kept runs have."""
+
+    def __init__(self, id: str, ids: Sequence[str]) -> None:
+        shown = ", ".join(ids[:SHOWN_IDS]) + (", …" if len(ids) > SHOWN_IDS else "")
+        super().__init__(f"several kept runs begin with {id!r} ({shown}): write more of the id")
+        self.id = id
+
+
+class BadBaseline(Invalid):
+    """A baseline that cannot be set, or the name of none."""
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A kept run as a list shows it."""
+
+    id: str
+    name: str
+    status: str
+    exit_code: int
+    started_at: datetime
+    duration_s: float
+    requests: int
+    rate_per_s: float
+    failed: int
+    p50_ms: float | None
+    """Response time over all measured steps; None without a sample."""
+    p99_ms: float | None
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.id) <= MOST_ID_CHARACTERS or not self.id.isprintable():
+            raise BadRun(
+                f"a run cannot be kept as {self.id!r}: an id is 1 to {MOST_ID_CHARACTERS} printable characters"
+            )
+        for what, text in (("name", self.name), ("status", self.status)):
+            if len(text) > MOST_TEXT_CHARACTERS or not is_storable(text):
+                raise BadRun(
+                    f"run {self.id}: its {what} is over {MOST_TEXT_CHARACTERS} characters long or no plain text"
+                )
+        if self.started_at.tzinfo is None:
+            raise BadRun(f"run {self.id}: the time of its start lacks a time zone")
+        if not all(0 <= count <= LARGEST_COUNT for count in (self.exit_code, self.requests, self.failed)):
+            raise BadRun(f"run {self.id}: a count is below 0 or too large")
+        if not all(math.isfinite(value or 0) for value in (self.duration_s, self.rate_per_s, self.p50_ms, self.p99_ms)):
+            raise BadRun(f"run {self.id}: a measurement is no number")
+
+
+class KeptRun(RunFacts, frozen=True, kw_only=True):
+    document: bytes
+    """The result document, as `packed` makes it out of its JSON."""
+
+    def __post_init__(self) -> None:
+        RunFacts.__post_init__(self)
+        if len(self.document) > MOST_DOCUMENT_BYTES:
+            raise BadRun(
+                f"run {self.id}: its result takes {len(self.document) / (1 << 20):.1f} MiB compressed and a history "
+                f"keeps {MOST_DOCUMENT_BYTES >> 20} MiB at most: write it to a file with --json"
+            )
+
+    def json(self) -> bytes:
+        """The result document as it was when it was kept."""
+        unpacking = zlib.decompressobj()
+        try:
+            content = unpacking.decompress(self.document, MOST_JSON_BYTES)
+        except zlib.error:
+            raise BadRun(f"run {self.id}: its result is damaged and cannot be read") from None
+        if not unpacking.eof:
+            raise BadRun(f"run {self.id}: its result is cut off, or unpacks into over {MOST_JSON_BYTES >> 20} MiB")
+        return content
+
+
+Runs: TypeAlias = list[RunFacts]
+COLUMNS: Final = RunFacts.__struct_fields__
+
+
+def packed(json: bytes) -> bytes:
+    return zlib.compress(json)
+
+
+def is_storable(text: str) -> bool:
+    """Neither store takes half a character, and PostgreSQL no NUL."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+class History(abc.ABC):
+    """Kept runs, in one place, for any number of processes at once.
+
+    A place that is not there yet is empty; `prepare` and `keep` make it. Whatever goes wrong is a `TalkaError`.
+    Every verb may be called from any thread, and waits until it is done.
+    """
+
+    place: str
+    """For people. Without a password."""
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Make the place if it is not there, and say now what would be wrong with it later."""
+
+    @abc.abstractmethod
+    def keep(self, run: KeptRun) -> None:
+        """Keep the run and let go of the oldest beyond the limit. A run kept before is replaced."""
+
+    @abc.abstractmethod
+    def list(self, limit: int = 50, name: str | None = None) -> Runs:
+        """The newest runs, newest first; with `name`, only those of that name."""
+
+    def find(self, id: str) -> RunFacts | None:
+        """The run with this id, or the only one whose id begins so."""
+        if not id or not is_storable(id):
+            return None
+        found = self._beginning_with(id, SHOWN_IDS + 1)
+        # In order of ids, so a whole id is the first of those that begin with it.
+        if len(found) > 1 and found[0].id != id:
+            raise AmbiguousRun(id, [run.id for run in found])
+        return found[0] if found else None
+
+    def load(self, id: str) -> KeptRun | None:
+        """As `find`, with the document."""
+        facts = self.find(id)
+        document = None if facts is None else self._document(facts.id)
+        if facts is None or document is None:
+            return None
+        return KeptRun(**msgspec.structs.asdict(facts), document=document)
+
+    @abc.abstractmethod
+    def forget(self, ids: Iterable[str]) -> int:
+        """Remove the runs with these whole ids, all at once; how many there were. What a baseline names stays."""
+
+    def set_baseline(self, name: str, id: str) -> None:
+        """Give the kept run with this whole id a name to compare with. Another run of that name loses it."""
+        if BASELINE_NAME.fullmatch(name) is None:
+            raise BadBaseline(
+                f"{name!r} cannot name a baseline: write a letter and then up to 63 letters, digits, dots, - or _"
+            )
+        if not self._set_baseline(name, id):
+            raise BadBaseline(
+                f"run {id} cannot become a baseline of {self.place}: it is no longer kept, or there are "
+                f"{MOST_BASELINES:,} baselines already"
+            )
+
+    @abc.abstractmethod
+    def baselines(self) -> dict[str, str]:
+        """The id of the run that each baseline names, in order of names."""
+
+    @abc.abstractmethod
+    def drop_baseline(self, name: str) -> bool:
+        """The run stays, and may be let go from now on. False: there was no such name."""
+
+    @abc.abstractmethod
+    def prune(self, keep_count: int | None, keep_age_s: float | None, now: datetime) -> int:
+        """Remove all but the newest `keep_count` runs, and those that started over `keep_age_s` before `now`.
+
+        What a baseline names stays.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of the place. The next call takes it up again."""
+
+    @abc.abstractmethod
+    def _beginning_with(self, start: str, limit: int) -> Runs:
+        """In order of their ids."""
+
+    @abc.abstractmethod
+    def _set_baseline(self, name: str, id: str) -> bool:
+        """False: there is no such run, or there are too many names."""
+
+    @abc.abstractmethod
+    def _document(self, id: str) -> bytes | None: ...
+
+    def __enter__(self: HistoryType) -> HistoryType:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_history(url: str, *, keep_count: int = KEEP_COUNT) -> History:
+    """The history at `sqlite:///PATH`, a plain path, `sqlite:///:memory:` or `postgresql://…`. Nothing is touched yet."""
+    if keep_count < 1:
+        raise BadStore(f"a history that keeps {keep_count} runs keeps nothing: write a number above 0")
+    scheme = SCHEME.match(url)
+    if scheme is not None and scheme[1].lower() in ("postgresql", "postgres"):
+        return open_postgres(url, keep_count)
+    if scheme is not None and not url.startswith("sqlite:///"):
+        known = "sqlite:///PATH, postgresql://USER@HOST/DATABASE or the path of a file"
+        raise BadStore(f"{scheme[1]}:// is no address of a history: write {known}")
+    path = url.removeprefix("sqlite:///")
+    if not path or path.endswith("/") or not is_storable(path):
+        raise BadStore(f"{url!r} names no file for the history: write sqlite:///PATH or the path of a file")
+    from talka.store.history.sqlite import SqliteHistory
+
+    return SqliteHistory(path, keep_count)
+
+
+def open_postgres(url: str, keep_count: int) -> History:
+    try:
+        from talka.store.history.postgres import PostgresHistory
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise BadStore("a history in PostgreSQL needs the package asyncpg: pip install 'talka[postgres]'") from None
+    return PostgresHistory(url, keep_count)
+
+
+# What both engines need.
+
+
+class Migration(NamedTuple):
+    version: int
+    sql: str
+
+
+class Queries:
+    """The named SQL of one dialect. `queries["keep_run"]` is the text of keep_run.sql."""
+
+    def __init__(self, dialect: str) -> None:
+        folder = resources.files("talka.store") / "sql" / dialect
+        self._texts = {
+            file.name.removesuffix(".sql"): file.read_text(encoding="utf-8")
+            for file in folder.iterdir()
+            if file.name.endswith(".sql")
+        }
+        self.migrations = sorted(
+            Migration(int(file.name[:4]), file.read_text(encoding="utf-8"))
+            for file in (folder / "migrations").iterdir()
+            if file.name.endswith(".sql")
+        )
+
+    @property
+    def version(self) -> int:
+        return self.migrations[-1].version
+
+    def __getitem__(self, name: str) -> str:
+        return self._texts[name]
+
+
+def checked_limit(limit: int) -> int:
+    if not 1 <= limit <= MOST_LISTED:
+        raise BadRun(f"{limit} runs cannot be listed: write a number from 1 to {MOST_LISTED:,}")
+    return limit
+
+
+def oldest_to_keep(keep_age_s: float | None, now: datetime) -> datetime:
+    if keep_age_s is None:
+        return BEFORE_EVERY_RUN
+    try:
+        return max(now - timedelta(seconds=keep_age_s), BEFORE_EVERY_RUN)
+    except OverflowError:
+        return BEFORE_EVERY_RUN

@@ -1,0 +1,209 @@
+"""Bundles and jobs over HTTP."""
+
+import contextlib
+import re
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from talka.client.dags import DAG_LIMIT_BYTES, DagControl
+from talka.client.requests import (
+    REASON_LIMIT,
+    CancelRequest,
+    Control,
+    JobOrder,
+    JobsPage,
+    NoResult,
+    NoSuchJob,
+    TooBusy,
+    TooLarge,
+)
+from talka.errors import Invalid
+from talka.web import dags
+from talka.web.answers import Asked, json_answer
+from talka.web.bodies import (
+    CURSOR_LIMIT,
+    NDJSON,
+    check_json,
+    checked_job_id,
+    decoded,
+    key_in,
+    page_in,
+    read_body,
+    read_bundle,
+    read_json,
+    type_of,
+)
+from talka.web.task_stream import submit_stream
+from talka.wire.entries import ORDER_LIMIT_BYTES, encode_order, shown
+from talka.work.lifecycle import JobState
+
+ORDER_JSON_LIMIT_BYTES: Final = 4 * ORDER_LIMIT_BYTES
+"""JSON takes more room than the register's encoding, but not this much more."""
+CANCEL_LIMIT_BYTES: Final = 8 * 1024
+UPLOADS_LIMIT: Final = 4
+"""At the same time: each is held in memory."""
+SUBMITTER_LIMIT: Final = 200
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+SEPARATOR, OVER, MORE = "~", "x", "c"
+"""Of a cursor that stands for two."""
+
+
+class Uploads:
+    """Bundles on their way in."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+
+    async def put_bundle(self, asked: Asked) -> Response:
+        digest = digest_of(asked)
+        if self._under_way >= UPLOADS_LIMIT:
+            raise TooBusy(f"{UPLOADS_LIMIT} bundles are being uploaded already: try again in a moment")
+        self._under_way += 1
+        try:
+            await asked.control.put_bundle(digest, await read_bundle(asked.request, digest))
+        finally:
+            self._under_way -= 1
+        return Response(status_code=204)
+
+
+async def has_bundle(asked: Asked) -> Response:
+    return Response(status_code=200 if await asked.control.has_bundle(digest_of(asked)) else 404)
+
+
+class KindOfJob(msgspec.Struct, frozen=True):
+    kind: Literal["load", "dag"] = "load"
+
+
+async def submit(asked: Asked) -> Response:
+    """A job of either kind."""
+    request = asked.request
+    if type_of(request) == NDJSON:
+        return await submit_stream(asked)
+    check_json(request)
+    if asked.dags is None:
+        content = bytes(await read_body(request, ORDER_JSON_LIMIT_BYTES))
+    else:
+        content = bytes(await read_body(request, DAG_LIMIT_BYTES))
+    if decoded(content, KindOfJob).kind == "dag":
+        return await dags.submit_dag(asked, content)
+    if asked.dags is not None:
+        # Until now it could have been of a kind that is cheaper to take.
+        wait_s = asked.limiter("submit", asked.client)
+        if wait_s > 0:
+            raise TooBusy("too many load jobs were submitted: try again later", wait_s)
+    return await submit_load(asked, content)
+
+
+async def submit_load(asked: Asked, content: bytes) -> Response:
+    if len(content) > ORDER_JSON_LIMIT_BYTES:
+        raise TooLarge(f"the body has {len(content)} bytes: at most {ORDER_JSON_LIMIT_BYTES} are read of a load job")
+    key, order = key_in(asked.request), decoded(content, JobOrder)
+    # Whoever showed a token is who it says; else what the client says is all there is.
+    order = msgspec.structs.replace(order, submitted_by=asked.identity.name or order.submitted_by)
+    if len(order.submitted_by) > SUBMITTER_LIMIT:
+        raise Invalid(f"submitted_by has more than {SUBMITTER_LIMIT} characters")
+    if (size_bytes := len(encode_order(order))) > ORDER_LIMIT_BYTES:
+        raise TooLarge(f"the order takes {size_bytes} bytes: at most {ORDER_LIMIT_BYTES} are kept of a job")
+    facts = await asked.control.submit(order, key)
+    return json_answer(facts, status=201, headers={"location": f"/v1/jobs/{facts.id}"})
+
+
+async def list_jobs(asked: Asked) -> Response:
+    state = asked.request.query_params.get("state", "")
+    if state and state not in list(JobState):
+        raise Invalid(f"no job is ever {state[:50]!r}: states are {', '.join(JobState)}")
+    if asked.dags is None:
+        cursor, limit = page_in(asked.request)
+        return json_answer(await asked.control.jobs(state, cursor, limit))
+    cursor, limit = page_in(asked.request, 2 * CURSOR_LIMIT)
+    return json_answer(await page_of_both(asked.control, asked.dags, state, cursor, limit))
+
+
+async def page_of_both(control: Control, dags: DagControl, state: str, cursor: str, limit: int) -> JobsPage:
+    """Half of a page is of one kind and the rest of the other, as long as there are both; newest first within it."""
+    ours, theirs = cursors_in(cursor)
+    items: list[Any] = []
+    if ours is not None:
+        some = await dags.dags(state, ours, limit if theirs is None else (limit + 1) // 2)
+        items += some.items
+        ours = some.next or None
+    if theirs is not None and len(items) < limit:
+        page = await control.jobs(state, theirs, limit - len(items))
+        items += page.items
+        theirs = page.next or None
+    items.sort(key=lambda facts: facts.submitted_at, reverse=True)
+    is_last = ours is None and theirs is None
+    return JobsPage(items, "" if is_last else f"{mark(ours)}{SEPARATOR}{mark(theirs)}")
+
+
+def mark(cursor: str | None) -> str:
+    return OVER if cursor is None else f"{MORE}{cursor}"
+
+
+def cursors_in(cursor: str) -> tuple[str | None, str | None]:
+    """Of dag jobs and of load jobs; None: there are no more of these."""
+    if not cursor:
+        return "", ""
+    parts = cursor.split(SEPARATOR)
+    if len(parts) != 2 or any(part[:1] not in (OVER, MORE) for part in parts):
+        raise Invalid("the cursor is not one of ours: it is `next` of the page before")
+    ours, theirs = (None if part == OVER else part[1:] for part in parts)
+    return ours, theirs
+
+
+async def job(asked: Asked) -> Response:
+    job_id = job_id_of(asked)
+    if asked.dags is not None:
+        with contextlib.suppress(NoSuchJob):
+            return json_answer(await asked.dags.dag(job_id))
+    return json_answer(await asked.control.job(job_id))
+
+
+async def check_load(asked: Asked, job_id: str) -> None:
+    """Dag jobs have no order and no result of their own: what they have is told instead."""
+    if asked.dags is not None:
+        with contextlib.suppress(NoSuchJob):
+            await asked.dags.dag(job_id)
+            raise NoResult(f"job {job_id} is a dag job: what its tasks gave is at /v1/jobs/{job_id}/tasks")
+
+
+async def order(asked: Asked) -> Response:
+    await check_load(asked, job_id := job_id_of(asked))
+    found = await asked.control.order(job_id)
+    # Variables, headers and bodies may be secrets, and whoever looks on is not always who submitted.
+    return json_answer(shown(found))
+
+
+async def cancel(asked: Asked) -> Response:
+    job_id = job_id_of(asked)
+    reason = ""
+    if asked.request.headers.get("content-type"):
+        reason = (await read_json(asked.request, CancelRequest, CANCEL_LIMIT_BYTES)).reason
+    else:
+        await read_body(asked.request, 0)
+    if len(reason) > REASON_LIMIT:
+        raise Invalid(f"the reason of a cancel has at most {REASON_LIMIT} characters")
+    who = asked.identity.name
+    reason = reason or f"cancelled by {who or 'a user'}"
+    if asked.dags is not None:
+        with contextlib.suppress(NoSuchJob):
+            return json_answer(await asked.dags.cancel_dag(job_id, reason))
+    return json_answer(await asked.control.cancel(job_id, reason))
+
+
+async def result(asked: Asked) -> Response:
+    await check_load(asked, job_id := job_id_of(asked))
+    return Response(await asked.control.result(job_id), media_type="application/json")
+
+
+def digest_of(asked: Asked) -> str:
+    digest: str = asked.request.path_params["digest"]
+    if not DIGEST.fullmatch(digest):
+        raise Invalid("a bundle is named by its sha256: 64 digits and letters from a to f")
+    return digest
+
+
+def job_id_of(asked: Asked) -> str:
+    return checked_job_id(asked.request.path_params["id"])

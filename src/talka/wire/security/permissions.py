@@ -1,0 +1,220 @@
+"""Who may say what: a row for every message between nodes, a column for every role that a certificate can prove.
+
+It is asked wherever certificates are in use, for every frame, once its sender's role is known and before it is heard.
+What no row names, nobody may say. Where there are no certificates nobody can prove a role: whoever has the secret is a
+node, and the table is not asked. `python -m talka.wire.security.permissions` prints it as docs/security.md shows it.
+"""
+
+import sys
+from typing import Any, Final, TypeAlias, get_args
+
+from talka.wire import asking, greeting, jobs, leadership, leases, membership, tasks
+from talka.wire.security.roles import Role
+
+Column: TypeAlias = Role | None
+"""None: nothing proves who says it, as with every datagram."""
+Senders: TypeAlias = tuple[Column, ...]
+"""Few, and compared by identity: a set would hash a name for every frame."""
+
+COLUMNS: Final[tuple[Column, ...]] = (
+    Role.MANAGER,
+    Role.WORKER,
+    Role.OUTSIDE_WORKER,
+    Role.CLIENT,
+    Role.GATE,
+    None,
+)
+MANAGERS: Final[Senders] = (Role.MANAGER,)
+WORKERS: Final[Senders] = (Role.MANAGER, Role.WORKER, Role.OUTSIDE_WORKER)
+ASKERS: Final[Senders] = (Role.MANAGER, Role.CLIENT, Role.GATE)
+MEMBERS: Final[Senders] = (Role.MANAGER, None)
+WATCHERS: Final[Senders] = (Role.MANAGER, Role.GATE, None)
+ANYBODY: Final[Senders] = COLUMNS
+NOBODY_MAY: Final[Senders] = ()
+
+CHANNELS: Final[dict[int, tuple[type, ...]]] = {
+    membership.CHANNEL: get_args(membership.MembershipMessage),
+    greeting.CHANNEL: get_args(greeting.GreetingMessage),
+    asking.CHANNEL: (*get_args(asking.Question), asking.Answer),
+    leadership.CHANNEL: get_args(leadership.LeadershipMessage),
+    leases.CHANNEL: get_args(leases.LeaseMessage),
+    jobs.CHANNEL: get_args(jobs.JobMessage),
+}
+"""Every message of every conversation. A question stands for the Ask around it."""
+CONVERSATIONS: Final = {
+    membership.CHANNEL: "membership",
+    greeting.CHANNEL: "greeting",
+    asking.CHANNEL: "asking",
+    leadership.CHANNEL: "leadership",
+    leases.CHANNEL: "leases",
+    jobs.CHANNEL: "jobs",
+}
+CALLS: Final[dict[str, Senders]] = dict.fromkeys(
+    ("submit", "jobs", "job", "order", "result", "cancel", "workers", "drain", "cluster", "lease"), MANAGERS
+)
+"""A Call by what it asks: it carries what a user may do, and only managers know their users."""
+
+TABLE: Final[dict[type, Senders]] = {
+    # Members probe each other over datagrams, which no certificate covers; records travel over streams alone.
+    membership.Ping: MEMBERS,
+    membership.Ack: MEMBERS,
+    membership.PingRequest: MEMBERS,
+    membership.Nack: MEMBERS,
+    membership.Gossip: MEMBERS,
+    membership.SyncOffer: MANAGERS,
+    membership.SyncReply: MANAGERS,
+    membership.SyncRecords: MANAGERS,
+    membership.Watch: WATCHERS,
+    membership.WatchReply: WATCHERS,
+    # Whoever may connect may greet: what it says of itself is compared with its certificate.
+    greeting.Hello: ANYBODY,
+    greeting.Welcome: ANYBODY,
+    greeting.Challenge: ANYBODY,
+    greeting.Proof: ANYBODY,
+    greeting.Refusal: ANYBODY,
+    greeting.ShareRing: MANAGERS,
+    # Questions change nothing; what changes keys does.
+    asking.AskMembers: ASKERS,
+    asking.AskLeader: ASKERS,
+    asking.AskAudit: ASKERS,
+    asking.AskKeys: ASKERS,
+    asking.AskMetrics: ASKERS,
+    asking.AddKey: MANAGERS,
+    asking.UseKey: MANAGERS,
+    asking.RetireKey: MANAGERS,
+    asking.RepairKeys: MANAGERS,
+    asking.AskLease: ASKERS,
+    asking.ChangeLease: MANAGERS,
+    asking.Answer: MANAGERS,
+    # Only managers vote, hold keys and are commanded by whom they elected.
+    leadership.Hello: MANAGERS,
+    leadership.Welcome: MANAGERS,
+    leadership.PreVote: MANAGERS,
+    leadership.PreVoteReply: MANAGERS,
+    leadership.Vote: MANAGERS,
+    leadership.VoteReply: MANAGERS,
+    leadership.Heartbeat: MANAGERS,
+    leadership.HeartbeatReply: MANAGERS,
+    leadership.Collect: MANAGERS,
+    leadership.Collected: MANAGERS,
+    leadership.Propose: MANAGERS,
+    leadership.Accepted: MANAGERS,
+    leadership.Refused: MANAGERS,
+    leadership.Snapshot: MANAGERS,
+    leadership.SnapshotReply: MANAGERS,
+    leadership.Released: MANAGERS,
+    leases.AcquireLease: MANAGERS,
+    leases.LeaseAnswer: MANAGERS,
+    leases.ReleaseLease: MANAGERS,
+    leases.Command: MANAGERS,
+    leases.CommandAnswer: MANAGERS,
+    # What a worker tells of itself and of what it was given.
+    jobs.Beat: WORKERS,
+    jobs.Goodbye: WORKERS,
+    jobs.Snapshot: WORKERS,
+    jobs.Report: WORKERS,
+    jobs.Finished: WORKERS,
+    jobs.Stale: WORKERS,
+    jobs.NoTask: WORKERS,
+    jobs.Synced: WORKERS,
+    jobs.Declined: WORKERS,
+    jobs.LogLines: WORKERS,
+    jobs.WantBlob: WORKERS,
+    jobs.Piece: WORKERS,
+    tasks.Done: WORKERS,
+    tasks.Underway: WORKERS,
+    tasks.Holding: WORKERS,
+    # What workers obey.
+    jobs.Renew: MANAGERS,
+    jobs.Elsewhere: MANAGERS,
+    jobs.Assign: MANAGERS,
+    jobs.Start: MANAGERS,
+    jobs.Halt: MANAGERS,
+    jobs.Acknowledge: MANAGERS,
+    jobs.Accepted: MANAGERS,
+    jobs.Reconcile: MANAGERS,
+    jobs.Sync: MANAGERS,
+    tasks.Hand: MANAGERS,
+    tasks.Recall: MANAGERS,
+    tasks.Took: MANAGERS,
+    tasks.Which: MANAGERS,
+    tasks.Feed: MANAGERS,
+    # What managers say to each other.
+    jobs.KeepBlob: MANAGERS,
+    jobs.Kept: MANAGERS,
+    jobs.Lead: MANAGERS,
+    jobs.Account: MANAGERS,
+    jobs.Accounted: MANAGERS,
+    jobs.Leaderless: MANAGERS,
+    jobs.Call: MANAGERS,
+    jobs.Answer: MANAGERS,
+    jobs.Watch: MANAGERS,
+    jobs.View: MANAGERS,
+}
+OWN: Final = {jobs.WantBlob: "bundles of jobs of which it was granted cores"}
+"""What workers may say about their own alone, beyond what the table can tell."""
+
+
+def may_say(role: Column, message: object) -> bool:
+    return role in senders_of(message)
+
+
+def senders_of(message: object) -> Senders:
+    kind = type(message)
+    if kind is asking.Ask:
+        assert isinstance(message, asking.Ask)
+        return TABLE.get(type(message.question), NOBODY_MAY)
+    if kind is jobs.Call:
+        assert isinstance(message, jobs.Call)
+        return CALLS.get(message.what, TABLE[jobs.Call])
+    return TABLE.get(kind, NOBODY_MAY)
+
+
+def name_of(message: object) -> str:
+    """For counters and people: one word for each row of the table."""
+    if isinstance(message, asking.Ask):
+        return type(message.question).__name__
+    if isinstance(message, jobs.Call):
+        return f"Call {message.what}" if message.what in CALLS else "Call"
+    return _name(type(message))
+
+
+def _name(kind: Any) -> str:
+    """Some conversations use the same words."""
+    name: str = kind.__name__
+    return f"{kind.__module__.rpartition('.')[2]}.{name}" if name in _SHARED else name
+
+
+_NAMES: Final = [kind.__name__ for kinds in CHANNELS.values() for kind in kinds]
+_SHARED: Final = frozenset(name for name in _NAMES if _NAMES.count(name) > 1)
+
+
+def rows() -> list[tuple[str, str, Senders]]:
+    """(conversation, message, who may say it), in the order of channels; a Call has a row for each thing it may ask."""
+    found: list[tuple[str, str, Senders]] = []
+    for channel, kinds in sorted(CHANNELS.items()):
+        for kind in kinds:
+            if kind is jobs.Call:
+                found += [(CONVERSATIONS[channel], f"Call {what}", who) for what, who in CALLS.items()]
+            else:
+                found.append((CONVERSATIONS[channel], _name(kind), TABLE[kind]))
+    return found
+
+
+def markdown() -> str:
+    """The table for docs/security.md."""
+    heads = [str(role) if role is not None else "unproven" for role in COLUMNS]
+    lines = [f"| conversation | message | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
+    own = {_name(kind) for kind in OWN}
+    for conversation, name, who in rows():
+        cells = [("own" if name in own and role in OWN_ROLES else "yes") if role in who else "" for role in COLUMNS]
+        lines.append(f"| {conversation} | `{name}` | {' | '.join(cells)} |")
+    notes = [f"own: {text} (`{_name(kind)}`)." for kind, text in OWN.items()]
+    return "\n".join([*lines, "", *notes])
+
+
+OWN_ROLES: Final = (Role.WORKER, Role.OUTSIDE_WORKER)
+
+
+if __name__ == "__main__":  # pragma: no cover - the test of the page calls markdown()
+    sys.stdout.write(markdown() + "\n")

@@ -1,0 +1,132 @@
+"""Settings of a node: where they come from, which of them wins, and what is said of wrong ones."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from talka.cli.config import read_settings
+from talka.cli.main import run_command
+from talka.cli.nodes.settings import KNOWN, NodeSettings
+from talka.cluster.leadership.lease_terms import OwnLease
+from talka.errors import Invalid
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("TALKA_"):
+            monkeypatch.delenv(name)
+
+
+def test_each_place_gives_way_to_the_one_above_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(flag: str | None = None) -> tuple[str, str]:
+        settings = NodeSettings("worker", {"name": flag})
+        return settings.id("name", "own"), settings.label("name")
+
+    assert name() == ("own", "--name")
+    (folder / "pyproject.toml").write_text('[tool.talka.worker]\nname = "a"')
+    assert name() == ("a", "pyproject.toml: [tool.talka.worker] name")
+    (folder / "talka.toml").write_text('[worker]\nname = "b"')
+    assert name() == ("b", "talka.toml: [worker] name")
+    monkeypatch.setenv("TALKA_NAME", "c")
+    assert name() == ("c", "TALKA_NAME")
+    assert name("d") == ("d", "--name")
+
+
+def test_several_values_are_a_list_or_have_commas_between(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NodeSettings("worker", {"seeds": ()}).texts("seeds") == ()
+    (folder / "talka.toml").write_text('[worker]\nseeds = ["a:1", "b:1"]\ncapabilities = "ssd, gpu"')
+    settings = NodeSettings("worker", {})
+    assert settings.texts("seeds") == ("a:1", "b:1") and settings.texts("capabilities") == ("ssd", "gpu")
+    monkeypatch.setenv("TALKA_SEEDS", "c:1,d:1")
+    assert NodeSettings("worker", {}).texts("seeds") == ("c:1", "d:1")
+    assert NodeSettings("worker", {"seeds": ("e:1",)}).texts("seeds") == ("e:1",)
+
+
+def test_numbers_are_read_from_texts_and_from_numbers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = NodeSettings("up", {})
+    assert (settings.cores(), settings.port(8470)) == (None, 8470)
+    (folder / "talka.toml").write_text("[up]\ncores = 3\nport = 0")
+    settings = NodeSettings("up", {})
+    assert (settings.cores(), settings.port(8470)) == (3, 0)
+    monkeypatch.setenv("TALKA_CORES", "5")
+    assert NodeSettings("up", {}).cores() == 5
+    assert NodeSettings("up", {"cores": "7", "port": "9000"}).port(1) == 9000
+
+
+def test_durations_become_seconds(folder: Path) -> None:
+    assert NodeSettings("worker", {}).seconds("grace", "30s") == 30
+    assert NodeSettings("worker", {"grace": "1m30s"}).seconds("grace", "30s") == 90
+    (folder / "talka.toml").write_text("[worker]\ngrace = 1.5")
+    assert NodeSettings("worker", {}).seconds("grace", "30s") == 1.5
+
+
+@pytest.mark.parametrize("kind", ["up", "manager"])
+def test_the_lease_of_workers_has_bounds(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NodeSettings(kind, {}).own_lease() == OwnLease(5_000_000_000), "the cluster's, whatever it is"
+    (folder / "talka.toml").write_text(f"[{kind}]\nlease = 60")
+    own = NodeSettings(kind, {}).own_lease()
+    assert own.ns == 60_000_000_000 and "talka.toml" in own.label
+    monkeypatch.setenv("TALKA_LEASE", "750ms")
+    assert NodeSettings(kind, {}).own_lease() == OwnLease(750_000_000, "TALKA_LEASE")
+    assert NodeSettings(kind, {"lease": "0.5s"}).own_lease() == OwnLease(500_000_000, "--lease")
+    for wrong in ("499ms", "60.001s", "0", "2m"):
+        with pytest.raises(Invalid, match=rf"--lease = '?\"?{wrong}.* is not possible: write 500ms to 1m"):
+            NodeSettings(kind, {"lease": wrong}).own_lease()
+    with pytest.raises(Invalid, match="TALKA_LEASE = .*soon.* is not a duration"):
+        monkeypatch.setenv("TALKA_LEASE", "soon")
+        NodeSettings(kind, {}).own_lease()
+
+
+def test_paths_in_a_file_are_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "talka.toml").write_text('[manager]\nsecret_file = "secret"\ncerts = "~/certs"')
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    settings = NodeSettings("manager", {"data_dir": "~/data"})
+    assert settings.path("secret_file") == "../secret" and settings.path("data_dir") == "/home/somebody/data"
+    assert os.path.abspath(str(settings.path("certs"))) == "/home/somebody/certs"
+    assert settings.path("token_key_file") is None
+
+
+def test_tables_of_nodes_are_no_business_of_a_job(folder: Path) -> None:
+    (folder / "talka.toml").write_text('vus = 3\n[manager]\nname = "a"\n[worker]\n[up]\nport = 1')
+    assert read_settings({}).vus == 3
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_unknown_setting_of_a_node_is_named(kind: str, folder: Path) -> None:
+    (folder / "talka.toml").write_text(f'[{kind}]\nnaem = "a"')
+    with pytest.raises(Invalid, match=rf"talka.toml: \[{kind}\] has no setting 'naem'. Did you mean name\?"):
+        NodeSettings(kind, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "ask"),
+    [
+        ("worker", "name = 3", lambda settings: settings.text("name")),
+        ("worker", 'name = " "', lambda settings: settings.text("name")),
+        ("worker", 'name = "a b"', lambda settings: settings.id("name")),
+        ("worker", "seeds = 3", lambda settings: settings.texts("seeds")),
+        ("worker", "seeds = [3]", lambda settings: settings.texts("seeds")),
+        ("worker", "cores = 0", lambda settings: settings.cores()),
+        ("worker", 'cores = "many"', lambda settings: settings.cores()),
+        ("worker", "cores = true", lambda settings: settings.cores()),
+        ("worker", "grace = true", lambda settings: settings.seconds("grace", "30s")),
+        ("worker", 'grace = "soon"', lambda settings: settings.seconds("grace", "30s")),
+        ("up", "port = 65536", lambda settings: settings.port(1)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_wrong_value_is_a_sentence_that_names_its_place(kind: str, text: str, ask: Any, folder: Path) -> None:
+    (folder / "talka.toml").write_text(f"[{kind}]\n{text}")
+    with pytest.raises(Invalid, match=rf"talka.toml: \[{kind}\] {text.split()[0]}"):
+        ask(NodeSettings(kind, {}))
+
+
+def test_table_that_is_none_is_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "talka.toml").write_text("worker = 3")
+    assert run_command(["worker"]) == 2
+    assert "talka.toml: [worker] is not a table" in capsys.readouterr().err

@@ -1,0 +1,157 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talka.control.clients.overload import (
+    SHED_FROM,
+    Level,
+    Overload,
+    OverloadConfig,
+    Request,
+    report_interval_ms,
+)
+from talka.errors import Invalid
+
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+quick = settings(deadline=None, derandomize=True, max_examples=150)
+
+
+def sampled(overload: Overload, *lags_ms: int, from_s: int = 0) -> list[Level]:
+    return [
+        overload.sample(from_s * SECOND + turn * SECOND // 10, lag_ns=lag_ms * MILLISECOND, queue_age_ns=0)
+        for turn, lag_ms in enumerate(lags_ms)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "level"), [(199, 0), (200, 1), (499, 1), (500, 2), (1999, 2), (2000, 3), (60_000, 3)]
+)
+def test_lateness_is_judged_by_bounds_that_hold_everywhere(late_ms: int, level: int) -> None:
+    by_lag, by_age = Overload(), Overload()
+
+    by_lag.sample(0, lag_ns=late_ms * MILLISECOND, queue_age_ns=0)
+    by_age.sample(0, lag_ns=0, queue_age_ns=late_ms * MILLISECOND)
+
+    assert (by_lag.level, by_age.level) == (level, level)
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "level"),
+    [
+        (119, 0),  # 19 % above the usual 100 ms
+        (120, 1),
+        (199, 1),  # 99 % above, and healthy by its bound
+        (200, 2),  # busy by its bound
+        (500, 3),  # stressed by its bound
+    ],
+)
+def test_what_is_far_above_the_usual_counts_as_one_level_more(late_ms: int, level: int) -> None:
+    overload = Overload()
+    sampled(overload, *[100] * 20)
+
+    assert sampled(overload, late_ms, from_s=2) == [level]
+
+
+def test_what_is_small_is_not_far_above_anything() -> None:
+    overload = Overload()
+    sampled(overload, *[0] * 20)
+
+    assert sampled(overload, 59, from_s=2) == [Level.HEALTHY]
+    assert sampled(overload, 60, from_s=2) == [Level.BUSY]
+
+
+def test_before_there_is_a_baseline_only_the_bounds_count() -> None:
+    overload = Overload(OverloadConfig(warm_up=3))
+
+    assert sampled(overload, 0, 150, 0) == [0, 0, 0]
+    assert sampled(overload, 150, from_s=1) == [Level.BUSY]
+
+
+def test_a_load_that_has_become_usual_still_counts_by_the_bounds() -> None:
+    overload = Overload()
+
+    levels = sampled(overload, *[600] * 50)
+
+    assert levels == [Level.STRESSED] * 50
+
+
+def test_a_full_processor_alone_means_busy_and_no_more() -> None:
+    overload = Overload()
+
+    assert overload.sample(0, lag_ns=0, queue_age_ns=0, cpu_percent=89) is Level.HEALTHY
+    assert overload.sample(0, lag_ns=0, queue_age_ns=0, cpu_percent=100) is Level.BUSY
+
+
+def test_the_level_rises_at_once_and_falls_after_five_lower_samples() -> None:
+    overload = Overload(OverloadConfig(warm_up=1000))
+
+    assert sampled(overload, 0, 2000, 0, 0, 0, 0, 0) == [0, 3, 3, 3, 3, 3, 0]
+
+
+def test_the_level_falls_no_lower_than_the_highest_of_the_calm_samples() -> None:
+    overload = Overload(OverloadConfig(warm_up=1000))
+
+    assert sampled(overload, 2000, 0, 250, 0, 0, 0)[-1] is Level.BUSY
+    assert sampled(overload, 0, 0, 0, 0, 0)[-1] is Level.HEALTHY
+
+
+def test_a_relapse_starts_the_count_of_calm_samples_anew() -> None:
+    overload = Overload(OverloadConfig(warm_up=1000))
+
+    assert sampled(overload, 2000, 0, 0, 0, 0, 2000, 0, 0, 0, 0)[-1] is Level.OVERLOADED
+
+
+@pytest.mark.parametrize(
+    ("level", "shed"),
+    [
+        (Level.HEALTHY, []),
+        (Level.BUSY, [Request.STATISTICS]),
+        (Level.STRESSED, [Request.STATISTICS, Request.LIST]),
+        (Level.OVERLOADED, [Request.STATISTICS, Request.LIST, Request.SUBMISSION]),
+    ],
+)
+def test_statistics_are_shed_first_then_lists_then_submissions(level: Level, shed: list[Request]) -> None:
+    overload = Overload()
+    overload.level = level
+
+    assert [request for request in Request if overload.sheds(request)] == shed
+
+
+def test_health_votes_cancels_and_results_always_pass() -> None:
+    never = [request for request in Request if SHED_FROM[request] is None]
+
+    assert never == [Request.HEALTH, Request.VOTE, Request.CANCEL, Request.RESULT]
+
+
+@pytest.mark.parametrize(
+    ("level", "workers", "interval_ms"),
+    [(0, 1, 50), (0, 300, 300), (1, 1, 200), (2, 1, 500), (2, 800, 800), (3, 1, 1000), (0, 5000, 1000)],
+)
+def test_workers_report_less_often_when_there_are_many_or_the_node_is_late(
+    level: int, workers: int, interval_ms: int
+) -> None:
+    assert report_interval_ms(Level(level), workers) == interval_ms
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"late_ns": (2, 1, 3)}, {"late_ns": (0, 1, 3)}, {"above_percent": (1, 3, 2)}, {"floor_ns": 0}, {"calm": 0}],
+    ids=str,
+)
+def test_bounds_without_a_meaning_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="overload"):
+        OverloadConfig(**wrong)
+
+
+@given(lags_ms=st.lists(st.sampled_from([0, 100, 250, 700, 3000]), min_size=1, max_size=40))
+@quick
+def test_a_level_is_never_below_what_its_bound_says_and_falls_only_when_all_was_calm(lags_ms: list[int]) -> None:
+    levels = sampled(Overload(), *lags_ms)
+
+    for turn, (lag_ms, level) in enumerate(zip(lags_ms, levels, strict=True)):
+        assert level >= sum(lag_ms >= bound for bound in (200, 500, 2000))
+        if turn and level < levels[turn - 1]:
+            assert turn >= 5 and levels[turn - 5 : turn] == [levels[turn - 1]] * 5

@@ -1,0 +1,132 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talka.control.clients.overload import Level
+from talka.control.clients.rate_limits import LIMITS, Limit, RateLimits
+from talka.errors import Invalid
+
+SECOND = 1_000_000_000
+quick = settings(deadline=None, derandomize=True, max_examples=150)
+
+
+def of(requests: int, window_s: int = 10, **more: bool) -> RateLimits:
+    return RateLimits({"submit": Limit(requests, window_s * SECOND, **more)})
+
+
+def passed(limits: RateLimits, now: int, tries: int, operation: str = "submit", client: str = "ann") -> int:
+    return sum(limits.check(now, operation, client) == 0 for _ in range(tries))
+
+
+def test_a_client_may_ask_as_often_as_the_limit_says_and_then_waits() -> None:
+    limits = of(3)
+
+    assert passed(limits, 0, 5) == 3
+    assert limits.refused == 2
+
+
+def test_clients_and_operations_do_not_use_up_each_others_requests() -> None:
+    limits = RateLimits({"submit": Limit(1), "jobs": Limit(1)})
+    limits.check(0, "submit", "ann")
+
+    assert limits.check(0, "submit", "ben") == 0
+    assert limits.check(0, "jobs", "ann") == 0
+    assert limits.check(0, "submit", "ann") > 0
+
+
+def test_operations_without_a_limit_of_their_own_share_one() -> None:
+    limits = RateLimits({}, other=Limit(2))
+
+    assert [limits.check(0, operation, "ann") == 0 for operation in ("this", "that", "those")] == [True, True, False]
+
+
+def test_the_last_window_counts_in_part() -> None:
+    limits = of(100)
+    passed(limits, 9 * SECOND, 100)
+
+    # A quarter into the next window three quarters of the last one are in sight.
+    assert passed(limits, 12_500_000_000, 100) == 25
+
+
+def test_a_window_before_the_last_one_counts_no_more() -> None:
+    limits = of(3)
+    passed(limits, 0, 3)
+
+    assert passed(limits, 20 * SECOND, 5) == 3
+
+
+def test_who_is_refused_is_told_when_to_come_again() -> None:
+    limits = of(4)
+    passed(limits, 8 * SECOND, 4)
+
+    # The next window begins in two seconds; a quarter into it one of four has faded.
+    assert limits.check(8 * SECOND, "submit", "ann") == 4_500_000_000
+    assert limits.check(10 * SECOND, "submit", "ann") == 2_500_000_000
+    assert limits.check(12_500_000_000, "submit", "ann") == 0
+
+
+@pytest.mark.parametrize(("level", "requests"), [(0, 20), (1, 15), (2, 10), (3, 5)])
+def test_limits_shrink_with_the_load_of_the_node(level: int, requests: int) -> None:
+    limits = of(20)
+    limits.level = Level(level)
+
+    assert passed(limits, 0, 30) == requests
+
+
+def test_something_always_passes_and_what_must_pass_is_not_shrunk() -> None:
+    small, steady = of(2), of(20, is_steady=True)
+    small.level = steady.level = Level.OVERLOADED
+
+    assert (passed(small, 0, 5), passed(steady, 0, 30)) == (1, 20)
+    assert LIMITS["cancel"].is_steady and not LIMITS["submit"].is_steady
+
+
+def test_a_limit_that_shrank_below_what_was_used_still_names_a_time() -> None:
+    limits = of(20)
+    passed(limits, 0, 20)
+    limits.level = Level.OVERLOADED
+
+    wait_ns = limits.check(0, "submit", "ann")
+
+    assert limits.check(wait_ns - 1, "submit", "ann") > 0
+    assert limits.check(wait_ns, "submit", "ann") == 0
+
+
+def test_the_client_that_asked_longest_ago_is_forgotten() -> None:
+    limits = RateLimits({"submit": Limit(1)}, clients_limit=2)
+    for client in ("ann", "ben", "ann", "cid"):
+        limits.check(0, "submit", client)
+
+    assert len(limits) == 2
+    assert limits.check(0, "submit", "ann") > 0
+    assert limits.check(0, "submit", "ben") == 0, "it was forgotten, and cid is now"
+
+
+@pytest.mark.parametrize("wrong", [(0, 1), (1, 0)])
+def test_a_limit_without_a_meaning_is_refused(wrong: tuple[int, int]) -> None:
+    with pytest.raises(Invalid, match="at least 1"):
+        Limit(*wrong)
+
+
+def test_limits_without_room_for_a_client_are_refused() -> None:
+    with pytest.raises(Invalid, match="clients_limit"):
+        RateLimits(clients_limit=0)
+
+
+@given(requests=st.integers(1, 6), waits=st.lists(st.integers(0, 12), min_size=1, max_size=40))
+@quick
+def test_no_window_lets_more_through_and_the_told_wait_is_the_shortest(requests: int, waits: list[int]) -> None:
+    limits = of(requests)
+    now = 0
+    let_through: dict[int, int] = {}
+    for wait_s in waits:
+        now += wait_s * SECOND // 2
+        wait_ns = limits.check(now, "submit", "ann")
+        if wait_ns:
+            assert wait_ns <= 20 * SECOND
+            assert limits.check(now + wait_ns - 1, "submit", "ann") == 1
+            now += wait_ns
+            assert limits.check(now, "submit", "ann") == 0
+        let_through[now // (10 * SECOND)] = let_through.get(now // (10 * SECOND), 0) + 1
+
+    assert max(let_through.values()) <= requests

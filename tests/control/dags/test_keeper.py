@@ -1,0 +1,923 @@
+"""Dag jobs of a manager as one pure thing: what is told to whom, and that it is durable before."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.cluster.safeguards import Safeguards
+from talka.control.dags import keeper, shelf
+from talka.control.dags.keeper import NEVER
+from talka.control.dags.shelf import Full, KeyTaken
+from talka.control.tasks import attempts, delivery
+from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, Fetch
+from talka.errors import Invalid
+from talka.wire.tasks import (
+    Hand,
+    Holding,
+    LogLine,
+    Progress,
+    Recall,
+    TaskResult,
+    Took,
+    Underway,
+    Which,
+)
+from talka.work.dag import BadDag, Limit, Retry, Timeouts
+from talka.work.lifecycle import JobState, TaskState
+from talka.work.records import Claim, Complete, DropJob, Extend, MoveJob, PutEvent, PutJob, PutLogs, PutTasks, Release
+
+SECOND = 1_000_000_000
+Play = Any
+PlayOf = Callable[..., Any]
+
+
+def kinds(commit: Commit) -> list[type]:
+    """Of what a commit changes; events only tell of it."""
+    return [type(change) for change in commit.changes if not isinstance(change, PutEvent)]
+
+
+# Nothing is told before it is durable.
+
+
+def test_a_job_is_acknowledged_and_runs_once_it_is_durable(play: Play) -> None:
+    play.beat("w")
+    play.hold()
+    id = play.submit({"a": ""})
+    assert play.answers == [] and play.handed == {}
+    assert len(play.changes(Claim)) == 1 and play.waits == (1, 0), "it is claimed in the commit that submits it"
+    play.commit()
+    assert play.answers == [CallAnswered(1, id)]
+    assert [task.id for task in play.handed.values()] == ["a"]
+    assert play.durable.job(id).state is JobState.RUNNING
+
+
+def test_a_job_that_came_in_parts_is_claimed_in_the_commit_of_its_end(play: Play) -> None:
+    play.beat("w")
+    draft = play.begin()
+    play.add(draft, {"a": ""})
+    play.hold()
+    play.end(draft)
+    assert play.handed == {}
+    assert kinds(play.commits[-1]) == [MoveJob, Claim]
+    play.commit()
+    assert play.names() == {"a"} and play.answers[-1].job == draft
+
+
+def test_every_attempt_is_handed_once_its_claim_is_durable(play: Play) -> None:
+    play.submit({"a": ""}, retry=Retry(max=3, backoff=0.0))
+    play.hold()
+    play.beat("w")
+    assert len(play.changes(Claim)) == 1 and play.handed == {}
+    play.commit()
+    (first,) = play.handed
+    assert [change.fence for change in play.changes(Claim)] == [first]
+    play.result(first, "failed", error="E: no")
+    assert list(play.handed) == [first]
+    play.commit()
+    _, second = play.handed
+    assert play.handed[second].attempt == 2
+    assert second > first
+
+
+def test_a_result_is_taken_once_it_is_durable(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": "", "b": "a"})
+    play.hold()
+    play.done("a")
+    assert play.took == []
+    assert "b" not in play.names()
+    assert kinds(play.commits[-1]) == [Complete, Claim], "what waited is claimed with it"
+    play.commit()
+    assert play.took == [play.fence("a")]
+    assert "b" in play.names()
+    assert play.waits == (0, 0)
+
+
+def test_what_waited_for_a_task_that_failed_is_handed_once_that_is_durable(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": "", "b": "a", "c": "", "d": "c", "e": "c"}, on_failure="continue", retry=Retry(max=0))
+    play.hold()
+    play.result(play.fence("a"), "failed")
+    play.result(play.fence("c"), "failed")
+    assert play.names() == {"a", "c"}
+    play.commit()
+    assert play.names() == {"a", "b", "c"}
+    play.release()
+    assert play.names() == {"a", "b", "c", "d", "e"}
+
+
+def test_what_waited_for_a_task_that_is_skipped_is_handed_once_that_is_durable(play: Play) -> None:
+    id = play.submit({"a": "", "b": "a"})
+    play.hold()
+    play.change(id, "skip", ["a"])
+    play.beat("w")
+    assert play.handed == {}
+    play.release()
+    assert play.names() == {"b"}
+
+
+def test_the_end_of_a_job_is_told_once_it_is_on_record(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": ""})
+    play.hold()
+    play.done("a")
+    assert play.ended == []
+    assert play.durable.job(id) is not None
+    assert kinds(play.commits[-1]) == [Complete, MoveJob], "both or neither"
+    play.commit()
+    assert play.ended == [DagEnded(id, JobState.COMPLETED, "")]
+    assert play.durable.job(id) is None
+
+
+def test_who_asks_again_is_answered_after_what_was_asked_before(play: Play) -> None:
+    play.hold()
+    id = play.submit({"a": ""}, key="k")
+    assert play.durable.job_of_key("k").row.id == id
+    play.take(play.durable.confirm(play.now, 7, id))
+    assert play.answers == []
+    play.commit()
+    assert play.answers == [CallAnswered(1, id)]
+    play.commit()
+    assert play.answers[1:] == [CallAnswered(7, id)]
+
+
+def test_a_job_that_is_not_durable_yet_is_changed_after_it(play: Play) -> None:
+    play.hold()
+    id = play.submit({"a": ""})
+    play.change(id, "pause")
+    play.commit()
+    assert play.answers == [CallAnswered(1, id)]
+    play.release()
+    assert play.answers[1:] == [CallAnswered(2, id)]
+    play.beat("w")
+    assert play.handed == {} and play.durable.job(id).state is JobState.PAUSED
+
+
+def test_what_is_given_up_before_its_claim_is_durable_is_not_handed(play: Play) -> None:
+    play.submit({"a": ""})
+    play.hold()
+    play.beat("w")
+    play.lose("w")
+    play.release()
+    assert play.handed == {}
+    play.beat("v")
+    assert [(to, task.attempt) for to, task in play.hands] == [("v", 2)]
+
+
+# Results.
+
+
+def test_a_stale_result_is_refused_counted_and_taken(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    first = play.fence("a")
+    play.lose("w")
+    play.beat("v")
+    second = play.fence("a")
+    assert second != first
+    play.result(first, output=b'"of the first"')
+    assert (play.durable.stale_results, play.took) == (1, [first])
+    play.result(second, output=b'"of the second"')
+    assert play.row(0).output == b'"of the second"'
+    assert play.durable.stale_results == 1
+
+
+def test_a_result_that_is_told_again_is_taken_again_and_not_stale(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    play.hold()
+    play.done("a")
+    play.done("a")  # its commit took long
+    assert play.took == []
+    play.release()
+    fence = play.fence("a")
+    assert play.took == [fence, fence]
+    assert play.durable.stale_results == 0
+
+
+def test_results_are_remembered_for_a_while(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "TAKEN_LIMIT", 2)
+    play.beat("w", cores=8)
+    play.submit(dict.fromkeys("abcde", ""))
+    for id in "abc":
+        play.done(id)
+    play.done("a")
+    assert play.durable.stale_results == 0
+    play.done("d")
+    play.done("a")
+    assert play.durable.stale_results == 1
+
+
+def test_many_results_are_taken_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "TASKS_LIMIT", 2)
+    play.beat("w", cores=8)
+    play.submit(dict.fromkeys("abcde", ""))
+    play.results([TaskResult(play.fence(id), "completed", b"1") for id in "abcde"])
+    assert [len(took.fences) for took in play.said(Took)] == [2, 2, 1]
+
+
+def test_a_failure_is_tried_again_after_its_wait_and_given_up_in_the_end(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": ""}, retry=Retry(max=1, backoff=10.0))
+    play.result(play.fence("a"), "failed", error="E: no", cause="E")
+    assert "to be tried again in" in play.why(id, "a").text
+    play.pass_time(11)
+    assert play.handed[play.fence("a")].attempt == 2
+    play.result(play.fence("a"), "failed", error="E: no", cause="E")
+    assert play.row(0).state is TaskState.DEAD
+    assert [one.state for one in play.ended] == [JobState.FAILED]
+
+
+def test_how_long_a_task_took_counts_only_if_it_ran_to_an_end(play: Play) -> None:
+    play.beat("w", cores=1)
+    play.submit({f"t{number}": "" for number in range(600)})
+    before = len(play.handed)
+    play.result(play.fence("t0"), "refused", cause="handlers", took_us=1)
+    assert len(play.handed) == before + 1, "nobody knows how long they take"
+    play.result(play.fence("t1"), took_us=10)
+    assert len(play.handed) > before + 2, "they are short"
+
+
+def test_a_worker_that_has_no_room_or_no_lease_gets_nothing_until_it_beats(play: Play) -> None:
+    play.beat("w", cores=1)
+    play.submit({f"t{number}": "" for number in range(600)})
+    before = len(play.handed)
+    play.result(play.fence("t0"), "refused", cause="lease")
+    assert len(play.handed) == before
+    play.beat("w", cores=1)
+    assert len(play.handed) == before + 1
+
+
+def test_progress_and_lines_of_running_attempts_are_kept(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""}, retry=Retry(max=1, backoff=0.0))
+    fence = play.fence("a")
+    words = Underway(
+        (fence, 99), (Progress(fence, b"1"), Progress(99, b"2")), (LogLine(fence, 5, "x"), LogLine(99, 5, "y"))
+    )
+    play.hear("w", words)
+    assert play.task("a").state is TaskState.RUNNING
+    assert [change.checkpoint for change in play.changes(Extend)] == [b"1"]
+    assert [[row.text for row in change.rows] for change in play.changes(PutLogs)] == [["x"]]
+    play.hear("w", words)
+    assert len(play.changes(Extend)) == 1, "that is known"
+    play.hear("w", Underway())
+    play.result(fence, "failed")
+    assert play.handed[play.fence("a")].checkpoint == b"1"
+    task = play.task("a")
+    play.done("a")
+    assert task.checkpoint == b"", "memory has it no longer"
+
+
+def test_lines_that_their_result_overtook_are_kept(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    play.done("a")
+    play.hear("w", Underway((), (Progress(fence, b"1"),), (LogLine(fence, 5, "the last"),)))
+    assert [(row.attempt, row.text) for row in play.records.logs(1, 0, 0, 9)] == [(1, "the last")]
+    assert play.changes(Extend) == []
+
+
+def test_result_of_an_attempt_counts_from_the_worker_that_was_given_it_alone(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    play.result(fence, output=b'"stolen"', worker="x")
+    assert (play.durable.stale_results, play.took) == (1, [])
+    assert play.task("a").state is not TaskState.COMPLETED
+    play.result(fence, output=b'"its own"')
+    assert play.row(0).output == b'"its own"'
+
+
+def test_what_another_worker_tells_of_an_attempt_is_not_kept(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    fence = play.fence("a")
+    words = Underway((fence,), (Progress(fence, b"1"),), (LogLine(fence, 5, "x"),))
+    play.hear("x", words)
+    assert play.task("a").state is not TaskState.RUNNING
+    play.done("a")
+    play.hear("x", words)
+    assert play.changes(Extend) == play.changes(PutLogs) == []
+
+
+def test_what_managers_say_is_nothing_to_them(play: Play) -> None:
+    assert play.durable.on_message(play.now, "w", Which(1)) == []
+
+
+# Workers.
+
+
+def test_tasks_of_a_lost_worker_are_given_to_another_at_once(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""}, retry=Retry(max=0))
+    play.lose("w", boot=9)
+    assert len(play.handed) == 1, "of another life"
+    play.lose("w")
+    assert play.durable.under_way == 0
+    play.beat("v")
+    assert [(to, task.attempt) for to, task in play.hands] == [("w", 1), ("v", 2)]
+    play.done("a", worker="v")
+    assert [one.state for one in play.ended] == [JobState.COMPLETED]
+
+
+def test_when_nobody_knows_who_lives_nothing_is_given_out(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    play.durable.on_stepped_down(play.now)
+    play.submit({"b": ""})
+    assert play.names() == {"a"} and play.durable.under_way == 1
+    play.beat("w")
+    assert play.names() == {"a", "b"}
+
+
+def test_what_was_handed_is_not_lost_because_the_manager_did_not_lead_for_a_while(play: Play) -> None:
+    play.beat("w")
+    play.beat("idle")
+    play.submit({"a": ""})
+    worker = play.worker_of("a")
+    play.durable.on_stepped_down(play.now)
+    play.beat(worker)
+    assert play.said(Which) == [], "it is of this epoch, and may be on its way"
+    play.hear(worker, Holding(play.epoch, ()))
+    assert play.durable.under_way == 1
+    assert list(play.durable._attempts._workers) == [worker], "nobody would say of those without tasks that they left"
+
+
+def test_what_is_handed_names_the_life_and_the_last_beat_of_its_worker(play: Play) -> None:
+    play.beat("w", boot=3, number=41)
+    play.beat("w", boot=3, number=40)
+    play.submit({"a": ""})
+    assert [(hand.boot, hand.beat) for hand in play.said(Hand)] == [(3, 41)]
+    play.hold()
+    play.submit({"b": ""})
+    play.beat("w", boot=3, number=42)
+    play.release()
+    assert [(hand.boot, hand.beat) for hand in play.said(Hand)][1:] == [(3, 42)], "as it was when it was handed"
+    play.lose("w", boot=3)
+    play.beat("w", boot=4, number=1)
+    assert (play.said(Hand)[-1].boot, play.said(Hand)[-1].beat) == (4, 1)
+
+
+def test_a_worker_of_another_name_with_the_same_beginning_keeps_its_tasks(play: Play) -> None:
+    play.beat("w#1")
+    play.submit({"a": ""})
+    play.lose("w", boot=1)
+    assert play.durable.under_way == 1
+
+
+def test_what_a_worker_was_handed_and_does_not_hold_is_lost_when_it_says_so_twice(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": "", "b": ""})
+    a, b = play.fence("a"), play.fence("b")
+    play.pass_time(2)
+    play.beat("w")
+    assert play.said(Which) == [], "it may be on its way"
+    play.pass_time(4)
+    play.beat("w")
+    assert len(play.said(Which)) == 1
+    play.beat("w")
+    assert len(play.said(Which)) == 1, "it is being asked"
+    play.hear("w", Holding(play.epoch, (b,)))
+    assert play.durable.under_way == 2
+    play.hear("w", Holding(play.epoch, (b,)))
+    assert play.durable.under_way == 2, "that was not asked"
+    play.pass_time(6)
+    play.beat("w")
+    play.hear("w", Holding(play.epoch, (b,)))
+    assert play.fence("a") > b > a
+    assert play.handed[play.fence("a")].attempt == 2
+    assert play.fence("b") == b
+
+
+def test_what_it_holds_the_second_time_is_not_lost(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    for held in ((), (play.fence("a"),), (), (play.fence("a"),)):
+        play.pass_time(6)
+        play.beat("w")
+        play.hear("w", Holding(play.epoch, held))
+    assert len(play.hands) == 1
+
+
+def test_what_was_handed_a_moment_ago_may_be_on_its_way(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    for number in range(4):
+        play.pass_time(6)
+        play.submit({f"b{number}": ""})
+        play.beat("w")
+        play.hear("w", Holding(play.epoch, tuple(list(play.handed)[:-1])))
+    assert play.durable.under_way == len(play.hands) == 5
+
+
+def test_who_does_not_answer_is_asked_again(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    for _ in range(20):
+        play.pass_time(1)
+        play.beat("w")
+    assert len(play.said(Which)) == 2
+
+
+def test_what_was_not_handed_yet_cannot_be_missing(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""}, retry=Retry(max=3, backoff=0.0))
+    play.hold()
+    play.result(play.fence("a"), "failed")  # claimed again, which takes long
+    for _ in range(3):
+        play.pass_time(6)
+        play.beat("w")
+        play.hear("w", Holding(play.epoch, ()))
+    assert play.said(Which) == []
+    play.release()
+    assert [task.attempt for _, task in play.hands] == [1, 2]
+
+
+def test_an_attempt_whose_claim_was_overtaken_is_not_handed(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""}, retry=Retry(max=3, backoff=0.0))
+    play.hold()
+    play.result(play.fence("a"), "failed")
+    play.lose("w")  # while the second attempt is being claimed
+    play.beat("v")
+    play.commit()
+    play.commit()
+    assert len(play.hands) == 1, "neither the second, nor the third before its own claim"
+    play.release()
+    assert [(to, task.attempt) for to, task in play.hands] == [("w", 1), ("v", 3)]
+
+
+def test_answers_of_strangers_of_other_epochs_and_in_parts_say_nothing(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    play.hear("x", Holding(play.epoch, ()))
+    for _ in range(3):
+        play.pass_time(6)
+        play.beat("w")
+        play.hear("w", Holding(play.epoch - 1, ()))
+        play.hear("w", Holding(play.epoch, (), 0, 2))
+    assert play.durable.under_way == 1
+
+
+def test_what_a_worker_holds_and_nobody_waits_for_is_recalled(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": "", "b": ""})
+    a, b = play.fence("a"), play.fence("b")
+    play.done("b")
+    play.pass_time(6)
+    play.beat("w")
+    play.hear("w", Holding(play.epoch, (a, b, 17)))
+    assert [recall.fences for recall in play.said(Recall)] == [(17,)]
+
+
+def test_a_recall_is_told_again_with_every_beat_until_its_result_comes(play: Play) -> None:
+    play.beat("w")
+    play.beat("v")
+    id = play.submit({"a": "", "b": ""}, on_failure="continue")
+    a = play.fence("a")
+    play.change(id, "cancel", "no more")
+    assert play.job_row().state is JobState.CANCELLING
+    fences = [fence for recall in play.said(Recall) for fence in recall.fences]
+    assert sorted(fences) == sorted([a, play.fence("b")])
+    name = play.worker_of("a")
+    play.beat(name)
+    assert [(to, recall.fences) for to, recall in play.told(Recall)][2:] == [(name, (a,))]
+    play.result(a, "cancelled", worker=name)
+    before = len(play.said(Recall))
+    play.beat(name)
+    assert len(play.said(Recall)) == before
+    play.result(play.fence("b"), "cancelled")
+    assert [one.state for one in play.ended] == [JobState.CANCELLED]
+    assert play.ended[0].reason == "no more"
+
+
+def test_many_recalls_go_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "TASKS_LIMIT", 2)
+    play.beat("w", cores=8)
+    id = play.submit(dict.fromkeys("abcde", ""))
+    play.change(id, "cancel", "")
+    assert [len(recall.fences) for recall in play.said(Recall)] == [2, 2, 1]
+
+
+def test_a_worker_on_which_different_tasks_died_is_left_alone(play: Play) -> None:
+    play.beat("bad", cores=4)
+    id = play.submit({f"t{number}": "" for number in range(4)})
+    play.beat("good", handlers=())
+    for number in range(3):
+        play.result(play.fence(f"t{number}"), "died", signal="SIGSEGV", alone=True, worker="bad")
+    assert list(play.durable.dispatcher.quarantined(play.now)) == ["bad"]
+    reasons = {reason.worker: reason.constraint for reason in play.why(id, "t2").workers}
+    assert reasons == {"bad": "quarantine", "good": "handler"}
+    play.pass_time(301)
+    assert play.why(id, "t2").text == "it is assigned on bad"
+
+
+def test_a_task_that_died_among_others_is_handed_alone(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""})
+    play.result(play.fence("a"), "died", signal="SIGKILL")
+    assert play.handed[play.fence("a")].alone
+
+
+# Why.
+
+
+def test_why_tells_what_a_task_waits_for(play: Play) -> None:
+    tasks = {f"d{number}": "" for number in range(7)}
+    id = play.submit({**tasks, "z": {"depends_on": tuple(tasks)}, "late": {"delay": 90.0}})
+    assert [reason.constraint for reason in play.why(id, "d0").workers] == ["offline"]
+    text = "it waits for d0 (ready), d1 (ready), d2 (ready), d3 (ready), d4 (ready) and 2 more"
+    assert play.why(id, "z").text == text
+    assert play.why(id, "late").text == "it waits for its delay to be over in 90.0 s"
+    play.beat("w", cores=8)
+    assert play.why(id, "d0").text == "it is assigned on w"
+    play.done("d6")
+    assert play.why(id, "d6").text == "it is completed"
+    play.change(id, "pause")
+    assert play.why(id, "z").text == "its job is paused"
+    assert play.durable.why(play.now, "nowhere", "a", 0, TaskState.DEAD).text == "its job has ended, and it is dead"
+
+
+def test_a_task_whose_turn_comes_with_the_next_tick_is_about_to_be_ready(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("talka.control.dags.job.AT_ONCE", 1)
+    id = play.submit({"a": "", "b": ""})
+    assert play.why(id, "b").text == "it is about to be ready"
+    play.pass_time(0)
+    assert play.why(id, "b").text == "it is ready to run"
+
+
+# Room, keys and drafts.
+
+
+def test_there_is_room_for_so_many_tasks_and_jobs(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "MOST_TASKS", 3)
+    play.submit({"a": "", "b": ""})
+    with pytest.raises(Full, match="2 tasks are under way, and 3 may be: try again later"):
+        play.submit({"a": "", "b": ""})
+    play.beat("w")
+    play.done("a")
+    play.done("b")
+    play.submit({"a": "", "b": ""})
+    monkeypatch.setattr(shelf, "MOST_JOBS", 2)
+    draft = play.begin()
+    play.add(draft, {"a": ""})
+    with pytest.raises(Full, match="3 tasks are under way"):
+        play.add(draft, {"b": ""})
+    monkeypatch.setattr(shelf, "MOST_TASKS", 9)
+    play.add(draft, {"b": ""})
+    with pytest.raises(Full, match="2 jobs are under way, which is the most"):
+        play.submit({"a": ""})
+    with pytest.raises(Full, match="2 jobs"):
+        play.begin()
+
+
+def test_a_key_is_of_one_job_at_a_time(play: Play) -> None:
+    id = play.submit({"a": ""}, key="k")
+    with pytest.raises(KeyTaken, match=f"the key 'k' is of job {id}") as caught:
+        play.submit({"a": ""}, key="k")
+    assert caught.value.job == id
+    with pytest.raises(KeyTaken):
+        play.begin(key="k")
+    play.beat("w")
+    play.done("a")
+    assert play.durable.job_of_key("k") is None
+
+
+def test_a_bad_job_leaves_nothing_behind(play: Play) -> None:
+    with pytest.raises(BadDag):
+        play.submit({"a": "b"})
+    assert play.durable.jobs == {} and play.commits == []
+
+
+def test_a_job_comes_in_parts_and_runs_after_the_last(play: Play) -> None:
+    play.beat("w")
+    draft = play.begin(key="k", by="me")
+    play.add(draft, {})
+    play.add(draft, {"a": ""})
+    play.add(draft, {"b": "a"})
+    with pytest.raises(BadDag, match="comes after it"):
+        play.add(draft, {"c": "d", "d": ""})
+    with pytest.raises(Invalid, match="is not under way"):
+        play.change(draft, "pause")
+    assert play.durable.is_draft(draft)
+    assert [answer.job for answer in play.answers] == [draft] * 3
+    assert play.handed == {}
+    assert len(play.changes(PutJob)) == 1 and len(play.changes(PutTasks)) == 2
+    play.end(draft)
+    assert not play.durable.is_draft(draft)
+    row = play.job_row()
+    assert (row.state, row.tasks, row.key, row.submitted_by) == (JobState.RUNNING, 2, "k", "me")
+    play.done("a")
+    play.done("b")
+    assert [one.job for one in play.ended] == [draft]
+    with pytest.raises(Invalid, match="is not being submitted, or was broken off"):
+        play.add(draft, {"x": ""})
+
+
+def test_a_draft_that_is_dropped_is_gone(play: Play) -> None:
+    draft = play.begin(key="k")
+    play.add(draft, {"a": ""})
+    play.take(play.durable.drop(play.now, draft))
+    assert play.changes(DropJob) == [DropJob(1)]
+    assert play.job_row() is None and play.durable.jobs == {}
+    assert play.durable.drop(play.now, draft) == []
+    play.begin(key="k")
+
+
+def test_a_draft_without_tasks_cannot_be_ended(play: Play) -> None:
+    draft = play.begin()
+    with pytest.raises(Invalid, match="the job has no tasks: give it at least one"):
+        play.end(draft)
+    assert play.durable.jobs == {} and play.commits == []
+
+
+def test_many_rows_go_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "ROWS_AT_ONCE", 2)
+    play.submit(dict.fromkeys("abcde", ""))
+    assert [len(change.rows) for change in play.changes(PutTasks)] == [2, 2, 1]
+
+
+# Idempotency keys of tasks.
+
+
+def test_a_task_whose_key_was_done_before_is_done_with_the_submission(play: Play) -> None:
+    play.beat("w")
+    play.hold()
+    play.hold_reads()
+    tasks = {"a": {"key": "ka"}, "b": "a", "c": {"key": "kc", "depends_on": ("b",)}, "d": "c"}
+    play.submit(tasks, keyed={"ka": (b'"out"', ""), "kc": (b"", "0" * 64)})
+    assert {(one.index, one.fence, one.attempts) for one in play.changes(Complete)} == {(0, 0, 0), (2, 0, 0)}
+    assert play.handed == {}
+    play.commit()
+    assert play.names() == {"b"}, "and d waits for what its input is read"
+    assert play.handed[play.fence("b")].inputs == {"a": b'"out"'}
+    assert play.fetches[-1].outputs == ((1, 2),)
+    play.fetched(outputs={(1, 2): b'"of a file"'})
+    assert play.handed[play.fence("d")].inputs == {"c": b'"of a file"'}
+    play.release()
+    play.done("b")
+    play.done("d")
+    assert [one.state for one in play.ended] == [JobState.COMPLETED]
+    assert play.row(0).attempts == 0
+
+
+def test_the_delay_of_a_task_that_was_done_before_does_not_count(play: Play) -> None:
+    play.submit({"a": {"key": "k", "delay": 60.0}, "b": {"delay": 60.0}}, keyed={"k": (b"1", "")})
+    assert [change.index for change in play.changes(Release)] == [1]
+    assert play.row(0).state is TaskState.COMPLETED
+
+
+def test_a_job_of_which_all_was_done_before_is_over_at_once(play: Play) -> None:
+    draft = play.begin()
+    play.add(draft, {"a": {"key": "k"}, "b": {"key": "other"}})
+    play.end(draft, keyed={"k": (b"1", ""), "other": (b"2", "")})
+    assert [one.state for one in play.ended] == [JobState.COMPLETED]
+    assert [play.row(index).output for index in (0, 1)] == [b"1", b"2"]
+    assert play.durable.jobs == {}
+
+
+# Run again.
+
+
+def test_a_job_that_has_ended_is_run_again_in_part(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": "", "b": "a"}, retry=Retry(max=0))
+    play.done("a")
+    play.result(play.fence("b"), "failed")
+    assert play.durable.job(id) is None
+    play.rerun(id)
+    assert play.handed[play.fence("b")].inputs == {"a": b'"a"'}
+    assert play.handed[play.fence("b")].attempt == 1
+    play.done("b")
+    assert [one.state for one in play.ended] == [JobState.FAILED, JobState.COMPLETED]
+
+
+def test_a_task_is_run_again_with_another_config(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": {"config": msgspec.Raw(b'"old"')}}, retry=Retry(max=0))
+    assert play.handed[play.fence("a")].config == b'"old"'
+    play.result(play.fence("a"), "failed")
+    assert play.durable._handout.specs_bytes == 0
+    play.rerun(id, configs={"a": msgspec.Raw(b'"a new one"')})
+    assert play.handed[play.fence("a")].config == b'"a new one"'
+    assert msgspec.json.decode(play.row(0).spec)["config"] == "a new one"
+    play.done("a")
+    assert play.durable._handout.specs_bytes == 0
+
+
+def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": ""})
+    play.done("a")
+    with pytest.raises(Invalid, match="name those to be run again"):
+        play.rerun(id)
+    with pytest.raises(Invalid, match="has no task z"):
+        play.rerun(id, "z", configs={"a": msgspec.Raw(b"1")})
+    assert play.durable.jobs == {}
+    assert play.durable._handout.specs_bytes == 0
+    with pytest.raises(Invalid, match="is not under way"):
+        play.durable.rerun(play.now, 1, id)
+
+
+def test_a_job_whose_end_is_being_kept_can_be_run_again(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": ""}, retry=Retry(max=0))
+    play.hold()
+    play.result(play.fence("a"), "failed")
+    with pytest.raises(Invalid, match="has no task z"):
+        play.rerun(id, "z")
+    assert play.durable.job(id) is not None, "it is forgotten when its end is kept"
+    play.rerun(id, "a")
+    play.commit()
+    assert [one.state for one in play.ended] == [JobState.FAILED]
+    assert play.durable.job(id).state is JobState.RUNNING
+    play.release()
+    play.done("a")
+    assert [one.state for one in play.ended] == [JobState.FAILED, JobState.COMPLETED]
+    assert play.durable.jobs == {}
+
+
+def test_a_job_that_ended_twice_before_it_was_kept_is_forgotten_once(play: Play) -> None:
+    play.beat("w")
+    id = play.submit({"a": ""}, retry=Retry(max=0))
+    play.hold()
+    play.result(play.fence("a"), "failed")
+    play.lose("w")
+    play.rerun(id)
+    play.change(id, "cancel", "")
+    play.commit()
+    assert play.durable.job(id) is not None
+    play.release()
+    assert [one.state for one in play.ended] == [JobState.FAILED, JobState.CANCELLED]
+    assert play.durable.jobs == {}
+
+
+# Memory.
+
+
+def test_a_spec_without_room_in_memory_is_read_when_its_task_is_handed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 400)
+    play.submit({"a": "", "b": {"config": msgspec.Raw(b'{"x":1}')}})
+    assert play.task("b").spec is None
+    play.hold_reads()
+    play.beat("w")
+    assert play.names() == {"a"}
+    assert play.fetches == [Fetch(1, ((1, 1),), ())]
+    play.fetched()
+    assert play.handed[play.fence("b")].config == b'{"x":1}'
+
+
+def test_what_was_lost_while_it_was_read_is_not_handed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 1)
+    play.submit({"a": ""})
+    play.hold_reads()
+    play.beat("w")
+    play.lose("w")
+    play.fetched()
+    assert play.handed == {}
+
+
+def test_inputs_that_are_too_large_fail_their_task(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "INPUTS_LIMIT_BYTES", 10)
+    play.beat("w")
+    play.submit({"a": "", "b": "a", "c": ""}, on_failure="skip_dependents")
+    play.done("a", output=b'"0123456789"')
+    task = play.row(1)
+    assert (task.state, task.cause) == (TaskState.FAILED, "inputs")
+    assert "13 bytes together, and 10 may be passed on" in task.error
+    assert play.durable.under_way == 1
+    play.done("c")
+    assert [one.state for one in play.ended] == [JobState.PARTIAL]
+
+
+def test_inputs_that_are_read_and_too_large_fail_their_task_too(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "INPUTS_LIMIT_BYTES", 10)
+    monkeypatch.setattr(delivery, "CACHE_LIMIT_BYTES", 0)
+    play.beat("w")
+    play.submit({"a": "", "b": "a"})
+    play.done("a", output=b'"0123456789"')
+    assert play.row(1).state is TaskState.FAILED
+    assert [one.state for one in play.ended] == [JobState.FAILED]
+
+
+def test_instants_that_came_to_nothing_do_not_pile_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "SPARE", 3)
+    play.beat("w", cores=64)
+    play.submit({f"t{number}": "" for number in range(60)}, timeout=3600.0)
+    for number in range(59):
+        play.done(f"t{number}")
+    assert play.durable.next_tick_at == play.start + 3600 * SECOND
+    assert len(play.durable._due) < 10
+    play.pass_time(3601)
+    play.result(play.fence("t59"), "cancelled")
+    assert [one.state for one in play.ended] == [JobState.TIMEOUT]
+
+
+def test_an_instant_of_a_job_that_is_gone_comes_to_nothing(play: Play) -> None:
+    play.beat("w")
+    play.submit({"a": ""}, timeout=60.0)
+    play.done("a")
+    assert play.durable.next_tick_at < NEVER
+    play.pass_time(61)
+    assert play.durable.next_tick_at == NEVER
+
+
+def test_limits_hold_for_all_jobs_together(play: Play) -> None:
+    play.beat("w", cores=8)
+    limited = {"limits": (Limit(key="db", concurrency=1),)}
+    first, second = play.submit({"a": limited}), play.submit({"b": limited})
+    assert play.names() == {"a"}
+    assert play.why(second, "b").workers[0].constraint == "limit"
+    play.done("a")
+    assert play.names() == {"a", "b"}
+    assert play.ended == [DagEnded(first, JobState.COMPLETED, "")]
+
+
+def test_a_task_that_holds_a_limit_is_handed_once_its_claim_is_durable(play: Play) -> None:
+    play.submit({"a": {"limits": (Limit(key="db", concurrency=1),)}, "b": ""})
+    play.hold()
+    play.beat("w")
+    assert play.names() == set() and len(play.changes(Claim)) == 2
+    play.release()
+    assert play.names() == {"a", "b"}
+
+
+def test_a_rate_lets_the_next_start_in_time(play: Play) -> None:
+    play.beat("w", cores=8)
+    play.submit(dict.fromkeys("abc", {"limits": (Limit(key="api", rate="1/s"),)}))
+    assert len(play.handed) == 1
+    play.pass_time(1)
+    assert len(play.handed) == 2
+    play.pass_time(1)
+    assert len(play.handed) == 3
+
+
+def test_a_task_that_nobody_takes_times_out(play: Play) -> None:
+    play.submit({"a": {"timeouts": Timeouts(queue=5.0)}})
+    assert play.durable.next_tick_at == play.start + 5 * SECOND
+    play.pass_time(5)
+    assert play.row(0).state is TaskState.TIMEOUT
+
+
+def test_hands_name_the_epoch(play_of: PlayOf) -> None:
+    play = play_of(epoch=3)
+    play.beat("w")
+    play.submit({"a": ""})
+    (hand,) = play.said(Hand)
+    assert hand.epoch == 3
+    assert hand.tasks[0].fence == 3 << 32 | 1
+
+
+# Without one of the safeguards, which are there for what is seen here.
+
+
+def test_without_waiting_for_the_store_a_crash_takes_what_was_told(play_of: PlayOf) -> None:
+    play = play_of(safeguards=Safeguards(commit_first=False))
+    play.hold()
+    id = play.submit({"a": ""})
+    assert play.answers == [CallAnswered(1, id)]
+    play.release()
+    play.restart()
+    assert [job.row.id for job in play.durable.jobs.values()] == [id], "this time it was written after all"
+
+
+def test_without_a_memory_of_results_one_is_accepted_twice(play_of: PlayOf) -> None:
+    play = play_of(safeguards=Safeguards(task_result_key=False))
+    play.beat("w")
+    play.submit({"a": "", "b": ""})
+    play.hold()
+    play.done("a")
+    play.done("a")
+    assert [change.index for change in play.changes(Complete)] == [0, 0]
+
+
+def test_without_fences_the_result_of_a_lost_attempt_counts(play_of: PlayOf) -> None:
+    play = play_of(safeguards=Safeguards(attempt_fence=False))
+    play.beat("w")
+    play.submit({"a": "", "b": ""})
+    first = play.fence("a")
+    play.lose("w")
+    play.beat("v")
+    play.result(first, output=b'"of the first"')
+    assert play.durable.stale_results == 0
+
+
+def test_without_limits_that_outlive_the_manager_too_many_run(play_of: PlayOf) -> None:
+    play = play_of(safeguards=Safeguards(leased_limits=False))
+    play.beat("w")
+    limited = {"limits": (Limit(key="db", concurrency=1),)}
+    play.submit({"a": limited})
+    play.submit({"b": limited})
+    assert play.names() == {"a"}
+    play.restart()
+    play.go_on()
+    play.beat("v")
+    assert play.names() == {"b"}, "while a runs"

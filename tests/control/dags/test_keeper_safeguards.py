@@ -1,0 +1,79 @@
+"""Dag jobs without their safeguards: each takes away what its name says, and nothing else."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from talka.cluster.safeguards import Safeguards
+from talka.control.dags.keeper import Durable
+from talka.wire.tasks import Holding
+from talka.work.dag import Limit
+from talka.work.lifecycle import TaskState
+
+Play = Any
+PlayOf = Callable[..., Any]
+
+
+def without(play: Play, **switches: bool) -> Play:
+    """The same play, whose keeper in this life does without some of them."""
+    play.durable = Durable(
+        epoch=play.epoch,
+        next_number=play.records.next_number(),
+        rng=Random(1),
+        wall_offset_ns=0,
+        safeguards=Safeguards(**switches),
+    )
+    return play
+
+
+def test_without_the_attempt_fence_an_attempt_that_was_given_up_brings_a_result(play: Play) -> None:
+    without(play, attempt_fence=False)
+    play.beat("w")
+    play.submit({"a": ""})
+    first = play.fence("a")
+    play.lose("w")
+    play.beat("v")
+    assert play.fence("a") != first
+    play.result(first, output=b'"of the first"')
+    assert play.row(0).output == b'"of the first"'
+    assert play.durable.stale_results == 0
+
+
+def test_without_the_key_of_results_one_that_is_told_again_counts_again(play: Play) -> None:
+    without(play, task_result_key=False)
+    play.beat("w")
+    id = play.submit({"a": "", "b": "", "c": ("a", "b")})
+    play.done("a")
+    assert "c" not in play.names()
+    play.done("a")
+    assert "c" in play.names(), "though b has not ended"
+    assert play.job(id).tasks[1].state is not TaskState.COMPLETED
+
+
+def test_without_leases_of_limits_a_manager_that_starts_again_knows_of_no_holds(play: Play) -> None:
+    limited = {"limits": (Limit("k", concurrency=1),)}
+    play.beat("w")
+    play.submit({"a": limited, "b": limited})
+    held = play.fence("a")
+    play.restart()
+    row, live = play.records.live_jobs()[0], play.records.live_tasks(1, -1, 10)
+    without(play, leased_limits=False)
+    play.durable.restore_job(play.now, row)
+    play.durable.restore_tasks(play.now, 1, live)
+    play.go_on()
+    play.beat("w")
+    play.hear("w", Holding(play.epoch, (held,)))
+    play.beat("w")
+    assert play.names() == {"b"}, "though a runs"
+
+
+def test_without_the_commit_first_everything_is_told_at_once(play: Play) -> None:
+    without(play, commit_first=False)
+    play.beat("w")
+    play.hold()
+    id = play.submit({"a": "", "b": "a"})
+    assert [one.job for one in play.answers] == [id]
+    play.done("a")
+    assert play.took == [play.fence("a")] and "b" in play.names()
+    play.release()
+    assert [one.job for one in play.answers] == [id], "that it is durable is no news then"

@@ -1,0 +1,104 @@
+"""What workers were told of the attempts of a job, and when it is said again."""
+
+from talka.cluster.effects import Lane
+from talka.control.jobs.commands import AGAIN_NS, SILENCE_NS, Commands
+from talka.control.member.speech import Speak
+from talka.wire.jobs import Acknowledge, Halt
+
+FENCE = (1, 1, 1)
+STOP = Halt("b4k7", FENCE, 1, "stop")
+OTHER = Halt("b4k7", FENCE, 2, "stop")
+
+
+def commands() -> Commands:
+    return Commands("b4k7", FENCE)
+
+
+def test_a_command_is_said_again_until_it_is_dropped() -> None:
+    told = commands()
+
+    assert told.give(0, 1, "w1", STOP, Lane.RESULTS) == Speak("w1", STOP, Lane.RESULTS)
+
+    assert told.pending(1) == STOP
+    assert told.again(AGAIN_NS - 1) == []
+    assert told.again(AGAIN_NS) == [Speak("w1", STOP, Lane.RESULTS)]
+    assert told.again(2 * AGAIN_NS - 1) == []
+    assert told.again(2 * AGAIN_NS) == [Speak("w1", STOP, Lane.RESULTS)]
+    told.drop(1)
+    told.drop(1)
+    assert told.pending(1) is None
+    assert told.again(9 * AGAIN_NS) == []
+
+
+def test_a_later_command_takes_the_place_of_an_earlier_one() -> None:
+    told = commands()
+    told.give(0, 1, "w1", Acknowledge("b4k7", FENCE, 1, 4))
+
+    told.give(AGAIN_NS, 1, "w1", STOP)
+
+    assert told.again(AGAIN_NS) == []
+    assert told.again(2 * AGAIN_NS) == [Speak("w1", STOP, Lane.STREAM)]
+
+
+def test_a_kill_is_said_once_and_nothing_else_after_it() -> None:
+    told = commands()
+    told.give(0, 1, "w1", STOP)
+    told.give(0, 2, "w2", OTHER)
+
+    assert told.kill(1, "w1") == Speak("w1", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)
+
+    assert told.again(AGAIN_NS) == [Speak("w2", OTHER, Lane.STREAM)]
+
+
+def test_a_kill_of_what_was_never_told_is_said_all_the_same() -> None:
+    assert commands().kill(7, "w1") == Speak("w1", Halt("b4k7", FENCE, 7, "kill"), Lane.RESULTS)
+
+
+def test_a_kill_at_another_worker_leaves_the_command_alone() -> None:
+    told = commands()
+    told.heard(0, 1)
+    told.give(0, 1, "w1", STOP)
+
+    assert told.kill(1, "w2") == Speak("w2", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)
+
+    assert told.pending(1) == STOP
+
+
+def test_an_attempt_is_asked_after_when_it_has_been_silent_for_a_while_and_then_once_a_second() -> None:
+    told = commands()
+    told.heard(0, 1)
+
+    assert not told.is_silent(SILENCE_NS - 1, 1)
+    assert told.is_silent(SILENCE_NS, 1)
+    assert not told.is_silent(SILENCE_NS + AGAIN_NS - 1, 1)
+    assert told.is_silent(SILENCE_NS + AGAIN_NS, 1)
+    told.heard(SILENCE_NS + AGAIN_NS, 1)
+    assert not told.is_silent(SILENCE_NS + 2 * AGAIN_NS, 1)
+
+
+def test_silence_of_one_that_was_never_heard_counts_from_the_first_look() -> None:
+    told = commands()
+
+    assert not told.is_silent(70 * SILENCE_NS, 1)
+    assert not told.is_silent(71 * SILENCE_NS - 1, 1)
+    assert told.is_silent(71 * SILENCE_NS, 1)
+
+
+def test_one_that_was_told_something_is_not_asked_after() -> None:
+    told = commands()
+    told.heard(0, 1)
+    told.give(0, 1, "w1", STOP)
+
+    assert not told.is_silent(SILENCE_NS, 1)
+    told.drop(1)
+
+    assert told.is_silent(SILENCE_NS, 1)
+
+
+def test_silence_of_one_that_was_killed_is_forgotten() -> None:
+    told = commands()
+    told.heard(0, 1)
+
+    told.kill(1, "w1")
+
+    assert not told.is_silent(SILENCE_NS, 1)

@@ -1,0 +1,844 @@
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talka.cluster.leases import NEVER
+from talka.cluster.safeguards import Safeguards
+from talka.control.jobs.fleet import (
+    REAP_NS,
+    EvictionHeld,
+    Fleet,
+    FleetFull,
+    FleetNews,
+    NameTaken,
+    NotFree,
+    WorkerLost,
+    WorkerRegistered,
+    WorkerReturned,
+)
+from talka.control.jobs.health import Decision
+from talka.control.jobs.heard_lives import HeardLives
+from talka.errors import Invalid
+from talka.wire.jobs import Beat, Running, WorkerFacts
+
+SECOND = 1_000_000_000
+LEASE = 5_100_000_000
+"""Five seconds, and the two percent that clocks may be off."""
+quick = settings(deadline=None, derandomize=True, max_examples=150)
+
+
+def beat(
+    fleet: Fleet, name: str, at: int = 0, *, boot: int = 1, number: int | None = None, source: str = "", **facts: Any
+) -> list[FleetNews]:
+    said = WorkerFacts(**{"cores": 4, "folder": boot, **facts})
+    return fleet.beat(at, name, boot, source or f"{name}:8471", Beat(at if number is None else number, said))
+
+
+def fleet_of(**cores: int) -> Fleet:
+    fleet = Fleet()
+    for name, count in cores.items():
+        beat(fleet, name, cores=count)
+    return fleet
+
+
+def alive(fleet: Fleet, at: int, *names: str) -> None:
+    for name in names:
+        beat(fleet, name, at)
+
+
+def decision(fleet: Fleet, name: str) -> Decision:
+    row = fleet.row(name)
+    assert row is not None
+    return row.decision
+
+
+# Leases.
+
+
+def test_a_worker_is_registered_with_its_first_beat_and_then_only_refreshed() -> None:
+    fleet = Fleet()
+
+    assert beat(fleet, "a", 0) == [WorkerRegistered("a", 1, 4)]
+    assert beat(fleet, "a", SECOND) == []
+
+    assert fleet.holds("a", 1)
+    assert not fleet.holds("a", 2) and not fleet.holds("b", 1)
+    assert fleet.lease_over_at("a", 1) == SECOND + LEASE
+    assert fleet.lease_over_at("a", 2) is None
+    assert len(fleet) == 1
+
+
+def test_a_silent_worker_gets_no_work_after_three_beats_and_is_lost_when_its_lease_is_surely_over() -> None:
+    fleet = fleet_of(a=4)
+
+    assert fleet.tick(3 * SECOND - 1) == []
+    assert (fleet.total(), decision(fleet, "a")) == (4, Decision.ROUTE)
+    assert fleet.tick(3 * SECOND) == []
+    assert (fleet.total(), decision(fleet, "a")) == (0, Decision.EVICT)
+    assert fleet.holds("a", 1)
+
+    assert fleet.tick(LEASE - 1) == []
+    assert fleet.tick(LEASE) == [WorkerLost("a", 1, "its lease is over: silent for 5 s")]
+    assert (fleet.holds("a", 1), fleet.lease_over_at("a", 1), fleet.free("a")) == (False, None, 0)
+
+
+def test_a_worker_that_beats_is_never_lost() -> None:
+    fleet = fleet_of(a=4)
+    for turn in range(1, 20):
+        assert beat(fleet, "a", turn * SECOND) == []
+        assert fleet.tick(turn * SECOND) == []
+
+    assert fleet.total() == 4
+
+
+def test_the_next_tick_is_when_something_changes() -> None:
+    fleet = Fleet()
+    assert fleet.next_tick_at == NEVER
+    beat(fleet, "a")
+
+    times = []
+    for _ in range(4):
+        times.append(fleet.next_tick_at)
+        fleet.tick(fleet.next_tick_at)
+
+    assert times == [3 * SECOND, LEASE, LEASE + REAP_NS, NEVER]
+    assert len(fleet) == 0
+
+
+def test_a_worker_that_was_given_up_can_return() -> None:
+    fleet = fleet_of(a=4)
+    fleet.reserve("job", "a", 3)
+    fleet.tick(LEASE)
+
+    assert beat(fleet, "a", 9 * SECOND) == [WorkerReturned("a", 1)]
+
+    assert (fleet.holds("a", 1), fleet.free("a")) == (True, 4)
+
+
+def test_of_a_short_lease_silence_is_a_share() -> None:
+    fleet = Fleet(lease_ns=SECOND // 2)
+    beat(fleet, "a")
+
+    assert fleet.next_tick_at == 300_000_000
+    assert fleet.tick(300_000_000) == []
+    assert (fleet.total(), fleet.holds("a", 1)) == (0, True)
+    assert fleet.next_tick_at == 510_000_000
+    assert fleet.tick(510_000_000) == [WorkerLost("a", 1, "its lease is over: silent for 510 ms")]
+
+
+def test_of_a_long_lease_silence_is_three_beats() -> None:
+    fleet = Fleet(lease_ns=60 * SECOND)
+    beat(fleet, "a")
+
+    assert fleet.tick(3 * SECOND) == [] and fleet.total() == 0
+    assert fleet.lease_over_at("a", 1) == 61_200_000_000
+
+
+def test_a_lease_that_an_earlier_leader_gave_may_be_longer_than_those_of_this_one() -> None:
+    fleet = Fleet(lease_ns=SECOND // 2, earlier_until=LEASE)
+    beat(fleet, "a", SECOND)
+    fleet.expect(SECOND, "b", 1)
+
+    assert (fleet.lease_over_at("a", 1), fleet.lease_over_at("b", 1)) == (LEASE, LEASE)
+    beat(fleet, "a", 5 * SECOND)
+    assert fleet.lease_over_at("a", 1) == 5 * SECOND + 510_000_000
+
+
+def test_a_beat_that_was_overtaken_refreshes_the_lease_and_nothing_else() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", 0, number=5, cores=4)
+
+    beat(fleet, "a", SECOND, number=4, cores=8)
+
+    assert (fleet.free("a"), fleet.lease_over_at("a", 1)) == (4, SECOND + LEASE)
+
+
+# Lives of one name.
+
+
+def test_a_new_life_from_the_same_folder_proves_the_earlier_one_dead_at_once() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", folder=7)
+    fleet.reserve("job", "a", 3)
+
+    news = beat(fleet, "a", SECOND, boot=2, folder=7)
+
+    assert news == [WorkerLost("a", 1, "it was started anew"), WorkerRegistered("a", 2, 4)]
+    assert (fleet.holds("a", 1), fleet.holds("a", 2), fleet.free("a")) == (False, True, 4)
+
+
+def test_a_late_beat_of_a_life_that_is_proven_dead_changes_nothing() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", folder=7)
+    beat(fleet, "a", SECOND, boot=2, folder=7)
+
+    assert beat(fleet, "a", SECOND, boot=1, folder=7) == []
+
+    assert fleet.holds("a", 2)
+    assert not fleet.expect(SECOND, "a", 1)
+
+
+def test_a_life_that_seemed_dead_and_goes_on_beating_is_heard_once_the_other_is_silent() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", folder=7)
+    beat(fleet, "a", SECOND, boot=2, folder=7)
+    beat(fleet, "a", 2 * SECOND, boot=1, folder=7)
+    fleet.tick(4 * SECOND)
+
+    news = beat(fleet, "a", 4 * SECOND, boot=1, folder=7)
+
+    assert news == [WorkerLost("a", 2, "it was started anew"), WorkerRegistered("a", 1, 4)]
+    assert beat(fleet, "a", 4 * SECOND, boot=2, folder=7) == []
+
+
+def test_a_life_that_was_heard_again_no_longer_counts_as_dead() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", folder=7)
+    beat(fleet, "a", SECOND, boot=2, folder=7)
+    fleet.tick(4 * SECOND)
+    beat(fleet, "a", 4 * SECOND, boot=1, folder=7)
+    fleet.tick(4 * SECOND + LEASE)
+    beat(fleet, "a", 10 * SECOND, boot=3, folder=8)
+
+    assert beat(fleet, "a", 10 * SECOND, boot=2, folder=7) == []
+    assert beat(fleet, "a", 10 * SECOND, boot=1, folder=7) == [NameTaken("a", 1, "a:8471", "a:8471")]
+
+
+def test_a_new_life_from_the_same_folder_after_a_loss_is_no_second_loss() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", folder=7)
+    fleet.tick(LEASE)
+
+    assert beat(fleet, "a", LEASE, boot=2, folder=7) == [WorkerRegistered("a", 2, 4)]
+
+
+def test_a_worker_of_the_same_name_waits_until_the_lease_of_the_first_is_over() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", source="here")
+
+    assert beat(fleet, "a", SECOND, boot=2, source="there") == [NameTaken("a", 2, "there", "here")]
+    assert beat(fleet, "a", 2 * SECOND, boot=2, source="there") == [], "it was told"
+    assert not fleet.holds("a", 2)
+    fleet.tick(3 * SECOND)
+    assert beat(fleet, "a", 4 * SECOND, boot=2) == [], "silence alone proves nothing"
+
+    fleet.tick(LEASE)
+    assert beat(fleet, "a", LEASE, boot=2) == [WorkerRegistered("a", 2, 4)]
+
+
+def test_folders_that_nobody_knows_prove_nothing() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", folder=0)
+
+    assert beat(fleet, "a", SECOND, boot=2, folder=0) == [NameTaken("a", 2, "a:8471", "a:8471")]
+
+
+# After a take-over.
+
+
+def test_an_expected_worker_counts_as_running_for_a_whole_lease() -> None:
+    fleet = Fleet()
+
+    assert fleet.expect(SECOND, "a", 1)
+
+    row = fleet.row("a")
+    assert row is not None and (row.state, row.facts, row.decision) == ("registering", None, Decision.HOLD)
+    assert (fleet.lease_over_at("a", 1), fleet.holds("a", 1)) == (SECOND + LEASE, False)
+    assert (fleet.free("a"), fleet.total(), fleet.total_free()) == (0, 0, 0)
+    assert fleet.choose(1, rng=Random(1)) is None
+    assert fleet.tick(SECOND + LEASE - 1) == []
+    lost = fleet.tick(SECOND + LEASE)
+    assert lost == [WorkerLost("a", 1, "not heard since the leader changed: silent for 5 s")]
+    assert not fleet.expect(SECOND + LEASE, "a", 1), "it is known to be over"
+    assert beat(fleet, "a", 7 * SECOND) == [WorkerReturned("a", 1)]
+
+
+def test_the_worker_of_a_sole_manager_is_waited_for_as_long_as_it_may_go_on() -> None:
+    fleet = Fleet()
+
+    fleet.expect(0, "a", 1, sole=True)
+
+    assert fleet.lease_over_at("a", 1) == LEASE + 306 * SECOND
+
+
+def test_the_grace_is_for_workers_that_this_process_has_not_heard() -> None:
+    heard = HeardLives()
+    before = Fleet(heard=heard)
+    beat(before, "a")
+    fleet = Fleet(heard=heard)
+
+    for name, boot in (("a", 1), ("a", 2), ("b", 1)):
+        fleet.expect(0, name, boot, sole=True)
+
+    assert fleet.lease_over_at("a", 1) == LEASE
+    assert fleet.lease_over_at("a", 2) == LEASE + 306 * SECOND, "another life of it"
+    assert fleet.lease_over_at("b", 1) == LEASE + 306 * SECOND
+
+
+def test_of_lives_that_were_heard_only_so_many_are_remembered() -> None:
+    heard = HeardLives(limit=2)
+    for name in ("a", "b", "a", "c"):
+        heard.add(name, 1)
+
+    assert [heard.has(name, 1) for name in "abc"] == [True, False, True], "the one heard longest ago is forgotten"
+
+
+def test_what_is_waited_for_is_said_of_silent_workers_only() -> None:
+    fleet = fleet_of(a=1, b=1, c=1)
+    alive(fleet, 4 * SECOND, "b", "c")
+    fleet.tick(4 * SECOND)
+
+    assert fleet.silence(4 * SECOND, "b", 1) == ""
+    assert fleet.silence(4 * SECOND, "a", 1) == (
+        ", which is silent for 4.0 s: it is given to others in 1.1 s, unless a is heard before"
+    )
+    assert fleet.silence(4 * SECOND, "x", 1) == ""
+    fleet.tick(LEASE)
+    assert fleet.silence(LEASE, "a", 1) == "", "it is lost already"
+
+
+def test_what_is_waited_for_is_said_when_evictions_are_held() -> None:
+    names = [f"w{number}" for number in range(10)]
+    fleet = fleet_of(**dict.fromkeys(names, 1))
+    assert [type(one) for one in fleet.tick(LEASE)] == [EvictionHeld]
+
+    assert fleet.silence(LEASE, "w1", 1) == (
+        ", which is silent for 5.1 s: so many workers are silent at once that nobody is given up yet"
+    )
+
+
+def test_an_expected_worker_that_beats_keeps_what_was_reserved() -> None:
+    fleet = Fleet()
+    fleet.expect(0, "a", 1)
+    fleet.reserve("job", "a", 3, boot=1)
+
+    assert beat(fleet, "a", SECOND) == [WorkerRegistered("a", 1, 4)]
+    assert fleet.expect(SECOND, "a", 1)
+
+    assert (fleet.free("a"), fleet.lease_over_at("a", 1)) == (1, SECOND + LEASE)
+
+
+def test_more_cores_on_record_than_a_worker_has_leave_none_free() -> None:
+    fleet = Fleet()
+    fleet.expect(0, "a", 1)
+    fleet.reserve("job", "a", 6, boot=1)
+
+    beat(fleet, "a", SECOND)
+
+    assert fleet.free("a") == 0
+
+
+def test_an_expected_life_keeps_no_other_out_and_is_lost_when_its_lease_is_over() -> None:
+    fleet = Fleet()
+    fleet.expect(0, "a", 1)
+    fleet.reserve("job", "a", 3)
+
+    assert beat(fleet, "a", SECOND, boot=2) == [WorkerRegistered("a", 2, 4)]
+    assert (fleet.free("a"), fleet.lease_over_at("a", 1)) == (4, LEASE)
+    for turn in range(2, 6):
+        beat(fleet, "a", turn * SECOND, boot=2)
+        assert fleet.tick(turn * SECOND) == []
+
+    assert fleet.tick(LEASE) == [WorkerLost("a", 1, "its lease is over, and another worker has its name")]
+    fleet.release("job")
+    assert fleet.free("a") == 4
+
+
+def test_an_expected_life_is_proven_dead_by_a_new_one_from_the_same_folder() -> None:
+    fleet = Fleet()
+    fleet.expect(0, "a", 1, folder=7, sole=True)
+
+    news = beat(fleet, "a", SECOND, boot=2, folder=7)
+
+    assert news == [WorkerLost("a", 1, "it was started anew"), WorkerRegistered("a", 2, 4)]
+
+
+def test_a_life_expected_after_a_later_one_was_heard_is_lost_at_once_or_when_its_lease_is_over() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", boot=3, folder=7)
+
+    assert fleet.expect(0, "a", 1, folder=7)
+    assert fleet.expect(0, "a", 2, folder=8)
+    fleet.reserve("job", "a", 3, boot=2)
+
+    assert [news.boot for news in fleet.tick(0) if isinstance(news, WorkerLost)] == [1]
+    assert fleet.free("a") == 4
+    alive_until = 0
+    while alive_until < LEASE:
+        alive_until += SECOND
+        beat(fleet, "a", alive_until, boot=3, folder=7)
+    assert [news.boot for news in fleet.tick(LEASE) if isinstance(news, WorkerLost)] == [2]
+
+
+def test_every_expected_life_from_the_folder_of_a_new_one_is_dead() -> None:
+    fleet = Fleet()
+    fleet.expect(0, "a", 1, folder=7)
+    fleet.expect(0, "a", 2, folder=8)
+    fleet.expect(0, "b", 3, folder=8)
+
+    news = beat(fleet, "a", SECOND, boot=4, folder=8)
+
+    assert news == [WorkerLost("a", 2, "it was started anew"), WorkerRegistered("a", 4, 4)]
+    assert fleet.lease_over_at("a", 1) == LEASE
+
+
+def test_an_expected_life_whose_name_another_has_gets_it_back_when_that_one_is_lost() -> None:
+    fleet = Fleet()
+    fleet.expect(0, "a", 1, sole=True)
+    fleet.reserve("job", "a", 3)
+    beat(fleet, "a", SECOND, boot=2)
+    fleet.tick(SECOND + LEASE)
+
+    assert beat(fleet, "a", 7 * SECOND, boot=1) == [WorkerRegistered("a", 1, 4)]
+    assert fleet.free("a") == 1
+
+
+# Many at once.
+
+
+def test_when_most_fall_silent_at_once_nobody_is_given_up_for_ten_more_seconds() -> None:
+    fleet = fleet_of(a=4, b=4, c=4, d=4)
+    fleet.tick(3 * SECOND)
+    alive(fleet, 4 * SECOND, "d")
+
+    assert fleet.tick(LEASE) == [EvictionHeld(("a", "b", "c"))]
+    assert fleet.next_tick_at == 7 * SECOND, "d is looked at as ever"
+    for turn in range(6, 15):
+        alive(fleet, turn * SECOND, "d")
+        assert fleet.tick(turn * SECOND) == []
+
+    assert [news.name for news in fleet.tick(LEASE + 10 * SECOND) if isinstance(news, WorkerLost)] == ["a", "b", "c"]
+
+
+def test_a_hold_ends_as_soon_as_enough_have_returned() -> None:
+    fleet = fleet_of(a=4, b=4, c=4)
+    fleet.tick(LEASE)
+
+    assert beat(fleet, "b", 6 * SECOND) == [], "it was never given up"
+    assert fleet.next_tick_at == 6 * SECOND
+
+    assert [news.name for news in fleet.tick(6 * SECOND) if isinstance(news, WorkerLost)] == ["a", "c"]
+
+
+def test_a_hold_is_the_next_thing_to_look_at_when_everybody_is_silent() -> None:
+    fleet = fleet_of(a=4, b=4, c=4)
+
+    fleet.tick(LEASE)
+
+    assert fleet.next_tick_at == LEASE + 10 * SECOND
+    assert len(fleet.tick(LEASE + 10 * SECOND)) == 3
+
+
+def test_two_silent_workers_are_no_reason_to_hold() -> None:
+    fleet = fleet_of(a=4, b=4)
+
+    assert [news.name for news in fleet.tick(LEASE) if isinstance(news, WorkerLost)] == ["a", "b"]
+
+
+def test_without_the_safeguard_many_silent_workers_are_given_up_at_once() -> None:
+    fleet = Fleet(safeguards=Safeguards(correlated_hold=False))
+    for name in ("a", "b", "c"):
+        beat(fleet, name)
+
+    assert len(fleet.tick(LEASE)) == 3
+
+
+def test_workers_beyond_the_limit_get_no_lease_until_a_lost_one_makes_room() -> None:
+    fleet = Fleet(limit=2)
+    beat(fleet, "a")
+    beat(fleet, "b")
+
+    assert beat(fleet, "c") == [FleetFull("c", 2)]
+    assert not fleet.holds("c", 1)
+    alive(fleet, 4 * SECOND, "b")
+    fleet.tick(LEASE)
+    assert beat(fleet, "c", LEASE) == [WorkerRegistered("c", 1, 4)]
+    assert [row.name for row in fleet.rows()] == ["b", "c"]
+
+
+def test_the_worker_that_was_lost_first_makes_room_first() -> None:
+    fleet = Fleet(limit=2)
+    beat(fleet, "a", SECOND)
+    beat(fleet, "b", 0)
+    fleet.tick(LEASE)
+    fleet.tick(SECOND + LEASE)
+
+    beat(fleet, "c", 7 * SECOND)
+
+    assert [row.name for row in fleet.rows()] == ["a", "c"]
+
+
+def test_of_lives_that_are_proven_dead_only_so_many_are_remembered() -> None:
+    fleet = Fleet(limit=1)
+    for boot in (1, 2, 3):
+        beat(fleet, "a", boot=boot, folder=7)
+
+    assert beat(fleet, "a", boot=2, folder=7) == []
+    assert len(beat(fleet, "a", boot=1, folder=7)) == 2, "it was forgotten, so it counts as new"
+
+
+@pytest.mark.parametrize("wrong", [{"lease_ns": 0}, {"grace_ns": -1}, {"limit": 0}], ids=str)
+def test_a_fleet_without_time_or_room_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="a fleet needs"):
+        Fleet(**wrong)
+
+
+# Which workers get work.
+
+
+@pytest.mark.parametrize("facts", [{"state": "degraded"}, {"state": "draining"}], ids=["degraded", "draining"])
+def test_a_worker_that_says_it_is_not_well_gets_no_work(facts: dict[str, Any]) -> None:
+    fleet = Fleet()
+    beat(fleet, "a", reason="the disk is full", **facts)
+
+    assert (fleet.total(), fleet.total_free(), fleet.free("a")) == (0, 0, 4)
+    row = fleet.rows()[0]
+    assert (row.state, row.decision, row.reason) == (facts["state"], Decision.HOLD, "the disk is full")
+
+
+def test_a_busy_worker_is_taken_only_where_the_others_do_not_suffice() -> None:
+    fleet = Fleet()
+    beat(fleet, "busy", cores=8, load_percent=95)
+    beat(fleet, "calm", cores=2, load_percent=94)
+
+    assert decision(fleet, "busy") is Decision.HOLD
+    assert fleet.choose(2, rng=Random(1)) == [("calm", 1, 2)]
+    assert fleet.choose(3, rng=Random(1)) == [("busy", 1, 3)]
+    assert (fleet.total(), fleet.total_free()) == (10, 10)
+
+
+def test_a_drained_worker_gets_no_work_until_it_is_told_otherwise_or_starts_anew() -> None:
+    fleet = fleet_of(a=4)
+
+    assert fleet.drain("a")
+    assert (fleet.total(), fleet.is_drained("a"), fleet.rows()[0].state) == (0, True, "draining")
+    assert fleet.drain("a", False)
+    assert (fleet.total(), fleet.is_drained("a")) == (4, False)
+    fleet.drain("a")
+    beat(fleet, "a", SECOND, boot=2, folder=1)
+    assert (fleet.total(), fleet.is_drained("a")) == (4, False)
+
+
+def test_only_a_worker_that_is_there_can_be_drained() -> None:
+    fleet = fleet_of(a=4)
+    fleet.tick(LEASE)
+
+    assert not fleet.drain("a")
+    assert not fleet.drain("b")
+    assert not fleet.is_drained("b")
+
+
+def working(fleet: Fleet, at: int, started: int) -> None:
+    said = Beat(at, WorkerFacts(cores=4, folder=1), (Running("job", 1, 1, "running", started),))
+    fleet.beat(at, "a", 1, "a:8471", said)
+
+
+@pytest.mark.parametrize(("still_s", "decided"), [(10, Decision.INVESTIGATE), (30, Decision.DRAIN)])
+def test_a_worker_whose_work_stands_still_gets_no_more_of_it(still_s: int, decided: Decision) -> None:
+    fleet = fleet_of(a=4)
+    working(fleet, SECOND, 7)
+
+    working(fleet, (1 + still_s) * SECOND, 7)
+
+    assert (decision(fleet, "a"), fleet.total_free()) == (decided, 0)
+    working(fleet, (2 + still_s) * SECOND, 8)
+    assert decision(fleet, "a") is Decision.ROUTE
+
+
+def test_a_worker_that_rests_or_returns_is_not_blamed_for_what_it_had_before() -> None:
+    fleet = fleet_of(a=4)
+    working(fleet, SECOND, 7)
+    working(fleet, 40 * SECOND, 7)
+    assert decision(fleet, "a") is Decision.DRAIN
+
+    beat(fleet, "a", 41 * SECOND)
+
+    assert decision(fleet, "a") is Decision.ROUTE
+
+
+def failing(fleet: Fleet) -> None:
+    for turn in range(3):
+        fleet.failed(turn, "a")
+
+
+def test_a_worker_that_failed_three_times_is_left_alone_and_then_probed_once() -> None:
+    fleet = fleet_of(a=4)
+    fleet.failed(0, "a")
+    fleet.failed(0, "a")
+    fleet.succeeded(0, "a")
+    assert fleet.total_free() == 4
+    fleet.failed(0, "a")
+    assert (fleet.total_free(), decision(fleet, "a")) == (0, Decision.HOLD)
+    for turn in range(1, 10):
+        alive(fleet, turn * SECOND, "a")
+        fleet.tick(turn * SECOND)
+        assert fleet.total_free() == 0
+
+    assert fleet.next_tick_at == 10 * SECOND
+    fleet.tick(10 * SECOND)
+    assert fleet.total_free() == 4
+    fleet.reserve("job", "a", 1)
+    assert fleet.total_free() == 0, "the probe is under way"
+    fleet.succeeded(10 * SECOND, "a")
+    assert fleet.total_free() == 3
+
+
+def test_a_probe_that_fails_blocks_the_worker_again() -> None:
+    fleet = fleet_of(a=4)
+    failing(fleet)
+    alive(fleet, 11 * SECOND, "a")
+    fleet.tick(11 * SECOND)
+    fleet.reserve("job", "a", 1)
+
+    fleet.failed(12 * SECOND, "a")
+
+    alive(fleet, 21 * SECOND, "a")
+    fleet.tick(21 * SECOND)
+    assert fleet.total_free() == 0
+    fleet.tick(22 * SECOND)
+    assert fleet.total_free() == 3
+
+
+def test_a_probe_whose_outcome_is_never_told_is_given_up() -> None:
+    fleet = fleet_of(a=4)
+    failing(fleet)
+    alive(fleet, 11 * SECOND, "a")
+    fleet.tick(11 * SECOND)
+    fleet.reserve("job", "a", 1)
+    alive(fleet, 21 * SECOND, "a")
+
+    fleet.tick(21 * SECOND)
+
+    assert fleet.total_free() == 3
+
+
+def test_success_before_the_probe_opens_nothing() -> None:
+    fleet = fleet_of(a=4)
+    failing(fleet)
+
+    fleet.succeeded(3, "a")
+
+    assert fleet.total_free() == 0
+
+
+def test_the_outcome_of_what_was_given_to_a_worker_that_is_gone_means_nothing() -> None:
+    fleet = fleet_of(a=4)
+
+    fleet.failed(0, "ghost")
+    fleet.succeeded(0, "ghost")
+    fleet.succeeded(0, "a")
+
+    assert fleet.total_free() == 4
+
+
+# Cores.
+
+
+def test_reserved_cores_are_not_free_until_they_are_released() -> None:
+    fleet = fleet_of(a=4, b=2)
+    fleet.reserve("shop", "a", 2)
+    fleet.reserve("shop", "a", 1)
+    fleet.reserve("shop", "b", 1)
+    fleet.reserve("blog", "a", 1)
+    assert (fleet.free("a"), fleet.free("b"), fleet.total_free(), fleet.total()) == (0, 1, 1, 6)
+    assert [(row.reserved, row.jobs) for row in fleet.rows()] == [(4, ("shop", "blog")), (1, ("shop",))]
+
+    fleet.release_worker("shop", "a")
+    assert (fleet.free("a"), fleet.free("b")) == (3, 1)
+    fleet.release_worker("shop", "b")
+    fleet.release_worker("shop", "b")
+    assert fleet.free("b") == 2
+    fleet.release("blog")
+    fleet.release("blog")
+    assert fleet.total_free() == 6
+    assert fleet.free("ghost") == 0
+
+
+def test_cores_of_a_lost_worker_are_released_and_the_jobs_others_are_not() -> None:
+    fleet = fleet_of(a=4, b=4)
+    fleet.reserve("shop", "a", 2)
+    fleet.reserve("shop", "b", 2)
+    fleet.reserve("blog", "a", 1)
+    alive(fleet, 4 * SECOND, "b")
+    fleet.tick(LEASE)
+
+    fleet.release_worker("shop", "a")
+    fleet.release("blog")
+    assert fleet.free("b") == 2
+    fleet.release("shop")
+
+    assert (fleet.free("a"), fleet.free("b")) == (0, 4)
+
+
+@pytest.mark.parametrize(("worker", "cores", "free"), [("a", 3, 2), ("ghost", 1, 0), ("lost", 1, 0)])
+def test_cores_that_are_not_there_cannot_be_reserved(worker: str, cores: int, free: int) -> None:
+    fleet = fleet_of(lost=4)
+    fleet.tick(LEASE)
+    beat(fleet, "a", LEASE, cores=2)
+
+    with pytest.raises(NotFree, match=f"{cores} cores are wanted and {free} are free") as refused:
+        fleet.reserve("job", worker, cores)
+
+    assert (refused.value.worker, refused.value.asked, refused.value.free) == (worker, cores, free)
+    assert fleet.total_free() == 2
+
+
+def test_less_than_one_core_is_neither_reserved_nor_chosen() -> None:
+    fleet = fleet_of(a=4)
+
+    with pytest.raises(Invalid, match="at least 1"):
+        fleet.reserve("job", "a", 0)
+    with pytest.raises(Invalid, match="at least 1"):
+        fleet.choose(0, rng=Random(1))
+
+
+def test_as_few_workers_as_can_be_are_chosen() -> None:
+    fleet = fleet_of(a=2, b=8, c=4, d=1)
+
+    assert fleet.choose(8, rng=Random(1)) == [("b", 1, 8)]
+    assert fleet.choose(10, rng=Random(1)) in ([("b", 1, 8), ("a", 1, 2)], [("b", 1, 8), ("c", 1, 2)])
+    assert fleet.choose(14, rng=Random(1)) == [("b", 1, 8), ("c", 1, 4), ("a", 1, 2)]
+    assert fleet.choose(15, rng=Random(1)) == [("b", 1, 8), ("c", 1, 4), ("a", 1, 2), ("d", 1, 1)]
+    assert fleet.choose(16, rng=Random(1)) is None
+
+
+def test_the_less_loaded_of_two_that_serve_equally_well_is_chosen() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", cores=4, load_percent=50)
+    beat(fleet, "b", cores=8, load_percent=10)
+
+    assert [fleet.choose(2, rng=Random(seed)) for seed in range(5)] == [[("b", 1, 2)]] * 5
+    fleet.reserve("job", "b", 5)
+    assert [fleet.choose(2, rng=Random(seed)) for seed in range(5)] == [[("a", 1, 2)]] * 5
+
+
+def test_among_many_the_random_source_decides_and_the_same_seed_decides_the_same() -> None:
+    fleet = fleet_of(**{f"w{turn}": 4 for turn in range(10)})
+
+    chosen = [str(fleet.choose(2, rng=Random(seed))) for seed in range(40)]
+
+    assert chosen == [str(fleet.choose(2, rng=Random(seed))) for seed in range(40)]
+    assert len(set(chosen)) > 5
+
+
+def test_excluded_workers_and_those_without_a_capability_are_not_chosen() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", capabilities=("gpu", "http3"))
+    beat(fleet, "b", capabilities=("gpu",))
+
+    assert fleet.choose(4, rng=Random(1), capabilities=("http3", "gpu")) == [("a", 1, 4)]
+    assert fleet.choose(4, rng=Random(1), exclude={"a"}) == [("b", 1, 4)]
+    assert fleet.choose(1, rng=Random(1), exclude=("a", "b")) is None
+    assert fleet.choose(5, rng=Random(1), capabilities=("http3",)) is None
+
+
+def test_people_see_every_worker_with_what_it_runs_and_why_it_is_gone() -> None:
+    fleet = Fleet()
+    running = (Running("job", 1, 2, "running"),)
+    fleet.beat(0, "b", 1, "b:1", Beat(1, WorkerFacts(4), running))
+    beat(fleet, "a", 4 * SECOND)
+    assert fleet.rows()[1].running == running
+
+    fleet.tick(LEASE)
+
+    rows = fleet.rows()
+    assert [(row.name, row.state, row.heard_at) for row in rows] == [("a", "healthy", 4 * SECOND), ("b", "offline", 0)]
+    assert (rows[1].reason, rows[1].running) == ("its lease is over: silent for 5 s", ())
+    assert fleet.row("ghost") is None
+
+
+@given(
+    cores=st.lists(st.integers(1, 8), min_size=1, max_size=6),
+    moves=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(1, 9)), max_size=25),
+    seed=st.integers(0, 1000),
+)
+@quick
+def test_reservations_never_exceed_the_cores_and_what_is_chosen_can_be_reserved(
+    cores: list[int], moves: list[tuple[int, int, int]], seed: int
+) -> None:
+    fleet = fleet_of(**{f"w{turn}": count for turn, count in enumerate(cores)})
+    rng = Random(seed)
+    held: dict[str, dict[str, int]] = {}
+    for move, which, count in moves:
+        job, worker = f"job {which % 3}", f"w{which % len(cores)}"
+        if move == 0:
+            held.pop(job, None)
+            fleet.release(job)
+        elif move == 1:
+            held.get(job, {}).pop(worker, None)
+            fleet.release_worker(job, worker)
+        else:
+            before = fleet.total_free()
+            chosen = fleet.choose(count, rng=rng)
+            assert (chosen is not None) is (count <= before)
+            sizes = sorted((fleet.free(f"w{turn}") for turn in range(len(cores))), reverse=True)
+            for name, _, taken in chosen or ():
+                assert 1 <= taken <= fleet.free(name)
+                fleet.reserve(job, name, taken)
+                mine = held.setdefault(job, {})
+                mine[name] = mine.get(name, 0) + taken
+            if chosen is not None:
+                assert sum(taken for _, _, taken in chosen) == count
+                assert len({name for name, _, _ in chosen}) == len(chosen)
+                assert sum(sizes[: len(chosen) - 1]) < count, "fewer would not do"
+        for turn, count_of_worker in enumerate(cores):
+            used = sum(mine.get(f"w{turn}", 0) for mine in held.values())
+            assert fleet.free(f"w{turn}") == count_of_worker - used >= 0
+        assert fleet.total_free() == sum(fleet.free(f"w{turn}") for turn in range(len(cores)))
+
+
+@given(
+    moves=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(1, 3), st.integers(0, 2), st.integers(0, 4)),
+        max_size=40,
+    )
+)
+@quick
+def test_no_life_is_lost_before_its_lease_is_over_unless_a_later_one_proves_it(
+    moves: list[tuple[int, str, int, int, int]],
+) -> None:
+    fleet = Fleet()
+    now = 0
+    renewed: dict[tuple[str, int], int] = {}
+    for turn, (move, name, boot, folder, wait_s) in enumerate(moves):
+        now += wait_s * SECOND
+        if move == 0:
+            fleet.expect(now, name, boot)
+            if fleet.lease_over_at(name, boot) is not None:
+                renewed.setdefault((name, boot), now)
+            continue
+        news = fleet.tick(now) if move == 1 else beat(fleet, name, now, boot=boot, number=turn, folder=folder)
+        for lost in news:
+            if isinstance(lost, WorkerLost) and lost.cause != "it was started anew":
+                assert now >= renewed.pop((lost.name, lost.boot)) + LEASE
+            elif isinstance(lost, WorkerLost):
+                assert folder and (lost.name, lost.boot != boot) == (name, True)
+                renewed.pop((lost.name, lost.boot))
+        if move > 1 and fleet.holds(name, boot):
+            renewed[name, boot] = now
+        assert fleet.next_tick_at > now or move != 1
+
+
+def test_a_worker_that_says_goodbye_is_lost_at_once_and_its_late_beats_mean_nothing() -> None:
+    fleet = fleet_of(a=4, b=4)
+    fleet.reserve("job", "a", 3)
+
+    assert fleet.left(SECOND, "a", 1) == [WorkerLost("a", 1, "it left")]
+
+    assert fleet.left(SECOND, "a", 1) == fleet.left(SECOND, "ghost", 1) == []
+    assert (fleet.total(), fleet.free("a")) == (4, 0)
+    assert fleet.choose(4, rng=Random(1)) == [("b", 1, 4)]
+    assert beat(fleet, "a", 2 * SECOND, boot=2) == [WorkerRegistered("a", 2, 4)]
+
+
+def test_a_beat_of_an_earlier_life_from_the_same_folder_that_was_long_on_its_way_means_nothing() -> None:
+    fleet = Fleet()
+    beat(fleet, "a", boot=7, folder=5, life=3)
+
+    assert beat(fleet, "a", SECOND, boot=6, folder=5, life=2) == []
+
+    assert fleet.holds("a", 7) and not fleet.holds("a", 6)
+    assert beat(fleet, "a", 2 * SECOND, boot=8, folder=5, life=4)[0] == WorkerLost("a", 7, "it was started anew")

@@ -1,0 +1,144 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from talka.control.jobs.health import (
+    DECISIONS,
+    LOAD_LIMIT_PERCENT,
+    STALLED_NS,
+    STUCK_NS,
+    CorrelatedFailure,
+    Decision,
+    Progress,
+    ProgressWatch,
+    is_ready,
+)
+from talka.errors import Invalid
+
+SECOND = 1_000_000_000
+quick = settings(deadline=None, derandomize=True, max_examples=150)
+
+
+@pytest.mark.parametrize(
+    ("is_live", "ready", "progress", "decision"),
+    [
+        (True, True, Progress.PROGRESSING, Decision.ROUTE),
+        (True, True, Progress.IDLE, Decision.ROUTE),
+        (True, False, Progress.PROGRESSING, Decision.HOLD),
+        (True, False, Progress.IDLE, Decision.HOLD),
+        (True, False, Progress.STALLED, Decision.HOLD),
+        (True, True, Progress.STALLED, Decision.INVESTIGATE),
+        (True, True, Progress.STUCK, Decision.DRAIN),
+        (True, False, Progress.STUCK, Decision.DRAIN),
+    ],
+)
+def test_a_worker_that_lives_is_judged_by_readiness_and_progress(
+    is_live: bool, ready: bool, progress: Progress, decision: Decision
+) -> None:
+    assert DECISIONS[is_live, ready, progress] is decision
+
+
+def test_a_worker_that_does_not_live_is_given_up_whatever_else_is_known_of_it() -> None:
+    dead = [decision for (is_live, _, _), decision in DECISIONS.items() if not is_live]
+
+    assert dead == [Decision.EVICT] * 8
+    assert len(DECISIONS) == 16
+
+
+def test_readiness_needs_a_healthy_state_a_load_below_the_limit_and_a_closed_breaker() -> None:
+    assert is_ready("healthy", LOAD_LIMIT_PERCENT - 1, is_trusted=True)
+    assert not is_ready("healthy", LOAD_LIMIT_PERCENT, is_trusted=True)
+    assert not is_ready("degraded", 0, is_trusted=True)
+    assert not is_ready("draining", 0, is_trusted=True)
+    assert not is_ready("healthy", 0, is_trusted=False)
+
+
+def test_work_that_stands_still_is_stalled_and_then_stuck_until_it_advances() -> None:
+    watch = ProgressWatch()
+    watch.saw(0, 7)
+
+    watch.saw(SECOND, 7)
+
+    assert watch.progress(STALLED_NS - 1) is Progress.PROGRESSING
+    assert watch.progress(STALLED_NS) is Progress.STALLED
+    assert watch.progress(STUCK_NS - 1) is Progress.STALLED
+    assert watch.progress(STUCK_NS) is Progress.STUCK
+    watch.saw(STUCK_NS, 8)
+    assert watch.progress(STUCK_NS) is Progress.PROGRESSING
+
+
+def test_a_counter_that_starts_over_is_an_advance() -> None:
+    watch = ProgressWatch()
+    watch.saw(0, 7)
+
+    watch.saw(STUCK_NS, 1)
+
+    assert watch.progress(STUCK_NS) is Progress.PROGRESSING
+
+
+def test_who_has_nothing_to_do_is_idle_and_starts_afresh_with_new_work() -> None:
+    watch = ProgressWatch()
+    assert watch.progress(0) is Progress.IDLE
+    watch.saw(0, 7)
+
+    watch.rested()
+
+    assert watch.progress(STUCK_NS) is Progress.IDLE
+    watch.saw(2 * STUCK_NS, 7)
+    assert watch.progress(2 * STUCK_NS) is Progress.PROGRESSING
+
+
+def holds(failure: CorrelatedFailure, at_s: int, since_s: list[int], known: int, is_due: bool = True) -> bool:
+    return failure.holds(at_s * SECOND, [since * SECOND for since in since_s], known, is_due=is_due)
+
+
+@pytest.mark.parametrize(
+    ("since_s", "known", "held"),
+    [
+        ([0, 5, 10], 5, True),
+        ([0, 5, 11], 5, False),  # not within ten seconds
+        ([11, 1, 0, 6], 5, True),  # the last three are
+        ([0, 0], 3, False),  # too few
+        ([0, 0, 0], 6, False),  # just half
+        ([0, 0, 0, 0], 6, True),
+        ([], 0, False),
+    ],
+    ids=["close", "apart", "unordered", "few", "half", "most", "nobody"],
+)
+def test_evictions_wait_when_most_fell_silent_close_together(since_s: list[int], known: int, held: bool) -> None:
+    assert holds(CorrelatedFailure(), 12, since_s, known) is held
+
+
+def test_a_hold_begins_with_the_first_eviction_that_is_due_and_ends_ten_seconds_later() -> None:
+    failure = CorrelatedFailure()
+
+    assert not holds(failure, 3, [0, 0, 0], 3, is_due=False)
+    assert failure.until is None
+    assert holds(failure, 5, [0, 0, 0], 3)
+    assert holds(failure, 14, [0, 0, 0], 3)
+    assert not holds(failure, 15, [0, 0, 0], 3)
+
+
+def test_a_hold_is_not_repeated_while_the_same_failure_lasts() -> None:
+    failure = CorrelatedFailure()
+    holds(failure, 5, [0, 0, 0, 4, 4, 4], 6)
+
+    assert not holds(failure, 15, [0, 0, 0, 4, 4, 4], 6)
+    assert not holds(failure, 16, [4, 4, 4], 3)
+    assert not holds(failure, 17, [4], 3)
+    assert holds(failure, 90, [80, 80, 80], 3), "this is another one"
+
+
+@pytest.mark.parametrize("wrong", [{"window_ns": -1}, {"hold_ns": 0}, {"least": 0}], ids=str)
+def test_a_correlated_failure_without_a_meaning_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(Invalid, match="correlated failure"):
+        CorrelatedFailure(**wrong)
+
+
+@given(since=st.lists(st.integers(0, 30), max_size=8), more=st.integers(0, 6))
+@quick
+def test_a_hold_needs_three_and_more_than_half_within_some_window(since: list[int], more: int) -> None:
+    known = len(since) + more
+    closest = max((sum(first <= other <= first + 10 for other in since) for first in since), default=0)
+
+    assert holds(CorrelatedFailure(), 40, since, known) is (closest >= 3 and 2 * closest > known)

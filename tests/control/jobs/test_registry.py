@@ -1,0 +1,1096 @@
+"""The jobs of a cluster as its leader keeps them, over real voters and their register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from talka.cluster.effects import Lane
+from talka.cluster.leadership.election import SteppedDown
+from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.jobs import entries, registry
+from talka.control.jobs.fleet import Fleet, NameTaken, NotFree, WorkerLost, WorkerRegistered
+from talka.control.jobs.forwarding import Forwarded
+from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
+from talka.control.jobs.registry import (
+    LEAD_AGAIN_NS,
+    OWNER_SILENCE_NS,
+    SETTLE_NS,
+    JobAcceptedNews,
+    JobRecorded,
+    LeadWanted,
+    OwnerChanged,
+    Registry,
+)
+from talka.control.member.speech import Speak
+from talka.testing.trust import SIGNER
+from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobOrder, JobRecord, decode_record
+from talka.wire.jobs import (
+    Account,
+    Accounted,
+    Answer,
+    Beat,
+    BundleFacts,
+    Call,
+    Lead,
+    Leaderless,
+    ManagerAt,
+    Renew,
+    Running,
+    WorkerFacts,
+)
+from talka.wire.manager_calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
+from talka.wire.security.access import own
+from talka.wire.shards import UrlRequest
+from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
+from talka.work.lifecycle import JobState, is_final
+
+SECOND = 1_000_000_000
+EPOCH_NS = 1_700_000_000 * SECOND
+MANAGERS = (ManagerAt("m1", "10.0.0.1:9400"),)
+NEVER = (1 << 63) - 1
+CabinetOf = Callable[..., Any]
+OrderOf = Callable[..., JobOrder]
+
+
+class Desk:
+    """A registry while its voter leads; what is to be told to owners is told."""
+
+    def __init__(self, cabinet: Any, name: str, safeguards: Safeguards) -> None:
+        self.voter, self.name, self.safeguards = cabinet.voters[name], name, safeguards
+        self.rng = Random(f"jobs:{cabinet.boot}")
+        self.registry: Registry | None = None
+
+    @property
+    def next_tick_at(self) -> int:
+        return NEVER if self.registry is None else self.registry.next_tick_at
+
+    def on_news(self, now: int, news: object) -> list[object]:
+        if isinstance(news, Elected):
+            self.registry = Registry(
+                now,
+                me=self.name,
+                voter=self.voter,
+                rng=self.rng,
+                wall_offset_ns=EPOCH_NS - now,
+                managers=lambda: MANAGERS,
+                safeguards=self.safeguards,
+                signer=self.name.encode() * 16,
+            )
+        elif isinstance(news, SteppedDown):
+            self.registry = None
+        elif isinstance(news, WriteEnded) and self.registry is not None:
+            return self.registry.on_write_ended(now, news)
+        return []
+
+    def tick(self, now: int) -> list[object]:
+        assert self.registry is not None
+        return self.registry.tick(now)
+
+
+class Office:
+    """A group whose leader keeps the jobs; the test is everybody else."""
+
+    def __init__(self, cabinet_of: CabinetOf, *names: str, safeguards: Safeguards = ALL, seed: int = 1) -> None:
+        self.group = cabinet_of(*names, part_of=lambda group, name: Desk(group, name, safeguards), seed=seed)
+        self.me = self.group.leader()
+        self.numbers = 0
+
+    @property
+    def registry(self) -> Registry:
+        found = self.group.parts[self.me].registry
+        assert isinstance(found, Registry)
+        return found
+
+    @property
+    def now(self) -> int:
+        return int(self.group.now)
+
+    def record(self, job: str) -> JobRecord:
+        return self.registry.records[job]
+
+    # What happens.
+
+    def act(self, effects: list[Any]) -> list[Any]:
+        return self._led(self.group.act(self.me, effects))
+
+    def write(self) -> list[Any]:
+        return self._led(self.group.write())
+
+    def run(self, seconds: float) -> list[Any]:
+        return self._led(self.group.run(seconds))
+
+    def _led(self, effects: list[Any]) -> list[Any]:
+        found = []
+        for effect in effects:
+            found += self.registry.lead_message(effect.job) if isinstance(effect, LeadWanted) else [effect]
+        return found
+
+    def ask(self, what: str, content: Any = b"") -> list[Any]:
+        self.numbers += 1
+        body = content if isinstance(content, bytes) else encode(content)
+        effects = self.act(self.registry.on_call(self.now, "m7", Call(self.numbers, what, body, own(what))))
+        return [effect for effect in effects if not isinstance(effect, Forwarded)]
+
+    def answer(self, what: str, content: Any, type: Any) -> Any:
+        return answered(self.ask(what, content), type)
+
+    def problem(self, what: str, content: Any = b"") -> tuple[str, str]:
+        (answer,) = answers(self.ask(what, content))
+        return answer.problem, answer.content.decode()
+
+    def submit(self, order: JobOrder, key: str = "") -> JobFacts:
+        facts = self.answer("submit", SubmitCall(order, key), JobFacts)
+        assert isinstance(facts, JobFacts)
+        return facts
+
+    def facts(self, job: str) -> JobFacts:
+        facts = self.answer("job", NameCall(job), JobFacts)
+        assert isinstance(facts, JobFacts)
+        return facts
+
+    def beat(self, worker: str, cores: int = 2, *, boot: int = 1, folder: int = 0, jobs: tuple[str, ...] = ()) -> Any:
+        self.numbers += 1
+        running = tuple(Running(job, 1, 1, "running") for job in jobs)
+        beat = Beat(self.numbers, WorkerFacts(cores, folder=folder), running)
+        return self.act(self.registry.on_beat(self.now, worker, boot, "#7", beat))
+
+    def account(self, job: str, revision: int, state: str = "running", **more: Any) -> list[Any]:
+        """What the manager that leads it says of it."""
+        record = self.record(job)
+        more = {"sender": record.owner, "fence": record.fence, "life": 3, "content": b"account", **more}
+        sender, fence, content = more.pop("sender"), more.pop("fence"), more.pop("content")
+        account = Account(job, fence, revision, state, content, **more)
+        return self.act(self.registry.on_account(self.now, sender, account))
+
+    def leaderless(self, job: str, **more: Any) -> list[Any]:
+        record = self.record(job)
+        sender, fence = more.get("sender", record.owner), more.get("fence", record.fence)
+        return self.act(self.registry.on_leaderless(self.now, sender, Leaderless(job, fence)))
+
+    def take_over(self, *, is_stopped: bool = True) -> None:
+        """Another manager is elected."""
+        before = self.me
+        if is_stopped:
+            self.group.stop(before)
+        else:
+            self.group.act(before, self.group.voters[before].hand_over(self.now))
+        self.me = self.group.leader()
+
+
+def answers(effects: list[Any]) -> list[Answer]:
+    return [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, Answer)]
+
+
+def answered(effects: list[Any], type: Any) -> Any:
+    (answer,) = answers(effects)
+    assert not answer.problem, answer
+    return msgspec.msgpack.decode(answer.content, type=type)
+
+
+def led(effects: list[Any]) -> list[tuple[str, JobRecord]]:
+    """Who is told to lead what."""
+    words = [one for one in effects if isinstance(one, Speak) and isinstance(one.message, Lead)]
+    return [(word.to, decode_record(word.message.record)) for word in words]
+
+
+def accounted(effects: list[Any]) -> list[Accounted]:
+    return [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, Accounted)]
+
+
+def renewed(effects: list[Any]) -> Renew:
+    (renew,) = [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, Renew)]
+    return renew
+
+
+def news(effects: list[Any], kind: type) -> list[Any]:
+    return [one for one in effects if isinstance(one, kind)]
+
+
+@pytest.fixture
+def office(cabinet_of: CabinetOf) -> Office:
+    """One manager, which leads."""
+    return Office(cabinet_of, "m1")
+
+
+@pytest.fixture
+def trio(cabinet_of: CabinetOf) -> Office:
+    return Office(cabinet_of, "m1", "m2", "m3")
+
+
+def with_owner(office: Office, order_of: OrderOf, *, is_me: bool) -> str:
+    """A job that is led by the leader itself, or by another."""
+    for number in range(40):
+        job = office.submit(order_of(name=f"job {number}")).id
+        if (office.record(job).owner == office.me) == is_me:
+            return job
+    raise AssertionError("all jobs have the same owner")
+
+
+# -- submitting
+
+
+def test_a_submission_is_answered_once_it_is_on_disk(office: Office, order_of: OrderOf) -> None:
+    office.group.hold()
+
+    assert answers(office.ask("submit", SubmitCall(order_of(), "k"))) == []
+    assert answers(office.ask("submit", SubmitCall(order_of(), "k"))) == [], "the same again"
+    assert office.problem("job", NameCall(*office.registry.records))[0] == "missing", "nobody is told before"
+    effects = office.write()
+
+    first, second = answers(effects)
+    assert (first.number, second.number) == (1, 2)
+    assert first.content == second.content
+    (job,) = office.registry.records
+    assert news(effects, JobAcceptedNews) == [JobAcceptedNews(job, "k")]
+    assert [one.lane for one in effects if isinstance(one, Speak)] == [Lane.RESULTS] * 2
+
+
+def test_the_same_key_is_the_same_job(office: Office, order_of: OrderOf) -> None:
+    first = office.submit(order_of(), "k")
+    signed = msgspec.structs.replace(order_of().bundle, signature=b"by another manager", word=b"its word")
+
+    assert office.submit(order_of(), "k") == first
+    assert office.submit(order_of(bundle=signed), "k") == first
+    assert list(office.registry.records) == [first.id]
+    assert first.state is JobState.QUEUED and first.submitted_at.startswith("2023-11-14T22:13:20.")
+
+
+def test_a_key_of_another_order_is_a_conflict(office: Office, order_of: OrderOf) -> None:
+    first = office.submit(order_of(), "k")
+
+    problem, text = office.problem("submit", SubmitCall(order_of(cores=2), "k"))
+
+    assert problem == "conflict"
+    assert text == f"the key 'k' was used for another order, job {first.id}: use a key of its own"
+
+
+def test_without_a_key_every_submission_is_a_job(office: Office, order_of: OrderOf) -> None:
+    first, second = office.submit(order_of()), office.submit(order_of())
+
+    assert first.id != second.id
+    assert [record.number for record in office.registry.records.values()] == [1, 2]
+
+
+def test_keys_are_what_makes_the_same_submission_one_job(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
+    office = Office(cabinet_of, "m1", safeguards=Safeguards(idempotency_key=False))
+
+    assert office.submit(order_of(), "k").id != office.submit(order_of(), "k").id
+
+
+def test_a_full_queue_is_busy(office: Office, order_of: OrderOf) -> None:
+    office.registry.queue = JobQueue(1)
+    office.submit(order_of())
+
+    (answer,) = answers(office.ask("submit", SubmitCall(order_of())))
+
+    assert (answer.problem, answer.retry_after_ms) == ("busy", 5000)
+    assert answer.content == b"1 jobs wait already, and that is the most: submit again when some have started"
+    assert office.registry.refused == {"queue full": 1}
+    assert len(office.registry.records) == 1
+
+
+def test_a_book_full_of_jobs_that_run_is_busy(
+    office: Office, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entries, "SLOTS", 1)
+    office.beat("w1")
+    office.submit(order_of())
+
+    assert office.problem("submit", SubmitCall(order_of()))[0] == "busy"
+    assert len(office.registry.queue) == 0
+
+
+def test_an_order_that_is_too_large_is_refused(office: Office, order_of: OrderOf) -> None:
+    order = order_of(submitted_by="x" * ORDER_LIMIT_BYTES)
+
+    problem, text = office.problem("submit", SubmitCall(order))
+
+    assert problem == "invalid"
+    assert text.endswith(f"and may have {ORDER_LIMIT_BYTES}: split the test")
+
+
+def test_what_goes_wrong_for_the_moment_is_said(
+    office: Office, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.beat("w1", 2)
+
+    def refuse(*_: object) -> None:
+        raise NotFree("w1", asked=1, free=0)
+
+    monkeypatch.setattr(Fleet, "reserve", refuse)
+
+    assert office.problem("submit", SubmitCall(order_of())) == (
+        "unavailable",
+        "worker w1: 1 cores are wanted and 0 are free; choose again",
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "content", "problem", "text"),
+    [
+        ("dance", b"", "invalid", "nobody knows how to answer 'dance'"),
+        ("submit", b"\xc1", "invalid", "what was asked cannot be read"),
+        ("job", encode(NameCall("b4k7")), "missing", "there is no job b4k7: talka jobs lists those that are known"),
+        ("order", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
+        ("result", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
+        ("cancel", encode(CancelCall("b" * 999)), "missing", f"there is no job {'b' * 64}: talka jobs"),
+        ("drain", encode(NameCall("w9")), "missing", "there is no worker w9: talka workers lists them"),
+        ("jobs", encode(JobsCall(cursor="x")), "invalid", "cursor 'x' or state '' is none of ours"),
+        ("jobs", encode(JobsCall(state="lost")), "invalid", "cursor '' or state 'lost' is none of ours"),
+    ],
+    ids=["unknown", "unreadable", "job", "order", "result", "cancel", "drain", "cursor", "state"],
+)
+def test_what_cannot_be_answered_is_said_in_a_sentence(
+    office: Office, what: str, content: bytes, problem: str, text: str
+) -> None:
+    said, sentence = office.problem(what, content)
+
+    assert said == problem
+    assert sentence.startswith(text)
+
+
+def test_an_order_without_workflows_is_refused(office: Office, order_of: OrderOf) -> None:
+    order = msgspec.structs.replace(order_of(), workflows=())
+
+    assert office.problem("submit", SubmitCall(order)) == (
+        "invalid",
+        "the order has no workflows: nothing would run",
+    )
+
+
+# -- waiting and starting
+
+
+def test_a_waiting_job_knows_its_place_and_what_it_waits_for(office: Office, order_of: OrderOf) -> None:
+    first, second = office.submit(order_of(2)), office.submit(order_of(9))
+    assert (first.position, first.waits_for) == (1, "no workers")
+    assert (second.position, second.waits_for) == (2, "no workers")
+
+    office.beat("w1", 2)
+    third = office.submit(order_of(1))
+
+    assert office.facts(first.id).position is None
+    assert office.facts(second.id).waits_for == "waits for 9 cores: the pool has 2"
+    assert (third.position, third.waits_for) == (2, "waits for 1 core: 0 of 2 are free")
+
+
+def test_nobody_is_overtaken_but_by_a_higher_priority(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    large, small = office.submit(order_of(4)), office.submit(order_of(1))
+    assert small.waits_for == "waits behind 1 other job"
+
+    urgent = office.submit(order_of(1, priority=9))
+    assert office.record(urgent.id).state is JobState.DISPATCHING
+    office.beat("w2", 2)
+    assert office.record(large.id).state is JobState.QUEUED, "three of four cores are free"
+    office.beat("w3", 1)
+
+    assert office.record(large.id).state is JobState.DISPATCHING
+    assert office.record(small.id).state is JobState.QUEUED
+
+
+def test_a_job_gets_its_cores_and_its_manager_once_that_is_on_disk(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2, boot=11, folder=5)
+    office.group.hold()
+    office.ask("submit", SubmitCall(order_of(2)))
+    (job,) = office.registry.records
+    assert office.registry.fleet.free("w1") == 0, "taken at once, so that nobody else gets them"
+    assert office.registry.lead_message(job) == [], "not yet"
+
+    effects = office.write()
+
+    record = office.record(job)
+    assert (record.state, record.owner, record.pool, record.granted) == (JobState.DISPATCHING, "m1", 2, 2)
+    assert record.grants == (Grant("w1", 11, 2, "", 5),)
+    token = office.registry.token
+    assert record.fence == (token.parent, token.term, 1)
+    assert led(effects) == [("m1", record)]
+    assert news(effects, OwnerChanged) == [OwnerChanged(job, "m1", record.fence, "it has its cores")]
+    assert [one.lane for one in effects if isinstance(one, Speak) and isinstance(one.message, Lead)] == [Lane.CONTROL]
+
+
+def test_its_manager_is_told_of_a_job_again_and_again(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+
+    told = led(office.run(4 * LEAD_AGAIN_NS / SECOND))
+
+    assert told == [("m1", office.record(job))] * 3, "looked at every quarter of a second"
+
+
+def test_of_a_job_that_nobody_leads_nobody_is_told(office: Office, order_of: OrderOf) -> None:
+    waiting = office.submit(order_of()).id
+    office.beat("w1")
+    done = office.submit(order_of()).id
+    office.account(done, 1, "completed")
+    waits = office.submit(order_of(9)).id
+
+    assert office.registry.lead_message(waiting) != []
+    assert office.registry.lead_message(done) == []
+    assert office.registry.lead_message(waits) == []
+    assert office.registry.lead_message("b4k7") == []
+
+
+def test_a_job_that_waited_too_long_has_failed(office: Office, order_of: OrderOf) -> None:
+    job = office.submit(order_of()).id
+    office.run(QUEUE_TIMEOUT_NS / SECOND - 1)
+    assert office.record(job).state is JobState.QUEUED
+
+    effects = office.run(2)
+
+    facts = office.facts(job)
+    assert (facts.state, facts.position, facts.exit_code, facts.cancel) == (JobState.FAILED, None, 8, "")
+    assert facts.reason == "it waited 300 s for cores and got none"
+    assert facts.ended_at.startswith("2023-11-14T22:18:20.")
+    assert news(effects, JobRecorded) == [JobRecorded(job, JobState.FAILED, "")]
+
+
+# -- what owners say
+
+
+def test_an_account_is_acknowledged_once_it_is_on_disk(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    fence = office.record(job).fence
+    office.group.hold()
+
+    assert accounted(office.account(job, 1)) == []
+    assert accounted(office.account(job, 1)) == [], "said again meanwhile"
+    assert accounted(office.account(job, 1)) == []
+    effects = office.write()
+
+    assert accounted(effects) == [Accounted(job, fence, 1, life=3)], "once, however often it was said"
+    record = office.record(job)
+    assert (record.revision, record.account, record.state) == (1, b"account", JobState.RUNNING)
+    assert led(effects) == [], "nothing that its manager does not know"
+
+
+def test_a_revision_that_was_overtaken_is_not_written(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    office.account(job, 2, content=b"later")
+    before = office.record(job)
+
+    effects = office.account(job, 1, content=b"sooner")
+
+    assert accounted(effects) == [Accounted(job, before.fence, 2, life=3)]
+    assert office.record(job) == before
+
+
+@pytest.mark.parametrize("wrong", ["job", "sender", "fence"])
+def test_who_does_not_lead_a_job_is_told_to_stop(office: Office, order_of: OrderOf, wrong: str) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    before = office.record(job)
+    name = "b4k7" if wrong == "job" else job
+    sender = "m9" if wrong == "sender" else "m1"
+    fence = (0, 0, 1) if wrong == "fence" else before.fence
+
+    account = Account(name, fence, 7, "running", b"", life=3)
+    (word,) = office.act(office.registry.on_account(office.now, sender, account))
+
+    assert word == Speak(sender, Accounted(name, fence, 0, superseded=True, life=3), Lane.CONTROL)
+    assert office.record(job) == before
+
+
+def test_an_owner_of_another_life_gets_a_new_fence(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    office.account(job, 5, life=3)
+    before = office.record(job)
+
+    effects = office.account(job, 6, life=4)
+
+    record = office.record(job)
+    assert record.fence > before.fence
+    assert (record.owner, record.revision, record.account) == ("m1", 0, b"account")
+    assert led(effects) == [("m1", record)]
+    assert [one.reason for one in news(effects, OwnerChanged)] == ["m1 was started anew"]
+    assert accounted(office.account(job, 5, life=3, fence=before.fence))[0].superseded
+    assert accounted(office.account(job, 1, life=4)) == [Accounted(job, record.fence, 1, life=4)]
+
+
+def test_a_state_nobody_knows_is_not_written(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    before = office.record(job)
+
+    assert office.account(job, 1, "dreaming") == []
+    assert office.record(job) == before
+
+
+def test_a_job_that_has_ended_gives_its_cores_to_the_next(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    first, second = office.submit(order_of(2)).id, office.submit(order_of(2)).id
+    assert office.problem("result", NameCall(first)) == ("conflict", f"job {first} is dispatching: no result yet")
+
+    effects = office.account(first, 1, "completed", result="d" * 64, exit_code=4, reason="a threshold was crossed")
+
+    assert news(effects, JobRecorded) == [JobRecorded(first, JobState.COMPLETED, "d" * 64)]
+    assert [record.job for _, record in led(effects)] == [second]
+    facts = office.facts(first)
+    assert (facts.state, facts.exit_code, facts.reason) == (JobState.COMPLETED, 4, "a threshold was crossed")
+    assert facts.cores == 0 and facts.ended_at.startswith("2023-11-14T22:13:20.")
+    (answer,) = answers(office.ask("result", NameCall(first)))
+    assert answer.content == b"d" * 64
+    assert office.registry.fleet.free("w1") == 0, "the second has them"
+
+
+def test_the_end_of_a_job_is_acknowledged_however_often_it_is_told(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    office.account(job, 1, "completed")
+    before = office.record(job)
+
+    assert accounted(office.account(job, 1, "completed", life=9)) == [Accounted(job, before.fence, 1, life=9)]
+    assert accounted(office.account(job, 8, "running")) == [Accounted(job, before.fence, 1, life=3)]
+    assert office.record(job) == before
+
+
+def test_nothing_is_remembered_of_who_led_a_job_that_has_ended(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 40)
+    for _ in range(9):
+        job = trio.submit(order_of()).id
+        trio.account(job, 1)
+        trio.leaderless(job)
+        trio.account(job, 1)
+        trio.account(job, 2, "completed")
+
+    kept = [trio.registry._owner_since, trio.registry._lead_at, trio.registry._lives]
+    assert kept == [{}, {}, {}]
+
+
+# -- who leads a job
+
+
+def test_a_silent_owner_is_replaced_under_a_new_fence(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 40)
+    job = with_owner(trio, order_of, is_me=False)
+    trio.account(job, 4)
+    before = trio.record(job)
+    trio.group.stop(before.owner)
+
+    assert news(trio.run(OWNER_SILENCE_NS / SECOND - 0.5), OwnerChanged) == []
+    effects = trio.run(1)
+
+    record = trio.record(job)
+    assert record.owner not in ("", before.owner)
+    assert record.fence > before.fence and (record.revision, record.account) == (0, b"account")
+    changed = [one for one in news(effects, OwnerChanged) if one.job == job]
+    assert changed == [OwnerChanged(job, record.owner, record.fence, f"{before.owner} does not answer")]
+    assert (record.owner, record) in led(effects)
+    assert record.owner in trio.group.voters
+
+
+def test_a_new_leader_waits_a_moment_before_it_calls_an_owner_silent(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 40)
+    job = with_owner(trio, order_of, is_me=True)
+    fence, owner = trio.record(job).fence, trio.me
+    trio.take_over()
+    elected_at = trio.now
+    assert trio.group.voters[trio.me].election.silent_ns(trio.now, owner) >= OWNER_SILENCE_NS
+
+    trio.run(SETTLE_NS / SECOND / 3)
+    assert trio.record(job).owner == owner
+    trio.run(2)
+
+    record = trio.record(job)
+    assert record.owner != owner and record.fence > fence
+    assert trio.registry._owner_since[job] >= elected_at + SETTLE_NS
+
+
+def test_a_job_is_never_given_to_a_manager_that_fell_silent(trio: Office, order_of: OrderOf) -> None:
+    (silent,) = [name for name in trio.group.voters if name != trio.me][:1]
+    trio.group.stop(silent)
+    trio.run(4)
+    trio.take_over(is_stopped=False)
+    trio.run(4)
+    trio.beat("w1", 40)
+
+    owners = [trio.record(trio.submit(order_of()).id).owner for _ in range(30)]
+
+    assert sorted(dict.fromkeys(owners)) == sorted(trio.group.voters)
+
+
+def test_a_manager_that_gives_a_job_back_does_not_get_it_again(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 40)
+    job = with_owner(trio, order_of, is_me=False)
+    before = trio.record(job)
+
+    effects = trio.leaderless(job)
+
+    record = trio.record(job)
+    assert record.owner != before.owner and record.fence > before.fence
+    assert led(effects) == [(record.owner, record)]
+    assert [one.reason for one in news(effects, OwnerChanged)] == [f"{before.owner} was started anew or leaves"]
+    assert trio.leaderless(job, sender=before.owner, fence=before.fence) == [], "said twice"
+
+
+def test_the_only_manager_gets_its_jobs_back_under_a_new_fence(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    fence = office.record(job).fence
+
+    effects = office.leaderless(job)
+
+    assert office.record(job).fence > fence
+    assert led(effects) == [("m1", office.record(job))]
+
+
+def test_of_jobs_that_another_leads_or_that_have_ended_nobody_gives_anything_back(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    before = office.record(job)
+
+    assert office.act(office.registry.on_leaderless(office.now, "m1", Leaderless("b4k7", before.fence))) == []
+    assert office.leaderless(job, sender="m9") == []
+    assert office.leaderless(job, fence=(0, 0, 1)) == []
+    assert office.record(job) == before
+    office.account(job, 1, "completed")
+    assert office.leaderless(job) == []
+
+
+# -- cancelling
+
+
+def test_a_job_that_waits_is_cancelled_at_once(office: Office, order_of: OrderOf) -> None:
+    first, second = office.submit(order_of()).id, office.submit(order_of()).id
+
+    effects = office.ask("cancel", CancelCall(first, "a mistake"))
+
+    facts = answered(effects, JobFacts)
+    assert (facts.state, facts.cancel, facts.reason) == (JobState.CANCELLED, "a mistake", "a mistake")
+    assert facts.exit_code == 8 and facts.ended_at
+    assert news(effects, JobRecorded) == [JobRecorded(first, JobState.CANCELLED, "")]
+    assert office.facts(second).position == 1
+
+
+def test_the_manager_that_leads_a_job_is_told_that_it_is_cancelled(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    office.group.hold()
+    assert office.ask("cancel", CancelCall(job)) == []
+
+    effects = office.write()
+
+    facts = answered(effects, JobFacts)
+    assert (facts.state, facts.cancel) == (JobState.CANCELLING, "cancelled")
+    ((to, record),) = led(effects)
+    assert (to, record.cancel, record.state) == ("m1", "cancelled", JobState.CANCELLING)
+
+
+def test_what_is_not_on_disk_when_it_is_to_be_told_is_told_as_soon_as_it_is(office: Office, order_of: OrderOf) -> None:
+    """A write that ends may be of a record that has changed since: an account came in between."""
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    office.group.hold()
+    office.ask("cancel", CancelCall(job))
+    office.account(job, 1)
+
+    assert office.registry.lead_message(job) == []
+    told = [effect for effect in office.group.write() if isinstance(effect, LeadWanted)]
+
+    assert told == [LeadWanted(job), LeadWanted(job)], "one is that of the cancel"
+
+
+def test_a_job_that_is_being_cancelled_stays_so_until_it_has_ended(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job = office.submit(order_of()).id
+    office.ask("cancel", CancelCall(job, "a mistake"))
+    assert office.answer("cancel", CancelCall(job, "again"), JobFacts).cancel == "a mistake"
+
+    office.account(job, 1, "running")
+    assert office.record(job).state is JobState.CANCELLING
+    office.account(job, 2, "completed")
+
+    assert office.answer("cancel", CancelCall(job), JobFacts).state is JobState.COMPLETED
+
+
+# -- workers
+
+
+def test_a_beat_is_answered_with_a_renewal(office: Office) -> None:
+    effects = office.beat("w1", 2)
+
+    token = office.registry.token
+    renew = Renew(
+        (token.parent, token.term, token.sequence), 1, 5 * SECOND, True, MANAGERS, signers=(office.me.encode() * 16,)
+    )
+    assert effects == [WorkerRegistered("w1", 1, 2), Speak("w1", renew, Lane.CONTROL)]
+
+
+def test_where_there_are_several_managers_a_worker_does_not_go_on_without_them(trio: Office) -> None:
+    assert renewed(trio.beat("w1")).sole is False
+
+
+def test_a_worker_is_told_which_of_its_jobs_are_cancelled_once_that_is_on_disk(
+    office: Office, order_of: OrderOf
+) -> None:
+    office.beat("w1")
+    job, other = office.submit(order_of()).id, office.submit(order_of()).id
+    office.group.hold()
+    office.ask("cancel", CancelCall(job))
+
+    assert renewed(office.beat("w1", jobs=(job, other))).cancelled == ()
+    office.write()
+
+    renew = renewed(office.beat("w1", jobs=(job, other, job)))
+    assert (renew.cancelled, renew.orphans) == ((job,), ())
+
+
+def test_a_worker_is_told_which_of_its_jobs_nobody_waits_for(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1")
+    job, other = office.submit(order_of()).id, office.submit(order_of()).id
+    office.group.hold()
+    office.account(job, 1, "completed")
+
+    assert renewed(office.beat("w1", jobs=(job, "b4k7", other))).orphans == ("b4k7",)
+    office.write()
+
+    renew = renewed(office.beat("w1", jobs=(job, "b4k7", other)))
+    assert (renew.orphans, renew.cancelled) == ((job, "b4k7"), ())
+
+
+def test_a_worker_of_a_name_that_is_taken_gets_no_lease(office: Office) -> None:
+    office.beat("w1", boot=1, folder=1)
+
+    assert office.beat("w1", boot=2, folder=2) == [NameTaken("w1", 2, "#7", "#7")]
+
+
+def test_a_leader_that_stalled_renews_nothing(trio: Office) -> None:
+    trio.beat("w1")
+    trio.group.now += 2 * SECOND
+
+    assert trio.beat("w1") == []
+    trio.run(0.1)
+    trio.me = trio.group.leader()
+    trio.beat("w1")
+    assert renewed(trio.beat("w1")).number == trio.numbers
+
+
+def test_a_drained_worker_is_told_and_gets_nothing_more(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    assert not renewed(office.beat("w1", 2)).drain
+
+    view = office.answer("drain", NameCall("w1"), WorkerView)
+
+    assert (view.name, view.state) == ("w1", "draining")
+    assert renewed(office.beat("w1", 2)).drain
+    assert office.submit(order_of()).waits_for == "no workers"
+
+
+def test_cores_of_a_worker_that_left_are_replaced(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    job = office.submit(order_of(2)).id
+    office.beat("w2", 4)
+    other = office.submit(order_of(1)).id
+    before = office.record(other)
+
+    effects = office.act(office.registry.on_goodbye(office.now, "w1", 1))
+
+    assert news(effects, WorkerLost) == [WorkerLost("w1", 1, "it left")]
+    record = office.record(job)
+    assert record.grants == (
+        Grant("w1", 1, 2, "was lost with its worker w1: it left"),
+        Grant("w2", 1, 2),
+    )
+    assert led(effects) == [("m1", record)]
+    assert office.record(other) == before
+    assert office.registry.fleet.free("w2") == 1
+    assert office.facts(job).workers == ["w2"]
+
+
+def test_lost_cores_are_replaced_as_soon_as_others_are_free(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    job = office.submit(order_of(2)).id
+    office.act(office.registry.on_goodbye(office.now, "w1", 1))
+    assert len(office.record(job).grants) == 1
+    assert office.act(office.registry.on_goodbye(office.now, "w1", 1)) == [], "said twice"
+    office.beat("w2", 1)
+
+    told = led(office.run(0.3))
+
+    assert [grant.worker for grant in office.record(job).grants] == ["w1", "w2"], "as many as there are"
+    assert told == [("m1", office.record(job))]
+    office.beat("w3", 4)
+    office.run(0.3)
+    assert office.record(job).grants[2:] == (Grant("w3", 1, 1),), "and no more than it had"
+
+
+def test_a_worker_whose_lease_is_over_is_lost_to_its_jobs(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    job = office.submit(order_of(2)).id
+    done = office.submit(order_of(1)).id
+    office.ask("cancel", CancelCall(done))
+
+    lost = news(office.run(30), WorkerLost)
+
+    assert [one.name for one in lost] == ["w1"]
+    assert office.record(job).grants[0].lost.startswith("was lost with its worker w1: its lease is over")
+
+
+def test_a_job_that_stops_gets_no_cores_in_place_of_lost_ones(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2)
+    job = office.submit(order_of(2)).id
+    office.beat("w2", 2)
+    office.ask("cancel", CancelCall(job))
+
+    effects = office.act(office.registry.on_goodbye(office.now, "w1", 1))
+
+    assert [grant.worker for grant in office.record(job).grants] == ["w1"]
+    assert [record.grants[0].lost for _, record in led(effects)] == ["was lost with its worker w1: it left"]
+
+
+def test_there_is_a_limit_to_the_workers_of_a_record(
+    office: Office, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "GRANTS_LIMIT", 1)
+    office.beat("w1", 2)
+    job = office.submit(order_of(2)).id
+    office.beat("w2", 2)
+
+    office.act(office.registry.on_goodbye(office.now, "w1", 1))
+
+    assert len(office.record(job).grants) == 1
+
+
+def test_a_worker_that_declined_is_avoided(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 1)
+    job = office.submit(order_of(1)).id
+    office.beat("w2", 1)
+
+    effects = office.account(job, 1, unfit=("w1",))
+
+    record = office.record(job)
+    assert record.grants == (Grant("w1", 1, 1, "declined: it could not take its task"), Grant("w2", 1, 1))
+    assert led(effects) == [("m1", record)]
+    assert (office.registry.fleet.free("w1"), office.registry.fleet.free("w2")) == (1, 0)
+
+
+def test_a_worker_that_declined_is_asked_again_where_there_is_no_other(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 1)
+    job = office.submit(order_of(1)).id
+
+    office.account(job, 1, unfit=("w1",))
+
+    assert [grant.lost for grant in office.record(job).grants] == ["declined: it could not take its task", ""]
+    office.account(job, 2, unfit=("w1",))
+    office.account(job, 3, unfit=("w1",))
+    assert office.registry.fleet.total() == 0, "after three times it is left alone"
+    assert not office.record(job).grants[-1].lost == ""
+
+
+def test_a_worker_that_declined_once_has_declined_once(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 1)
+    job = office.submit(order_of(1)).id
+    for worker in ("w2", "w3", "w4"):
+        office.beat(worker, 1)
+    unfit: tuple[str, ...] = ()
+    for revision in (1, 2, 3):
+        (place,) = office.facts(job).workers
+        unfit = (*unfit, place)
+        office.account(job, revision, unfit=unfit)
+
+    assert office.registry.fleet.total() == 4, "all may be used"
+    assert len(dict.fromkeys(grant.worker for grant in office.record(job).grants)) == 4
+
+
+# -- a new leader
+
+
+def test_a_new_leader_goes_on_with_queue_grants_and_owners(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 2, boot=11, folder=5)
+    lost = trio.submit(order_of(1)).id
+    trio.beat("w2", 2, boot=12, folder=6)
+    running = trio.submit(order_of(2)).id
+    first, second = trio.submit(order_of(3)).id, trio.submit(order_of(1)).id
+    urgent = trio.submit(order_of(9, priority=9)).id
+    done = trio.submit(order_of()).id
+    trio.ask("cancel", CancelCall(done))
+    before = trio.registry
+    assert trio.record(running).grants == (Grant("w2", 12, 2, "", 6),)
+    trio.act(trio.registry.on_goodbye(trio.now, "w1", 11))
+
+    trio.take_over()
+
+    assert trio.registry is not before
+    assert trio.registry.records == before.records
+    assert trio.registry.queue.jobs() == [urgent, first, second]
+    assert trio.record(lost).grants[0].lost
+    rows = {row.name: (row.state, row.jobs) for row in trio.registry.fleet.rows()}
+    assert rows == {"w2": ("registering", (running,))}, "of the lost one nothing is expected"
+    trio.beat("w2", 3, boot=12, folder=6)
+    assert trio.registry.fleet.free("w2") == 1
+    trio.run(0.3)
+    assert trio.registry.fleet.free("w2") == 0, "two are granted, and one replaces what was lost"
+    fence = trio.record(running).fence
+    assert trio.registry._new_fence() > fence
+
+
+def test_a_worker_that_comes_back_as_another_life_to_a_new_leader_has_lost_its_tasks(
+    trio: Office, order_of: OrderOf
+) -> None:
+    trio.beat("w1", 2, boot=11, folder=5)
+    job = trio.submit(order_of(2)).id
+    trio.take_over()
+
+    effects = trio.beat("w1", 2, boot=12, folder=5)
+
+    assert news(effects, WorkerLost) == [WorkerLost("w1", 11, "it was started anew")]
+    grants = trio.record(job).grants
+    assert grants == (
+        Grant("w1", 11, 2, "was lost with its worker w1: it was started anew", 5),
+        Grant("w1", 12, 2, "", 5),
+    )
+
+
+def test_a_worker_that_goes_on_without_its_only_manager_is_waited_for(office: Office, order_of: OrderOf) -> None:
+    office.beat("w1", 2, boot=11)
+    job = office.submit(order_of(2)).id
+    office.group.stop("m1")
+    office.group.start("m1")
+    office.group.leader()
+
+    office.run(200)
+    assert office.record(job).grants[0].lost == ""
+    office.run(200)
+
+    lost = office.record(job).grants[0].lost
+    assert lost.startswith("was lost with its worker w1: not heard since the leader changed")
+
+
+def test_a_worker_that_a_new_leader_does_not_hear_is_lost_after_its_lease(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 2, boot=11)
+    job = trio.submit(order_of(2)).id
+    trio.take_over()
+
+    trio.run(5)
+    assert trio.record(job).grants[0].lost == "", "its lease and the drift of clocks"
+    trio.run(30)
+
+    assert trio.record(job).grants[0].lost
+
+
+def test_the_same_key_is_the_same_job_to_a_new_leader(trio: Office, order_of: OrderOf) -> None:
+    first = trio.submit(order_of(), "k")
+    trio.take_over()
+
+    assert trio.submit(order_of(), "k").id == first.id
+    assert trio.submit(order_of()).id != first.id
+    assert [record.number for record in trio.registry.records.values()] == [1, 2]
+
+
+# -- what is shown
+
+
+def test_jobs_are_listed_newest_first_and_page_by_page(office: Office, order_of: OrderOf) -> None:
+    jobs = [office.submit(order_of(name=f"job {number}")).id for number in range(5)]
+    office.ask("cancel", CancelCall(jobs[2]))
+
+    def page(**asked: Any) -> tuple[list[str], str]:
+        found = office.answer("jobs", JobsCall(**asked), JobsPage)
+        return [facts.id for facts in found.items], found.next
+
+    assert page() == (jobs[::-1], "")
+    first, cursor = page(limit=2)
+    second, cursor = page(limit=2, cursor=cursor)
+    third, end = page(limit=2, cursor=cursor)
+    assert (first + second + third, end) == (jobs[::-1], "")
+    assert page(limit=-7)[0] == jobs[-1:], "at least one"
+    assert page(state="cancelled") == ([jobs[2]], "")
+    assert page(state="running") == ([], "")
+
+
+def test_a_job_that_is_not_on_disk_is_not_listed(office: Office, order_of: OrderOf) -> None:
+    office.group.hold()
+    office.ask("submit", SubmitCall(order_of()))
+
+    assert office.answer("jobs", JobsCall(), JobsPage).items == []
+
+
+def test_an_order_is_given_out_as_it_came(office: Office, order_of: OrderOf) -> None:
+    order = order_of(3, name="checkout")
+    job = office.submit(order).id
+
+    assert office.answer("order", NameCall(job), JobOrder) == order
+
+
+def test_an_order_is_given_out_without_values_of_variables_and_what_may_be_secret_else(
+    office: Office, order_of: OrderOf
+) -> None:
+    request = UrlRequest("POST", {"authorization": "marker"}, b"marker")
+    bundle = BundleFacts("0" * 64, 70, b"marker", "shop.py", {"TOKEN": "marker"}, "http://x/", request, b"marker")
+    job = office.submit(order_of(bundle=bundle)).id
+
+    (answer,) = answers(office.ask("order", NameCall(job)))
+
+    assert b"marker" not in answer.content
+    found = msgspec.msgpack.decode(answer.content, type=JobOrder).bundle
+    assert (found.env, found.url, found.file) == ({"TOKEN": ""}, "http://x/", "shop.py")
+    assert office.record(job).order.bundle == bundle, "whoever leads it needs all of it"
+
+
+def test_a_renewal_names_who_signs_bundles_also_managers_that_are_gone(trio: Office, order_of: OrderOf) -> None:
+    bundle = msgspec.structs.replace(order_of().bundle, word=SIGNER.sign("0" * 64))
+    own = trio.me.encode() * 16
+    assert renewed(trio.beat("w1")).signers == (own,)
+
+    trio.submit(order_of(bundle=bundle))
+    assert renewed(trio.beat("w1")).signers == (own, SIGNER.public)
+
+    trio.take_over()
+    assert renewed(trio.beat("w1")).signers == (trio.me.encode() * 16, SIGNER.public)
+
+
+def test_the_cluster_as_people_see_it(trio: Office, order_of: OrderOf) -> None:
+    trio.beat("w1", 2)
+    trio.beat("w2", 3)
+    job = trio.submit(order_of(4)).id
+    trio.submit(order_of(5))
+    done = trio.submit(order_of(1, priority=9)).id
+    trio.account(done, 1, "completed")
+    gone = trio.record(job).owner
+    assert sum(is_final(record.state) for record in trio.registry.records.values()) == 1
+
+    view = trio.answer("cluster", b"", ClusterView)
+
+    assert (view.leader, view.term) == (trio.me, trio.registry.token.term)
+    assert view.managers == [
+        ManagerView(name, "", "", name == trio.me, int(name == gone)) for name in ("m1", "m2", "m3")
+    ]
+    assert (view.workers, view.cores, view.cores_free, view.queue) == (2, 5, 1, 1)
+
+
+def test_workers_as_people_see_them(trio: Office, order_of: OrderOf) -> None:
+    facts = WorkerFacts(2, 1 << 30, 1, ("chrome",), "1.2", 7)
+    trio.act(trio.registry.on_beat(trio.now, "w1", 11, "10.0.0.7:9401", Beat(1, facts)))
+    trio.beat("w2", 3, boot=12, folder=8)
+    job = trio.submit(order_of(4)).id
+    trio.run(1)
+    trio.act(trio.registry.on_goodbye(trio.now, "w2", 12))
+
+    first, second = trio.answer("workers", b"", list[WorkerView])
+
+    assert first == WorkerView(
+        "w1", "healthy", "", 2, 0, 1 << 30, 1, ["chrome"], "1.2", [job], first.lease_ms, "10.0.0.7:9401"
+    )
+    assert 4000 < first.lease_ms < 4200
+    assert (second.name, second.state, second.reason, second.lease_ms) == ("w2", "offline", "it left", 0)
+    assert second.address == "", "nobody can dial a connection"
+
+    trio.take_over()
+    expected = {view.name: view for view in trio.answer("workers", b"", list[WorkerView])}
+    assert (expected["w1"].state, expected["w1"].cores, expected["w1"].version) == ("registering", 0, "")
+    assert expected["w1"].capabilities == [] and expected["w1"].jobs == [job]
+
+
+def test_no_more_jobs_wait_than_the_queue_of_a_new_leader_holds() -> None:
+    assert QUEUE_LIMIT < entries.SLOTS

@@ -1,0 +1,312 @@
+"""Pipelines as files: what can be written, and the sentence and line that every mistake gets."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from talka.engine.handlers import pipeline_file
+from talka.engine.handlers.pipeline_file import read_pipeline
+from talka.engine.handlers.positions import read_yaml
+from talka.engine.loader import NoSuchFile
+from talka.work.dag import DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
+from talka.work.pipeline import BadPipeline
+from talka.work.specs import BadWorkflows
+
+
+def told_of(path: Path) -> list[str]:
+    """Problems as `LINE: text`."""
+    with pytest.raises(BadWorkflows) as caught:
+        read_pipeline(path)
+    assert all(Path(problem.file or "").name == path.name for problem in caught.value.problems)
+    return [f"{problem.line}: {problem.text}" for problem in caught.value.problems]
+
+
+def file_of(folder: Path, content: str | bytes, name: str = "pipeline.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+FULL = """\
+# Every night.
+kind: dag
+name: nightly
+schedule: 30 2 * * mon-fri
+settings:
+  on_failure: skip_dependents
+  retry: &patient {max: 5, backoff: 2s, never: [ValueError]}
+  timeouts:
+    attempt: 10m
+tasks:
+  - id: extract
+    handler: fetch
+    config:
+      url: "http://example.com/"
+      pages: [1, 0x10, 2.5, true, null, yes, 007, 12:30, 2026-01-01, ~, "5", 0o17, 1e3, -3]
+    retry: *patient
+    limits:
+      - key: api
+        rate: 10/s
+  - {id: load, handler: store, depends_on: [extract], priority: 9, min_memory: 2GB}
+"""
+
+
+def test_a_yaml_file_is_read_as_it_is_meant(tmp_path: Path) -> None:
+    spec = read_pipeline(file_of(tmp_path, FULL))
+
+    config = spec.tasks[0].config
+    patient = Retry(max=5, backoff="2s", never=("ValueError",))
+    assert spec == DagSpec(
+        name="nightly",
+        schedule="30 2 * * mon-fri",
+        settings=DagSettings("skip_dependents", patient, Timeouts(attempt="10m")),
+        tasks=(
+            TaskSpec(id="extract", handler="fetch", config=config, retry=patient, limits=(Limit("api", rate="10/s"),)),
+            TaskSpec(id="load", handler="store", depends_on=("extract",), priority=9, min_memory="2GB"),
+        ),
+    )
+    pages = [1, 16, 2.5, True, None, "yes", "007", "12:30", "2026-01-01", None, "5", 15, 1000.0, -3]
+    assert msgspec.json.decode(config) == {"url": "http://example.com/", "pages": pages}
+
+
+def test_a_json_file_is_read_like_the_same_yaml(tmp_path: Path) -> None:
+    spec = read_pipeline(file_of(tmp_path, FULL))
+    value = msgspec.to_builtins(spec, builtin_types=(msgspec.Raw,)) | {
+        "tasks": [msgspec.json.decode(msgspec.json.encode(task)) for task in spec.tasks]
+    }
+
+    for indent in (None, 2, "\t"):
+        again = read_pipeline(file_of(tmp_path, "\ufeff" + json.dumps(value, indent=indent), "pipeline.json"))
+        assert msgspec.json.encode(again) == msgspec.json.encode(spec)
+
+
+def test_json_texts_keep_their_characters(tmp_path: Path) -> None:
+    content = (
+        '{"name":"n","tasks":[{"id":"a","handler":"h","config":["\\ud83d\\ude00 \\/ \\"{,:[", "é", "", -0.5e-3]}]}'
+    )
+
+    spec = read_pipeline(file_of(tmp_path, content, "p.json"))
+
+    assert msgspec.json.decode(spec.tasks[0].config) == ['😀 / "{,:[', "é", "", -0.0005]
+
+
+HEAD = "name: n\ntasks:\n  - id: a\n    handler: h\n"
+BROKEN = {
+    "unknown field": (HEAD + "    prio: 5\n", '5: task a: unknown field "prio" (did you mean priority?)'),
+    "unknown field of the job": ("nme: n\n" + HEAD, '1: unknown field "nme" (did you mean name?)'),
+    "field of the settings": ("on_failure: continue\n" + HEAD, '1: unknown field "on_failure": it belongs into settings'),
+    "wrong type": (HEAD + "    priority: high\n", "5: task a: priority: must be a whole number, not text"),
+    "wrong type in a list": (HEAD + "    capabilities:\n    - gpu\n    - 5\n", "7: task a: capabilities[1]: must be text, not"),
+    "missing id": ("name: n\ntasks:\n  - handler: h\n", "3: task number 1: id is missing"),
+    "missing handler": ("name: n\ntasks:\n  - id: a\n", "3: task a: handler is missing"),
+    "missing key of a limit": (HEAD + "    limits:\n    - rate: 1/s\n", "6: task a: limits[0]: key is missing"),
+    "bad id": ("name: n\ntasks:\n  - id: a b\n    handler: h\n", "3: task a b: id: has a character that an id may not have"),
+    "empty id": ("name: n\ntasks:\n  - id: ''\n    handler: h\n", "3: task number 1: id: must have at least 1 character"),
+    "bad duration": (HEAD + "    delay: soon\n", '5: task a: delay = "soon" is not a duration'),
+    "bad duration inside": (HEAD + "    retry:\n      max: 1\n      cap: x\n", '7: task a: retry.cap = "x" is not a duration'),
+    "bad size": (HEAD + "    min_memory: lots\n", '5: task a: min_memory = "lots" is not a size'),
+    "bad rate": (HEAD + "    limits:\n    - {key: k, rate: fast}\n", '6: task a: limits[0].rate = "fast" is not a rate'),
+    "bad priority": (HEAD + "    priority: 11\n", "5: task a: priority: must be at most 10"),
+    "bad cron": ("schedule: 0 0 30 2 *\n" + HEAD, '1: schedule "0 0 30 2 *" is never due'),
+    "schedule that is no text": ("schedule: 5\n" + HEAD, "1: schedule: must be text"),
+    "bad policy": ("settings:\n  on_failure: stop\n" + HEAD, '2: settings: on_failure: "stop" is not one of fail_fast'),
+    "bad timeout": ("settings:\n  timeout: 0s\n" + HEAD, '2: settings: timeout = "0s" leaves no time to run'),
+    "settings that are none": ("settings: fast\n" + HEAD, "1: settings: must have fields, such as on_failure"),
+    "retry that is none": (HEAD + "    retry: 5\n", "5: task a: retry: must have fields, such as max"),
+    "limits that are no list": (HEAD + "    limits: {key: k}\n", "5: task a: limits: must be a list"),
+    "limit that is none": (HEAD + "    limits:\n    - k\n", "6: task a: limits[0]: must have fields, such as key"),
+    "too many limits": (HEAD + "    limits: [" + "{key: k}, " * 9 + "]\n", "5: task a: limits: must have at most 8 entries"),
+    "unknown dependency": (HEAD + "    depends_on: [b]\n", "5: task a: depends on b, but there is no such task"),
+    "itself": (HEAD + "    depends_on:\n      - a\n", "6: task a: depends on itself"),
+    "cycle": (
+        HEAD + "    depends_on: [b]\n  - id: b\n    handler: h\n    depends_on: [a]\n",
+        "5: task a: waits for itself: a → b → a",
+    ),
+    "duplicate id": (HEAD + "  - id: a\n    handler: h\n", "5: there are two tasks with the id a"),
+    "duplicate key": (HEAD + "    handler: g\n", '5: "handler" is there twice: first in line 4'),
+    "tab": (HEAD + "\tpriority: 5\n", "5: a tab stands where the line begins: indent with spaces"),
+    "syntax": (HEAD + "    depends_on: [a\n", "6: this is not YAML: "),
+    "undefined alias": (HEAD + "    retry: *r\n", "5: *r names nothing: there is no &r before it"),
+    "alias inside itself": (HEAD + "    config: &c\n      - *c\n", "6: *c stands inside of what it names"),
+    "tag": (HEAD + "    config: !!python/name:os.system x\n", "5: the tag tag:yaml.org,2002:python/name:os.system is not"),
+    "tag of a list": (HEAD + "    config: !mine []\n", "5: the tag !mine is not read"),
+    "merge key": (HEAD + "    config:\n      <<: {a: 1}\n", "6: merge keys are not read: write the fields out"),
+    "key that is no text": (HEAD + "    config:\n      [a]: 1\n", "6: a key must be text"),
+    "alias as a key": (HEAD + "    config:\n      - &a [1]\n      - {*a : 1}\n", "7: a key must be text"),
+    "number too large": (HEAD + f"    config: {'9' * 30}\n", "5: the number "),
+    "hexadecimal too large": (HEAD + f"    config: 0x{'f' * 40}\n", "5: the number "),
+    "no number": (HEAD + "    config: [.inf]\n", '5: ".inf" is not a number that JSON can hold'),
+    "nested too deeply": (HEAD + "    config: " + "[" * 200 + "]" * 200 + "\n", "5: this is nested more than 100 deep"),
+    "control character": (HEAD + "    config: \x07\n", "5: the character "),
+    "several documents": (HEAD + "---\n" + HEAD, "5: a second document begins here: one file holds one pipeline"),
+    "empty": ("# nothing\n", "1: is empty: write name and tasks"),
+    "null": ("---\n~\n", "2: a pipeline has fields: begin with name: and tasks:"),
+    "list": ("- id: a\n  handler: h\n", "1: a pipeline has fields: begin with name: and tasks:"),
+    "name missing": ("tasks:\n  - {id: a, handler: h}\n", "1: name is missing"),
+    "name that is no text": ("name: [n]\n" + HEAD[8:], "1: name: must be text, not a list"),
+    "tasks missing": ("name: n\n", "1: tasks is missing"),
+    "tasks that are no list": ("name: n\ntasks:\n  a: {handler: h}\n", "3: tasks: must be a list: begin each task with a"),
+    "tasks that are none": ("name: n\ntasks: []\n", "2: tasks: must have at least 1 entry"),
+    "task that is none": ("name: n\ntasks:\n  - a\n", "3: task number 1: must have fields, such as id, handler, config"),
+    "another kind": ("kind: load\n" + HEAD, '1: kind: must be dag, not "load"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_every_kind_of_mistake_in_yaml_gets_a_sentence_with_its_line(kind: str, tmp_path: Path) -> None:
+    content, told = BROKEN[kind]
+
+    (found,) = told_of(file_of(tmp_path, content))
+
+    assert found.startswith(told)
+
+
+JSON_HEAD = '{\n  "name": "n",\n  "tasks": [\n    {\n      "id": "a",\n      "handler": "h"'
+BROKEN_JSON = {
+    "syntax": ('{\n  "name": "n",\n  tasks: []\n}', "3: this is not JSON: expecting property name"),
+    "cut off": ('{\n  "name": "n",\n', "3: this is not JSON: expecting property name"),
+    "constant": (JSON_HEAD + ',\n      "config": ["NaN", NaN]}]}', "7: NaN is not JSON: write it in quotes"),
+    "unknown field": (JSON_HEAD + ',\n      "prio": 5}]}', '7: task a: unknown field "prio" (did you mean priority?)'),
+    "duplicate key": (JSON_HEAD + ',\n      "id": "b"}]}', '7: "id" is there twice: first in line 5'),
+    "wrong type": (JSON_HEAD + ',\n      "priority": "5"}]}', "7: task a: priority: must be a whole number, not text"),
+    "unknown dependency": (JSON_HEAD + ',\n      "depends_on": [\n "b"]}]}', "8: task a: depends on b, but there is no"),
+    "half a character": (JSON_HEAD + ',\n      "config": "\\ud800"}]}', "7: half a character: "),
+    "number too large": (JSON_HEAD + ',\n      "config": ' + "9" * 5000 + "}]}", "7: the number "),
+    "float too large": (JSON_HEAD + ',\n      "config": 1e999}]}', '7: "1e999" is not a number that JSON can hold'),
+    "nested too deeply": (JSON_HEAD + ',\n      "config": ' + "[" * 200 + "]" * 200 + "}]}", "7: this is nested more than"),
+    "nested far too deeply": ("[" * 100_000, "1: this is nested more than 100 deep"),
+    "empty": ("\n \n", "1: is empty: write name and tasks"),
+    "text": ('"a"', "1: a pipeline has fields"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN_JSON)
+def test_every_kind_of_mistake_in_json_gets_a_sentence_with_its_line(kind: str, tmp_path: Path) -> None:
+    content, told = BROKEN_JSON[kind]
+
+    (found,) = told_of(file_of(tmp_path, content, "pipeline.json"))
+
+    assert found.startswith(told)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_in_its_order(tmp_path: Path) -> None:
+    content = """\
+name: n
+settings: {timeout: x}
+tasks:
+  - id: a
+    handler: h
+    priority: 11
+    delay: soon
+    depends_on: [b, c]
+  - id: b
+    depends_on: [a]
+    colour: red
+  - id: a
+    handler: h
+"""
+
+    lines = [told.partition(":")[0] for told in told_of(file_of(tmp_path, content))]
+
+    assert lines == ["2", "6", "7", "8", "9", "11", "12"]
+
+
+def test_mistakes_are_told_up_to_a_limit(tmp_path: Path) -> None:
+    content = "name: n\ntasks:\n" + "  - {id: a b, handler: 5, x: 1}\n" * 200
+
+    assert len(told_of(file_of(tmp_path, content))) == 100
+
+
+def test_an_alias_of_a_text_may_be_a_key(tmp_path: Path) -> None:
+    spec = read_pipeline(file_of(tmp_path, HEAD + "    config: [&k name, {*k : 1}]\n"))
+
+    assert msgspec.json.decode(spec.tasks[0].config) == ["name", {"name": 1}]
+
+
+def test_a_path_leads_as_far_as_there_is_something() -> None:
+    found, problems = read_yaml("a:\n  b:\n    - 1\n    - 2\n", "p.yaml")
+
+    assert found is not None and problems == []
+    assert [found.at(path).line for path in ("a.b[1]", "a.b[2]", "a.c", "a.b.c", "x")] == [4, 3, 2, 3, 1]
+
+
+def test_aliases_that_stand_for_billions_are_refused(tmp_path: Path) -> None:
+    lines = [f"  - &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 12)]
+    content = "name: n\ntasks: []\nbomb:\n  - &l0 x\n" + "\n".join(lines) + "\n"
+
+    (told,) = [line for line in told_of(file_of(tmp_path, content)) if "aliases" in line]
+
+    assert re.match(r"\d+: aliases stand for more than 100,000 values", told)
+
+
+def test_a_file_that_is_not_utf_8_is_told_with_the_line_of_the_wrong_byte(tmp_path: Path) -> None:
+    path = file_of(tmp_path, HEAD.encode() + b"    config: \xff\n")
+
+    assert told_of(path) == ["5: is not UTF-8: save it in that encoding"]
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_file, "SIZE_LIMIT_BYTES", 1 << 20)
+    path = file_of(tmp_path, "# " + "x" * (2 << 20))
+
+    assert told_of(path) == ["1: is larger than 1 MiB: submit many tasks as a stream of lines instead"]
+
+
+def test_a_file_that_is_not_there_or_no_pipeline_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match="there is no file"):
+        read_pipeline(tmp_path / "none.yaml")
+    with pytest.raises(NoSuchFile, match="is a folder: name a pipeline file"):
+        read_pipeline(tmp_path)
+    assert told_of(file_of(tmp_path, "", "pipeline.toml")) == [
+        "None: is not a pipeline: its name must end in .yaml, .yml, .json, .py"
+    ]
+
+
+def test_a_file_that_cannot_be_opened_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = file_of(tmp_path, HEAD)
+    monkeypatch.setattr(Path, "open", refuse)
+
+    assert told_of(path) == ["None: cannot be read: Permission denied"]
+
+
+BUILT = 'from talka import Dag\n\ndag = Dag("built")\ndag.task("a", "h")\n'
+
+
+def test_a_python_file_is_imported_for_its_dag(tmp_path: Path) -> None:
+    assert read_pipeline(file_of(tmp_path, BUILT + "again = dag\n", "built.py")).name == "built"
+
+
+def test_a_dag_of_several_is_named_after_the_file(tmp_path: Path) -> None:
+    path = file_of(tmp_path, BUILT + '\nother = Dag("other")\nother.task("b", "h")\n', "two_dags.py")
+
+    assert told_of(path) == ["6: has 2 Dags: name one of them, two_dags.py:dag or two_dags.py:other"]
+    assert read_pipeline(tmp_path / "two_dags.py:other").name == "other"
+    with pytest.raises(BadPipeline, match="the Dag othr is asked for, but there is no such one .did you mean other"):
+        read_pipeline(tmp_path / "two_dags.py:othr")
+    with pytest.raises(BadPipeline, match="but there is no such one$"):
+        read_pipeline(tmp_path / "two_dags.py:zzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("no_dag.py", "x = 1\n", "1: has no Dag: write dag"),
+        ("raises.py", "x = 1\nraise ValueError('no')\n", "2: raised ValueError: no when it was imported"),
+        ("syntax.py", "x = 1\nx = = 2\n", "2: syntax error: invalid syntax"),
+        ("bad_task.py", BUILT + 'dag.task("b", "h", priority=11)\n', "5: task b: priority: must be at most 10"),
+        ("bad_cycle.py", BUILT + 'dag.task("b", "h", after=["b"])\n', "5: task b: depends on itself"),
+        ("bad_dag.py", BUILT.replace('"built"', '""'), "3: Dag : its name must be text"),
+    ],
+)
+def test_every_kind_of_mistake_in_python_gets_a_sentence_with_its_line(
+    name: str, content: str, told: str, tmp_path: Path
+) -> None:
+    (found,) = told_of(file_of(tmp_path, content, name))
+
+    assert found.startswith(told)
