@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from talka.control.load.load_job import ENDED, JobSpec, LoadJob
-from talka.control.load.shard_group import JobWorkflow, ShardGroup
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
+from talka.control.load.times import JobWorkflow
 from talka.wire.entries import (
     AttemptEntry,
     JobAccount,
