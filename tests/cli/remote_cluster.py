@@ -107,6 +107,8 @@ class ScriptedControl(FakeControl):
                 attempt.tally = workflow.tally
                 run.shards = [ShardRun(Shard(run.spec.plan, 0, 1))]
                 run.shards[0].attempts.append(attempt)
+            for window in (window for told in job.updates for window in told.windows):
+                load.timeline.add(window)
             load.interrupted_by = "cancel" if state is JobState.CANCELLED else None
             meta = Meta(name=job.order.name, file=None, started_at="2026-01-02T03:04:05.000+00:00", version="0")
             document = build(load, job.order.workflows, meta)

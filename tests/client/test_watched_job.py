@@ -9,12 +9,17 @@ from talka.cli.live.layout import Size
 from talka.cli.live.view import Composer
 from talka.client.requests import JobFacts, JobOrder, JobUpdate, LostPart, WorkflowUpdate
 from talka.client.watched_job import WatchedJob
+from talka.control.jobs.job_checkpoint import spec_of
+from talka.control.jobs.job_view import update_of
+from talka.control.load.core_effects import StartCore
+from talka.control.load.load_job import LoadJob
+from talka.report.job_view import view_of
 from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.wire.entries import WorkflowOrder
 from talka.wire.jobs import BundleFacts
-from talka.wire.shards import Settings
+from talka.wire.shards import Armed, Settings, Totals
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Plan, Segment
 from talka.work.specs import NodeOutline
@@ -249,3 +254,20 @@ def test_view_and_progress_line_show_what_the_cluster_counted(watched: WatchedJo
     assert "3 cores" in text and "4 of 4 VUs" in text and "waits for Browse" in text and "failed < 1%" in text
     line = progress_line(watched.view, NOW + SECOND)
     assert "3s" in line and "active 4 VUs" in line and "70 requests" in line
+
+
+def test_watcher_sees_what_the_local_runner_would_show(order: JobOrder) -> None:
+    job = LoadJob(spec_of("job1", order, 1))
+    core = next(effect.core for effect in job.start(NOW) if isinstance(effect, StartCore))
+    job.on_message(NOW, core, Armed())
+    at = job.origin_ns + 3 * SECOND
+    windows = [Window(number, requests=2) for number in range(20)]
+    job.on_message(at, core, Totals(1, tally_of(40), windows, 4, job.origin_ns))
+    tallies = {name: run.tally() for name, run in job.workflows.items()}
+    update = update_of(job, facts_of(), at, sequence=1, windows_after=-1, steps=tallies)
+    watched = WatchedJob("job1", order)
+    watched.apply(at, msgspec.msgpack.decode(msgspec.msgpack.encode(update), type=JobUpdate))
+    here, there = view_of(job), watched.view
+    assert (there.origin_ns, there.active_vus(), there.tally()) == (here.origin_ns, here.active_vus(), here.tally())
+    assert progress_line(there, at) == progress_line(here, at) and "40 requests" in progress_line(here, at)
+    assert there.timeline.spans() == here.timeline.spans()

@@ -40,7 +40,7 @@ from talka.control.load.core_effects import Effect, Send, StartCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import generator_of
-from talka.report.job_view import view_of
+from talka.report.job_view import refresh, view_of
 from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
@@ -933,9 +933,11 @@ def test_an_error_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
 def test_the_last_frame_can_stay(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(3)
     with LiveView(drive.composer, terminal.stream, keep=True, clock=lambda: drive.now) as view:
-        view(view_of(drive.job), drive.now)
+        shown = view_of(drive.job)
+        view(shown, drive.now)
         terminal.read()
         drive.report(counted({"get": ran([5] * 777)}), final=True)
+        refresh(shown, drive.job)
     last = terminal.read()
     assert "777" in last and "ended" in last
     assert last.rstrip().endswith(SHOW_CURSOR)
