@@ -14,13 +14,13 @@ from talka.control.load.shard_run import ShardAttempt, ShardRun
 from talka.report.building import Meta, build
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.web.auth import Tokens
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.load import Shard
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob
 
-SECOND = 1_000_000_000
 LIMIT_S = 60
 
 Found = TypeVar("Found")

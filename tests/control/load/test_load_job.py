@@ -13,6 +13,7 @@ from talka.control.load.load_job import START_DELAY_NS
 from talka.report.job_view import view_of
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
@@ -31,7 +32,6 @@ from talka.work.shapes import ConstantRate, ConstantVUs
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ONE_USER = {"shape": ConstantVUs(1, "10s")}
 

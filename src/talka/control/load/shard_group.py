@@ -15,6 +15,7 @@ from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, Shard
 from talka.control.load.times import JobWorkflow, WorkflowTimes
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline, Window
+from talka.units import NEVER, SECOND
 from talka.wire.shards import (
     Ack,
     Arm,
@@ -35,8 +36,6 @@ from talka.wire.shards import (
 from talka.work.lifecycle import TaskState
 from talka.work.load import Shard
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 ARM_LIMIT_NS: Final = 60 * SECOND
 STOP_SLACK_NS: Final = 5 * SECOND
 """Beyond the grace period: a core that has not reported its end by then is stuck in the user's code."""
