@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 FSYNC_MEAN_NS: Final = 1_000_000
+BLOB_PREFIX: Final = "blob/"
+"""A blob's key is this and its digest."""
 
 
 class Disk:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.control.load.core_effects import Effect, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, KillCore, StartCore, TellCore
 from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
 from talka.stats.tally import Tally, fold_calls, merged
@@ -265,7 +265,7 @@ class ShardGroup:
 
     def _send_off(self, shard: ShardRun, start_ns: int) -> Effect:
         shard.current.went_ns = start_ns
-        return Send(shard.current.core, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
+        return TellCore(shard.current.core, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
 
     def _on_armed(self, now: int, shard: ShardRun) -> list[Effect]:
         if self.state is TaskState.RUNNING:
@@ -309,7 +309,7 @@ class ShardGroup:
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
             self._owner.on_windows(core, attempt.on_totals(now, message))
-        effects: list[Effect] = [Send(core, Ack(message.sequence))]
+        effects: list[Effect] = [TellCore(core, Ack(message.sequence))]
         if message.final:
             effects += self.on_final(now, core, message.provided, message.notes, message.failure)
         return effects
@@ -442,7 +442,7 @@ class ShardGroup:
         """Start nothing new, finish what is under way."""
         self.is_told_to_stop = True
         self.stopped_ns = self.stopped_ns or now
-        effects: list[Effect] = [Send(core, Stop()) for core, _, attempt in self.attempts() if attempt.went_ns]
+        effects: list[Effect] = [TellCore(core, Stop()) for core, _, attempt in self.attempts() if attempt.went_ns]
         return effects + self._give_up_waiting(now, now)
 
     def _give_up_waiting(self, now: int, end_ns: int) -> list[Effect]:
