@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.fencing import ZERO, Apply, BrokenFence, Fence, PersistFirst, Refuse, StaleToken, Token
-from talka.cluster.safeguards import Safeguards
 from talka.errors import Invalid, Superseded
+from tests.sim.variants import without
 
 quick = settings(deadline=None, derandomize=True)
 tokens = st.builds(Token, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
@@ -18,8 +18,8 @@ def stored(token: Token) -> bytes:
     return msgspec.msgpack.encode(token)
 
 
-def fence_at(token: Token, safeguards: Safeguards | None = None) -> Fence:
-    return Fence(stored(token), safeguards) if safeguards else Fence(stored(token))
+def fence_at(token: Token) -> Fence:
+    return Fence(stored(token))
 
 
 def test_a_token_reads_from_the_parent_down() -> None:
@@ -85,8 +85,9 @@ def test_a_write_of_a_lower_token_that_is_told_late_lowers_nothing() -> None:
     assert fence.durable == NEW
 
 
+@without("fencing")
 def test_without_fencing_only_the_refusal_is_gone() -> None:
-    fence = fence_at(OLD, Safeguards(fencing=False))
+    fence = fence_at(OLD)
     assert fence.admit(NEW) == PersistFirst(NEW, stored(NEW))
     assert fence.admit(OLD) == Apply()
     assert fence.highest == NEW

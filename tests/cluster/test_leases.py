@@ -29,9 +29,9 @@ from talka.cluster.leases import (
     encode_record,
     margin_ns,
 )
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Unavailable, Untrusted
 from talka.units import NEVER
+from tests.sim.variants import without
 
 TTL = 900_000_000
 LONGER = TTL + TTL // 50
@@ -122,8 +122,9 @@ def test_a_lease_counts_longer_from_the_instant_of_the_answer() -> None:
     assert answer == Write("k", encode_record(LeaseRecord("b", 2, TTL)), 2)
 
 
+@without("drift_margin")
 def test_without_the_margin_a_lease_counts_as_long_as_it_is() -> None:
-    table = LeaseTable(Safeguards(drift_margin=False))
+    table = LeaseTable()
     table.take_over(0, {"k": encode_record(LeaseRecord("a", 5, TTL))})
     assert table.next_tick_at == TTL
 
@@ -268,12 +269,10 @@ def test_a_lease_counts_shorter_from_before_it_was_asked_for() -> None:
     assert holder.ends_at("unknown") is None
 
 
-def test_each_switch_takes_away_only_its_part_of_the_count() -> None:
-    for safeguards, until in [
-        (Safeguards(drift_margin=False), 100 + TTL),
-        (Safeguards(lease_from_send=False), 400 + SHORTER),
-    ]:
-        holder = LeaseHolder(1, safeguards)
+@pytest.mark.parametrize(("lacking", "until"), [("drift_margin", 100 + TTL), ("lease_from_send", 400 + SHORTER)])
+def test_each_safeguard_is_only_its_part_of_the_count(lacking: str, until: int) -> None:
+    with without(lacking):
+        holder = LeaseHolder(1)
         holder.requested(100, "k")
         assert holder.granted(400, "k", 1, 5, TTL) == [LeaseGranted("k", 5, until)]
 
@@ -482,19 +481,18 @@ class Contest:
     OWNERS = 3
     SHORT_TTL = 20_000_000
 
-    def __init__(self, seed: int, safeguards: Safeguards) -> None:
+    def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.safeguards = safeguards
         self.heap: list[tuple[int, int, str, tuple[object, ...]]] = []
         self.count = 0
         self.register: dict[str, bytes] = {}
         self.reign = 0
         self.serving = True
-        self.table = LeaseTable(safeguards)
+        self.table = LeaseTable()
         self.leader_clock = self.clock()
         self.table.take_over(self.leader_clock.at(0), {})
         self.clocks = [self.clock() for _ in range(self.OWNERS)]
-        self.holders = [LeaseHolder(self.rng.randrange(1000), safeguards) for _ in range(self.OWNERS)]
+        self.holders = [LeaseHolder(self.rng.randrange(1000)) for _ in range(self.OWNERS)]
         self.holds: list[tuple[int, int, int, int]] = []
         self.committed_epochs: list[int] = []
 
@@ -601,7 +599,7 @@ class Contest:
         self.reign += 1
         self.serving = True
         self.leader_clock = self.clock()
-        self.table = LeaseTable(self.safeguards)
+        self.table = LeaseTable()
         self.table.take_over(self.leader_clock.at(now), self.register)
 
     def overlaps(self) -> bool:
@@ -614,8 +612,8 @@ class Contest:
         return False
 
 
-def contest(seed: int, safeguards: Safeguards = ALL) -> Contest:
-    run = Contest(seed, safeguards)
+def contest(seed: int) -> Contest:
+    run = Contest(seed)
     run.run()
     return run
 
@@ -636,7 +634,7 @@ def test_the_contest_has_many_owners_and_many_grants() -> None:
     assert sum(len(run.committed_epochs) for run in runs) > 100
 
 
-@pytest.mark.parametrize("switch", ["drift_margin", "lease_from_send"])
-def test_without_a_safeguard_two_owners_hold_a_key_at_once(switch: str) -> None:
-    weakened = Safeguards(**{switch: False})
-    assert any(contest(seed, weakened).overlaps() for seed in range(30))
+@pytest.mark.parametrize("lacking", ["drift_margin", "lease_from_send"])
+def test_without_a_safeguard_two_owners_hold_a_key_at_once(lacking: str) -> None:
+    with without(lacking):
+        assert any(contest(seed).overlaps() for seed in range(30))

@@ -12,7 +12,6 @@ import talka
 from talka.cluster.effects import Lane, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import Safeguards
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.replay_guard import ReplayGuard
@@ -27,13 +26,14 @@ from talka.wire.jobs import Beat, Lead, ManagerCall, WorkerFacts
 from talka.wire.packets import decode_packet
 from talka.wire.security.permissions import CALLS, CHANNELS, COLUMNS, TABLE, may_say, name_of, rows
 from talka.wire.security.roles import NOBODY, Proven, Role
+from tests.sim.variants import without
 
 MESSAGES = [(channel, kind) for channel, kinds in CHANNELS.items() for kind in kinds]
 TIMES = 3
 """Each is drawn so often."""
 
 
-def a_manager(safeguards: Safeguards = Safeguards(), *, certified: bool = True) -> ClusterMember:  # noqa: B008
+def a_manager(*, certified: bool = True) -> ClusterMember:
     rng = Random(1)
     voter = Voter(name="m", voters=("m", "n", "o"), stored={}, rng=rng, now=0)
     return ClusterMember(
@@ -44,15 +44,14 @@ def a_manager(safeguards: Safeguards = Safeguards(), *, certified: bool = True) 
         voter=voter,
         part=Manager(name="m", boot=1, voter=voter, rng=rng, wall_offset_ns=0, keys=keys_of_workers(1)),
         certified=certified,
-        safeguards=safeguards,
     )
 
 
-def a_worker(safeguards: Safeguards = Safeguards(), *, certified: bool = True) -> ClusterMember:  # noqa: B008
+def a_worker(*, certified: bool = True) -> ClusterMember:
     facts = WorkerFacts(cores=1)
     trust = trust_of_worker("w", 1)
     worker = Worker("w", 1, {}, facts, ("m",), Random(1), 0, signers=trust.signers, variables=trust.variables)
-    return ClusterMember(group="g", name="w", boot=1, part=worker, certified=certified, safeguards=safeguards)
+    return ClusterMember(group="g", name="w", boot=1, part=worker, certified=certified)
 
 
 class Speaker:
@@ -207,7 +206,8 @@ def test_whoever_was_refused_is_not_taken_for_one_that_can_be_reached() -> None:
     assert "n" not in member._addresses and "n" not in member._connections
 
 
+@without("role_table")
 def test_without_the_table_a_worker_is_heard_as_a_manager_would_be() -> None:
-    member = a_manager(Safeguards(role_table=False))
+    member = a_manager()
     assert Speaker(Role.WORKER).say(member, jobs.CHANNEL, ManagerCall(1, "jobs", b"")) != []
     assert Speaker(Role.WORKER).say(a_manager(), jobs.CHANNEL, Beat(1, WorkerFacts(cores=1))) != []

@@ -14,7 +14,6 @@ import msgspec
 from talka.cluster.effects import Lane, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.admission import Admission, RingChanged
 from talka.control.member.announcement import Announcement
 from talka.control.member.composite import ClusterMember
@@ -170,11 +169,8 @@ class KeysAndAddresses(Observer):
 
 
 class Story:
-    def __init__(
-        self, seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, seed: int, *, verbose: Callable[[str], None] | None = None) -> None:
         self.world = world = World(seed, verbose=verbose)
-        self._safeguards = safeguards
         rng = world.rng("plan")
         world.network.default = LinkProfile(
             latency_ns=rng.randrange(100, 2000) * 1000,
@@ -196,7 +192,7 @@ class Story:
         self.faults = Faults(world, list(world.hosts), CLASSES, limits=limits)
 
     def _start(self, boot: Boot) -> ClusterMember:
-        door = ReplayGuard(group=GROUP, name=boot.name, boot=boot.boot, safeguards=self._safeguards)
+        door = ReplayGuard(group=GROUP, name=boot.name, boot=boot.boot)
         ring = Keyring.of((SECRET,))
         kept = self.keys.rings.get(boot.name)
         porter = Admission(
@@ -206,7 +202,6 @@ class Story:
             me=ME,
             rng=self.world.rng("nonce", f"{boot.name}:{boot.boot}"),
             certified=True,
-            safeguards=self._safeguards,
         )
         members = Membership(
             name=boot.name,
@@ -216,7 +211,6 @@ class Story:
             config=PRESETS["default"],
             rng=boot.rng,
             now=boot.now,
-            safeguards=self._safeguards,
             notary=SimulatedNotary(boot.name),
         )
         voter = None
@@ -229,7 +223,6 @@ class Story:
             membership=members,
             voter=voter,
             seeds=VOTERS,
-            safeguards=self._safeguards,
             door=door,
             porter=porter,
         )
@@ -239,5 +232,5 @@ class Story:
         return played_out(self.world, self.faults, self.views, ATTACKED_FROM, CALM_FROM)
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL) -> World:
-    return Story(seed, safeguards=safeguards).run()
+def run(seed: int) -> World:
+    return Story(seed).run()

@@ -177,9 +177,7 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
     lives: dict[str, int] = {}
 
     def start_manager(boot: Boot) -> ClusterMember:
-        voter = Voter(
-            name=boot.name, voters=(MANAGER,), stored=boot.stored, rng=boot.rng, now=boot.now, safeguards=safeguards
-        )
+        voter = Voter(name=boot.name, voters=(MANAGER,), stored=boot.stored, rng=boot.rng, now=boot.now)
         part = Manager(
             name=boot.name,
             boot=boot.boot,
@@ -197,7 +195,6 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             voter=voter,
             part=part,
             seeds=(),
-            safeguards=safeguards,
             certified=plan.has_hostile,
         )
 
@@ -218,7 +215,6 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             (MANAGER,),
             boot.rng,
             boot.now,
-            safeguards,
             signers=trust.signers,
             variables=trust.variables,
             handlers=FILES,
@@ -228,7 +224,6 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             name=boot.name,
             boot=boot.boot,
             part=WorkerPart(worker),
-            safeguards=safeguards,
             certified=plan.has_hostile,
         )
 

@@ -17,7 +17,6 @@ from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import VoterConfig
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
@@ -235,7 +234,6 @@ def voter_of(host: Host) -> Voter:
 
 def voter_starter(
     voters: tuple[str, ...],
-    safeguards: Safeguards = ALL,
     *,
     are_members: bool = False,
     config_of: Callable[[Boot], LeadershipConfig] = lambda boot: LAN,
@@ -248,23 +246,21 @@ def voter_starter(
             rng=boot.rng,
             now=boot.now,
             config=config_of(boot),
-            safeguards=safeguards,
         )
         member = ClusterMember(
             group="g",
             name=boot.name,
             boot=boot.boot,
             voter=voter,
-            membership=a_membership(boot, safeguards) if are_members else None,
+            membership=a_membership(boot) if are_members else None,
             seeds=voters,
-            safeguards=safeguards,
         )
         return member
 
     return start
 
 
-def a_membership(boot: Boot, safeguards: Safeguards) -> Membership:
+def a_membership(boot: Boot) -> Membership:
     return Membership(
         name=boot.name,
         boot=boot.boot,
@@ -273,33 +269,32 @@ def a_membership(boot: Boot, safeguards: Safeguards) -> Membership:
         config=PRESETS["default"],
         rng=boot.rng,
         now=boot.now,
-        safeguards=safeguards,
     )
 
 
-def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
+def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
     voters = tuple(f"v{index}" for index in range(plan.voters))
 
     def start_receiver(boot: Boot) -> ClusterMember:
-        receiver = Receiver(boot.stored, safeguards)
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, receiver=receiver, safeguards=safeguards)
+        receiver = Receiver(boot.stored)
+        return ClusterMember(group="g", name=boot.name, boot=boot.boot, receiver=receiver)
 
     def start_owner(boot: Boot) -> ClusterMember:
-        owner = Owner(voters=voters, rng=boot.rng, safeguards=safeguards)
-        return ClusterMember(group="g", name=boot.name, boot=boot.boot, owner=owner, safeguards=safeguards)
+        owner = Owner(voters=voters, rng=boot.rng)
+        return ClusterMember(group="g", name=boot.name, boot=boot.boot, owner=owner)
 
     def config_of(boot: Boot) -> LeadershipConfig:
         if not plan.is_mixed or world.now >= CALM_FROM:
             return LAN
         return world.rng("preset", f"{boot.name}{world.now}").choice((LAN, LAN, LONG))
 
-    starter = voter_starter(voters, safeguards, are_members=plan.are_members, config_of=config_of)
+    starter = voter_starter(voters, are_members=plan.are_members, config_of=config_of)
     names = [(name, starter) for name in voters]
     if plan.changes:
         # The spare one knows the others, and that it is not one of them yet.
-        names.append((SPARE, voter_starter((*voters, SPARE), safeguards)))
+        names.append((SPARE, voter_starter((*voters, SPARE))))
     names += [(f"r{index}", start_receiver) for index in range(plan.receivers)]
     names += [(f"o{index}", start_owner) for index in range(plan.owners)]
     for index, (name, starter) in enumerate(names):
@@ -310,9 +305,9 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(self, plan: Plan, verbose: Callable[[str], None] | None) -> None:
         self.plan = plan
-        self.world = world = build(plan, safeguards, verbose)
+        self.world = world = build(plan, verbose)
         self.register = RegisterIsLinearizable()
         self.liveness = LeaderInTime(self.register.history)
         self.leases = OneLeaseAtATime(plan.drift_limit_ppm)
@@ -480,7 +475,6 @@ class Story:
 def run(
     seed: int,
     *,
-    safeguards: Safeguards = ALL,
     drift_limit_ppm: int = DRIFT_LIMIT_PPM,
     is_focused: bool = False,
     is_mixed: bool = False,
@@ -503,7 +497,7 @@ def run(
     if drift_limit_ppm != DRIFT_LIMIT_PPM:
         drifts = tuple(drift * drift_limit_ppm // DRIFT_LIMIT_PPM for drift in plan.drifts_ppm)
         plan = msgspec.structs.replace(plan, drifts_ppm=drifts, drift_limit_ppm=drift_limit_ppm)
-    return Story(plan, safeguards, verbose).run()
+    return Story(plan, verbose).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -173,7 +173,6 @@ def build(
             stored=boot.stored,
             rng=boot.rng,
             now=boot.now,
-            safeguards=safeguards,
             own_lease=told.get(boot.name, OwnLease()),
         )
         part = Manager(
@@ -193,15 +192,14 @@ def build(
             name=boot.name,
             boot=boot.boot,
             voter=voter,
-            membership=a_membership(boot, safeguards) if plan.are_members else None,
+            membership=a_membership(boot) if plan.are_members else None,
             part=part,
             seeds=managers,
-            safeguards=safeguards,
             certified=plan.has_hostile,
         )
 
     def start_worker(index: int, boot: Boot) -> ClusterMember:
-        trust = trust_of_worker(boot.name, boot.boot, safeguards)
+        trust = trust_of_worker(boot.name, boot.boot)
         worker = Worker(
             boot.name,
             boot.boot,
@@ -210,15 +208,12 @@ def build(
             managers,
             boot.rng,
             boot.now,
-            safeguards,
             signers=trust.signers,
             variables=trust.variables,
             bundles=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
         )
         part = WorkerPart(worker)
-        return ClusterMember(
-            group="g", name=boot.name, boot=boot.boot, part=part, safeguards=safeguards, certified=plan.has_hostile
-        )
+        return ClusterMember(group="g", name=boot.name, boot=boot.boot, part=part, certified=plan.has_hostile)
 
     hosts: list[tuple[str, Starter]] = [(name, start_manager) for name in managers]
     hosts += [(f"w{index}", partial(start_worker, index)) for index in range(len(plan.cores))]

@@ -9,7 +9,6 @@ import msgspec
 
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS, MembershipConfig
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.composite import ClusterMember
 from talka.testing.faults import LINK_FAULTS, FaultLimits, Faults, link_profile, missing
 from talka.testing.host import Clock, Host
@@ -119,7 +118,7 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def member_of(boot: Boot, config: MembershipConfig, safeguards: Safeguards) -> ClusterMember:
+def member_of(boot: Boot, config: MembershipConfig) -> ClusterMember:
     membership = Membership(
         name=boot.name,
         boot=boot.boot,
@@ -128,21 +127,18 @@ def member_of(boot: Boot, config: MembershipConfig, safeguards: Safeguards) -> C
         config=config,
         rng=boot.rng,
         now=boot.now,
-        safeguards=safeguards,
     )
-    return ClusterMember(
-        group="g", name=boot.name, boot=boot.boot, membership=membership, seeds=SEEDS, safeguards=safeguards
-    )
+    return ClusterMember(group="g", name=boot.name, boot=boot.boot, membership=membership, seeds=SEEDS)
 
 
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(self, plan: Plan, verbose: Callable[[str], None] | None) -> None:
         self.plan = plan
         self.world = world = World(plan.seed, verbose=verbose)
         world.network.default = plan.profile
-        starter = partial(member_of, config=PRESETS[plan.preset], safeguards=safeguards)
+        starter = partial(member_of, config=PRESETS[plan.preset])
         for index in range(plan.members):
             world.add_host(f"m{index}", starter, clock=Clock(plan.offsets_ns[index], plan.drifts_ppm[index]))
         self.views = FullViews()
@@ -208,9 +204,9 @@ def _start(host: Host) -> None:
     host.start()
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None) -> World:
+def run(seed: int, *, verbose: Callable[[str], None] | None = None) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed), safeguards, verbose).run()
+    return Story(plan_of(seed), verbose).run()
 
 
 def describe(seed: int) -> list[str]:

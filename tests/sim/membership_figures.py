@@ -13,13 +13,13 @@ import msgspec
 
 from talka.cluster.membership.news import MemberLost
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.testing.host import Host
 from talka.testing.membership_checkers import incomplete_views
 from talka.testing.network import LinkProfile
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from tests.sim.membership import member_of
+from tests.sim.variants import without
 
 JOINED_BY: Final = 5 * SECOND
 STEP_NS: Final = 100 * MILLISECOND
@@ -27,12 +27,9 @@ PATIENCE_NS: Final = 120 * SECOND
 """For what a figure waits for; longer means never."""
 
 
-def without(*names: str) -> Safeguards:
-    return msgspec.structs.replace(ALL, **dict.fromkeys(names, False))
-
-
-PLAIN_SWIM: Final = without("local_health", "nack", "buddy", "confirmations", "lag_gate")
-LIFEGUARD: Final = without("lag_gate")
+PLAIN_SWIM: Final = ("local_health", "nack", "buddy", "confirmations", "lag_gate")
+"""What it lacks."""
+LIFEGUARD: Final = ("lag_gate",)
 """As published: health is inferred from probes, not measured."""
 
 
@@ -71,16 +68,14 @@ class Verdicts(Observer):
         return sum(self.about.get(name, 0) for name in names)
 
 
-def group(
-    seed: int, preset: str, members: int, safeguards: Safeguards = ALL, profile: LinkProfile | None = None
-) -> tuple[World, Verdicts]:
+def group(seed: int, preset: str, members: int, profile: LinkProfile | None = None) -> tuple[World, Verdicts]:
     """A group of members that have started within half a second."""
     world = World(seed)
     if profile is not None:
         world.network.default = profile
     verdicts = Verdicts()
     world.observers.append(verdicts)
-    starter = partial(member_of, config=PRESETS[preset], safeguards=safeguards)
+    starter = partial(member_of, config=PRESETS[preset])
     rng = world.rng("join")
     for index in range(members):
         host = world.add_host(f"m{index}", starter)
@@ -187,7 +182,7 @@ def thousand() -> list[str]:
 def slow_members(
     seed: int,
     preset: str,
-    safeguards: Safeguards,
+    lacking: tuple[str, ...] = (),
     *,
     service_ns: int,
     seconds: int,
@@ -195,13 +190,14 @@ def slow_members(
     slow: int = 6,
 ) -> int:
     """False verdicts about members that are as fast as they should be, while some handle frames slowly."""
-    world, verdicts = group(seed, preset, members, safeguards)
-    world.run_until(JOINED_BY)
-    names = list(world.hosts)
-    for name in names[-slow:]:
-        world.hosts[name].set_service(service_ns)
-    world.run_until(JOINED_BY + seconds * SECOND)
-    return verdicts.about_any_of(names[:-slow])
+    with without(*lacking):
+        world, verdicts = group(seed, preset, members)
+        world.run_until(JOINED_BY)
+        names = list(world.hosts)
+        for name in names[-slow:]:
+            world.hosts[name].set_service(service_ns)
+        world.run_until(JOINED_BY + seconds * SECOND)
+        return verdicts.about_any_of(names[:-slow])
 
 
 class Deafness(msgspec.Struct, frozen=True):
@@ -214,7 +210,7 @@ class Deafness(msgspec.Struct, frozen=True):
 def deaf_members(
     seed: int,
     preset: str,
-    safeguards: Safeguards,
+    lacking: tuple[str, ...] = (),
     *,
     deaf_ns: int,
     hearing_ns: int,
@@ -223,23 +219,24 @@ def deaf_members(
     seconds: int = 40,
 ) -> Deafness:
     """Nothing reaches some members for about `deaf_ns`, then everything for about `hearing_ns`, and so on."""
-    world, verdicts = group(seed, preset, members, safeguards)
-    world.run_until(JOINED_BY)
-    names = list(world.hosts)
-    rng = world.rng("deaf")
+    with without(*lacking):
+        world, verdicts = group(seed, preset, members)
+        world.run_until(JOINED_BY)
+        names = list(world.hosts)
+        rng = world.rng("deaf")
 
-    def turn(name: str, is_deaf: bool) -> None:
-        change = world.network.cut if is_deaf else world.network.heal
-        for other in names:
-            if other != name:
-                change(other, name)
-        mean_ns = deaf_ns if is_deaf else hearing_ns
-        world.after(mean_ns * 3 // 4 + rng.randrange(mean_ns // 2), partial(turn, name, not is_deaf))
+        def turn(name: str, is_deaf: bool) -> None:
+            change = world.network.cut if is_deaf else world.network.heal
+            for other in names:
+                if other != name:
+                    change(other, name)
+            mean_ns = deaf_ns if is_deaf else hearing_ns
+            world.after(mean_ns * 3 // 4 + rng.randrange(mean_ns // 2), partial(turn, name, not is_deaf))
 
-    for name in names[-deaf:]:
-        world.after(rng.randrange(deaf_ns + hearing_ns), partial(turn, name, True))
-    world.run_until(JOINED_BY + seconds * SECOND)
-    return Deafness(verdicts.about_any_of(names[-deaf:]), verdicts.about_any_of(names[:-deaf]))
+        for name in names[-deaf:]:
+            world.after(rng.randrange(deaf_ns + hearing_ns), partial(turn, name, True))
+        world.run_until(JOINED_BY + seconds * SECOND)
+        return Deafness(verdicts.about_any_of(names[-deaf:]), verdicts.about_any_of(names[:-deaf]))
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -265,20 +262,20 @@ def lifeguard(service_ms: int, seeds: tuple[int, ...] = (1, 2)) -> Comparison:
     return Comparison(
         "Lifeguard against plain SWIM",
         f"serf-lan, 64 members, 6 slow, {service_ms} ms a frame, 120 s, seeds {_told(seeds)}",
-        sum(count(seed, safeguards=LIFEGUARD) for seed in seeds),
-        sum(count(seed, safeguards=PLAIN_SWIM) for seed in seeds),
+        sum(count(seed, lacking=LIFEGUARD) for seed in seeds),
+        sum(count(seed, lacking=PLAIN_SWIM) for seed in seeds),
     )
 
 
 def gate_alone(seeds: tuple[int, ...] = (1, 2)) -> Comparison:
     """What the gate does for plain SWIM at a probe period of 0.25 s."""
     count = partial(slow_members, preset="fast", service_ns=500 * MILLISECOND, seconds=60)
-    gated = msgspec.structs.replace(PLAIN_SWIM, lag_gate=True)
+    gated = tuple(name for name in PLAIN_SWIM if name != "lag_gate")
     return Comparison(
         "plain SWIM with the lag gate against plain SWIM",
         f"fast, 64 members, 6 slow, 500 ms a frame, 60 s, seeds {_told(seeds)}",
-        sum(count(seed, safeguards=gated) for seed in seeds),
-        sum(count(seed, safeguards=PLAIN_SWIM) for seed in seeds),
+        sum(count(seed, lacking=gated) for seed in seeds),
+        sum(count(seed, lacking=PLAIN_SWIM) for seed in seeds),
     )
 
 
@@ -289,8 +286,8 @@ def lag_gate(seeds: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)) -> Comparison:
     return Comparison(
         "`lag_gate`",
         f"fast, 32 members, 16 slow, 500 ms a frame, 60 s, seeds {_told(seeds)}",
-        sum(count(seed, safeguards=ALL) for seed in seeds),
-        sum(count(seed, safeguards=LIFEGUARD) for seed in seeds),
+        sum(count(seed) for seed in seeds),
+        sum(count(seed, lacking=LIFEGUARD) for seed in seeds),
     )
 
 
@@ -301,8 +298,8 @@ def nack(seeds: tuple[int, ...] = (1, 2)) -> Comparison:
         "`nack`",
         "serf-lan, 48 members, 8 slow, 500 ms a frame, 60 s, without `confirmations` and `lag_gate` on both sides,"
         f" seeds {_told(seeds)}",
-        sum(count(seed, safeguards=without("confirmations", "lag_gate")) for seed in seeds),
-        sum(count(seed, safeguards=without("confirmations", "lag_gate", "nack")) for seed in seeds),
+        sum(count(seed, lacking=("confirmations", "lag_gate")) for seed in seeds),
+        sum(count(seed, lacking=("confirmations", "lag_gate", "nack")) for seed in seeds),
     )
 
 
@@ -312,8 +309,8 @@ def buddy(seeds: tuple[int, ...] = (1, 2)) -> Comparison:
     return Comparison(
         "`buddy`",
         f"default, 32 members, 4 hear nothing 2 s out of 3, 40 s, verdicts about these, seeds {_told(seeds)}",
-        sum(count(seed, safeguards=ALL).about_deaf for seed in seeds),
-        sum(count(seed, safeguards=without("buddy")).about_deaf for seed in seeds),
+        sum(count(seed).about_deaf for seed in seeds),
+        sum(count(seed, lacking=("buddy",)).about_deaf for seed in seeds),
     )
 
 
@@ -323,8 +320,8 @@ def confirmations(seeds: tuple[int, ...] = (1, 2)) -> Comparison:
     return Comparison(
         "`confirmations`",
         f"fast, 32 members, 12 hear nothing 10 s out of 15, 40 s, verdicts about the others, seeds {_told(seeds)}",
-        sum(count(seed, safeguards=ALL).about_others for seed in seeds),
-        sum(count(seed, safeguards=without("confirmations")).about_others for seed in seeds),
+        sum(count(seed).about_others for seed in seeds),
+        sum(count(seed, lacking=("confirmations",)).about_others for seed in seeds),
     )
 
 

@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from talka.cluster.leadership.timings import LAN
-from talka.cluster.safeguards import ALL
+from talka.cluster.safeguards import Safeguards
 from tests.sim.ablation import ROWS, Row, violated
 from tests.sim.elections import DRIFT_LIMIT_PPM
 from tests.sim.membership_figures import RATES
+from tests.sim.variants import VARIANTS
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -17,16 +18,16 @@ def test_a_removed_safeguard_is_caught_by_its_stored_seed(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_the_same_seed_is_clean_with_every_safeguard(row: Row) -> None:
-    intact = msgspec.structs.replace(row, safeguards=ALL, drift_limit_ppm=DRIFT_LIMIT_PPM)
+    intact = msgspec.structs.replace(row, lacking=(), drift_limit_ppm=DRIFT_LIMIT_PPM)
 
     assert violated(row.seed, intact) == ""
 
 
-def test_every_switch_has_a_row() -> None:
-    rows = {name for row in ROWS for name, is_on in msgspec.structs.asdict(row.safeguards).items() if not is_on}
+def test_every_safeguard_has_a_row() -> None:
+    rows = {name for row in ROWS for name in row.lacking}
 
     # Local health is a rate too: plain SWIM against Lifeguard is its row.
-    assert rows | set(RATES) | {"local_health"} == set(msgspec.structs.asdict(ALL))
+    assert rows | set(RATES) | {"local_health"} == set(VARIANTS) | set(Safeguards.__struct_fields__)
 
 
 def test_clocks_in_histories_drift_as_far_as_leases_allow_for() -> None:

@@ -5,7 +5,7 @@ import pytest
 from talka.control.member.composite import ClusterMember
 from talka.testing.membership_checkers import incomplete_views
 from tests.sim.certified import Story
-from tests.sim.membership_figures import without
+from tests.sim.variants import without
 
 
 @pytest.mark.parametrize("seed", range(1, 13))
@@ -31,13 +31,15 @@ def test_nobody_without_a_certificate_changes_keys_or_addresses_and_nobody_jumps
     [(("ring_from_managers", "role_table"), "keys"), (("ring_jump",), "keys"), (("signed_records",), "address")],
 )
 def test_without_the_safeguard_the_attack_is_caught(removed: tuple[str, ...], invariant: str) -> None:
-    world = Story(1, safeguards=without(*removed)).run()
+    with without(*removed):
+        world = Story(1).run()
 
     assert {violation.invariant for violation in world.violations} == {invariant}
 
 
 def test_the_table_of_roles_alone_keeps_keys_out_too() -> None:
-    assert not Story(1, safeguards=without("ring_from_managers")).run().violations
+    with without("ring_from_managers"):
+        assert not Story(1).run().violations
 
 
 def test_a_seed_is_one_history() -> None:

@@ -47,7 +47,7 @@ def test_a_restart_of_all_voters_at_once_loses_nothing_and_founds_no_second_grou
 
 
 def test_a_fault_of_the_plan_that_never_struck_fails_the_run() -> None:
-    story = elections.Story(elections.plan_of(1), elections.ALL, None)
+    story = elections.Story(elections.plan_of(1), None)
     story.faults.begin = lambda until: None  # type: ignore[method-assign]
 
     world = story.run()

@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid, Superseded
 
 
@@ -90,10 +89,9 @@ class Fence:
     new name.
     """
 
-    __slots__ = ("_safeguards", "durable", "highest")
+    __slots__ = ("durable", "highest")
 
-    def __init__(self, stored: bytes | None, safeguards: Safeguards = ALL) -> None:
-        self._safeguards = safeguards
+    def __init__(self, stored: bytes | None) -> None:
         self.highest = ZERO if stored is None else _decode(stored)
         """The highest token seen."""
         self.durable = self.highest
@@ -108,9 +106,7 @@ class Fence:
             return PersistFirst(token, _encoder.encode(token))
         if token == self.highest:
             return PersistFirst(token, None)
-        if self._safeguards.fencing:
-            return Refuse(token, self.highest)
-        return APPLY
+        return Refuse(token, self.highest)
 
     def persisted(self, token: Token) -> None:
         """The content given out for `token` is on disk."""

@@ -13,7 +13,6 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Unavailable, Untrusted
 from talka.units import NEVER
 
@@ -144,12 +143,11 @@ class LeaseTable:
     their epochs must go on growing: at `limit` new ones are refused.
     """
 
-    __slots__ = ("_is_serving", "_leases", "_limit", "_margin_percent", "next_tick_at")
+    __slots__ = ("_is_serving", "_leases", "_limit", "next_tick_at")
 
-    def __init__(self, safeguards: Safeguards = ALL, limit: int = KEYS_LIMIT) -> None:
+    def __init__(self, limit: int = KEYS_LIMIT) -> None:
         self._leases: dict[str, _Lease] = {}
         self._limit = limit
-        self._margin_percent = DRIFT_PERCENT if safeguards.drift_margin else 0
         self._is_serving = False
         self.next_tick_at = NEVER
         """No lease ends before this; call `expire` then."""
@@ -266,12 +264,12 @@ class LeaseTable:
         return None if lease is None else lease.current(now)
 
     def _end(self, now: int, ttl_ns: int) -> int:
-        return now + ttl_ns + margin_ns(ttl_ns, self._margin_percent)
+        return now + ttl_ns + margin_ns(ttl_ns)
 
 
-def margin_ns(ttl_ns: int, percent: int = DRIFT_PERCENT) -> int:
+def margin_ns(ttl_ns: int) -> int:
     """What a clock may be off over `ttl_ns`, rounded up: to the safe side at both ends."""
-    return -(-ttl_ns * percent // 100)
+    return -(-ttl_ns * DRIFT_PERCENT // 100)
 
 
 # What the owner is told by its own half.
@@ -339,14 +337,12 @@ class LeaseHolder:
     every start, so that answers to a former life match nothing.
     """
 
-    __slots__ = ("_claims", "_from_send", "_limit", "_margin_percent", "_number", "next_tick_at")
+    __slots__ = ("_claims", "_limit", "_number", "next_tick_at")
 
-    def __init__(self, first_number: int, safeguards: Safeguards = ALL, limit: int = KEYS_LIMIT) -> None:
+    def __init__(self, first_number: int, limit: int = KEYS_LIMIT) -> None:
         self._claims: dict[str, _Claim] = {}
         self._number = first_number
         self._limit = limit
-        self._margin_percent = DRIFT_PERCENT if safeguards.drift_margin else 0
-        self._from_send = safeguards.lease_from_send
         self.next_tick_at = NEVER
 
     def __len__(self) -> int:
@@ -372,8 +368,7 @@ class LeaseHolder:
         if claim is None or asked_at is None:
             return []
         claim.asked = {later: at for later, at in claim.asked.items() if later > number}
-        counted_from = asked_at if self._from_send else now
-        until = counted_from + ttl_ns - margin_ns(ttl_ns, self._margin_percent)
+        until = asked_at + ttl_ns - margin_ns(ttl_ns)
         held = claim.epoch
         if held and now >= claim.until and epoch <= held:
             # Renewed too late: between the two the key was not held, and an epoch is one unbroken hold.

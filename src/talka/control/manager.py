@@ -207,7 +207,6 @@ class Manager:
                 rng=self._rng,
                 wall_offset_ns=self._wall_offset_ns,
                 managers=self._managers,
-                safeguards=self._safeguards,
                 signer=self._signer,
                 heard=self._heard,
             )

@@ -5,7 +5,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.member.signers import Signers
 from talka.control.worker.variables import WorkerVariables
@@ -36,7 +35,7 @@ class SimulatedTrust(NamedTuple):
     variables: WorkerVariables
 
 
-def trust_of_worker(name: str, boot: int, safeguards: Safeguards = ALL) -> SimulatedTrust:
+def trust_of_worker(name: str, boot: int) -> SimulatedTrust:
     opener = Opener(Random(f"{name}:{boot}:opener").randbytes(KEY_BYTES))
-    variables = WorkerVariables(opener, GROUP, name, boot, safeguards)
-    return SimulatedTrust(SealingKey(opener.public).encode(), Signers(GROUP, safeguards=safeguards), variables)
+    variables = WorkerVariables(opener, GROUP, name, boot)
+    return SimulatedTrust(SealingKey(opener.public).encode(), Signers(GROUP), variables)

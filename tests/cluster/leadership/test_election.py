@@ -10,11 +10,11 @@ from talka.cluster.leadership.election import LeaderChanged, SteppedDown, VoterR
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters
 from talka.cluster.leadership.timings import LAN
-from talka.cluster.safeguards import Safeguards
 from talka.units import SECOND
 from talka.wire.leadership import (
     Version,
 )
+from tests.sim.variants import without
 
 MakeGroup = Callable[..., Any]
 
@@ -100,8 +100,9 @@ def test_a_leader_that_can_speak_but_not_hear_steps_down_and_another_leads(group
     assert leaders[-1] not in ("", leader)
 
 
+@without("check_quorum")
 def test_without_its_safeguard_a_leader_nobody_answers_keeps_all_quiet(make_group: MakeGroup) -> None:
-    group = make_group("a", "b", "c", safeguards=Safeguards(check_quorum=False))
+    group = make_group("a", "b", "c")
     group.start()
     leader = group.elect()
     group.cut = {(name, leader) for name in "abc"}
@@ -144,8 +145,9 @@ def test_a_voter_without_company_does_not_raise_its_term_and_does_not_disturb_wh
     assert group.told(SteppedDown) == []
 
 
+@without("pre_vote")
 def test_without_its_safeguard_a_lonely_voter_raises_its_term_and_deposes_the_leader(make_group: MakeGroup) -> None:
-    group = make_group("a", "b", "c", safeguards=Safeguards(pre_vote=False))
+    group = make_group("a", "b", "c")
     group.start()
     group.elect()
     lonely = group.followers()[0]

@@ -17,7 +17,6 @@ from talka.cluster.leadership.election import (
 )
 from talka.cluster.leadership.leader_term import ConfigChanged, WriteEnded
 from talka.cluster.leadership.timings import LAN
-from talka.cluster.safeguards import ALL
 from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     Collected,
@@ -35,7 +34,7 @@ from talka.wire.leadership import (
 )
 
 LATER = Version(2**40, 0)
-VOTER_LEASE = LAN.voter_lease_ns(ALL)
+VOTER_LEASE = LAN.voter_lease_ns()
 MakeGroup = Callable[..., Any]
 
 

@@ -10,7 +10,6 @@ import pytest
 from talka.cluster.leadership.election import LeaderChanged, SteppedDown
 from talka.cluster.leadership.leader_term import ReadEnded, WriteEnded
 from talka.cluster.leadership.timings import LAN
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     Heartbeat,
@@ -21,11 +20,12 @@ from talka.wire.leadership import (
     Version,
     Vote,
 )
+from tests.sim.variants import without
 
 LATER = Version(2**40, 0)
 """As new a configuration as any: it is no reason to refuse a vote."""
-VOTER_LEASE = LAN.voter_lease_ns(ALL)
-LEADER_LEASE = LAN.leader_lease_ns(ALL)
+VOTER_LEASE = LAN.voter_lease_ns()
+LEADER_LEASE = LAN.leader_lease_ns()
 MakeGroup = Callable[..., Any]
 
 
@@ -65,7 +65,8 @@ def test_without_its_safeguard_a_restarted_voter_breaks_the_lease_it_forgot(make
     leader, supporter, _ = partly_cut(group)
     group.isolate(leader)
     group.crash(supporter)
-    group.start(supporter, safeguards=Safeguards(vote_hold_down=False))
+    with without("vote_hold_down"):
+        group.start(supporter)
 
     with pytest.raises(AssertionError, match="lead at once"):
         group.watch(4 * SECOND)

@@ -11,7 +11,6 @@ from talka.cluster.leadership.register import NEVER
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leadership.voter_startup import PEERS_LIMIT
 from talka.cluster.leadership.voters import digest_of
-from talka.cluster.safeguards import ALL
 from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     Collect,
@@ -28,7 +27,7 @@ from talka.wire.leadership import (
 )
 
 LATER = Version(2**40, 0)
-VOTER_LEASE = LAN.voter_lease_ns(ALL)
+VOTER_LEASE = LAN.voter_lease_ns()
 DIGEST = digest_of(("a", "b", "c"))
 MakeGroup = Callable[..., Any]
 

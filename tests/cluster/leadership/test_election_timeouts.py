@@ -10,7 +10,6 @@ from talka.cluster.leadership.election_timeouts import (
     ElectionTimeouts,
 )
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
-from talka.cluster.safeguards import ALL
 
 LEASE = LAN.lease_ns
 NOW = 10 * FLAP_WINDOW_NS
@@ -20,7 +19,7 @@ DRAWS = 300
 def candidacy_of(
     config: LeadershipConfig = LAN, *, score: int = 0, losses: int = 0, lost_at: int = NOW
 ) -> ElectionTimeouts:
-    candidacy = ElectionTimeouts(config, Random(1), ALL)
+    candidacy = ElectionTimeouts(config, Random(1))
     candidacy.score = score
     for _ in range(losses):
         candidacy.lost_leadership(lost_at)
@@ -38,7 +37,7 @@ def retries(candidacy: ElectionTimeouts) -> list[int]:
 def test_a_voter_stands_only_after_the_lease_it_knows_of_is_over_for_every_clock() -> None:
     drawn = waits(candidacy_of())
 
-    assert LAN.voter_lease_ns(ALL) <= min(drawn)
+    assert LAN.voter_lease_ns() <= min(drawn)
     assert max(drawn) < LEASE * 3 // 2
     assert len(set(drawn)) > DRAWS // 2
 
@@ -67,7 +66,7 @@ def test_a_voter_that_feels_unwell_lets_others_go_first_and_the_more_the_worse_i
     shortest = [min(waits(candidacy_of(score=score))) for score in range(UNWELL_SCORE - 1, 9)]
 
     assert shortest == sorted(set(shortest))
-    assert min(waits(candidacy_of(score=UNWELL_SCORE))) >= LAN.voter_lease_ns(ALL) + LEASE // 4
+    assert min(waits(candidacy_of(score=UNWELL_SCORE))) >= LAN.voter_lease_ns() + LEASE // 4
     assert max(waits(candidacy_of(score=UNWELL_SCORE - 1))) < LEASE * 3 // 2
 
 

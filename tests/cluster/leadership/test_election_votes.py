@@ -8,7 +8,6 @@ import pytest
 from talka.cluster.leadership.election import TERM_JUMP_LIMIT, LeadershipAlarm, SteppedDown, VoterRole
 from talka.cluster.leadership.register import ENTRY_PREFIX, NEVER
 from talka.cluster.leadership.timings import LAN
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import SECOND
 from talka.wire.leadership import (
     Collect,
@@ -25,10 +24,11 @@ from talka.wire.leadership import (
     Vote,
     VoteReply,
 )
+from tests.sim.variants import without
 
 LATER = Version(2**40, 0)
 """As new a configuration as any: it is no reason to refuse a vote."""
-VOTER_LEASE = LAN.voter_lease_ns(ALL)
+VOTER_LEASE = LAN.voter_lease_ns()
 MakeGroup = Callable[..., Any]
 
 
@@ -57,8 +57,9 @@ def test_a_voter_that_was_restarted_keeps_to_its_vote(group: Any) -> None:
     assert group.votes("b", "c", Vote(2, LATER)) == [True]
 
 
+@without("persist_vote")
 def test_without_its_safeguard_a_restarted_voter_votes_twice_in_one_term(make_group: MakeGroup) -> None:
-    group = make_group("a", "b", "c", safeguards=Safeguards(persist_vote=False))
+    group = make_group("a", "b", "c")
     group.start()
     group.quiet()
     assert group.votes("b", "a", Vote(1, LATER)) == [True]

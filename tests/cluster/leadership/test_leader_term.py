@@ -30,7 +30,6 @@ from talka.cluster.leadership.voters import (
     decode_config,
     encode_config,
 )
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     CHANNEL,
@@ -46,10 +45,11 @@ from talka.wire.leadership import (
     RegisterEntry,
     Version,
 )
+from tests.sim.variants import without
 
 TERM = 5
 START = 1_000 * SECOND
-LEADER_LEASE = LAN.leader_lease_ns(ALL)
+LEADER_LEASE = LAN.leader_lease_ns()
 LATEST = Version(2**40, 0)
 """The configuration of a voter that has missed none."""
 
@@ -67,7 +67,6 @@ class Driven:
         *,
         held: Mapping[str, bytes] = {},
         founding: VoterConfig | None = None,
-        safeguards: Safeguards = ALL,
         timings: LeadershipConfig = LAN,
         own_lease: OwnLease | None = None,
     ) -> None:
@@ -78,7 +77,7 @@ class Driven:
         if founding is None:
             self.acceptor.accept((RegisterEntry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
         self.acceptor.accept(tuple(RegisterEntry(key, Version(1, 2), value) for key, value in held.items()))
-        self.electorate = Electorate("a", self.config, 2 * LAN.lease_ns, safeguards)
+        self.electorate = Electorate("a", self.config, 2 * LAN.lease_ns)
         self.reign = LeaderTerm(
             self.now,
             me="a",
@@ -88,8 +87,7 @@ class Driven:
             electorate=self.electorate,
             acceptor=self.acceptor,
             founding=founding,
-            fit=LeaseFit(timings.lease_ns, own_lease, safeguards),
-            safeguards=safeguards,
+            fit=LeaseFit(timings.lease_ns, own_lease),
         )
 
     def begin(self) -> list[object]:
@@ -172,8 +170,9 @@ def test_a_lease_is_counted_from_before_the_question_however_late_the_answer() -
     assert not driven.reign.holds_lease(START + LEADER_LEASE)
 
 
+@without("lease_from_send")
 def test_without_its_safeguard_a_lease_is_counted_from_the_answer() -> None:
-    driven = Driven(safeguards=Safeguards(lease_from_send=False))
+    driven = Driven()
     driven.begin()
     driven.now += SECOND
 
@@ -362,8 +361,9 @@ def test_the_name_of_the_last_leader_is_not_written_back() -> None:
     assert names == [b"a"]
 
 
+@without("write_back")
 def test_without_its_safeguard_a_leader_serves_what_it_read_without_writing_it_back() -> None:
-    driven = Driven(held={"x": b"own"}, safeguards=Safeguards(write_back=False))
+    driven = Driven(held={"x": b"own"})
     driven.begin()
 
     out = driven.collected("b")

@@ -19,7 +19,6 @@ from talka.cluster.leadership.voters import (
     decode_config,
     encode_config,
 )
-from talka.cluster.safeguards import ALL
 from talka.units import SECOND
 from talka.wire.leadership import (
     VALUE_LIMIT_BYTES,
@@ -38,7 +37,7 @@ from talka.wire.leadership import (
 
 TERM = 5
 LATEST = Version(2**40, 0)
-LEADER_LEASE = LAN.leader_lease_ns(ALL)
+LEADER_LEASE = LAN.leader_lease_ns()
 MakeGroup = Callable[..., Any]
 
 
@@ -68,7 +67,6 @@ class Leader:
             acceptor=self.acceptor,
             founding=None,
             fit=LeaseFit(LAN.lease_ns, None),
-            safeguards=ALL,
         )
         self.begun = self.hear("begin")
 

@@ -21,7 +21,6 @@ from talka.cluster.leadership.lease_terms import (
 )
 from talka.cluster.leadership.register import RECORD_KEY, VoterRecord
 from talka.cluster.leadership.timings import LAN
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import SECOND
 from talka.wire.leadership import (
     VALUE_LIMIT_BYTES,
@@ -35,6 +34,7 @@ from talka.wire.leadership import (
     decode,
     encode,
 )
+from tests.sim.variants import without
 
 LONG = msgspec.structs.replace(LAN, lease_ns=4 * LAN.lease_ns)
 TWO = OwnLease(2 * SECOND, "--lease")
@@ -116,14 +116,16 @@ def test_what_the_group_changes_later_is_no_reason_to_stop_who_fitted_once() -> 
 
 def test_what_nobody_can_read_and_what_no_safeguard_looks_at_is_no_objection() -> None:
     assert LeaseFit(1, TWO).objection(None) == ""
-    assert LeaseFit(1, TWO, Safeguards(one_worker_lease=False)).objection(LeaseTerms(5)) == ""
+    with without("one_worker_lease"):
+        assert LeaseFit(1, TWO).objection(LeaseTerms(5)) == ""
 
 
 def test_a_leaders_lease_differs_only_from_one_that_was_told() -> None:
     fit = LeaseFit(5, None)
 
     assert [fit.is_other(ns) for ns in (0, 5, 6)] == [False, False, True]
-    assert not LeaseFit(5, None, Safeguards(one_leader_lease=False)).is_other(6)
+    with without("one_leader_lease"):
+        assert not fit.is_other(6)
 
 
 # -- the lease of workers in a group
@@ -274,12 +276,13 @@ def test_the_longer_lease_is_waited_for_again_by_one_that_is_started_twice(make_
         assert group.leader() == ""
 
 
+@without("one_leader_lease")
 def test_without_its_safeguard_a_voter_waits_for_its_own_lease_only(make_group: Any) -> None:
     group = make_group("a")
-    group.start(config=LONG, safeguards=Safeguards(one_leader_lease=False))
+    group.start(config=LONG)
     group.elect(40 * SECOND)
     group.crash("a")
-    group.start("a", config=LAN, safeguards=Safeguards(one_leader_lease=False))
+    group.start("a", config=LAN)
     group.run(LONG.lease_ns)
 
     assert group.leader() == "a" and record(group, "a").lease_ns == 0
@@ -297,9 +300,10 @@ def test_a_disk_that_starts_over_does_not_forget_for_how_long_it_promised(make_g
 
 @pytest.mark.parametrize("is_on", [True, False])
 def test_votes_are_kept_without_their_safeguard_as_before(make_group: Any, is_on: bool) -> None:
-    group = make_group("a")
-    group.start(safeguards=msgspec.structs.replace(ALL, persist_vote=is_on))
-    group.elect()
+    with without(*() if is_on else ("persist_vote",)):
+        group = make_group("a")
+        group.start()
+        group.elect()
 
     kept = record(group, "a")
     assert (kept.term > 0, kept.voted_for) == ((True, "a") if is_on else (False, ""))

@@ -13,8 +13,8 @@ from talka.cluster.leadership.register import (
     VoterRecord,
 )
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, VoterEntry, encode_config
-from talka.cluster.safeguards import Safeguards
 from talka.wire.leadership import CHANNEL, LeadershipMessage, ProposalRefused, RegisterEntry, Version
+from tests.sim.variants import without
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 STORAGE = 41
@@ -140,9 +140,10 @@ def test_a_disk_that_starts_over_keeps_nothing_but_counts_on() -> None:
     assert sorted(disk) == [RECORD_KEY]
 
 
+@without("persist_vote")
 def test_without_its_safeguard_term_and_vote_are_forgotten() -> None:
     disk: dict[str, bytes] = {}
-    acceptor = Acceptor(disk, STORAGE, Safeguards(persist_vote=False))
+    acceptor = Acceptor(disk, STORAGE)
     acceptor.admit()
     acceptor.confirm(7)
     acceptor.promise(5, "b")

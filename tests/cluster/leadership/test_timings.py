@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.leadership.timings import LAN, TIMINGS, WAN, LeadershipConfig
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
+from tests.sim.variants import without
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 
@@ -27,18 +27,17 @@ def test_the_leader_stops_before_any_voter_forgets_it_whatever_their_clocks_do_w
     leader_rate = 1 + Fraction(limit * leader_drift, 1_000_000)  # of local to true time, at most `limit` off
     voter_rate = 1 + Fraction(limit * voter_drift, 1_000_000)
 
-    leader_stops = config.leader_lease_ns(ALL) / leader_rate
-    voter_forgets = config.voter_lease_ns(ALL) / voter_rate
+    leader_stops = config.leader_lease_ns() / leader_rate
+    voter_forgets = config.voter_lease_ns() / voter_rate
 
     assert leader_stops <= voter_forgets
 
 
 def test_without_the_margin_leader_and_voters_count_the_same() -> None:
-    bare = Safeguards(drift_margin=False)
-
-    assert LAN.leader_lease_ns(bare) == LAN.voter_lease_ns(bare) == LAN.lease_ns
-    assert LAN.leader_lease_ns(ALL) == 1470 * MILLISECOND
-    assert LAN.voter_lease_ns(ALL) == 1530 * MILLISECOND
+    with without("drift_margin"):
+        assert LAN.leader_lease_ns() == LAN.voter_lease_ns() == LAN.lease_ns
+    assert LAN.leader_lease_ns() == 1470 * MILLISECOND
+    assert LAN.voter_lease_ns() == 1530 * MILLISECOND
 
 
 def test_a_lease_of_less_than_three_heartbeats_is_refused() -> None:

@@ -11,7 +11,7 @@ from talka.cluster.leadership.voters import (
     digest_of,
     encode_config,
 )
-from talka.cluster.safeguards import ALL, Safeguards
+from tests.sim.variants import without
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
 LIVE_NS = 1_000
@@ -21,8 +21,8 @@ def config_of(*names: str, epoch: int = 1) -> VoterConfig:
     return VoterConfig(7, epoch, tuple(VoterEntry(name, 100 + index) for index, name in enumerate(names)))
 
 
-def electorate_of(*names: str, safeguards: Safeguards = ALL) -> Electorate:
-    return Electorate(names[0], config_of(*names), LIVE_NS, safeguards)
+def electorate_of(*names: str) -> Electorate:
+    return Electorate(names[0], config_of(*names), LIVE_NS)
 
 
 def some(names: str) -> dict[str, None]:
@@ -218,8 +218,9 @@ def test_it_is_known_for_how_long_a_voter_has_been_silent() -> None:
     assert electorate.silent_ns(5_700, "c") == 5_700, "it was never heard"
 
 
+@without("configured_majority")
 def test_without_its_safeguard_a_majority_is_one_of_those_heard_lately() -> None:
-    electorate = electorate_of("a", "b", "c", safeguards=Safeguards(configured_majority=False))
+    electorate = electorate_of("a", "b", "c")
 
     assert electorate.is_majority(5_000, some("a"))
     electorate.heard(5_000, "b")

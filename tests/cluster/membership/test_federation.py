@@ -13,7 +13,6 @@ from talka.cluster.membership.federation import (
 )
 from talka.cluster.membership.local_health import LocalHealth
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import ALL
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.membership import CHANNEL, MemberState, PeerAddress, WatchGroup, WatchReply
@@ -23,7 +22,7 @@ CONFIG = PRESETS["default"]
 
 class Bench:
     def __init__(self) -> None:
-        self.health = LocalHealth(CONFIG, ALL)
+        self.health = LocalHealth(CONFIG)
         self.prober = FederatedProber(config=CONFIG, health=self.health, rng=Random(1))
         self.now = 0
 

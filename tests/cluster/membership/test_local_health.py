@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from talka.cluster.membership.local_health import Degradation, LocalHealth
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import MILLISECOND, SECOND
+from tests.sim.variants import without
 
 CONFIG = PRESETS["serf-lan"]  # intervals of 1 s
 LIMIT = CONFIG.lag_limit_ns
@@ -16,8 +16,8 @@ LATE = LIMIT + 1
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 
-def health_of(score: int = 0, safeguards: Safeguards = ALL) -> LocalHealth:
-    health = LocalHealth(CONFIG, safeguards)
+def health_of(score: int = 0) -> LocalHealth:
+    health = LocalHealth(CONFIG)
     for _ in range(score):
         health.refuted()
     assert health.score == score
@@ -71,15 +71,16 @@ def test_the_score_ends_at_the_worst() -> None:
 
 
 def test_the_worst_is_configured() -> None:
-    health = LocalHealth(msgspec.structs.replace(CONFIG, awareness_max=2), ALL)
+    health = LocalHealth(msgspec.structs.replace(CONFIG, awareness_max=2))
 
     health.probe_failed(3, 0)
 
     assert health.score == 2
 
 
+@without("local_health")
 def test_without_the_safeguard_the_score_never_moves() -> None:
-    health = health_of(safeguards=Safeguards(local_health=False))
+    health = health_of()
 
     health.probe_failed(3, 0)
     health.refuted()
@@ -89,8 +90,9 @@ def test_without_the_safeguard_the_score_never_moves() -> None:
     assert health.gate_closed(0)
 
 
+@without("lag_gate")
 def test_without_the_lag_gate_lag_is_not_measured_and_probes_still_count() -> None:
-    health = health_of(safeguards=Safeguards(lag_gate=False))
+    health = health_of()
 
     health.handled(0, 3 * SECOND)
     health.ticked(0, 3 * SECOND)

@@ -27,7 +27,6 @@ from talka.cluster.membership.news import (
 from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.membership.suspicion import bounds
 from talka.cluster.membership.updates import ACCUSATIONS_PER_S, ASK_INTERVALS, UPDATES_LIMIT
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.membership import (
@@ -58,14 +57,11 @@ from talka.wire.membership import (
     encode_update,
 )
 from talka.wire.packets import DATAGRAM_LIMIT_BYTES, Packet, encode_packet
+from tests.sim.variants import without
 
 CONFIG = PRESETS["default"]
 INTERVAL = CONFIG.probe_interval_ns
 quick = settings(deadline=None, derandomize=True, max_examples=50)
-
-
-def without(**switches: bool) -> Safeguards:
-    return msgspec.structs.replace(ALL, **switches)
 
 
 class Bench:
@@ -75,7 +71,6 @@ class Bench:
         self,
         count: int = 5,
         *,
-        safeguards: Safeguards = ALL,
         config: MembershipConfig = CONFIG,
         zones: Callable[[int], str] = lambda number: "",
         zone: str = "",
@@ -90,7 +85,6 @@ class Bench:
             config=config,
             rng=Random(1),
             now=self.now,
-            safeguards=safeguards,
             meta=b"meta",
         )
         for number in range(count):
@@ -212,8 +206,9 @@ def test_a_verdict_that_others_share_comes_without_a_last_question(bench: Bench)
     assert [type(item) for item in news(bench.run(0))] == [MemberLost]
 
 
+@without("buddy")
 def test_without_buddies_nobody_is_asked_before_a_verdict() -> None:
-    bench = Bench(safeguards=without(buddy=False))
+    bench = Bench()
     bench.hear(suspect())
     bench.run(bounds(CONFIG, 6, 0).max_ns)
 
@@ -268,8 +263,9 @@ def test_accusers_that_nobody_knows_count_without_a_zone() -> None:
     assert [type(item) for item in news(bench.run(bounds(CONFIG, 7, 0).min_ns))] == [MemberLost]
 
 
+@without("confirmations")
 def test_without_confirmations_the_wait_is_the_minimum() -> None:
-    bench = Bench(safeguards=without(confirmations=False))
+    bench = Bench()
     bench.hear(suspect(accuser="m2"))
     assert bench.hear(suspect(accuser="m3")) == []
     wait = bounds(CONFIG, 6, 0).min_ns
@@ -569,17 +565,17 @@ def test_a_ping_to_a_suspected_member_tells_it_so_first(bench: Bench) -> None:
     assert all(decode_update(said.updates[0]) == suspect("m1") for said in pings)
 
 
-def test_without_buddies_nobody_is_told() -> None:
-    answers = []
-    for safeguards in (ALL, without(buddy=False)):
-        bench = Bench(safeguards=safeguards)
+@pytest.mark.parametrize("lacking", [(), ("buddy",)])
+def test_without_buddies_nobody_is_told(lacking: tuple[str, ...]) -> None:
+    with without(*lacking):
+        bench = Bench()
         bench.run(5 * SECOND)
         bench.hear(suspect("m0"))
         bench.run(2 * SECOND)  # what gossip there is has been sent
         assert bench.status("m0") is SUSPECT
-        answers.append(says(bench.on(Ping(7, "me", 100)))[0].updates)
+        told = says(bench.on(Ping(7, "me", 100)))[0].updates
 
-    assert answers == [[encode_update(suspect("m0"))], []]
+    assert told == ([] if lacking else [encode_update(suspect("m0"))])
 
 
 def test_one_held_dead_that_still_speaks_is_told_so(bench: Bench) -> None:
@@ -605,8 +601,9 @@ def test_whoever_speaks_is_told_what_it_stands_accused_of_now_and_then(
     assert told(bench.hear()) == [accusation]
 
 
+@without("buddy")
 def test_without_buddies_whoever_speaks_is_told_of_its_death_only() -> None:
-    bench = Bench(safeguards=without(buddy=False))
+    bench = Bench()
     bench.run(5 * SECOND)
     bench.hear(suspect("m0"), sender="m3")
     bench.run(SECOND)
@@ -643,8 +640,9 @@ def test_a_late_member_suspects_nobody_and_doubts_itself() -> None:
     assert bench.core.health.score > 2
 
 
+@without("lag_gate")
 def test_without_the_gate_a_late_member_suspects_others() -> None:
-    bench = Bench(1, safeguards=without(lag_gate=False))
+    bench = Bench(1)
     until = bench.now + 5 * SECOND
     effects = []
     while bench.core.next_tick_at < until:
@@ -654,8 +652,9 @@ def test_without_the_gate_a_late_member_suspects_others() -> None:
     assert MemberSuspected("m0", 1, "me", "no answer") in effects
 
 
+@without("local_health")
 def test_a_suspicion_that_runs_out_while_this_member_is_late_waits_anew() -> None:
-    bench = Bench(safeguards=without(local_health=False))
+    bench = Bench()
     bench.run(SECOND)
     bench.hear(suspect(accuser="m2"), suspect(accuser="m3"))
     wait = bounds(CONFIG, 6, 0).min_ns
@@ -679,8 +678,9 @@ def test_a_member_in_bad_health_gives_no_verdict_that_nobody_confirms(bench: Ben
     assert bench.status("m1") is DEAD
 
 
+@without("local_health")
 def test_without_local_health_a_lone_accuser_is_enough() -> None:
-    bench = Bench(safeguards=without(local_health=False))
+    bench = Bench()
     bench.hear(suspect(accuser="m2"))
     bench.core.health.score = 2
     bench.run(bounds(CONFIG, 6, 0).max_ns + 3 * ASK_INTERVALS * INTERVAL)

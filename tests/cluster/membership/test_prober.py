@@ -1,6 +1,5 @@
 from random import Random
 
-import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Send
@@ -9,9 +8,9 @@ from talka.cluster.membership.members import DEAD, Member, Members
 from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, MembershipEffect
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.membership.prober import RELAYS_LIMIT, Prober
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER
 from talka.wire.membership import CHANNEL, Alive, MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
+from tests.sim.variants import without
 
 CONFIG = PRESETS["default"]
 INTERVAL = CONFIG.probe_interval_ns
@@ -25,15 +24,13 @@ def say(out: list[MembershipEffect], to: str, message: MembershipMessage, lane: 
 class Bench:
     """A prober among members that answer only when told to."""
 
-    def __init__(self, count: int = 5, safeguards: Safeguards = ALL, seed: int = 1) -> None:
+    def __init__(self, count: int = 5, seed: int = 1) -> None:
         rng = Random(seed)
         self.members = Members(100, rng)
         for number in range(count):
             self.members.add(Alive(f"m{number}", 1, 0, f"m{number}:1"), 0)
-        self.health = LocalHealth(CONFIG, safeguards)
-        self.prober = Prober(
-            config=CONFIG, safeguards=safeguards, members=self.members, health=self.health, rng=rng, say=say, now=0
-        )
+        self.health = LocalHealth(CONFIG)
+        self.prober = Prober(config=CONFIG, members=self.members, health=self.health, rng=rng, say=say, now=0)
         self.now = 0
         self.out: list[MembershipEffect] = []
         self.missed: Member | None = None
@@ -136,8 +133,9 @@ def test_when_all_helpers_say_that_they_fail_the_prober_is_well(bench: Bench) ->
     assert (bench.health.score, bench.missed) == (0, bench.member(ping.target))
 
 
+@without("nack")
 def test_without_nacks_none_are_expected() -> None:
-    bench = Bench(safeguards=msgspec.structs.replace(ALL, nack=False))
+    bench = Bench()
     bench.ping()
     bench.tick()
     bench.tick()
@@ -394,8 +392,9 @@ def test_nacks_are_said_each_at_its_time(bench: Bench) -> None:
     assert [said.message for said in bench.tick()] == [Nack(78)]
 
 
+@without("nack")
 def test_without_nacks_helpers_say_none() -> None:
-    bench = Bench(safeguards=msgspec.structs.replace(ALL, nack=False))
+    bench = Bench()
     request(bench)
     bench.out.clear()
     bench.prober.tick(bench.now + TIMEOUT, bench.out)

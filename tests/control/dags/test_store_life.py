@@ -32,6 +32,7 @@ from talka.wire.tasks import (
 )
 from tests.control.dag_play import DagPlay
 from tests.control.worker.test_handlers_pool import Rig
+from tests.sim.variants import without
 
 PlayOf = Callable[..., DagPlay]
 ONE = StoreLife(1, 10, 100)
@@ -204,8 +205,9 @@ def test_reports_of_many_lives_are_bounded() -> None:
     assert holding.dropped[-1] == Dropped(1, 50 + REPORTS_LIMIT + 2, 1, 0)
 
 
+@without("store_life")
 def test_without_names_a_worker_tells_of_what_another_gave_it() -> None:
-    rig = Rig(1, safeguards=Safeguards(store_life=False))
+    rig = Rig(1)
     rig.hear(AssignTasks(6, (task(6 << 32 | 1),), of=ONE))
 
     rig.hear(AssignTasks(6, (task(6 << 32 | 1, "new"),), of=RESTORED))

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.safeguards import Safeguards
 from talka.control.jobs.fleet import (
     REAP_NS,
     EvictionHeld,
@@ -23,6 +22,7 @@ from talka.control.jobs.heard_lives import HeardLives
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts
+from tests.sim.variants import without
 
 LEASE = 5_100_000_000
 """Five seconds, and the two percent that clocks may be off."""
@@ -532,8 +532,9 @@ def test_a_worker_that_was_forgotten_for_another_one_no_longer_counts_as_silent(
     assert lost(looks(fleet, 1300, 2300, "def")) == ["b", "c"]
 
 
+@without("correlated_hold")
 def test_without_the_safeguard_many_silent_workers_are_given_up_at_once() -> None:
-    fleet = Fleet(safeguards=Safeguards(correlated_hold=False))
+    fleet = Fleet()
     for name in ("a", "b", "c"):
         beat(fleet, name)
 

@@ -17,7 +17,6 @@ from talka.cluster.leadership.lease_terms import (
     OwnLease,
     encode_terms,
 )
-from talka.cluster.safeguards import Safeguards
 from talka.control.jobs import lease_rule
 from talka.control.jobs.entries import Alarmed
 from talka.control.jobs.fleet import WorkerLost
@@ -30,6 +29,7 @@ from talka.wire.jobs import Beat, Renew, WorkerFacts
 from talka.wire.leadership import Propose
 from talka.wire.manager_calls import LeaseCall, encode
 from talka.wire.views import LeaseView
+from tests.sim.variants import without
 
 CabinetOf = Callable[..., Any]
 
@@ -37,8 +37,7 @@ CabinetOf = Callable[..., Any]
 class Play:
     """Managers that hear each other; the test is their workers and whoever changes the lease."""
 
-    def __init__(self, cabinet_of: CabinetOf, *names: str, safeguards: Safeguards | None = None, **leases: int) -> None:
-        self.safeguards = safeguards or Safeguards()
+    def __init__(self, cabinet_of: CabinetOf, *names: str, **leases: int) -> None:
         told = {name: OwnLease(ns, "--lease") for name, ns in leases.items()}
         self.group = cabinet_of(*names, part_of=self._manager_of, leases=told)
         self.numbers = 0
@@ -52,7 +51,6 @@ class Play:
             rng=Random(f"manager:{group.boot}"),
             wall_offset_ns=SECOND,
             keys=keys_of_workers(group.boot),
-            safeguards=self.safeguards,
         )
 
     @property
@@ -165,16 +163,18 @@ def test_after_a_change_a_silent_worker_is_given_up_after_the_new_one(trio: Play
     assert [one.name for one in of(trio.run(2.5), WorkerLost)] == ["w1"]
 
 
+@without("longer_lease")
 def test_without_its_safeguard_a_change_counts_at_once(cabinet_of: CabinetOf) -> None:
-    play = Play(cabinet_of, "a", safeguards=Safeguards(longer_lease=False))
+    play = Play(cabinet_of, "a")
     assert view(play.ask(2)).wait_ms == 0
     play.run(1)
 
     assert play.beat() == 2 * SECOND and view(play.ask()).next_ms == 0
 
 
+@without("one_worker_lease")
 def test_without_its_safeguard_a_manager_goes_by_what_it_was_told(cabinet_of: CabinetOf) -> None:
-    play = Play(cabinet_of, "a", safeguards=Safeguards(one_worker_lease=False), a=SECOND)
+    play = Play(cabinet_of, "a", a=SECOND)
 
     assert play.beat() == SECOND and play.registry.lease.terms.by == "this manager alone"
 

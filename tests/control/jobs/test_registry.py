@@ -12,7 +12,6 @@ import pytest
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs import entries, registry
 from talka.control.jobs.fleet import Fleet, NameTaken, NotFree, WorkerLost, WorkerRegistered
 from talka.control.jobs.forwarding import Forwarded
@@ -50,6 +49,7 @@ from talka.wire.security.access import own
 from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final
+from tests.sim.variants import without
 
 EPOCH_NS = 1_700_000_000 * SECOND
 MANAGERS = (ManagerAt("m1", "10.0.0.1:9400"),)
@@ -60,8 +60,8 @@ OrderOf = Callable[..., JobOrder]
 class Desk:
     """A registry while its voter leads; what is to be told to owners is told."""
 
-    def __init__(self, cabinet: Any, name: str, safeguards: Safeguards) -> None:
-        self.voter, self.name, self.safeguards = cabinet.voters[name], name, safeguards
+    def __init__(self, cabinet: Any, name: str) -> None:
+        self.voter, self.name = cabinet.voters[name], name
         self.rng = Random(f"jobs:{cabinet.boot}")
         self.registry: Registry | None = None
 
@@ -78,7 +78,6 @@ class Desk:
                 rng=self.rng,
                 wall_offset_ns=EPOCH_NS - now,
                 managers=lambda: MANAGERS,
-                safeguards=self.safeguards,
                 signer=self.name.encode() * 16,
             )
         elif isinstance(news, SteppedDown):
@@ -95,8 +94,8 @@ class Desk:
 class Office:
     """A group whose leader keeps the jobs; the test is everybody else."""
 
-    def __init__(self, cabinet_of: CabinetOf, *names: str, safeguards: Safeguards = ALL, seed: int = 1) -> None:
-        self.group = cabinet_of(*names, part_of=lambda group, name: Desk(group, name, safeguards), seed=seed)
+    def __init__(self, cabinet_of: CabinetOf, *names: str, seed: int = 1) -> None:
+        self.group = cabinet_of(*names, part_of=Desk, seed=seed)
         self.me = self.group.leader()
         self.numbers = 0
 
@@ -276,8 +275,9 @@ def test_without_a_key_every_submission_is_a_job(office: Office, order_of: Order
     assert [record.number for record in office.registry.records.values()] == [1, 2]
 
 
+@without("idempotency_key")
 def test_keys_are_what_makes_the_same_submission_one_job(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
-    office = Office(cabinet_of, "m1", safeguards=Safeguards(idempotency_key=False))
+    office = Office(cabinet_of, "m1")
 
     assert office.submit(order_of(), "k").id != office.submit(order_of(), "k").id
 

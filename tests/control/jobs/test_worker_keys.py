@@ -2,13 +2,13 @@
 
 import pytest
 
-from talka.cluster.safeguards import Safeguards
 from talka.control.jobs.worker_keys import WORKERS_LIMIT, CannotSeal, WorkerKeys
 from talka.control.worker.variables import WorkerVariables
 from talka.wire.jobs import Assign, BundleFacts
 from talka.wire.security.envelopes import BadEnvelope, Opener, Purpose, SealingKey, vouched_for
 from talka.wire.shards import Settings
 from talka.work.shapes import ConstantVUs
+from tests.sim.variants import without
 
 VARIABLES = {"SHOP_TOKEN": "7f3a"}
 OPENER = Opener(b"w" * 32)
@@ -146,7 +146,8 @@ def test_variables_that_are_open_or_for_another_are_not_taken() -> None:
         mine.opened(assign(known.seal(VARIABLES, "job", 4, "w1", 9) or b""))
 
 
+@without("sealed_variables")
 def test_without_the_safeguard_open_variables_are_taken() -> None:
-    mine = WorkerVariables(OPENER, "g", "w1", 9, Safeguards(sealed_variables=False))
+    mine = WorkerVariables(OPENER, "g", "w1", 9)
 
     assert mine.opened(assign(A="b")).bundle.env == {"A": "b"}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
 from talka.cluster.leadership.election import LeadershipAlarm
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member import admission as porter_module
 from talka.control.member.admission import (
     ASK_AGAIN_NS,
@@ -48,6 +47,7 @@ from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
 from talka.wire.security.keys import Keyring, boot_key, decode_ring, encode_ring, key_id
 from talka.wire.security.roles import Proven, Role
 from talka.wire.security.sealing import Opened, Seal
+from tests.sim.variants import without
 
 OLD = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
 NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
@@ -69,7 +69,6 @@ class Node:
         certified: bool = False,
         ring: Keyring | None = None,
         spare: tuple[str, ...] = (),
-        safeguards: Safeguards = ALL,
     ) -> None:
         self.name, self.boot = name, boot
         self.door = ReplayGuard(group=f"{me.cluster}/{me.environment}", name=name, boot=boot)
@@ -81,7 +80,6 @@ class Node:
             me=me,
             rng=Random(f"{name}:{boot}"),
             certified=certified,
-            safeguards=safeguards,
         )
         self.heard: list[int] = []
         self.news: list[object] = []
@@ -688,9 +686,10 @@ def test_with_certificates_keys_count_only_on_a_stream_from_a_proven_manager() -
     assert len(b.heard) == 1
 
 
+@without("ring_from_managers")
 def test_without_the_safeguard_a_datagram_brings_keys() -> None:
     a = Node("a", boot=1)
-    b = Node("b", boot=2, certified=True, safeguards=Safeguards(ring_from_managers=False))
+    b = Node("b", boot=2, certified=True)
     met(a, b)
 
     b.get(a.greet(ShareRing(encode_ring(a.porter.ring))))

@@ -14,7 +14,6 @@ from talka.cluster.leases import LeaseGranted, LeaseLost
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import ALL
 from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Applied, Receiver
@@ -40,7 +39,7 @@ VOTERS = ("a", "b", "c")
 CONFIG = PRESETS["default"]
 TOKEN = (0, 9, 1)
 NEVER_WRITTEN = Version(0, 0)
-VOTER_LEASE = LAN.voter_lease_ns(ALL)
+VOTER_LEASE = LAN.voter_lease_ns()
 Conversation = MembershipMessage | LeadershipMessage | LeaseMessage
 GOSSIP = msgspec.msgpack.encode(Gossip())
 CODECS = {membership.CHANNEL: membership, leadership.CHANNEL: leadership, leases.CHANNEL: leases}

@@ -14,7 +14,6 @@ from talka.cluster.membership.federation import (
 from talka.cluster.membership.local_health import LocalHealth
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
-from talka.cluster.safeguards import ALL
 from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
@@ -52,7 +51,7 @@ def watched_member() -> ClusterMember:
 def watcher_of_b(*, has_membership: bool = False, has_owner: bool = False) -> ClusterMember:
     """Gate w of group h, which watches b of group g."""
     members = membership_of("w", "h") if has_membership else None
-    health = LocalHealth(CONFIG, ALL) if members is None else members.health
+    health = LocalHealth(CONFIG) if members is None else members.health
     gate = ClusterMember(
         group="h",
         name="w",

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import ZERO, BrokenFence, Token
-from talka.cluster.safeguards import Safeguards
 from talka.control.member.receiver import WAITING_LIMIT, Applied, Receiver
 from talka.wire.leases import CHANNEL, CommandAnswer, LeaseCommand
+from tests.sim.variants import without
 
 EARLIER, LATER, LATEST = (0, 3, 1), (0, 4, 1), (0, 5, 1)
 News = TypeVar("News")
@@ -152,8 +152,9 @@ def test_a_deposed_leader_is_refused_also_while_no_other_command_may_wait() -> N
     assert machine.receiver.on_command("b", command(EARLIER, 1)) == refused(LATER, 1, sender="b")
 
 
+@without("fencing")
 def test_without_fencing_a_deposed_leader_still_commands() -> None:
-    receiver = Receiver({}, Safeguards(fencing=False))
+    receiver = Receiver({})
     receiver.on_command("a", command(LATER))
     receiver.on_persisted(1)
 

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.safeguards import Safeguards
 from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT, ReplayGuard
 from talka.wire import leases
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
+from tests.sim.variants import without
 
 NIL = b"\xc0"
 
@@ -49,8 +49,9 @@ def test_the_same_body_said_twice_is_two_frames() -> None:
     assert door.admit(second) is not None
 
 
+@without("replay_window")
 def test_without_the_replay_window_a_frame_is_let_in_again() -> None:
-    door = ReplayGuard(group="g", name="a", boot=1, safeguards=Safeguards(replay_window=False))
+    door = ReplayGuard(group="g", name="a", boot=1)
     frame = door_of("b").wrap(7, NIL)
 
     assert [door.admit(frame) is not None for _ in range(2)] == [True, True]

@@ -1,10 +1,10 @@
 """Whose word a worker takes for a bundle, and whom a leader names."""
 
-from talka.cluster.safeguards import Safeguards
 from talka.control.member.signers import CHECKED_LIMIT, SIGNERS_LIMIT, UNKNOWN_NS, Signers, SignersNamed
 from talka.units import SECOND
 from talka.wire.jobs import SIGNERS_LIMIT as NAMED_LIMIT
 from talka.wire.security.bundles import BundleSigner, BundleWord
+from tests.sim.variants import without
 
 DIGEST = "5e" * 32
 
@@ -124,8 +124,9 @@ def test_so_many_checks_are_remembered_and_no_more() -> None:
     assert len(signers._checked) == CHECKED_LIMIT
 
 
+@without("signed_bundles")
 def test_without_the_safeguard_everything_is_taken() -> None:
-    signers = Signers("g", safeguards=Safeguards(signed_bundles=False))
+    signers = Signers("g")
 
     assert signers.judge(0, DIGEST, b"") == "holds"
 

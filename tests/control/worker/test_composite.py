@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.signers import Signers
 from talka.control.worker import held_shards
@@ -114,6 +113,7 @@ from talka.wire.tasks import (
     TaskResult,
 )
 from talka.work.shapes import ConstantVUs
+from tests.sim.variants import without
 
 LEASE_NS = 5 * SECOND
 TOKEN, LATER_TOKEN = (0, 4, 1), (0, 5, 1)
@@ -162,7 +162,6 @@ class Rig:
         bundles: tuple[str, ...] = (DIGEST,),
         facts: WorkerFacts = FACTS,
         lease: bool = True,
-        safeguards: Safeguards = ALL,
         handlers: tuple[str, ...] = (),
     ) -> None:
         signers = Signers(GROUP)
@@ -185,7 +184,6 @@ class Rig:
             managers,
             Random(3),
             self.now,
-            safeguards,
             signers=signers,
             variables=TRUST.variables,
             bundles=bundles,
@@ -542,16 +540,18 @@ def test_when_the_lease_is_over_cores_are_told_nothing() -> None:
     assert rig.all(LeaseEnded) != [] and rig.all(CoresUntil) == []
 
 
+@without("core_deadline")
 def test_without_its_safeguard_cores_have_no_end() -> None:
-    rig = Rig(safeguards=Safeguards(core_deadline=False))
+    rig = Rig()
 
     rig.later(3 * SECOND)
 
     assert rig.worker.has_lease and rig.all(CoresUntil) == []
 
 
+@without("worker_lease")
 def test_without_its_safeguard_tasks_outlive_the_lease() -> None:
-    rig = Rig(safeguards=Safeguards(worker_lease=False))
+    rig = Rig()
     rig.running()
 
     rig.later(60 * SECOND, renew=False)
@@ -654,8 +654,9 @@ def msgspec_replace(message: Any, **changes: Any) -> Any:
     return type(message)(**{**fields, **changes})
 
 
+@without("worker_fence")
 def test_without_its_safeguard_an_earlier_manager_is_obeyed() -> None:
-    rig = Rig(safeguards=Safeguards(worker_fence=False))
+    rig = Rig()
     rig.armed(1, fence=LATER_FENCE)
 
     rig.hear(Halt("job", FENCE, 1, "kill"), "m2")

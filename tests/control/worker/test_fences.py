@@ -3,9 +3,9 @@
 import pytest
 
 from talka.cluster.fencing import Apply, BrokenFence, PersistFirst, Refuse
-from talka.cluster.safeguards import Safeguards
 from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_KEPT, JOBS_LIMIT, SWEEP_EVERY_NS, JobFences
 from talka.units import NEVER
+from tests.sim.variants import without
 
 NOW = 1_000_000_000
 EARLIER, LATER = (0, 3, 1), (0, 3, 2)
@@ -67,8 +67,9 @@ def test_reports_go_to_whoever_commanded_under_the_highest_fence() -> None:
     assert fences.manager("job") == "m2"
 
 
+@without("worker_fence")
 def test_without_its_safeguard_a_lower_fence_is_obeyed() -> None:
-    fences = JobFences(NOW, {}, Safeguards(worker_fence=False))
+    fences = JobFences(NOW, {})
     written(fences, "job", LATER)
 
     assert isinstance(fences.admit(NOW, "job", EARLIER), Apply)

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Persist, Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.worker import handlers_outbox, handlers_pool
 from talka.control.worker.effects import HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_attempt import is_bounded
@@ -68,6 +67,7 @@ from talka.wire.tasks import (
     TaskProgress,
     TaskResult,
 )
+from tests.sim.variants import without
 
 EPOCH = 7
 BOOT = 0xB007
@@ -93,7 +93,6 @@ class Rig:
         plain: tuple[str, ...] = (),
         disk: dict[str, bytes] | None = None,
         loads: bool = True,
-        safeguards: Safeguards = ALL,
     ) -> None:
         self.now = 1_000 * SECOND
         self.disk = dict(disk or {})
@@ -108,9 +107,7 @@ class Rig:
         """Of every attempt that was told to run, the core."""
         self.begun: list[int] = []
         self.tickets = 0
-        self.pool = HandlerPool(
-            "w1", cores, self.disk, boot=BOOT, files=files, persist=self.persist, safeguards=safeguards
-        )
+        self.pool = HandlerPool("w1", cores, self.disk, boot=BOOT, files=files, persist=self.persist)
         self.pool.lease_granted(1)
         self.take(self.pool.start(self.now))
 
@@ -263,8 +260,9 @@ def test_a_manager_of_an_earlier_epoch_is_refused_also_after_a_restart() -> None
     assert again.pool.epoch == EPOCH
 
 
+@without("worker_fence")
 def test_without_its_safeguard_an_earlier_manager_is_obeyed() -> None:
-    rig = Rig(disk={"epoch": b"8"}, safeguards=msgspec.structs.replace(ALL, worker_fence=False))
+    rig = Rig(disk={"epoch": b"8"})
 
     rig.hand(task(1))
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.safeguards import Safeguards
 from talka.control.worker.lease import BEATS_REMEMBERED, DISCONNECT_GRACE_NS, REFUSAL_COUNTS_NS, WorkerLease
 from talka.units import NEVER, SECOND
+from tests.sim.variants import without
 
 LEASE_NS = 5 * SECOND
 NOW = 100 * SECOND
@@ -146,8 +146,9 @@ def test_a_refusal_counts_only_from_the_only_manager() -> None:
     assert lease.next_check_at == NOW + 5 * SECOND
 
 
+@without("worker_lease")
 def test_without_its_safeguard_a_lease_never_ends() -> None:
-    lease = WorkerLease(Safeguards(worker_lease=False))
+    lease = WorkerLease()
     renewed(lease, NOW)
 
     assert not lease.has_ended(NOW + 1000 * SECOND)

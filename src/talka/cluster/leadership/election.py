@@ -23,7 +23,6 @@ from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voter_startup import Lesson, VoterStartup
 from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER
 from talka.wire.leadership import (
     CHANNEL,
@@ -112,7 +111,6 @@ class Election:
         rng: Random,
         now: int,
         config: LeadershipConfig = LAN,
-        safeguards: Safeguards = ALL,
         allow_two: bool = False,
         parent: int = 0,
         own_lease: OwnLease | None = None,
@@ -124,19 +122,18 @@ class Election:
         self.reign: LeaderTerm | None = None
         self.next_tick_at = now
         self._config = config
-        self._safeguards = safeguards
         self._parent = parent
-        self._acceptor = Acceptor(stored, rng.getrandbits(62) | 1, safeguards)
+        self._acceptor = Acceptor(stored, rng.getrandbits(62) | 1)
         self._arrival = VoterStartup(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
         known = self._acceptor.config() or self._arrival.founders
-        self._electorate = Electorate(name, known, 2 * config.lease_ns, safeguards)
-        self._candidacy = ElectionTimeouts(config, rng, safeguards)
-        self._voter_lease_ns = config.voter_lease_ns(safeguards)
+        self._electorate = Electorate(name, known, 2 * config.lease_ns)
+        self._candidacy = ElectionTimeouts(config, rng)
+        self._voter_lease_ns = config.voter_lease_ns()
         self._allegiance = FollowedLeader(self._voter_lease_ns)
-        self.fit = LeaseFit(config.lease_ns, own_lease, safeguards)
+        self.fit = LeaseFit(config.lease_ns, own_lease)
         promised_ns = self._promised_ns()
         # A promise made before this start may have been forgotten: none is given while one could still be running.
-        self._votes_from = now + (promised_ns if safeguards.vote_hold_down else 0)
+        self._votes_from = now + promised_ns
         self._hello_at = now
         self._stand_at = now + promised_ns
         self._campaign = Ballot(
@@ -152,13 +149,11 @@ class Election:
     def _promised_ns(self) -> int:
         """How long a promise of an earlier life may run, which may have counted another lease; and count from now on."""
         own_ns, record = self._config.lease_ns, self._acceptor.record
-        if not self._safeguards.one_leader_lease:
-            return self._voter_lease_ns
         if record.lease_ns < own_ns:
             self._acceptor.count_with(own_ns)
         return max(
             self._voter_lease_ns,
-            msgspec.structs.replace(self._config, lease_ns=record.lease_ns).voter_lease_ns(self._safeguards),
+            msgspec.structs.replace(self._config, lease_ns=record.lease_ns).voter_lease_ns(),
         )
 
     # -- what others may ask
@@ -229,7 +224,7 @@ class Election:
         if self.phase is Phase.SYNCING:
             self._greet(now, out)
         if self.reign is not None:
-            if now >= self.reign.deadline() and self._safeguards.check_quorum:
+            if now >= self.reign.deadline():
                 self._step_down(now, "no majority answered within the lease", out)
             else:
                 self.reign.tick(now, out)
@@ -323,13 +318,9 @@ class Election:
         persist = self._acceptor.flush()
         if persist is not None:
             done.append(persist)
-        at = self._stand_at if self.reign is None else min(self.reign.next_at, self._deadline())
+        at = self._stand_at if self.reign is None else min(self.reign.next_at, self.reign.deadline())
         self.next_tick_at = min(at, self._hello_at) if self.phase is Phase.SYNCING else at
         return done
-
-    def _deadline(self) -> int:
-        assert self.reign is not None
-        return self.reign.deadline() if self._safeguards.check_quorum else NEVER
 
     def _answer(self, to: str, message: LeadershipMessage, out: list[object]) -> None:
         """Say what rests on promises: at once when they are on disk, else when they are."""
@@ -567,7 +558,7 @@ class Election:
             self._stand_at = self._allegiance.binds_until()
             return
         self._forget_leader(out)
-        if not self._safeguards.pre_vote or self._campaign.ask(now, out):
+        if self._campaign.ask(now, out):
             self._campaign.run()
 
     def _forget_leader(self, out: list[object]) -> None:
@@ -605,7 +596,6 @@ class Election:
             acceptor=self._acceptor,
             founding=self._arrival.founding() if self._acceptor.config() is None else None,
             fit=self.fit,
-            safeguards=self._safeguards,
         )
         self.reign.begin(now, out)
         self._heed_objection(now, out)
@@ -677,8 +667,7 @@ class Election:
         if now < self._votes_from or not self._arrival.is_settled(now, self._electorate):
             return
         self._acceptor.admit()
-        if self._safeguards.one_leader_lease:
-            self._acceptor.count_with(self._config.lease_ns)  # what was promised by a longer one is over
+        self._acceptor.count_with(self._config.lease_ns)  # what was promised by a longer one is over
         self._enter(Phase.ACTIVE, out)
         if not self.leader:
             self._stand_at = now + self._candidacy.retry_ns(now)

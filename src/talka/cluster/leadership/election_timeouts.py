@@ -8,7 +8,6 @@ from random import Random
 from typing import Final
 
 from talka.cluster.leadership.timings import LeadershipConfig
-from talka.cluster.safeguards import Safeguards
 
 UNWELL_SCORE: Final = 3
 """Local health from which on a voter lets others go first."""
@@ -20,10 +19,10 @@ DELAY_LIMIT_LEASES: Final = 3
 class ElectionTimeouts:
     """Draws the waits before a candidacy. Times and randomness are passed in."""
 
-    def __init__(self, config: LeadershipConfig, rng: Random, safeguards: Safeguards) -> None:
+    def __init__(self, config: LeadershipConfig, rng: Random) -> None:
         self._config = config
         self._rng = rng
-        self._shortest_ns = config.voter_lease_ns(safeguards)
+        self._shortest_ns = config.voter_lease_ns()
         self._losses: deque[int] = deque(maxlen=FLAPS_KEPT)
         self.score = 0
         """Local health, 0 (well) to 8."""

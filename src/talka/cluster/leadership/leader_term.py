@@ -22,7 +22,6 @@ from talka.cluster.leadership.voters import (
     decode_config,
     encode_config,
 )
-from talka.cluster.safeguards import Safeguards
 from talka.wire.leadership import (
     CHANNEL,
     KEY_LIMIT,
@@ -122,7 +121,6 @@ class LeaderTerm:
         acceptor: Acceptor,
         founding: VoterConfig | None,
         fit: LeaseFit,
-        safeguards: Safeguards,
     ) -> None:
         self.me = me
         self.term = term
@@ -138,7 +136,6 @@ class LeaderTerm:
         self._fit = fit
         self.objection = ""
         """Why this voter may not lead by what a majority holds."""
-        self._safeguards = safeguards
         self._started_at = now
         self._rounds: dict[int, _Round] = {}
         self._round = 0
@@ -229,8 +226,7 @@ class LeaderTerm:
         if turn.is_confirmed or not self._electorate.is_majority(now, turn.replies):
             return
         turn.is_confirmed = True
-        start = turn.sent_at if self._safeguards.lease_from_send else now
-        until = start + self._config.leader_lease_ns(self._safeguards)
+        until = turn.sent_at + self._config.leader_lease_ns()
         if until > self.lease_until:
             self.lease_until = until
             if self.is_serving:
@@ -286,12 +282,7 @@ class LeaderTerm:
             for key, entry in sorted(self._best.items())
             if key != LEADER_KEY
         ]
-        if self._safeguards.write_back:
-            own += kept
-        else:
-            for entry in kept:
-                self._commit(entry)
-        for page in pages(own):
+        for page in pages([*own, *kept]):
             self._propose(now, page, out, is_takeover=True)
 
     def _serve_if_ready(self, now: int, out: list[object]) -> None:

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from talka.cluster.fencing import Token
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire.leadership import WORKER_LEASE_LIMIT_BYTES
@@ -77,16 +76,15 @@ def told(content: bytes | None) -> bytes:
 class LeaseFit:
     """Whether this voter counts as its group does. Once it was found to, later changes are the group's own."""
 
-    __slots__ = ("_has_fitted", "_safeguards", "is_misfit", "leader_ns", "own")
+    __slots__ = ("_has_fitted", "is_misfit", "leader_ns", "own")
 
-    def __init__(self, leader_ns: int, own: OwnLease | None, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, leader_ns: int, own: OwnLease | None) -> None:
         """`own`: None where no workers are led."""
         self.leader_ns = leader_ns
         self.own = own
         self.is_misfit = False
         """It must not lead: it was told another lease of workers than the register has."""
         self._has_fitted = own is None or not own.label
-        self._safeguards = safeguards
 
     def founding(self, name: str, token: Token) -> bytes | None:
         """What is written where the register has nothing yet."""
@@ -97,7 +95,7 @@ class LeaseFit:
 
     def objection(self, terms: LeaseTerms | None) -> str:
         """Why this voter does not fit what a majority of the group holds; empty when it does."""
-        if terms is None or self._has_fitted or self.is_misfit or not self._safeguards.one_worker_lease:
+        if terms is None or self._has_fitted or self.is_misfit:
             return ""  # said once, if it is to be said
         assert self.own is not None
         if self.own.ns in (terms.lease_ns, terms.next_ns):
@@ -113,7 +111,7 @@ class LeaseFit:
 
     def is_other(self, leader_ns: int) -> bool:
         """Whether another voter counts the leader's lease otherwise. One of an earlier version does not tell: 0."""
-        return bool(leader_ns) and leader_ns != self.leader_ns and self._safeguards.one_leader_lease
+        return bool(leader_ns) and leader_ns != self.leader_ns
 
 
 class OtherLease(Invalid):

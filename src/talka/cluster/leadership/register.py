@@ -11,7 +11,6 @@ import msgspec
 
 from talka.cluster.effects import Persist, Send
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, decode_config
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.leadership import LeadershipMessage, RegisterEntry, Version
 
 RECORD_KEY: Final = "record"
@@ -50,10 +49,9 @@ class Acceptor:
     that depend on durability are held by `hold` and given back by `persisted`.
     """
 
-    __slots__ = ("_dirty", "_is_record_dirty", "_safeguards", "_tickets", "_waiting", "_writing", "entries", "record")
+    __slots__ = ("_dirty", "_is_record_dirty", "_tickets", "_waiting", "_writing", "entries", "record")
 
-    def __init__(self, stored: Mapping[str, bytes], new_storage: int, safeguards: Safeguards = ALL) -> None:
-        self._safeguards = safeguards
+    def __init__(self, stored: Mapping[str, bytes], new_storage: int) -> None:
         content = stored.get(RECORD_KEY)
         self.record = _record_decoder.decode(content) if content is not None else VoterRecord(new_storage)
         self.entries: dict[str, RegisterEntry] = {}
@@ -156,11 +154,7 @@ class Acceptor:
         """
         if self._writing is not None or not self._is_record_dirty:
             return None
-        record = self.record
-        kept = record
-        if not self._safeguards.persist_vote:
-            kept = msgspec.structs.replace(record, term=0, voted_for="")
-        puts: list[tuple[str, bytes | None]] = [(RECORD_KEY, _encode(kept))]
+        puts: list[tuple[str, bytes | None]] = [(RECORD_KEY, _encode(self.record))]
         for key in self._dirty:
             entry = self.entries.get(key)
             puts.append((ENTRY_PREFIX + key, None if entry is None else _encode(entry)))

@@ -4,7 +4,6 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.safeguards import Safeguards
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
 
@@ -31,13 +30,13 @@ class LeadershipConfig(msgspec.Struct, frozen=True, kw_only=True):
         if min(self.ask_timeout_ns, self.hello_ns, self.write_timeout_ns, self.read_spacing_ns) <= 0:
             raise Invalid("timeouts must be above zero")
 
-    def leader_lease_ns(self, safeguards: Safeguards) -> int:
+    def leader_lease_ns(self) -> int:
         """A leader counts its lease shorter than it is …"""
-        return self.lease_ns - (self.lease_ns * self.drift_per_mille // 1000 if safeguards.drift_margin else 0)
+        return self.lease_ns - self.lease_ns * self.drift_per_mille // 1000
 
-    def voter_lease_ns(self, safeguards: Safeguards) -> int:
+    def voter_lease_ns(self) -> int:
         """… and a voter longer: whatever their clocks do within the limit, the leader stops first."""
-        return self.lease_ns + (self.lease_ns * self.drift_per_mille // 1000 if safeguards.drift_margin else 0)
+        return self.lease_ns + self.lease_ns * self.drift_per_mille // 1000
 
 
 LAN: Final = LeadershipConfig()

@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Untrusted
 from talka.wire.leadership import RegisterEntry
 
@@ -83,14 +82,13 @@ def digest_of(names: tuple[str, ...]) -> int:
 class Electorate:
     """Answers one question: are these a majority?"""
 
-    __slots__ = ("_config", "_heard", "_live_ns", "_safeguards", "_seats", "me", "pending")
+    __slots__ = ("_config", "_heard", "_live_ns", "_seats", "me", "pending")
 
-    def __init__(self, me: str, config: VoterConfig, live_ns: int, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, me: str, config: VoterConfig, live_ns: int) -> None:
         self.me = me
         self.config = config
         self.pending: VoterConfig | None = None
         """A configuration being written: until it is, a majority is one of both."""
-        self._safeguards = safeguards
         self._live_ns = live_ns
         self._heard: dict[str, int] = {}
 
@@ -141,14 +139,11 @@ class Electorate:
         return self._covers(now, self.config, names, excluding)
 
     def _covers(self, now: int, config: VoterConfig, names: Mapping[str, object], excluding: str) -> bool:
-        seats = len(config.voters)
-        if not self._safeguards.configured_majority:
-            seats = sum(1 for voter in config.voters if self._is_live(now, voter.name))
         count = 0
         for voter in config.voters:
             if voter.name in names and voter.name != excluding:
                 count += 1
-        return 2 * count > seats
+        return 2 * count > len(config.voters)
 
     def _is_live(self, now: int, name: str) -> bool:
         return name == self.me or now - self._heard.get(name, -self._live_ns - 1) <= self._live_ns

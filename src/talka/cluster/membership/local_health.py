@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Final
 
 from talka.cluster.membership.presets import MembershipConfig
-from talka.cluster.safeguards import Safeguards
 
 GATE_INTERVALS: Final = 2
 """Probe intervals after the last late observation when the gate opens although nothing arrives."""
@@ -74,11 +73,10 @@ class LocalHealth:
     Call `handled` for every datagram and `ticked` for every tick, before they are acted on.
     """
 
-    __slots__ = ("_config", "_gate_opens_at", "_is_late", "_lag_level", "_raises_from", "_safeguards", "score")
+    __slots__ = ("_config", "_gate_opens_at", "_is_late", "_lag_level", "_raises_from", "score")
 
-    def __init__(self, config: MembershipConfig, safeguards: Safeguards) -> None:
+    def __init__(self, config: MembershipConfig) -> None:
         self._config = config
-        self._safeguards = safeguards
         self.score = 0
         """0 is well, `awareness_max` the worst."""
         self._is_late = False
@@ -111,7 +109,7 @@ class LocalHealth:
         """A datagram is handled so long after it arrived at this machine. Below 0 nobody knows how long: it says nothing."""
         if age_ns < 0:
             return
-        if age_ns > self._config.lag_limit_ns and self._safeguards.lag_gate:
+        if age_ns > self._config.lag_limit_ns:
             self._observe_late(now, age_ns)
         elif self._is_late:
             # Datagrams are handled in order: what waited during the stall has been handled.
@@ -119,7 +117,7 @@ class LocalHealth:
 
     def ticked(self, now: int, late_ns: int) -> None:
         """A tick runs so long after it was due."""
-        if late_ns > self._config.lag_limit_ns and self._safeguards.lag_gate:
+        if late_ns > self._config.lag_limit_ns:
             self._observe_late(now, late_ns)
         elif self._is_late and now >= self._gate_opens_at:
             # A punctual tick alone proves nothing: answers may still wait in the socket.
@@ -144,5 +142,4 @@ class LocalHealth:
         self._lag_level = Degradation.NORMAL
 
     def _change(self, delta: int) -> None:
-        if self._safeguards.local_health:
-            self.score = min(max(self.score + delta, 0), self._config.awareness_max)
+        self.score = min(max(self.score + delta, 0), self._config.awareness_max)

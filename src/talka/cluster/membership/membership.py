@@ -19,7 +19,6 @@ from talka.cluster.membership.prober import Prober
 from talka.cluster.membership.updates import UPDATES_LIMIT, Updates
 from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Notary, Vouched
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.membership import (
@@ -81,7 +80,6 @@ class Membership:
         config: MembershipConfig,
         rng: Random,
         now: int,
-        safeguards: Safeguards = ALL,
         meta: bytes = b"",
         notary: Notary | None = None,
     ) -> None:
@@ -91,19 +89,17 @@ class Membership:
         if len(meta) > PAYLOAD_LIMIT_BYTES:
             raise Invalid(f"member {name}: its metadata has {len(meta)} bytes; give at most {PAYLOAD_LIMIT_BYTES}")
         self.config = config
-        self.health = LocalHealth(config, safeguards)
+        self.health = LocalHealth(config)
         self.audit = VerdictLog()
         self.refused_updates = 0
         """Updates of others that could not be read."""
-        self._safeguards = safeguards
         self._rng = rng
         self._queue = GossipQueue(config)
         self._members = Members(config.members_limit, rng)
-        self._vouched = Vouched(notary, safeguards)
+        self._vouched = Vouched(notary)
         self._updates = Updates(
             self._vouched.signed(Alive(name, boot, 0, address, zone, meta)),
             config=config,
-            safeguards=safeguards,
             members=self._members,
             queue=self._queue,
             health=self.health,
@@ -112,7 +108,6 @@ class Membership:
         )
         self._prober = Prober(
             config=config,
-            safeguards=safeguards,
             members=self._members,
             health=self.health,
             rng=rng,
@@ -332,12 +327,15 @@ class Membership:
     def _clear_up(self, now: int, member: Member, message: MembershipMessage, out: list[MembershipEffect]) -> None:
         """Tell one that speaks what it stands accused of, or what it missed of this member; the ack of a ping did."""
         misjudged = self._updates.is_misjudged
-        accused = member.status == DEAD or (member.status == SUSPECT and self._safeguards.buddy)
-        if isinstance(message, Ping) or not (accused or misjudged):
+        if isinstance(message, Ping) or not (self._is_told_of_it(member) or misjudged):
             return
         if now >= member.answered_at + self.config.probe_interval_ns:
             member.answered_at = now
             self._say(out, member.address, _GOSSIP, Lane.DATAGRAM, member, presents_itself=misjudged)
+
+    def _is_told_of_it(self, member: Member) -> bool:
+        """Whether it stands accused of something that it can refute."""
+        return member.status in (SUSPECT, DEAD)
 
     def _learn(self, member: Member, state: MemberState | None, knows: int, out: list[MembershipEffect]) -> None:
         mine = self._updates.state
@@ -418,7 +416,7 @@ class Membership:
         room = self._room_bytes - _message_bytes(message)
         if accused:
             assert member is not None
-            if member.status == DEAD or (member.status == SUSPECT and self._safeguards.buddy):
+            if self._is_told_of_it(member):
                 updates.append(self._updates.accusation_of(member))
                 room -= len(updates[0])
         if presents_itself and len(me := self._updates.sign_of_life()) <= room:

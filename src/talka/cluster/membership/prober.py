@@ -13,7 +13,6 @@ from talka.cluster.membership.local_health import LocalHealth
 from talka.cluster.membership.members import SUSPECT, Member, Members
 from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, MembershipEffect
 from talka.cluster.membership.presets import MembershipConfig
-from talka.cluster.safeguards import Safeguards
 from talka.units import NEVER
 from talka.wire.membership import MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
 
@@ -56,7 +55,6 @@ class Prober:
         "_probe",
         "_relays",
         "_rng",
-        "_safeguards",
         "_say",
         "_sequence",
         "next_tick_at",
@@ -67,7 +65,6 @@ class Prober:
         self,
         *,
         config: MembershipConfig,
-        safeguards: Safeguards,
         members: Members,
         health: LocalHealth,
         rng: Random,
@@ -75,7 +72,6 @@ class Prober:
         now: int,
     ) -> None:
         self._config = config
-        self._safeguards = safeguards
         self._members = members
         self._health = health
         self._rng = rng
@@ -84,7 +80,7 @@ class Prober:
         self._sequence = 2 * rng.getrandbits(30)
         self._probe: Probe | None = None
         self._again: Member | None = None
-        self._relays = Relays(config, safeguards, say)
+        self._relays = Relays(config, say)
         self.state: MemberState | None = None
         """This node's own, told to those who do not have it."""
         # Drawn, so that members that start together do not march in step.
@@ -187,8 +183,7 @@ class Prober:
             return None
         if not probe.answered:
             assert probe.helpers is not None
-            expected = len(probe.helpers) if self._safeguards.nack else 0
-            self._health.probe_failed(expected, len(probe.nacks))
+            self._health.probe_failed(len(probe.helpers), len(probe.nacks))
             return member
         if probe.stream_answered and not member.blocked:
             member.misses += 1
@@ -227,12 +222,11 @@ class Relay:
 class Relays:
     """Pings sent for others. At four fifths of the timeout a nack says that no answer came yet; a late one still goes on."""
 
-    __slots__ = ("_keep_ns", "_nack_after_ns", "_nacks", "_relays", "_safeguards", "_say", "next_nack_at")
+    __slots__ = ("_keep_ns", "_nack_after_ns", "_nacks", "_relays", "_say", "next_nack_at")
 
-    def __init__(self, config: MembershipConfig, safeguards: Safeguards, say: SayTo) -> None:
+    def __init__(self, config: MembershipConfig, say: SayTo) -> None:
         self._keep_ns = config.probe_interval_ns
         self._nack_after_ns = config.probe_timeout_ns * 4 // 5
-        self._safeguards = safeguards
         self._say = say
         self._relays: dict[int, Relay] = {}
         self._nacks: deque[tuple[int, int]] = deque()
@@ -259,9 +253,8 @@ class Relays:
             return
         relays[sequence] = Relay(sender.address if sender else source, sender, request, now)
         self._say(out, request.address, Ping(sequence, request.target, request.target_boot), Lane.DATAGRAM, None)
-        if self._safeguards.nack:
-            self._nacks.append((now + self._nack_after_ns, sequence))
-            self.next_nack_at = self._nacks[0][0]
+        self._nacks.append((now + self._nack_after_ns, sequence))
+        self.next_nack_at = self._nacks[0][0]
 
     def on_ack(self, sender: Member, ack: ProbeAck, out: list[MembershipEffect]) -> None:
         relay = self._relays.get(ack.sequence)

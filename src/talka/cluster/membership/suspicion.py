@@ -63,6 +63,11 @@ class Suspicion:
         """Whether confirmations are wanted and none has come. Where none can come, nobody waits for one."""
         return self._bounds.wanted > 0 and len(self.accusers) == 1
 
+    @property
+    def is_to_be_asked(self) -> bool:
+        """Whether the suspected one is asked a last time before the verdict: nobody else accuses it."""
+        return self.is_lone and not self.is_asked
+
     def confirm(self, now: int, accuser: str, zone: str) -> bool:
         """Another member says the same. Whether that counted; then the wait may be shorter, never longer."""
         if len(self.accusers) > self._bounds.wanted or accuser in self.accusers:

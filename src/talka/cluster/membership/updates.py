@@ -39,7 +39,6 @@ from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds, bounds
 from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Vouched, plain
-from talka.cluster.safeguards import Safeguards
 from talka.units import NEVER, SECOND
 from talka.wire.membership import (
     CHANNEL,
@@ -75,7 +74,6 @@ class Updates:
         me: Alive,
         *,
         config: MembershipConfig,
-        safeguards: Safeguards,
         members: Members,
         queue: GossipQueue,
         health: LocalHealth,
@@ -90,7 +88,6 @@ class Updates:
         self.next_expiry_at = NEVER
         """When the next suspicion may run out."""
         self._config = config
-        self._safeguards = safeguards
         self._members = members
         self._queue = queue
         self._health = health
@@ -211,7 +208,7 @@ class Updates:
         else:
             assert suspicion is not None
             # Looked at first: the same accusation comes many times, and costs the accuser nothing.
-            if suspect.accuser in suspicion.accusers or not self._safeguards.confirmations:
+            if suspect.accuser in suspicion.accusers:
                 return
             if not suspicion.confirm(now, suspect.accuser, self._zone_of(suspect.accuser, self._bounds().wanted)):
                 return
@@ -303,7 +300,7 @@ class Updates:
                 suspicion.rearm(now)
                 self._watch(member, suspicion)
                 continue
-            if suspicion.is_lone and not suspicion.is_asked and self._safeguards.buddy:
+            if suspicion.is_to_be_asked:
                 self._ask(now, member, suspicion, out)
                 continue
             verdict = Dead(member.name, member.boot, member.incarnation, self.me.name, member.reason)
@@ -388,16 +385,12 @@ class Updates:
         """Whether this member does badly, nobody shares its suspicion, and there is somebody left who could."""
         return (
             suspicion.is_lone
-            and self._safeguards.local_health
             and self._health.score >= DOUBTFUL_SCORE
             and self._members.living > self._members.suspected
         )
 
     def _bounds(self) -> SuspicionBounds:
-        limits = bounds(self._config, self._members.living + 1, self._health.multiplier - 1)
-        if self._safeguards.confirmations:
-            return limits
-        return SuspicionBounds(limits.min_ns, limits.min_ns, 0)
+        return bounds(self._config, self._members.living + 1, self._health.multiplier - 1)
 
     def _zone_of(self, accuser: str, wanted: int) -> str:
         """The accuser's zone; none where there are too few zones for as many confirmations as are wanted."""

@@ -11,7 +11,6 @@ from typing import Final, Protocol
 import msgspec
 
 from talka.cluster.membership.members import Member
-from talka.cluster.safeguards import Safeguards
 from talka.wire.membership import Alive, MemberState
 
 JUDGED_LIMIT: Final = 4096
@@ -38,11 +37,10 @@ class Notary(Protocol):
 class Vouched:
     """Signs what this member says of itself, and judges what others are told to have said."""
 
-    def __init__(self, notary: Notary | None, safeguards: Safeguards) -> None:
+    def __init__(self, notary: Notary | None) -> None:
         self.disbelieved = 0
         """Records and states that nobody vouched for."""
         self._notary = notary
-        self._judges = notary is not None and safeguards.signed_records
         self._judged: OrderedDict[bytes, int] = OrderedDict()
         """How often it is still answered without judging again; of a good one always."""
 
@@ -59,12 +57,12 @@ class Vouched:
 
     def believes(self, alive: Alive, member: Member | None) -> bool:
         """Whether the member itself says so. `member`: what is known of it."""
-        if not self._judges or (member is not None and _is_known(alive, member)):
+        if self._notary is None or (member is not None and _is_known(alive, member)):
             return True
         return self._holds(alive.name, ADDRESS, _address(alive), alive.signature, alive.certificate)
 
     def believes_state(self, member: Member, state: MemberState) -> bool:
-        if not self._judges:
+        if self._notary is None:
             return True
         statement = _state(member.name, member.boot, state.version, state.payload)
         return self._holds(member.name, STATE, statement, state.signature, member.certificate)

@@ -13,7 +13,6 @@ import msgspec
 
 from talka.cluster.leadership.lease_terms import USUAL_NS
 from talka.cluster.leases import margin_ns
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.health import SILENT_NS, CorrelatedFailure, Decision
 from talka.control.jobs.heard_lives import HeardLives
 from talka.control.jobs.worker_life import WorkerLife, WorkerRow, fewest
@@ -118,7 +117,6 @@ class Fleet:
     def __init__(
         self,
         lease_ns: int = LEASE_NS,
-        safeguards: Safeguards = ALL,
         *,
         grace_ns: int = DISCONNECT_GRACE_NS,
         limit: int = WORKERS_LIMIT,
@@ -136,8 +134,8 @@ class Fleet:
         self._earlier_until = earlier_until
         self._grace_ns = grace_ns + margin_ns(grace_ns)
         self._limit = limit
-        self._heard = HeardLives() if heard is None or not safeguards.heard_lives else heard
-        self._correlated = CorrelatedFailure() if safeguards.correlated_hold else None
+        self._heard = HeardLives() if heard is None else heard
+        self._correlated = CorrelatedFailure()
         self._workers: dict[str, WorkerLife] = {}
         self._former: dict[tuple[str, int], WorkerLife] = {}
         """Lives whose name another one has, and whose lease may still run."""
@@ -171,7 +169,7 @@ class Fleet:
             news.append(WorkerReturned(name, boot))
         elif life.facts is None:
             news.append(WorkerRegistered(name, boot, beat.facts.cores))
-        if life.is_silent and self._correlated is not None and self._correlated.until is not None:
+        if life.is_silent and self._correlated.until is not None:
             self.next_tick_at = now  # the fault may be over: who is still silent is judged again
         life.heard(now, max(now + self._lease_ns, self._earlier_until), source, beat)
         self._heard.add(name, boot)
@@ -233,7 +231,7 @@ class Fleet:
         life = self._find(name, boot)
         if life is None or life.is_lost:
             return ""
-        is_held = now >= life.until and self._correlated is not None and self._correlated.until is not None
+        is_held = now >= life.until and self._correlated.until is not None
         return life.silence(now, self._silent_ns, is_held=is_held)
 
     def tick(self, now: int) -> list[FleetNews]:
@@ -425,16 +423,14 @@ class Fleet:
                 silent.append(life)
             if is_due:
                 due.append(life)
-        is_waited = False
-        if self._correlated is not None:
-            was_on = self._correlated.until is not None
-            given_up = self._lately_given_up(now, self._correlated)
-            since = [life.heard_at for life in (*silent, *given_up)]
-            if self._correlated.holds(now, since, len(alive) + len(given_up), is_due=bool(due)):
-                if not was_on:
-                    news.append(EvictionHeld(tuple(sorted(life.name for life in silent))))
-                return
-            is_waited = self._correlated.until is not None
+        was_on = self._correlated.until is not None
+        given_up = self._lately_given_up(now)
+        since = [life.heard_at for life in (*silent, *given_up)]
+        if self._correlated.holds(now, since, len(alive) + len(given_up), is_due=bool(due)):
+            if not was_on:
+                news.append(EvictionHeld(tuple(sorted(life.name for life in silent))))
+            return
+        is_waited = self._correlated.until is not None
         for life in due:
             cause = "not heard since the leader changed" if life.facts is None else "its lease is over"
             silent_ns = now - life.heard_at
@@ -443,12 +439,12 @@ class Fleet:
             # One failure is waited for once: who is given up after the wait is no reason for another one.
             life.is_silent = not is_waited
 
-    def _lately_given_up(self, now: int, correlated: CorrelatedFailure) -> list[WorkerLife]:
+    def _lately_given_up(self, now: int) -> list[WorkerLife]:
         """Those that still count as silent: for as long as others may share their fault, and while a hold is on."""
         given_up = [life for life in self._workers.values() if life.is_lost and life.is_silent]
-        if correlated.until is None:
+        if self._correlated.until is None:
             for life in given_up:
-                life.is_silent = now - life.lost_at <= correlated.window_ns
+                life.is_silent = now - life.lost_at <= self._correlated.window_ns
         return [life for life in given_up if life.is_silent]
 
     def _look_when_unblocked(self, life: WorkerLife) -> None:
@@ -479,7 +475,7 @@ class Fleet:
                 at = life.until
             else:
                 # Due and still here: evictions are held.
-                assert self._correlated is not None and self._correlated.until is not None
+                assert self._correlated.until is not None
                 at = self._correlated.until
             if life.is_blocked:
                 at = min(at, now + life.blocked_for_ns(now))

@@ -21,7 +21,6 @@ from talka.cluster.leadership.lease_terms import (
     encode_terms,
 )
 from talka.cluster.leases import margin_ns
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.entries import Alarmed
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
@@ -52,14 +51,13 @@ class LeaseChanged(msgspec.Struct, frozen=True):
 class LeaseRule:
     """Lives as long as a registry. `renew_ns` and `count_ns` are what renewals say and what silence is counted by."""
 
-    def __init__(self, now: int, voter: Voter, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, now: int, voter: Voter) -> None:
         assert voter.token is not None and voter.election.reign is not None
         self.alarms: list[Alarmed] = []
         self._is_unread = False
         self._write_at = NEVER
         self._voter = voter
         self._token = voter.token
-        self._safeguards = safeguards
         self._ref = REFS_FROM
         self._writing: LeaseTerms | None = None
         self._waiting: dict[tuple[str, int], None] = {}
@@ -73,9 +71,6 @@ class LeaseRule:
         self._settles_at = self._write_at = self._end_of_wait(now)
 
     def _read(self, content: bytes | None) -> LeaseTerms:
-        own = self._voter.election.fit.own
-        if own is not None and not self._safeguards.one_worker_lease:
-            return LeaseTerms(own.ns, 0, "this manager alone", self._token)
         if content is None:
             return LeaseTerms(USUAL_NS, 0, "nobody", self._token)
         terms = decode_terms(content)
@@ -97,14 +92,12 @@ class LeaseRule:
 
     @property
     def count_ns(self) -> int:
-        terms = self.terms
-        return terms.longer_ns if self._safeguards.longer_lease else terms.next_ns or terms.lease_ns
+        return self.terms.longer_ns
 
     def _end_of_wait(self, now: int) -> int:
         if not self.terms.next_ns:
             return NEVER
-        longer_ns = self.terms.longer_ns if self._safeguards.longer_lease else 0
-        return now + longer_ns + margin_ns(longer_ns)
+        return now + self.count_ns + margin_ns(self.count_ns)
 
     # -- changing it
 

@@ -14,7 +14,6 @@ from talka.cluster.effects import HANDLE, Lane, Send
 from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.entries import RecordBook
 from talka.control.jobs.fleet import Fleet, FleetNews, WorkerLost
 from talka.control.jobs.forwarding import forwarded
@@ -104,15 +103,14 @@ class Registry:
         rng: Random,
         wall_offset_ns: int,
         managers: Callable[[], tuple[ManagerAt, ...]],
-        safeguards: Safeguards = ALL,
         signer: bytes = b"",
         heard: HeardLives | None = None,
     ) -> None:
         assert voter.token is not None and voter.election.reign is not None
         self.token = voter.token
-        self.lease = LeaseRule(now, voter, safeguards)
+        self.lease = LeaseRule(now, voter)
         earlier_ns = self.lease.earlier_ns
-        self.fleet = Fleet(safeguards=safeguards, earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
+        self.fleet = Fleet(earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         self.queue = JobQueue()
         self.book = RecordBook(voter)
@@ -123,7 +121,6 @@ class Registry:
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
         self._managers = managers
-        self._safeguards = safeguards
         self._signers = SignersNamed(signer)
         self._fences = 0
         self._owner_since: dict[str, int] = {}
@@ -237,7 +234,7 @@ class Registry:
         order, key = asked.order, asked.key
         if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
             order = msgspec.structs.replace(order, submitted_by=call.asker.name)
-        known = self.book.by_key(key) if key and self._safeguards.idempotency_key else None
+        known = self.book.by_key(key) if key else None
         if known is not None:
             if _unsigned(known.order) != _unsigned(order):
                 text = f"the key {key!r} was used for another order, job {known.job}: use a key of its own"

@@ -12,7 +12,6 @@ import msgspec
 
 from talka.cluster.effects import Lane, Transmit
 from talka.cluster.leadership.election import LeadershipAlarm
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.ring_guard import RingGuard
 from talka.units import SECOND
@@ -115,10 +114,9 @@ class Admission:
         me: Self,
         rng: Random,
         certified: bool = False,
-        safeguards: Safeguards = ALL,
     ) -> None:
         self.me = me
-        self.rings = RingGuard(certified=certified, safeguards=safeguards)
+        self.rings = RingGuard(certified=certified)
         self.opened = 0
         """Frames whose seal was good, whatever became of them."""
         self.challenged = 0

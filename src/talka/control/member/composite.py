@@ -15,7 +15,6 @@ from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.membership.federation import FederatedProber
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost, StateLearned
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
 from talka.control.member.announcement import Announcer
 from talka.control.member.key_distribution import KeyDistribution
@@ -91,7 +90,6 @@ class ClusterMember:
         addresses: Mapping[str, str] | None = None,
         seeds: tuple[str, ...] = (),
         watchers: tuple[str, ...] = (),
-        safeguards: Safeguards = ALL,
         door: ReplayGuard | None = None,
         porter: Admission | None = None,
         certified: bool = False,
@@ -105,10 +103,10 @@ class ClusterMember:
         self.receiver = receiver
         self.owner = owner
         self.jobs = part
-        self.door = door or ReplayGuard(group=group, name=name, boot=boot, watchers=watchers, safeguards=safeguards)
+        self.door = door or ReplayGuard(group=group, name=name, boot=boot, watchers=watchers)
         self.porter = porter
         is_certified = certified if porter is None else porter.certified
-        self.roles = RoleCheck(is_certified=is_certified, safeguards=safeguards)
+        self.roles = RoleCheck(is_certified=is_certified)
         self.herald: Announcer | None = None
         self.keyholder: KeyDistribution | None = None
         if porter is not None and membership is not None:

@@ -10,7 +10,6 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leases import TTL_LEAST_NS, TTL_MOST_NS, HolderNews, LeaseHolder, RenewDue
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER
 from talka.wire.leases import CHANNEL, LEASE_KEY_LIMIT, AcquireLease, LeaseAnswer, LeaseMessage, ReleaseLease
@@ -27,9 +26,7 @@ class _Want(msgspec.Struct):
 class Owner:
     """Call `want` and `unwant` for keys, `on_answer` for what arrives, `tick` once `next_tick_at` has come."""
 
-    def __init__(
-        self, *, voters: tuple[str, ...], rng: Random, retry_ns: int = 500_000_000, safeguards: Safeguards = ALL
-    ) -> None:
+    def __init__(self, *, voters: tuple[str, ...], rng: Random, retry_ns: int = 500_000_000) -> None:
         if not voters:
             raise Invalid("an owner of leases must know a voter to ask")
         if retry_ns < RETRY_LEAST_NS:
@@ -37,7 +34,7 @@ class Owner:
         self._voters = voters
         self._rng = rng
         self._retry_ns = retry_ns
-        self._holder = LeaseHolder(rng.getrandbits(48), safeguards)
+        self._holder = LeaseHolder(rng.getrandbits(48))
         self._wanted: dict[str, _Want] = {}
         self._asked = voters[rng.randrange(len(voters))]
         self._silent_since = NEVER

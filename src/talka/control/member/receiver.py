@@ -11,7 +11,6 @@ import msgspec
 
 from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.leases import CHANNEL, CommandAnswer, LeaseCommand
 
 FENCE_KEY: Final = "fence"
@@ -28,8 +27,8 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Receiver:
-    def __init__(self, stored: Mapping[str, bytes], safeguards: Safeguards = ALL) -> None:
-        self._fence = Fence(stored.get(FENCE_KEY), safeguards)
+    def __init__(self, stored: Mapping[str, bytes]) -> None:
+        self._fence = Fence(stored.get(FENCE_KEY))
         self._tickets = 0
         self._waiting: deque[tuple[int, str, Token, LeaseCommand]] = deque()
 

@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire import greeting, membership
 from talka.wire.packets import PROTOCOL, BadPacket, Packet, decode_packet, encode_packet
 from talka.wire.security.replay import ReplayWindow
@@ -22,9 +21,7 @@ BOOTS_PER_SENDER: Final = 16
 
 
 class ReplayGuard:
-    def __init__(
-        self, *, group: str, name: str, boot: int, watchers: tuple[str, ...] = (), safeguards: Safeguards = ALL
-    ) -> None:
+    def __init__(self, *, group: str, name: str, boot: int, watchers: tuple[str, ...] = ()) -> None:
         self.admitted = 0
         self.refused: dict[str, int] = {}
         """How many frames were turned away, by reason: malformed, protocol, group, own, replayed, body."""
@@ -32,7 +29,6 @@ class ReplayGuard:
         self._name = name
         self._boot = boot
         self._groups = (group, *watchers)
-        self._safeguards = safeguards
         self._counter = 0
         self._windows: dict[tuple[str, str], dict[int, ReplayWindow]] = {}
 
@@ -68,7 +64,7 @@ class ReplayGuard:
             return False
         window = self._window_of(packet)
         is_old = packet.counter < window.strict_floor and packet.channel not in REPEATABLE
-        if is_old or (not window.admit(packet.counter) and self._safeguards.replay_window):
+        if is_old or not window.admit(packet.counter):
             self.turn_away("replayed")
             return False
         self.admitted += 1

@@ -10,7 +10,6 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.cluster.leadership.election import LeadershipAlarm
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import SECOND
 from talka.wire.security.keys import BadRing, Keyring, decode_ring
 from talka.wire.security.roles import Proven, Role
@@ -21,13 +20,12 @@ REPAIR: Final = "if nobody of you changed them, see `talka cluster keys --repair
 
 
 class RingGuard:
-    def __init__(self, *, certified: bool = False, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, *, certified: bool = False) -> None:
         self.refused: dict[str, int] = {"datagram": 0, "role": 0, "jump": 0, "key": 0}
         """Rings that were not looked at further, by reason."""
         self.unexpected = 0
         """Rings that were taken over and that this node did not expect."""
         self._certified = certified
-        self._safeguards = safeguards
         self._told: OrderedDict[tuple[str, object], None] = OrderedDict()
         self._told_at = -SECOND
         self._asked: OrderedDict[tuple[str, object], None] = OrderedDict()
@@ -37,14 +35,14 @@ class RingGuard:
 
     def bars(self, lane: Lane, proven: Proven) -> str:
         """Why keys that came so do not count, as a word; empty when they do."""
-        if not self._certified or not self._safeguards.ring_from_managers:
+        if not self._certified:
             return ""
         if lane is Lane.DATAGRAM:
             return "datagram"
         return "" if proven.role is Role.MANAGER else "role"
 
     def is_too_far(self, mine: Keyring, theirs: Keyring) -> bool:
-        return self._safeguards.ring_jump and not mine.is_reached_by(theirs)
+        return not mine.is_reached_by(theirs)
 
     def refuse(self, now: int, reason: str, sender: str, source: str, ring: bytes | Keyring) -> list[object]:
         """Count it, and tell of each sender and reason once, and no oftener than once a second."""

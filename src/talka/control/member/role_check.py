@@ -4,7 +4,6 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.asking import AddKey, Ask, ChangeLease, RepairKeys, RetireKey, UseKey
 from talka.wire.packets import BadPacket
 from talka.wire.security.permissions import may_say, name_of
@@ -41,16 +40,15 @@ class NotForThisRole(BadPacket):
 class RoleCheck:
     """One for each node. Without certificates there is nothing to ask: whoever has the secret is a node."""
 
-    def __init__(self, *, is_certified: bool, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, *, is_certified: bool) -> None:
         self.is_certified = is_certified
         self.refused: dict[str, int] = {}
         """By message: there are no more than rows of the table."""
-        self._is_asked = is_certified and safeguards.role_table
         self._told: dict[tuple[str, str, str], None] = {}
 
     def check(self, proven: Proven, message: object) -> None:
         """Raises `NotForThisRole`."""
-        if self._is_asked and not may_say(proven.role, message):
+        if self.is_certified and not may_say(proven.role, message):
             raise NotForThisRole(message)
 
     def note(self, proven: Proven, sender: str, source: str, message: object) -> list[RoleRefused]:

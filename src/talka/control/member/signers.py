@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, TypeAlias
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.jobs import SIGNERS_LIMIT as NAMED_LIMIT
 from talka.wire.security.bundles import read_word
 
@@ -24,14 +23,11 @@ class Signers:
     """`group` is cluster and environment. `doubt` says why a voucher does not make a key that of a manager; None where
     there are no certificates."""
 
-    def __init__(
-        self, group: str, doubt: Callable[[bytes, bytes], str] | None = None, safeguards: Safeguards = ALL
-    ) -> None:
+    def __init__(self, group: str, doubt: Callable[[bytes, bytes], str] | None = None) -> None:
         self.problem = ""
         """Why the last word was refused."""
         self._group = group
         self._doubt = doubt
-        self._is_needed = safeguards.signed_bundles
         self._named: OrderedDict[bytes, None] = OrderedDict()
         self._asked: OrderedDict[bytes, int] = OrderedDict()
         """Keys that nobody named, and when each was first met."""
@@ -50,8 +46,6 @@ class Signers:
 
     def judge(self, now: int, digest: str, content: bytes) -> Verdict:
         """`unknown`: ask again when the leader has spoken."""
-        if not self._is_needed:
-            return "holds"
         word = read_word(content)
         if word is None:
             return self._refuse("no manager has signed this bundle")

@@ -18,7 +18,6 @@ from talka.cluster.leadership.quorum import QuorumBreakerOpen, QuorumTimeout, Qu
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import CONFIG_KEY, LEADER_KEY
 from talka.cluster.leases import Busy, Ended, GrantedNow, HeldLease, LeasesFull, LeaseTable, Write
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.breaker import Breaker
 from talka.errors import Invalid
 from talka.wire.leadership import LeadershipMessage
@@ -67,7 +66,6 @@ class Voter:
         rng: Random,
         now: int,
         config: LeadershipConfig = LAN,
-        safeguards: Safeguards = ALL,
         allow_two: bool = False,
         own_lease: OwnLease | None = None,
     ) -> None:
@@ -79,11 +77,10 @@ class Voter:
             rng=rng,
             now=now,
             config=config,
-            safeguards=safeguards,
             allow_two=allow_two,
             own_lease=own_lease,
         )
-        self.leases = LeaseTable(safeguards)
+        self.leases = LeaseTable()
         self.token: Token | None = None
         self._timeout_ns = config.write_timeout_ns
         self._breaker = _new_breaker()

@@ -14,7 +14,6 @@ import msgspec
 
 from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.signers import Signers
 from talka.control.worker.bundles import Puts, WorkerBundles
 from talka.control.worker.core_end import CoresUntil
@@ -72,7 +71,6 @@ class Worker:
         managers: tuple[str, ...],
         rng: Random,
         now: int,
-        safeguards: Safeguards = ALL,
         *,
         signers: Signers,
         variables: WorkerVariables,
@@ -88,12 +86,11 @@ class Worker:
         """Messages that were not obeyed, by reason."""
         self.next_tick_at = now
         self._signers = signers
-        self._lease = WorkerLease(safeguards)
+        self._lease = WorkerLease()
         self._cores_until = 0
         """What cores were told last. 0: nothing."""
-        self._are_cores_told = safeguards.core_deadline
-        self._fence = Fence(stored.get(FENCE_KEY), safeguards)
-        self._fences = JobFences(now, stored, safeguards)
+        self._fence = Fence(stored.get(FENCE_KEY))
+        self._fences = JobFences(now, stored)
         self.tasks = HeldShards(
             name,
             facts.cores,
@@ -103,9 +100,7 @@ class Worker:
             persist=self._persist,
             manager=self._fences.manager,
         )
-        self.handlers = HandlerPool(
-            name, facts.cores, stored, boot=boot, files=handlers, persist=self._persist, safeguards=safeguards
-        )
+        self.handlers = HandlerPool(name, facts.cores, stored, boot=boot, files=handlers, persist=self._persist)
         self._problem = ""
         """Of the handlers, as the last beat told it."""
         self._tickets = 0
@@ -287,7 +282,7 @@ class Worker:
     def _tell_cores(self) -> list[object]:
         """Where there is no lease, what was told last has come, and nothing runs."""
         self._cores_until = self._lease.next_check_at
-        return [CoresUntil(self._cores_until)] if self.has_lease and self._are_cores_told else []
+        return [CoresUntil(self._cores_until)] if self.has_lease else []
 
     def _check_lease(self, now: int) -> list[object]:
         if not self._lease.has_ended(now):

@@ -3,10 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import msgspec
-
 from talka.cluster.fencing import ZERO, Admission, Fence, Token
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER, SECOND
 from talka.wire import jobs
 
@@ -31,12 +28,11 @@ class _Job:
 class JobFences:
     """For every command call `admit`, and obey it as `cluster.fencing.Fence` says; `key` is where the fence is kept."""
 
-    def __init__(self, now: int, stored: Mapping[str, bytes], safeguards: Safeguards = ALL) -> None:
-        self._safeguards = msgspec.structs.replace(safeguards, fencing=safeguards.worker_fence)
+    def __init__(self, now: int, stored: Mapping[str, bytes]) -> None:
         self._jobs: dict[str, _Job] = {}
         for key in sorted(stored):
             if key.startswith(PREFIX):
-                self._jobs[key.removeprefix(PREFIX)] = _Job(Fence(stored[key], self._safeguards), now)
+                self._jobs[key.removeprefix(PREFIX)] = _Job(Fence(stored[key]), now)
         self.next_sweep_at = now + SWEEP_EVERY_NS if self._jobs else NEVER
 
     def manager(self, job: str) -> str:
@@ -50,7 +46,7 @@ class JobFences:
         return (token.parent, token.term, token.sequence)
 
     def is_stale(self, job: str, fence: jobs.Fence) -> bool:
-        return self._safeguards.fencing and fence < self.highest(job)
+        return fence < self.highest(job)
 
     def has_room(self, job: str) -> bool:
         return job in self._jobs or len(self._jobs) < JOBS_LIMIT
@@ -59,7 +55,7 @@ class JobFences:
         """What to do with a command; only where there is room."""
         known = self._jobs.get(job)
         if known is None:
-            known = self._jobs[job] = _Job(Fence(None, self._safeguards), now)
+            known = self._jobs[job] = _Job(Fence(None), now)
             self.next_sweep_at = min(self.next_sweep_at, now + SWEEP_EVERY_NS)
         return known.fence.admit(Token(*fence))
 

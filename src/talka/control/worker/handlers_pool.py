@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 import msgspec
 
 from talka.cluster.effects import Lane, Persist, Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.worker.bundles import Puts
 from talka.control.worker.effects import AttemptsDropped
 from talka.control.worker.handlers_effects import ExitFacts
@@ -66,7 +65,6 @@ class HandlerPool:
         boot: int,
         files: tuple[str, ...] = (),
         persist: Callable[[Puts], Persist],
-        safeguards: Safeguards = ALL,
     ) -> None:
         """`files` hold the handlers; without any no core is started and every task refused."""
         self.has_lease = False
@@ -85,8 +83,6 @@ class HandlerPool:
         self._name = name
         self._boot = boot
         self._persist = persist
-        self._is_fenced = safeguards.worker_fence
-        self._is_named = safeguards.store_life
         self._slots = HandlerRoom(name, files, cores)
         self._outbox = HandlerOutbox()
         self._obeyed = ObeyedEpoch(stored)
@@ -170,7 +166,7 @@ class HandlerPool:
 
     def on_message(self, now: int, sender: str, message: TaskCommand) -> list[object]:
         obeyed = self._obeyed
-        if message.epoch < obeyed.epoch and self._is_fenced:
+        if message.epoch < obeyed.epoch:
             return self._count("epoch")
         if message.epoch > obeyed.epoch:
             # What waits is of lower epochs, and would be refused when its turn came.
@@ -178,7 +174,7 @@ class HandlerPool:
             persist = self._persist(obeyed.rise(message.epoch, message.of))
             self._ticket = persist.ticket
             return [persist]
-        if message.of != obeyed.life and self._is_named:
+        if message.of != obeyed.life:
             return self._count("life")  # two have the same epoch: whoever is told of this takes a higher one
         if self._ticket:
             if len(self._held_back) >= HELD_BACK_LIMIT:
@@ -365,7 +361,7 @@ class HandlerPool:
         """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""
         slots, outbox = self._slots, self._outbox
         former, outbox.life = outbox.life, self._obeyed.life
-        if former.is_of(self._obeyed.life) or not self._is_named:
+        if former.is_of(self._obeyed.life):
             return []
         report = Dropped(former.store, former.life, len(slots.held), len(outbox))
         effects = slots.drop_all(now)

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER, SECOND
 
 BEATS_REMEMBERED: Final = 16
@@ -33,7 +32,6 @@ class WorkerLease:
         "_beats",
         "_end_ns",
         "_grace_end_ns",
-        "_is_on",
         "_lease_ns",
         "_number",
         "_refused_until_ns",
@@ -42,10 +40,9 @@ class WorkerLease:
         "is_held",
     )
 
-    def __init__(self, safeguards: Safeguards = ALL) -> None:
+    def __init__(self) -> None:
         self.is_held = False
         """As of the last `renew` or `has_ended`."""
-        self._is_on = safeguards.worker_lease
         self._beats: dict[int, int] = {}
         self._lease_ns = USUAL_NS
         self._number = 0
@@ -59,7 +56,7 @@ class WorkerLease:
 
     @property
     def next_check_at(self) -> int:
-        if not self.is_held or not self._is_on:
+        if not self.is_held:
             return NEVER
         return max(self._end_ns, self._extended_ns)
 

@@ -2,22 +2,20 @@
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.jobs import Assign
 from talka.wire.security.envelopes import BadEnvelope, Opener, Purpose
 
 
 class WorkerVariables:
-    def __init__(self, opener: Opener, group: str, worker: str, boot: int, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, opener: Opener, group: str, worker: str, boot: int) -> None:
         self._opener = opener
         self._group = group
         self._worker = worker
         self._boot = boot
-        self._is_needed = safeguards.sealed_variables
 
     def opened(self, assign: Assign) -> Assign:
         """With its variables, if it has any. `BadEnvelope` when they are for another, or came open."""
-        if assign.bundle.env and self._is_needed:
+        if assign.bundle.env:
             raise BadEnvelope("the variables are not sealed: its manager is of an earlier version")
         if not assign.variables:
             return assign
