@@ -4,6 +4,7 @@ import msgspec
 
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards, tasks
 from talka.wire.asking import (
     AddKey,
@@ -261,7 +262,6 @@ ASKING: dict[str, asking.AskingMessage] = {
 
 DIGEST = "0123456789abcdef" * 4
 FENCE = (0, 7, 300)
-SECOND = 1_000_000_000
 BUNDLE = BundleFacts(
     DIGEST, 70_000, bytes(range(64)), "tests/shop.py", {"BASE": "http://shop"}, "", word=bytes(range(100))
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire.attempts import NOWHERE
 from talka.wire.channels import Message
 from talka.wire.framing import FRAME_LIMIT_BYTES
@@ -53,7 +54,7 @@ from talka.wire.jobs import (
     encode_result,
 )
 from talka.wire.shards import Gap
-from tests.wire.samples import DIGEST, FENCE, JOBS, SECOND, WORKER
+from tests.wire.samples import DIGEST, FENCE, JOBS, WORKER
 
 GOLDEN = Path(__file__).parent / "golden" / "protocol-1"
 OLDER = GOLDEN / "older" / "jobs"

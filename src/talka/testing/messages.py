@@ -12,6 +12,7 @@ from typing import Any, Final, get_args
 import msgspec
 from msgspec import inspect
 
+from talka.units import SECOND
 from talka.wire import asking, jobs, manager_calls
 from talka.wire.entries import JobOrder, JobRecord, encode_record
 from talka.wire.security.keys import Keyring, encode_ring
@@ -24,7 +25,7 @@ ITEMS: Final = 2
 KNOWN_SHARE: Final = 0.8
 EVERY: Final = [*MESSAGES, *[(jobs.CHANNEL.number, jobs.ManagerCall)] * (len(CALLS) - 1)]
 """One for each row of the table."""
-PLAN: Final = Plan.of_vus((Segment(1_000_000_000, 1, 1),))
+PLAN: Final = Plan.of_vus((Segment(SECOND, 1, 1),))
 CALL_CONTENTS: Final[dict[str, type]] = {
     "submit": manager_calls.SubmitCall,
     "jobs": manager_calls.JobsCall,
