@@ -13,11 +13,12 @@ from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
-from talka.control.load.shard_group import JobWorkflow
+from talka.control.load.times import JobWorkflow
 from talka.control.member.voter import Voter
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.testing.disk import BLOB_PREFIX
+from talka.units import SECOND
 from talka.wire import leadership
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import AttemptResult, BundleFacts
@@ -29,7 +30,6 @@ from talka.work.specs import default_timeout_ns
 from talka.work.thresholds import parse_threshold
 from tests.control.dag_play import DagPlay
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 
 

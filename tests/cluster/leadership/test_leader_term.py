@@ -20,7 +20,7 @@ from talka.cluster.leadership.leader_term import (
 )
 from talka.cluster.leadership.lease_terms import LeaseFit, OwnLease
 from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor
-from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND, LeadershipConfig
+from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import (
     CONFIG_KEY,
     LEADER_KEY,
@@ -31,6 +31,7 @@ from talka.cluster.leadership.voters import (
     encode_config,
 )
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     CHANNEL,
     KEY_LIMIT,

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Send
-from talka.control.blobs.fetching import LIMIT_NS, NEVER, RETRY_NS, BlobFetch
+from talka.control.blobs.fetching import LIMIT_NS, RETRY_NS, BlobFetch
+from talka.units import NEVER
 from talka.wire.jobs import BLOB_LIMIT_BYTES, JobMessage, Piece, WantBlob
 
 NOW = 1_000_000_000

@@ -15,7 +15,6 @@ from talka.control.blobs.fetching import LIMIT_NS, RETRY_NS
 from talka.control.blobs.replicated_blobs import (
     AGAIN_NS,
     LINGER_NS,
-    NEVER,
     BlobFailed,
     BlobKept,
     BlobReady,
@@ -26,9 +25,9 @@ from talka.control.blobs.replicated_blobs import (
     piece_of,
 )
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import BLOB_LIMIT_BYTES, CHANNEL, JobMessage, KeepBlob, Kept, Piece, WantBlob
 
-SECOND = 1_000_000_000
 PIECE = 4
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 CONTENT = b"0123456789"

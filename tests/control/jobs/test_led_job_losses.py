@@ -13,6 +13,7 @@ from talka.control.jobs.led_job import REPLACE_WAIT_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
+from talka.units import SECOND
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.jobs import (
     CHANNEL,
@@ -37,7 +38,6 @@ from talka.wire.shards import Armed, Refused, Settings, Totals, encode
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, LoadShape, SharedIterations
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 FENCE = (1, 1, 1)
 LIFE = 3

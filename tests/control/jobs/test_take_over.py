@@ -2,9 +2,9 @@
 
 from talka.cluster.effects import Lane, Send
 from talka.control.jobs.take_over import ASK_EVERY_NS, FENCE_ROUNDS, REMIND_EVERY_NS, TakeOver
+from talka.units import SECOND
 from talka.wire.jobs import CHANNEL, Reconcile, TaskFacts, WorkerSnapshot
 
-SECOND = 1_000_000_000
 FENCE = (1, 2, 1)
 NOW = 1_000 * SECOND
 

@@ -9,9 +9,9 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.members import NEVER
 from talka.cluster.membership.presets import MembershipConfig
 from talka.errors import Invalid
+from talka.units import NEVER
 from talka.wire.membership import CHANNEL, MembershipMessage, MemberState, PeerAddress, WatchGroup, WatchReply
 
 TARGETS_LIMIT: Final = 256

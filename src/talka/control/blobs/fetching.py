@@ -6,12 +6,11 @@ from random import Random
 from typing import Final
 
 from talka.cluster.effects import Lane, Send
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import BLOB_LIMIT_BYTES, CHANNEL, JobMessage, Piece, WantBlob
 
-SECOND: Final = 1_000_000_000
 RETRY_NS: Final = SECOND
 LIMIT_NS: Final = 60 * SECOND
-NEVER: Final = (1 << 63) - 1
 
 
 class BlobFetch:

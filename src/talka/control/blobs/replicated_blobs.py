@@ -15,10 +15,9 @@ from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.quorum import majority
 from talka.control.blobs.fetching import BlobFetch
 from talka.errors import Invalid, Unavailable
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import BLOB_LIMIT_BYTES, CHANNEL, PIECE_LIMIT_BYTES, JobMessage, KeepBlob, Kept, Piece, WantBlob
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 AGAIN_NS: Final = SECOND
 LINGER_NS: Final = 10 * SECOND
 """After a majority has it, the others are given so long."""

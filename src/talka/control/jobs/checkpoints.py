@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane, Send
+from talka.units import SECOND
 from talka.wire.jobs import CHANNEL, Account, Accounted, Fence, JobMessage
 from talka.work.lifecycle import JobState
 
-SECOND: Final = 1_000_000_000
 AGAIN_NS: Final = SECOND // 2
 
 Held: TypeAlias = Callable[[int], list[object]]

@@ -5,9 +5,9 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.units import SECOND
 from talka.wire.jobs import CHANNEL, Fence, Halt, JobMessage
 
-SECOND: Final = 1_000_000_000
 AGAIN_NS: Final = SECOND
 """After which a command that nobody answered is given again."""
 SILENCE_NS: Final = 3 * SECOND

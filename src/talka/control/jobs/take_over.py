@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from talka.cluster.effects import Lane, Send
+from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import CHANNEL, AttemptResult, Fence, Reconcile, TaskFacts, WorkerSnapshot
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 ASK_EVERY_NS: Final = SECOND // 2
 REMIND_EVERY_NS: Final = SECOND
 FENCE_ROUNDS: Final = 30

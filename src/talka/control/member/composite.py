@@ -25,6 +25,7 @@ from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import NotForThisRole, RoleCheck, why_not
 from talka.control.member.voter import Voter
 from talka.errors import Untrusted
+from talka.units import NEVER
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import Ask, AskAnswer
 from talka.wire.greeting import ShareRing
@@ -35,7 +36,6 @@ from talka.wire.packets import BadPacket
 from talka.wire.security.keys import decode_ring
 from talka.wire.security.roles import NOBODY, Proven, Role
 
-NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
 VOTER: Final = 0
 RECEIVER: Final = 1

@@ -6,11 +6,10 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import CHANNEL, CallAnswer, ManagerCall
 from talka.wire.security.access import Asker, own
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 AGAIN_NS: Final = SECOND
 ELSEWHERE_NS: Final = SECOND // 5
 LIMIT_NS: Final = 20 * SECOND

@@ -12,11 +12,11 @@ from talka.cluster.effects import Lane, Send
 from talka.cluster.leases import TTL_LEAST_NS, TTL_MOST_NS, HolderNews, LeaseHolder, RenewDue
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER
 from talka.wire.leases import CHANNEL, LEASE_KEY_LIMIT, AcquireLease, LeaseAnswer, LeaseMessage, ReleaseLease
 
-NEVER: Final = (1 << 63) - 1
 WANTED_LIMIT: Final = 4096
-RETRY_LEAST_NS: Final = 1_000_000
+RETRY_LEAST_NS: Final = MILLISECOND
 
 
 class _Want(msgspec.Struct):
