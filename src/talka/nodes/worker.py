@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -166,7 +165,8 @@ class WorkerNode:
         cores = physical_cores() if options.cores is None else options.cores
         if cores < 1:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
-        self._memory_bytes = psutil.virtual_memory().total
+        memory_bytes = psutil.virtual_memory().total
+        share_bytes = int(memory_bytes * MEMORY_SHARE) // cores
         trust = WorkerTrust(
             options.certs,
             name=options.name,
@@ -176,7 +176,7 @@ class WorkerNode:
         )
         facts = WorkerFacts(
             cores=cores,
-            memory_bytes=self._memory_bytes,
+            memory_bytes=memory_bytes,
             gpus=_gpus(),
             capabilities=options.capabilities,
             version=VERSION,
@@ -216,10 +216,9 @@ class WorkerNode:
             self._on_core_lines,
             has_lease=True,
             confines=None if confinement is None else confinement.confines,
+            share_bytes=share_bytes,
         )
-        self._handlers = HandlerProcesses(
-            self._share_bytes(cores), self._on_handlers_said, self._on_handlers_exit, confinement
-        )
+        self._handlers = HandlerProcesses(share_bytes, self._on_handlers_said, self._on_handlers_exit, confinement)
 
     def _confined(self, number: int) -> Confinement | None:
         options = self._options
@@ -479,7 +478,6 @@ class WorkerNode:
                 case StartCore(core=core, arm=arm, process=process):
                     arm, folder = self._placed(core, arm, process)
                     await self._supervisor.start(core, arm, process, folder)
-                    self._limit_memory(core)
                 case Send(core=core, message=Go() as go):
                     shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
                     shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
@@ -506,17 +504,6 @@ class WorkerNode:
             path, folder = confinement.within_reach(path, own), folder / "test"
         source = msgspec.structs.replace(source, path=str(path), folder=str(folder))
         return msgspec.structs.replace(arm, source=source), own
-
-    def _limit_memory(self, core: int) -> None:
-        pid = self._supervisor.pids().get(core)
-        if pid is None:
-            return
-        limit = self._share_bytes(self.worker.facts.cores)
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended already, or this is not Linux
-            resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
-
-    def _share_bytes(self, cores: int) -> int:
-        return int(self._memory_bytes * MEMORY_SHARE) // cores
 
     def _on_core_message(self, core: int, message: FromCore) -> None:
         shift = self._shift_ns.get(core, 0)

@@ -17,7 +17,7 @@ import pytest
 
 from talka.control.worker.effects import Drained, HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.engine.exit_facts import MemoryGroup
+from talka.engine.containment import MemoryGroup
 from talka.engine.handlers import handler_supervisor
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
