@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from talka.clock import boottime_ns, monotonic_ns
-from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.worker.effects import AttemptsDropped, HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
@@ -30,7 +30,7 @@ HANDLER_WORDS: Final = {"handlers": "has the handlers {handlers}"}
 WORDS.update(HANDLER_WORDS)
 
 HandlerOrder: TypeAlias = StartHandlers | TellHandlers | EndHandlers
-CoreOrder: TypeAlias = StartCore | Send | KillCore
+CoreOrder: TypeAlias = StartCore | TellCore | KillCore
 
 
 class HandlerProcesses:
@@ -134,11 +134,11 @@ class LoadCores:
                 case StartCore(core=core, arm=arm, process=process):
                     arm, folder = self._placed(core, arm, process)
                     await self._supervisor.start(core, arm, process, folder)
-                case Send(core=core, message=Go() as go):
+                case TellCore(core=core, message=Go() as go):
                     shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
                     shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
                     self._supervisor.send(core, shifted)
-                case Send(core=core, message=message):
+                case TellCore(core=core, message=message):
                     self._supervisor.send(core, message)
                 case KillCore(core=core):
                     self._supervisor.end(core)

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
-from talka.cluster.effects import Persist
+from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
+from talka.cluster.effects import PersistBlob
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
+from talka.control.blobs.replicated_blobs import LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload, RequestKind
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
@@ -47,6 +47,7 @@ from talka.report.building import Meta, build
 from talka.store.dags.records import StoreLost, StoreTaken
 from talka.store.dags.sqlite import place_of, store_of
 from talka.store.files.blobs import Blobs
+from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
 from talka.wire.entries import JobOrder, JobRecord, decode_account, decode_record
@@ -287,9 +288,7 @@ class ManagerNode(MemberNode):
 
     def _carry_out(self, effect: object) -> None:
         match effect:
-            case Persist(ticket=ticket, puts=((key, content), *_)) if key.startswith(BLOB_PREFIX):
-                assert content is not None  # managers sweep by age
-                digest = key.removeprefix(BLOB_PREFIX)
+            case PersistBlob(ticket=ticket, digest=digest, content=content):
                 self.runtime.persist(ticket, self._blobs.put, digest, content, is_vital=False)
             case _:
                 super()._carry_out(effect)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND, boottime_ns, realtime_ns
+from talka.clock import boottime_ns, realtime_ns
 from talka.cluster.effects import Persist, Transmit
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.timings import TIMINGS
@@ -28,6 +28,7 @@ from talka.nodes.member_search import Search
 from talka.nodes.runtime import Counts, NodeOptions, NodeRuntime
 from talka.store.files.peers import PeerFile, RememberedPeer
 from talka.store.files.voter_file import VoterFile
+from talka.units import SECOND
 from talka.wire.addresses import ip_target
 from talka.wire.asking import AskAnswer
 from talka.wire.security.roles import Role

@@ -13,10 +13,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from talka.clock import MILLISECOND, SECOND, boottime_ns, cpu_ns, realtime_ns
+from talka.clock import boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Transmit
 from talka.control.member.admission import Admission
-from talka.control.member.composite import NEVER, ClusterMember
+from talka.control.member.composite import ClusterMember
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.errors import TalkaError
@@ -27,6 +27,7 @@ from talka.nodes.member_events import Event
 from talka.nodes.member_keys import first_ring
 from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.version import VERSION
 from talka.wire.addresses import format_address
 from talka.wire.greeting import Self
@@ -48,7 +49,6 @@ CLASSES: Final = {
 }
 
 Effect = TypeVar("Effect")
-Puts = tuple[tuple[str, bytes | None], ...]
 Counts = dict[str, dict[str, int] | float]
 
 

@@ -12,9 +12,8 @@ import msgspec
 import psutil
 
 from talka.clock import boottime_ns
-from talka.cluster.effects import Lane, Persist, Transmit
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX
-from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.cluster.effects import Lane, Persist, PersistBlob, Transmit
+from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember
@@ -30,7 +29,7 @@ from talka.nodes.cores import HandlerProcesses, LoadCores, files_of, handler_eve
 from talka.nodes.job_events import job_event_of
 from talka.nodes.local import physical_cores
 from talka.nodes.member_events import Event, event_of
-from talka.nodes.runtime import Counts, NodeOptions, NodeRuntime, Puts
+from talka.nodes.runtime import Counts, NodeOptions, NodeRuntime
 from talka.nodes.trust import WorkerTrust
 from talka.store.files.blobs import Blobs
 from talka.store.files.shelf import Shelf
@@ -289,15 +288,16 @@ class WorkerNode:
                     self.runtime.streams.renew(to)  # a manager that was away is tried again with every beat
                 self.runtime.transmit(effect)
             case Persist(ticket=ticket, puts=puts):
-                # A worker that forgets whom it obeys could obey the wrong one; a bundle can be fetched again.
-                is_vital = not puts[0][0].startswith(BLOB_PREFIX)
-                self.runtime.persist(ticket, self._write, puts, is_vital=is_vital)
+                # A worker that forgets whom it obeys could obey the wrong one.
+                self.runtime.persist(ticket, self._shelf.write, puts)
+            case PersistBlob(ticket=ticket, digest=digest, content=content, removed=removed):
+                self.runtime.persist(ticket, self._write_blob, digest, content, removed, is_vital=False)
             case CoresUntil(end_ns=end_ns):
                 self._cores.tell_end(end_ns)
                 self._handlers.tell_end(end_ns)
             case TellHandlers() | StartHandlers() | EndHandlers():
                 self._handlers.do(effect)
-            case StartCore() | Send() | KillCore():
+            case StartCore() | TellCore() | KillCore():
                 self._cores.do(effect)
             case Welcomed(address=address, name=name):
                 self._on_welcomed(address, name)
@@ -320,17 +320,10 @@ class WorkerNode:
                 self.is_registered.set()
             self.runtime.tell(event)
 
-    def _write(self, puts: Puts) -> None:
-        rest = []
-        for key, content in puts:
-            if not key.startswith(BLOB_PREFIX):
-                rest.append((key, content))
-            elif content is None:
-                self._blobs.remove(key.removeprefix(BLOB_PREFIX))
-            else:
-                self._blobs.put(key.removeprefix(BLOB_PREFIX), content)
-        if rest:
-            self._shelf.write(tuple(rest))
+    def _write_blob(self, digest: str, content: bytes, removed: tuple[str, ...]) -> None:
+        self._blobs.put(digest, content)
+        for one in removed:
+            self._blobs.remove(one)
 
     # -- cores
 
