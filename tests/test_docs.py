@@ -152,6 +152,47 @@ def test_tests_and_files_that_decisions_name_are_there() -> None:
     assert known and not missing
 
 
+FOLDERS = {path.name for home in (ROOT, ROOT / "src" / "talka") for path in home.iterdir() if path.is_dir()}
+PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|c|h|sql|json|yaml)))(?::[^`]*)?`")
+
+
+def missing_paths(page: Path) -> list[str]:
+    """Files that a page names and that are not there: from the root, from `src/talka`, or beside the one before it."""
+    missing = []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        beside: list[Path] = []
+        for word in PATH.findall(line):
+            if "/" in word and word.split("/")[0] not in FOLDERS and not beside:
+                continue  # a path of the user's, or a route
+            found = next(
+                (home / word for home in (ROOT, ROOT / "src" / "talka", *beside) if (home / word).exists()), None
+            )
+            if found:
+                beside = [found.parent]
+            elif "/" in word or beside:
+                missing.append(f"{page.name}:{number}: {word}")
+    return missing
+
+
+MAPS = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+@pytest.mark.parametrize("page", MAPS, ids=[page.name for page in MAPS])
+def test_paths_that_a_page_names_exist(page: Path) -> None:
+    assert missing_paths(page) == []
+
+
+def test_a_path_that_is_gone_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`work/dsl.py`, `nothing.py` and `control/nobody.py` and GET `/livez`\n`shop.py`\n")
+
+    assert missing_paths(page) == ["page.md:1: nothing.py", "page.md:1: control/nobody.py"]
+
+
+def test_the_map_fits_on_200_lines() -> None:
+    assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 200
+
+
 def test_reference_of_the_command_line_is_up_to_date() -> None:
     made = subprocess.run(
         [sys.executable, str(ROOT / "docs" / "cli_reference.py")], capture_output=True, text=True, timeout=60
