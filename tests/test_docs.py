@@ -189,6 +189,18 @@ def test_a_path_that_is_gone_is_found(tmp_path: Path) -> None:
     assert missing_paths(page) == ["page.md:1: nothing.py", "page.md:1: control/nobody.py"]
 
 
+def test_every_recipe_names_the_files_to_edit() -> None:
+    recipes = (ROOT / "CONTRIBUTING.md").read_text().partition("## How to add")[2].split("\n### ")[1:]
+    titles = [recipe.partition("\n")[0] for recipe in recipes]
+
+    assert [
+        title
+        for title in ("a protocol client", "an output", "a kind of job", "a store", "a safeguard")
+        if title not in " ".join(titles)
+    ] == []
+    assert [title for title, recipe in zip(titles, recipes, strict=True) if len(PATH.findall(recipe)) < 5] == []
+
+
 def test_the_map_fits_on_200_lines() -> None:
     assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 200
 
