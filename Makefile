@@ -138,7 +138,7 @@ fuzz: $(READY) ## a million frames through every decoder, a million answers thro
 docs: $(READY) ## write docs/cli.md anew from the commands
 	@$(BIN)/python docs/cli_reference.py > docs/cli.md
 
-sizes: $(READY) ## the ten largest files and classes
+sizes: $(READY) ## the largest files and classes, folders that are full, and what is written twice
 	@$(BIN)/python benchmarks/sizes.py
 
 clean: ## remove the virtual environment, the compiled engine and caches
