@@ -16,6 +16,12 @@ from talka.cli.main import talka as command
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MADE = {
+    "cli.md": "cli_reference.py",
+    "python.md": "python_reference.py",
+    "errors.md": "errors_reference.py",
+    "state-machines.md": "state_machines_reference.py",
+}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -23,7 +29,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return [
         (path.name, text)
         for path in PAGES
-        if path.name != "cli.md"  # made of the commands' own help
+        if path.name not in MADE
         for kind, text in BLOCK.findall(path.read_text())
         if kind == language
     ]
@@ -111,7 +117,7 @@ def command_lines() -> list[tuple[str, str]]:
             if line.startswith("talka "):
                 found.append((page, line))
     for path in PAGES:
-        if path.name != "cli.md":
+        if path.name not in MADE:
             found += [(path.name, line) for line in re.findall(r"`(talka [a-z][^`]*)`", path.read_text())]
     return found
 
@@ -205,12 +211,19 @@ def test_the_map_fits_on_200_lines() -> None:
     assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 200
 
 
-def test_reference_of_the_command_line_is_up_to_date() -> None:
-    made = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "cli_reference.py")], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize(("page", "program"), MADE.items(), ids=list(MADE))
+def test_page_that_is_made_from_code_is_up_to_date(page: str, program: str) -> None:
+    made = subprocess.run([sys.executable, str(ROOT / "docs" / program)], capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr
-    assert made.stdout == (ROOT / "docs" / "cli.md").read_text(), "run `make docs`"
+    assert made.stdout == (ROOT / "docs" / page).read_text(), "run `make docs`"
+
+
+def test_help_says_something_about_every_public_name() -> None:
+    sys.path.append(str(ROOT / "docs"))
+    from python_reference import GROUPS, undocumented
+
+    assert undocumented() == []
+    assert sorted(" ".join(GROUPS.values()).split()) == talka.__all__
 
 
 def test_table_of_roles_is_the_one_that_is_asked() -> None:
