@@ -207,6 +207,19 @@ def test_every_recipe_names_the_files_to_edit() -> None:
     assert [title for title, recipe in zip(titles, recipes, strict=True) if len(PATH.findall(recipe)) < 5] == []
 
 
+def test_the_index_lists_every_page() -> None:
+    links = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "index.md").read_text()))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+    assert sorted(pages - links) == []
+    assert [link for link in sorted(links) if not (ROOT / "docs" / link).exists()] == []
+
+
+def test_the_glossary_has_twelve_words() -> None:
+    rows = re.findall(r"^\| \*\*\w+\*\* \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) == 12
+
+
 def test_the_map_fits_on_200_lines() -> None:
     assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 200
 
