@@ -224,6 +224,17 @@ def test_the_map_fits_on_200_lines() -> None:
     assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 200
 
 
+def test_classes_that_decisions_name_are_in_the_code() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "src" / "talka").rglob("*.py"))
+    missing = [
+        f"{page.name}: {word}"
+        for page in sorted((ROOT / "docs" / "decisions").glob("*.md"))
+        for word in re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]*)*)`", page.read_text())
+        if not re.search(rf"\b{word}\b", code)
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize(("page", "program"), MADE.items(), ids=list(MADE))
 def test_page_that_is_made_from_code_is_up_to_date(page: str, program: str) -> None:
     made = subprocess.run([sys.executable, str(ROOT / "docs" / program)], capture_output=True, text=True, timeout=60)
