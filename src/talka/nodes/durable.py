@@ -16,6 +16,7 @@ import msgspec
 from talka.client.dags import Submitted
 from talka.client.requests import Conflict, NoSuchSchedule, TooBusy
 from talka.clock import boottime_ns, realtime_ns
+from talka.control.dags.effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
@@ -23,9 +24,9 @@ from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
     DagEnded,
-    DurableEffect,
     RaiseEpoch,
     ReadOutputs,
+    StoreEffect,
     WorkerDropped,
     WorkerTooOld,
 )
@@ -165,13 +166,13 @@ class DurableJobs(DagReading):
             self._lease.release()
         self._records.close()
 
-    def _do(self, effects: list[object]) -> None:
+    def _do(self, effects: list[DagEffect]) -> None:
         """Carry out what the keeper answered; what is for others goes through the manager, and before what is told:
         a task that waits to be run is worth more haste."""
         if self._is_closed or self.lost is not None:
             return
         rest: list[object] = []
-        told: list[DurableEffect] = []
+        told: list[StoreEffect] = []
         held: list[int] = []
         for effect in effects:
             match effect:
@@ -192,7 +193,7 @@ class DurableJobs(DagReading):
         if held:
             self._committed(held)
 
-    def carry_out(self, effect: DurableEffect) -> None:
+    def carry_out(self, effect: StoreEffect) -> None:
         if self.lost is not None:
             return
         match effect:
@@ -403,7 +404,7 @@ class DurableJobs(DagReading):
         else:
             waiting(live_facts(job, None))  # where it stands among others is asked for apart: it takes a while
 
-    async def _call(self, ask: Callable[[int], list[object]]) -> str:
+    async def _call(self, ask: Callable[[int], list[DagEffect]]) -> str:
         """The id of the job that was asked about, once that is durable."""
         self._calls += 1
         call = self._calls

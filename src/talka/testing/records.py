@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.dags.effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
@@ -468,7 +469,7 @@ class StoreShell(Observer):
         for row in rows.live_jobs():
             durable.restore_job(now, row)
             durable.restore_tasks(now, row.number, rows.live_tasks(row.number))
-        effects = manager.act(now, durable.restored(now))
+        effects = manager.act(now, [*durable.restored(now)])
         return member.act(now, effects + manager.set_durable(now, durable))
 
     # -- writing
@@ -569,8 +570,8 @@ def durable_on(host: Host) -> DagKeeper | None:
     return node.jobs.durable if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
 
 
-def act_on(host: Host, now: int, effects: list[object]) -> list[object]:
+def act_on(host: Host, now: int, effects: list[DagEffect]) -> list[object]:
     """Carry out what the keeper on this host answered."""
     node = host.node
     assert isinstance(node, ClusterMember) and isinstance(node.jobs, Manager)
-    return node.act(now, node.jobs.act(now, effects))
+    return node.act(now, node.jobs.act(now, [*effects]))

@@ -6,6 +6,7 @@ from random import Random
 from typing import Final
 
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.dags.effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.clock_watch import ClockWatch
@@ -71,7 +72,7 @@ class StoreChores(Observer):
         rows = self._shell.rows.schedules
         for row in mended(rows.values(), wall_ns // MILLISECOND, self._safeguards):
             rows[row.name] = row
-        effects: list[object] = []
+        effects: list[DagEffect] = []
         for row in due(rows.values(), wall_ns // MILLISECOND):
             effects += self._submit(durable, now, row, wall_ns // MILLISECOND)
         return act_on(self._host, now, effects)
@@ -89,7 +90,7 @@ class StoreChores(Observer):
             rows.drop(gone)
         self.swept += [(number, self._world.now) for number in gone]
 
-    def _submit(self, durable: DagKeeper, now: int, row: ScheduleRow, wall_ms: int) -> list[object]:
+    def _submit(self, durable: DagKeeper, now: int, row: ScheduleRow, wall_ms: int) -> list[DagEffect]:
         if any(row.name == asked.name for asked, _ in self._asked.values()):
             return []  # it is on its way
         key = run_key(row)
@@ -151,7 +152,7 @@ class StoreRival:
             self._carry_out(durable, durable.change(now, 1, job.row.id, partial(_cancel, now)))
         return True
 
-    def _carry_out(self, durable: DagKeeper, effects: list[object]) -> None:
+    def _carry_out(self, durable: DagKeeper, effects: list[DagEffect]) -> None:
         for effect in effects:
             if type(effect) is Commit:
                 self._shell.apply(effect.changes)

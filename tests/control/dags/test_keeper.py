@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from talka.cluster.safeguards import Safeguards
-from talka.control.dags import keeper, shelf
+from talka.control.dags import job_timers, keeper, shelf
 from talka.control.dags.keeper import NEVER
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks import attempts, delivery
@@ -222,7 +222,7 @@ def test_results_are_remembered_for_a_while(play: Play, monkeypatch: pytest.Monk
 
 
 def test_many_results_are_taken_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "TASKS_LIMIT", 2)
+    monkeypatch.setattr(delivery, "TASKS_LIMIT", 2)
     play.beat("w", cores=8)
     play.submit(dict.fromkeys("abcde", ""))
     play.results([TaskResult(play.fence(id), "completed", b"1") for id in "abcde"])
@@ -716,12 +716,12 @@ def test_a_task_is_run_again_with_another_config(play: Play) -> None:
     id = play.submit({"a": {"config": msgspec.Raw(b'"old"')}}, retry=Retry(max=0))
     assert play.handed[play.fence("a")].config == b'"old"'
     play.result(play.fence("a"), "failed")
-    assert play.durable._handout.specs_bytes == 0
+    assert play.durable._delivery.specs_bytes == 0
     play.rerun(id, configs={"a": msgspec.Raw(b'"a new one"')})
     assert play.handed[play.fence("a")].config == b'"a new one"'
     assert msgspec.json.decode(play.row(0).spec)["config"] == "a new one"
     play.done("a")
-    assert play.durable._handout.specs_bytes == 0
+    assert play.durable._delivery.specs_bytes == 0
 
 
 def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> None:
@@ -733,7 +733,7 @@ def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> Non
     with pytest.raises(Invalid, match="has no task z"):
         play.rerun(id, "z", configs={"a": msgspec.Raw(b"1")})
     assert play.durable.jobs == {}
-    assert play.durable._handout.specs_bytes == 0
+    assert play.durable._delivery.specs_bytes == 0
     with pytest.raises(Invalid, match="is not under way"):
         play.durable.rerun(play.now, 1, id)
 
@@ -822,13 +822,13 @@ def test_inputs_that_are_read_and_too_large_fail_their_task_too(play: Play, monk
 
 
 def test_instants_that_came_to_nothing_do_not_pile_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "SPARE", 3)
+    monkeypatch.setattr(job_timers, "SPARE", 3)
     play.beat("w", cores=64)
     play.submit({f"t{number}": "" for number in range(60)}, timeout=3600.0)
     for number in range(59):
         play.done(f"t{number}")
     assert play.durable.next_tick_at == play.start + 3600 * SECOND
-    assert len(play.durable._due) < 10
+    assert len(play.durable._timers._heap) < 10
     play.pass_time(3601)
     play.result(play.fence("t59"), "cancelled")
     assert [one.state for one in play.ended] == [JobState.TIMEOUT]

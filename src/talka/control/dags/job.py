@@ -169,12 +169,6 @@ class DagJob(DagBook):
         task.started_at = now
         return [ClaimTask(self._number, task.index, task.attempts, fence, worker, self._clock(now))]
 
-    def began(self, now: int, task: DagTask) -> None:
-        """Its handler runs."""
-        if task.state is _ASSIGNED:
-            self._move(task, _RUNNING)
-            task.started_at = now
-
     def completing(self, now: int, task: DagTask, output: bytes, blob: str, took_us: int) -> list[Change]:
         """It is done; who waits for it must not know before that is durable, and `completed` is called. One that was
         not given out is done too when another with its key was."""
@@ -523,3 +517,10 @@ class DagJob(DagBook):
     def _event(self, now: int, step: DagStep, kind: str, index: int = -1, text: str = "") -> None:
         row = EventRow(job=self._number, at_ms=self._clock(now), kind=kind, index=index, text=text)
         step.changes.append(PutEvent(row))
+
+
+def job_of(task: DagTask) -> DagJob:
+    """What gives tasks out knows of their job only a part."""
+    job = task.job
+    assert isinstance(job, DagJob)
+    return job
