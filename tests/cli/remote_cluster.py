@@ -12,12 +12,12 @@ from talka.client.requests import JobFacts, JobOrder, JobUpdate, NoResult, Worke
 from talka.report.building import Meta, build
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.web.auth import Tokens
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob
 
-SECOND = 1_000_000_000
 LIMIT_S = 60
 
 Found = TypeVar("Found")

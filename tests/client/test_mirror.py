@@ -14,6 +14,7 @@ from talka.report.building import Meta, build
 from talka.report.summary import progress_line
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
+from talka.units import SECOND
 from talka.wire.entries import WorkflowOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import Settings
@@ -22,7 +23,6 @@ from talka.work.load import Plan, Segment
 from talka.work.specs import NodeOutline
 from talka.work.thresholds import parse_threshold
 
-SECOND = 1_000_000_000
 NOW = 5_000 * SECOND
 SIZE = Size(120, 40)
 

@@ -36,6 +36,7 @@ from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_t
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.stats.tally import Exchanges, Sample, StepTally, Tally
+from talka.units import SECOND
 from talka.wire.shards import Armed, Settings, StepTotals, UrlSource
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work import dsl
@@ -46,7 +47,6 @@ from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
 from talka.work.specs import WorkflowSpec
 
-SECOND = 1_000_000_000
 SGR = re.compile(r"\x1b\[[0-9]*m")
 
 

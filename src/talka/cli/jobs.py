@@ -16,7 +16,6 @@ from talka.cli.live.screen import LiveView
 from talka.cli.live.view import Composer
 from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
 from talka.cli.saved import summary_of
-from talka.clock import SECOND
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import CannotOverride, Overrides
 from talka.engine.clients.urls import parse_url
@@ -30,6 +29,7 @@ from talka.report.outputs.output import JobInfo, Output, Outputs, WindowFeed, pa
 from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line
 from talka.report.text import counted_text
+from talka.units import SECOND
 from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined, WorkflowSpec

@@ -36,12 +36,13 @@ from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
 from talka.cli.remote import LeftRunning, Signal
 from talka.client.client import Client
 from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.handlers.pipeline_file import dags_of, read_pipeline
 from talka.engine.loader import NoSuchFile, import_file, workflows_of
 from talka.errors import Invalid, TalkaError
 from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
+from talka.units import SECOND
 from talka.wire.task_views import DagFacts, GraphView, TaskView
 from talka.work.dag import NULL, DagSpec
 from talka.work.lifecycle import TaskState

@@ -12,13 +12,14 @@ from talka.cli.output import tell
 from talka.client.client import Client
 from talka.client.mirror import Mirror
 from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, JobUpdate, NoResult
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.control.load.log_lines import news_in
 from talka.errors import TalkaError
 from talka.nodes.local import signals_to
 from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
+from talka.units import SECOND
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined

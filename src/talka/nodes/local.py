@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import psutil
 
-from talka.clock import SECOND, monotonic_ns, utc_now
+from talka.clock import monotonic_ns, utc_now
 from talka.control.load.allocation import Seat, claim_of, planned
 from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
 from talka.control.load.load_job import JobSpec, LoadJob
@@ -29,6 +29,7 @@ from talka.ids import new_job_id
 from talka.net.descriptors import ADVICE, TooFewDescriptors
 from talka.report.building import Meta, build
 from talka.report.document import ResultDocument
+from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.shards import (
     PLAIN_GET,

@@ -39,13 +39,13 @@ from talka.stats.tally import (
     StepTally,
     Tally,
 )
+from talka.units import SECOND
 from talka.work.failures import of_requests, of_steps
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan
 from talka.work.outcome import Outcome, OutcomeFacts, decide
 from talka.work.specs import Node, NodeOutline, Outlined
 
-SECOND: Final = 1_000_000_000
 PLAN_POINTS: Final = 1000
 """At which a plan is looked at for its mean."""
 ROWS_LIMIT: Final = 1_000

@@ -10,8 +10,8 @@ from talka.control.load.load_job import LoadJob
 from talka.report.document import StepRow, TimelineRow
 from talka.stats.tally import add_counts
 from talka.stats.windows import Span, StepWindow, Timeline
+from talka.units import SECOND
 
-SECOND: Final = 1_000_000_000
 STEP_ROWS: Final = 300
 """Of a step over time: as many as a picture can show."""
 WORKFLOW_ROWS: Final = 6_000

@@ -37,11 +37,11 @@ from talka.report.text import (
 )
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
+from talka.units import SECOND
 from talka.work.failures import of_all
 from talka.work.lifecycle import TaskState
 from talka.work.outcome import ExitCode
 
-SECOND: Final = 1_000_000_000
 SAMPLES_SHOWN: Final = 5
 SAMPLE_CHARACTERS_SHOWN: Final = 300
 CODES_SHOWN: Final = 8

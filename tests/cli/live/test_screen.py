@@ -44,14 +44,13 @@ from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Timeline, Window
+from talka.units import MILLISECOND, SECOND
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
 from talka.work.shapes import ConstantRate, ConstantVUs, LoadShape, RampingRate, SharedIterations
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import parse_threshold
 
-SECOND = 1_000_000_000
-MS = 1_000_000
 TEN_SECONDS = ConstantVUs(4, "10s")
 WIDE = Size(120, 60)
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -784,7 +783,7 @@ def test_clocks_show_hours_only_when_there_are_some() -> None:
 
 def test_it_draws_at_most_four_times_a_second() -> None:
     pace = DrawPace()
-    pace.drew(10 * SECOND, 10 * SECOND + 1 * MS)
+    pace.drew(10 * SECOND, 10 * SECOND + 1 * MILLISECOND)
     assert pace.next_at_ns == 10 * SECOND + DRAW_EVERY_NS
     assert DRAW_EVERY_NS == SECOND // 5
 
@@ -794,9 +793,9 @@ def test_drawing_stays_under_three_percent_of_the_time_whatever_it_costs(cost_ms
     pace, now, draws = DrawPace(), 0, 0
     while now < 60 * SECOND:
         if now >= pace.next_at_ns:
-            pace.drew(now, now + cost_ms * MS)
+            pace.drew(now, now + cost_ms * MILLISECOND)
             draws += 1
-        now += 10 * MS
+        now += 10 * MILLISECOND
     assert pace.spent_ns / now < 0.03
     assert (draws >= 238) == (cost_ms <= 5)
 
@@ -894,7 +893,7 @@ class FakeClock:
 def test_it_draws_when_it_is_due_and_knows_what_that_cost(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm()
     drawn = []
-    with LiveView(drive.composer, terminal.stream, clock=FakeClock(20 * MS)) as view:
+    with LiveView(drive.composer, terminal.stream, clock=FakeClock(20 * MILLISECOND)) as view:
         terminal.read()
         for tenth in range(1, 101):
             clock = view._clock

@@ -12,6 +12,7 @@ from talka.control.load.core_effects import JobEnded, Send, StartCore
 from talka.control.load.load_job import START_DELAY_NS
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
@@ -30,7 +31,6 @@ from talka.work.shapes import ConstantRate, ConstantVUs
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ONE_USER = {"shape": ConstantVUs(1, "10s")}
 

@@ -12,6 +12,7 @@ from talka.control.load.load_job import START_DELAY_NS
 from talka.control.load.shard_group import ARM_LIMIT_NS
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard
 from talka.stats.tally import Tally
+from talka.units import SECOND
 from talka.wire.shards import Ack, Armed, Gap, Go, Refused, Stop
 from talka.work.load import Shard
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, SharedIterations
@@ -19,7 +20,6 @@ from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, Shared
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ONE_USER = {"shape": ConstantVUs(1, "10s")}
 ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=10)}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.control.load.load_job import LoadJob
 from talka.errors import Invalid
 from talka.report import files
@@ -28,6 +28,7 @@ from talka.report.outputs.output import (
 )
 from talka.report.over_time import timeline_of
 from talka.stats.windows import StepWindow, Timeline, Window
+from talka.units import SECOND
 
 LIMIT_S = 30
 

@@ -13,9 +13,9 @@ from talka.control.load.load_job import LoadJob, WorkflowRun
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, MetricTally, StepTally, Tally, merged
 from talka.stats.windows import WINDOW_NS, StepWindow, Timeline
+from talka.units import SECOND
 from talka.work.thresholds import Threshold, Verdict, judge, scoped
 
-SECOND: Final = 1_000_000_000
 RATE_OVER_NS: Final = 2 * SECOND
 REPORT_LATE_NS: Final = SECOND // 2
 """Reports come five times a second. Without one for so long, the rate is taken to have changed."""

@@ -18,12 +18,12 @@ from talka.cli.output import harmless
 from talka.clock import monotonic_ns
 from talka.control.load.load_job import LoadJob
 from talka.report.text import counted_text
+from talka.units import SECOND
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.live import Live
 
-SECOND: Final = 1_000_000_000
 DRAW_EVERY_NS: Final = SECOND // 5
 DRAW_SHARE: Final = 0.02
 """Of the time, for drawing: a redraw of over 5 ms makes the next one wait longer. The promise is 3 %."""

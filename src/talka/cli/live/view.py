@@ -52,12 +52,12 @@ from talka.report.text import (
 )
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.windows import WINDOW_NS
+from talka.units import SECOND
 from talka.work.failures import of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
 from talka.work.specs import Outlined
 from talka.work.thresholds import Verdict
 
-SECOND: Final = 1_000_000_000
 MINUTE_S: Final = 60
 WIDEST: Final = 140
 """Beyond, the eye loses the row."""

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from talka.control.dags.job import DagJob
-from talka.control.tasks.timers import NEVER
+from talka.units import NEVER
 
 SPARE: Final = 1_000
 """Instants at which nothing is due any more are left where they are until there are as many as jobs, and so many more."""

@@ -31,8 +31,8 @@ from talka.control.tasks.store_effects import (
     WorkerDropped,
 )
 from talka.control.tasks.task import DagTask
-from talka.control.tasks.timers import NEVER
 from talka.errors import Invalid, TalkaError
+from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
@@ -53,7 +53,6 @@ from talka.work.records import (
 
 UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
 """Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats again."""
-MILLISECOND_NS: Final = 1_000_000
 ROWS_AT_ONCE: Final = 5_000
 NO_KEYS: Final[Mapping[str, tuple[bytes, str]]] = {}
 
@@ -467,7 +466,7 @@ class DagKeeper:
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:
-        return (now + self._wall_offset_ns) // MILLISECOND_NS
+        return (now + self._wall_offset_ns) // MILLISECOND
 
     def _forget(self, job: DagJob) -> None:
         self._shelf.forget(job)

@@ -16,6 +16,7 @@ from talka.control.load.shard_group import JobWorkflow, ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
 from talka.stats.tally import Tally, merged
 from talka.stats.windows import Timeline, Window
+from talka.units import SECOND
 from talka.wire.jobs import AttemptResult
 from talka.wire.shards import (
     CONTEXT_PREFIX,
@@ -34,7 +35,6 @@ from talka.work.lifecycle import TaskState
 from talka.work.load import PlanSlice, Shard
 from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
 
-SECOND: Final = 1_000_000_000
 TICK_NS: Final = SECOND // 10
 START_DELAY_NS: Final = SECOND // 50
 """Between the order to go and the instant itself: every core must have read the order by then."""

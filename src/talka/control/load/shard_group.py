@@ -14,6 +14,7 @@ from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline, Window
+from talka.units import NEVER, SECOND
 from talka.wire.shards import (
     Ack,
     Arm,
@@ -36,8 +37,6 @@ from talka.work.lifecycle import TaskState
 from talka.work.load import Plan, Shard
 from talka.work.thresholds import Threshold
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 ARM_LIMIT_NS: Final = 60 * SECOND
 STOP_SLACK_NS: Final = 5 * SECOND
 """Beyond the grace period: a core that has not reported its end by then is stuck in the user's code."""

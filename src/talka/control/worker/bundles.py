@@ -6,13 +6,13 @@ from typing import Final, TypeAlias
 
 from talka.cluster.effects import Persist
 from talka.control.blobs.fetching import BlobFetch
+from talka.units import NEVER
 from talka.wire.jobs import Piece
 
 BLOB_PREFIX: Final = "blob/"
 KEPT_LIMIT: Final = 64
 """On disk. The one that was used longest ago gives way."""
 FETCHES_LIMIT: Final = 8
-NEVER: Final = (1 << 63) - 1
 
 Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

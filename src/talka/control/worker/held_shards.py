@@ -5,15 +5,15 @@ from typing import Final
 
 from talka.cluster.effects import Lane, Persist
 from talka.control.load.core_effects import Effect, KillCore
-from talka.control.load.shard_group import NEVER
 from talka.control.member.signers import Signers
 from talka.control.member.speech import Speak
 from talka.control.worker.bundles import Puts, WorkerBundles
 from talka.control.worker.core_pool import CorePool, TaskKey
 from talka.control.worker.effects import NeedBundle, TaskArmed, TaskEnded, TaskKilled, TaskStarted
-from talka.control.worker.reporter import SECOND, ShardReporter, seats_of
+from talka.control.worker.reporter import ShardReporter, seats_of
 from talka.control.worker.shards import WorkerShards, encoded_within
 from talka.control.worker.variables import WorkerVariables
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
     PIECE_LIMIT_BYTES,

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from talka.clock import SECOND, monotonic_ns, utc_now
+from talka.clock import monotonic_ns, utc_now
 from talka.control.load.load_job import LoadJob
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import BadOutput, reason_of
@@ -23,6 +23,7 @@ from talka.report.outputs.targets import address, http_place
 from talka.report.over_time import row_of, with_errors
 from talka.report.text import cleaned, counted_text, cut
 from talka.stats.windows import Span
+from talka.units import SECOND
 
 MOST_WAITING: Final = 6_000
 """Rows kept for an output that is slow: ten minutes of windows."""
