@@ -15,7 +15,7 @@ from talka.cluster.leadership.register import Tell
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
 from talka.control.load.load_job import JobSpec, LoadJob
-from talka.control.load.shard_group import JobWorkflow
+from talka.control.load.times import JobWorkflow
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.stats.tally import Tally

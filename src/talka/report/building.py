@@ -85,7 +85,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
             Threshold(verdict.rule, verdict.value, verdict.passed, workflow, verdict.shown)
             for workflow, _, verdict in verdicts
         ],
-        timeline=timeline_of(job),
+        timeline=timeline_of(job.timeline, [run.timeline for run in job.workflows.values()]),
         lost_shards=[lost_of(lost) for lost in job.lost],
         datacenters=[],
         start_skew_ms=start_skew_ms(job),

@@ -40,6 +40,7 @@ from talka.control.load.core_effects import Effect, Send, StartCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import generator_of
+from talka.report.job_view import refresh, view_of
 from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
@@ -181,7 +182,7 @@ class Drive:
         return self
 
     def view(self, size: Size = WIDE) -> FrameView:
-        return self.composer.view(self.job, self.now, size)
+        return self.composer.view(view_of(self.job), self.now, size)
 
     def text(self, size: Size = WIDE) -> str:
         return self.view(size).text
@@ -510,8 +511,9 @@ def test_verdicts_are_those_the_job_itself_would_give() -> None:
         # A core that has made no call yet is among them.
         tally.calls = {"get": {"page": page}, "tidy": {"sweep": page}} if number else {}
         drive.report(tally, of=of, shard=shard)
+    shown = view_of(drive.job)
     judged = Judge(Histograms()).verdicts(
-        drive.job, drive.now, {name: LiveCounts(run) for name, run in drive.job.workflows.items()}
+        shown, drive.now, {name: LiveCounts(run) for name, run in shown.workflows.items()}
     )
     assert len(drive.running) == 4 and len(judged) == 3 * len(RULES) + len(of_job)
     assert judged == [(of, verdict) for of, _, verdict in drive.job.verdicts(drive.now)]
@@ -899,7 +901,7 @@ def test_it_draws_when_it_is_due_and_knows_what_that_cost(terminal: Terminal) ->
             clock = view._clock
             assert isinstance(clock, FakeClock)
             clock.now = drive.at(tenth / 10).now
-            view(drive.job, drive.now)
+            view(view_of(drive.job), drive.now)
             if "shop.py" in terminal.read():
                 drawn.append(tenth)
     # 20 ms a redraw are 2 % of the time once a second.
@@ -911,7 +913,7 @@ def test_it_draws_when_it_is_due_and_knows_what_that_cost(terminal: Terminal) ->
 def test_the_cursor_comes_back_and_the_frame_is_gone(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         assert HIDE_CURSOR in terminal.read()
     last = terminal.read()
     assert SHOW_CURSOR in last
@@ -930,9 +932,11 @@ def test_an_error_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
 def test_the_last_frame_can_stay(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(3)
     with LiveView(drive.composer, terminal.stream, keep=True, clock=lambda: drive.now) as view:
-        view(drive.job, drive.now)
+        shown = view_of(drive.job)
+        view(shown, drive.now)
         terminal.read()
         drive.report(counted({"get": ran([5] * 777)}), final=True)
+        refresh(shown, drive.job)
     last = terminal.read()
     assert "777" in last and "ended" in last
     assert last.rstrip().endswith(SHOW_CURSOR)
@@ -943,7 +947,7 @@ def test_what_others_print_appears_above_the_frame(terminal: Terminal) -> None:
     with LiveView(drive.composer, terminal.stream) as view:
         terminal.read()
         os.write(terminal.stream.fileno(), b"said by a core \x1b[2J\nnot yet a line")
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         drawn = terminal.read()
         assert drawn.index("said by a core") < drawn.index("shop.py")
         assert "[2J" in drawn and "\x1b[2J" not in drawn
@@ -969,10 +973,10 @@ def test_a_flood_of_prints_neither_blocks_nor_drowns_the_view(terminal: Terminal
 def test_another_size_starts_on_a_clear_screen(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream, clock=lambda: drive.now) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         assert "\x1b[2J" not in terminal.read()
         terminal.resize(60, 20)
-        view(drive.job, drive.now + SECOND)
+        view(view_of(drive.job), drive.now + SECOND)
         drawn = terminal.read()
         assert "\x1b[2J" in drawn
         assert max(len(line) for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", drawn).splitlines()) <= 60
@@ -981,14 +985,14 @@ def test_another_size_starts_on_a_clear_screen(terminal: Terminal) -> None:
 def test_a_terminal_that_is_stopped_is_left_alone(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream, clock=lambda: drive.now) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         terminal.read()
         termios.tcflow(terminal.theirs, termios.TCOOFF)
         for second in range(2, 6):
-            view(drive.job, drive.at(second).now)
+            view(view_of(drive.job), drive.at(second).now)
         assert terminal.read() == ""
         termios.tcflow(terminal.theirs, termios.TCOON)
-        view(drive.job, drive.at(6).now)
+        view(view_of(drive.job), drive.at(6).now)
         assert "0:06 elapsed" in terminal.read()
 
 
@@ -998,7 +1002,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_job() -> None:
     with LiveView(drive.composer, terminal.stream, clock=lambda: drive.now) as view:
         os.close(terminal.ours)
         for second in range(2, 6):
-            view(drive.job, drive.at(second).now)
+            view(view_of(drive.job), drive.at(second).now)
     terminal.stream.close()
     os.close(terminal.theirs)
 
@@ -1007,7 +1011,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_job() -> None:
 def test_colours_can_be_left_out(terminal: Terminal, color: bool) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream, color=color) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
     drawn = terminal.read()
     assert "running" in drawn
     assert bool(re.search(r"\x1b\[[0-9;]*m", drawn)) == color

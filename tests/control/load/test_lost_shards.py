@@ -11,6 +11,7 @@ from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, St
 from talka.control.load.load_job import START_DELAY_NS
 from talka.control.load.shard_group import ARM_LIMIT_NS
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard
+from talka.report.job_view import view_of
 from talka.stats.tally import Tally
 from talka.units import SECOND
 from talka.wire.shards import Ack, Armed, Gap, Go, Refused, Stop
@@ -530,7 +531,7 @@ def test_the_cores_of_a_lost_shard_have_no_active_users(job_of: JobOf) -> None:
 
     driven.exit(2)
 
-    assert driven.job.active_vus() == 2
+    assert view_of(driven.job).active_vus() == 2
 
 
 def test_the_missing_users_are_those_of_the_shard(job_of: JobOf) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from talka.control.load.load_job import ENDED, JobSpec, LoadJob
-from talka.control.load.shard_group import JobWorkflow, ShardGroup
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
+from talka.control.load.times import JobWorkflow
 from talka.units import MILLISECOND
 from talka.wire.entries import (
     AttemptEntry,

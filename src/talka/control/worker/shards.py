@@ -10,8 +10,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.control.load.core_effects import Effect
-from talka.control.load.shard_group import JobWorkflow, ShardGroup
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
+from talka.control.load.times import JobWorkflow
 from talka.control.worker.report import ShardsReport, ShardsSummary
 from talka.stats.tally import merged
 from talka.stats.windows import WINDOW_NS, Window
