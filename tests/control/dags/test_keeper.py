@@ -25,7 +25,7 @@ from talka.wire.tasks import (
     TaskResult,
 )
 from talka.work.dag import BadDag, Limit, Retry, Timeouts
-from talka.work.lifecycle import JobState, TaskState
+from talka.work.lifecycle import IllegalMove, JobState, TaskState
 from talka.work.records import (
     ClaimTask,
     Complete,
@@ -901,14 +901,15 @@ def test_without_waiting_for_the_store_a_crash_takes_what_was_told(play_of: Play
     assert [job.row.id for job in play.durable.jobs.values()] == [id], "this time it was written after all"
 
 
-def test_without_a_memory_of_results_one_is_accepted_twice(play_of: PlayOf) -> None:
+def test_without_a_memory_of_results_a_second_one_is_an_illegal_move(play_of: PlayOf) -> None:
     play = play_of(safeguards=Safeguards(task_result_key=False))
     play.beat("w")
     play.submit({"a": "", "b": ""})
     play.hold()
     play.done("a")
-    play.done("a")
-    assert [change.index for change in play.changes(Complete)] == [0, 0]
+    with pytest.raises(IllegalMove, match="task that is completed cannot become completed"):
+        play.done("a")
+    assert [change.index for change in play.changes(Complete)] == [0]
 
 
 def test_without_fences_the_result_of_a_lost_attempt_counts(play_of: PlayOf) -> None:

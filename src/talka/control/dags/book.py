@@ -11,7 +11,7 @@ from talka.control.tasks.task import DagTask, packed, unpacked
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND
 from talka.work.dag import DagSettings, TaskSpec, encode_task
-from talka.work.lifecycle import TaskState, is_final
+from talka.work.lifecycle import TaskState, begin_again, is_final, move
 from talka.work.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
 
 ENDED: Final = frozenset(state for state in TaskState if is_final(state))
@@ -143,7 +143,7 @@ class DagBook:
         counts = self._counts
         counts[task.state] -= 1
         counts[state] += 1
-        task.state = state
+        task.state = move(task.state, state)
 
     def began(self, now: int, task: DagTask) -> None:
         """Its handler runs."""
@@ -191,7 +191,12 @@ class DagBook:
             change = Reset(self.row.number, task.index, b"" if spec is None else encode_task(spec))
         if task.is_settled:
             self._open += 1
-        self._move(task, _PENDING)
+        if task.state in ENDED:
+            self._counts[task.state] -= 1
+            self._counts[_PENDING] += 1
+            task.state = begin_again(task.state)
+        elif task.state is not _PENDING:
+            self._move(task, _PENDING)
         task.spec = spec or task.spec
         task.attempts = task.failures = task.deaths = task.refusals = task.fence = task.ready_at = 0
         task.is_settled = task.alone = False
