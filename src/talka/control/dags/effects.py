@@ -2,7 +2,8 @@
 
 from typing import TypeAlias
 
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Send
 from talka.control.tasks.store_effects import StoreEffect
+from talka.wire.tasks import TaskMessage
 
-DagEffect: TypeAlias = StoreEffect | Speak
+DagEffect: TypeAlias = StoreEffect | Send[TaskMessage]

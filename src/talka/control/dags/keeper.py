@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from talka.cluster.effects import Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.commits import Commits
 from talka.control.dags.effects import DagEffect
@@ -19,7 +20,6 @@ from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.shelf import DagShelf
 from talka.control.dags.spec_reading import SpecReading
 from talka.control.dags.waiting import why
-from talka.control.member.speech import Speak
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.delivery import Claimed, Delivery
 from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
@@ -541,7 +541,7 @@ class DagKeeper:
             self.dispatcher.took(task, fence)
             self._commits.after.hand.append((task, fence))
 
-    def _given(self, now: int, given: Claimed) -> list[Speak | ReadOutputs]:
+    def _given(self, now: int, given: Claimed) -> list[Send[TaskMessage] | ReadOutputs]:
         for fence in given.fences:
             self._attempts.handed(now, fence)
         for problem in given.unfit:
