@@ -38,7 +38,7 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
-from talka.nodes.durable import DurableJobs
+from talka.nodes.dag_service import DagService
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
@@ -101,15 +101,13 @@ class ManagerNode(MemberNode):
         if self.member.herald is not None:
             self.member.herald.api = options.api
 
-    def _open_store(self, url: str) -> DurableJobs:
+    def _open_store(self, url: str) -> DagService:
         try:
             records = store_of(url)
             try:
                 blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
                 folder = self._folder
-                return DurableJobs(
-                    self, records, blobs, folder.path, folder.identity, self._tell, self._on_store_broken
-                )
+                return DagService(self, records, blobs, folder.path, folder.identity, self._tell, self._on_store_broken)
             except BaseException:
                 records.close()
                 raise
@@ -199,13 +197,13 @@ class ManagerNode(MemberNode):
             if self.dags is not None:
                 await self.dags.close()
 
-    async def _go_on_with_dags(self, dags: DurableJobs) -> None:
+    async def _go_on_with_dags(self, dags: DagService) -> None:
         try:
             await dags.start()
         except TalkaError as error:
             self._on_store_broken(error)
             return
-        self.perform(self.manager.set_durable(boottime_ns(), dags.durable))
+        self.perform(self.manager.set_durable(boottime_ns(), dags.keeper))
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""
