@@ -21,7 +21,7 @@ from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_life import Remembered, StoreMemory, open_life
 from talka.testing.disk import Disk, Puts
 from talka.testing.handler_cores import SimulatedRun
-from talka.testing.host import Host
+from talka.testing.host import Effects, Host
 from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
@@ -242,7 +242,7 @@ class StoreShell(Observer):
     def _load(self, line: CallLine) -> None:
         line.put(self._go_on)
 
-    def _go_on(self, now: int) -> list[object]:
+    def _go_on(self, now: int) -> Effects:
         member = self._host.node
         assert isinstance(member, ClusterMember) and isinstance(member.jobs, Manager)
         keeper = self.restored(
@@ -344,7 +344,7 @@ class StoreShell(Observer):
     def _bring_back(self) -> None:
         self._host.start()
 
-    def _committed(self, ticket: int, now: int) -> list[object]:
+    def _committed(self, ticket: int, now: int) -> Effects:
         keeper = keeper_on(self._host)
         assert keeper is not None
         return act_on(self._host, now, keeper.on_committed(now, ticket))
@@ -352,7 +352,7 @@ class StoreShell(Observer):
     def _raise(self, line: CallLine, epoch: int) -> None:
         line.put(partial(self._raised, epoch))
 
-    def _raised(self, epoch: int, now: int) -> list[object]:
+    def _raised(self, epoch: int, now: int) -> Effects:
         keeper = keeper_on(self._host)
         assert keeper is not None
         raised = self.records.raise_epoch(OWNER, (MANAGER_LEASE, self._lease.epoch), epoch)
@@ -377,7 +377,7 @@ class StoreShell(Observer):
         specs: Mapping[TaskKey, tuple[TaskSpec, bytes]],
         outputs: Mapping[TaskKey, bytes],
         now: int,
-    ) -> list[object]:
+    ) -> Effects:
         keeper = keeper_on(self._host)
         assert keeper is not None
         return act_on(self._host, now, keeper.on_fetched(now, ticket, specs, outputs))
@@ -389,7 +389,7 @@ def keeper_on(host: Host) -> DagKeeper | None:
     return node.jobs.durable if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
 
 
-def act_on(host: Host, now: int, effects: list[DagEffect]) -> list[object]:
+def act_on(host: Host, now: int, effects: list[DagEffect]) -> Effects:
     """Carry out what the keeper on this host answered."""
     node = host.node
     assert isinstance(node, ClusterMember) and isinstance(node.jobs, Manager)
