@@ -1,6 +1,8 @@
 """Dag jobs of a manager on its store: connects the pure keeper to the thread that has the store, and answers clients.
 
-Implements `client.dags.DagControl`, its reading half in `dag_reading` (`docs/decisions/0021`, `0034`).
+Implements `client.dags.DagControl`, its reading half in `dag_reading`.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 import asyncio

@@ -1,5 +1,10 @@
 """The store of a simulated manager: that of a real one, in memory, changed when a simulated write ends. A crash loses
-what had not (`docs/decisions/0021`, `0031`, `0034`)."""
+what had not.
+
+Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md,
+docs/decisions/0031-whose-attempt-it-is.md,
+docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 import contextlib
 from collections import deque
