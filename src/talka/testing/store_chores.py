@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.effects import DagEffect
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.clock_watch import ClockWatch

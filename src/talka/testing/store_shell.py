@@ -14,7 +14,7 @@ from random import Random
 from typing import Final, Literal, TypeAlias
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.effects import DagEffect
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember

@@ -16,7 +16,7 @@ import msgspec
 from talka.cluster.effects import Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.commits import Commits
-from talka.control.dags.effects import DagEffect
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
 from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.shelf import DagShelf
