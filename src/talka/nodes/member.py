@@ -5,7 +5,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -210,7 +210,7 @@ class MemberNode:
             on_gone=self._on_gone,
         )
 
-    def _make_part(self, voter: Voter | None, rng: random.Random) -> JobsPart | None:
+    def _make_part(self, voter: Voter | None, rng: random.Random) -> JobsPart[object] | None:
         """What this node has to do with jobs: nothing, where it is a bare member."""
         return None
 
@@ -300,7 +300,7 @@ class MemberNode:
 
     # -- what is to be done
 
-    def _do(self, effects: list[object]) -> None:
+    def _do(self, effects: Sequence[object]) -> None:
         for effect in effects:
             match effect:
                 case Transmit(to=to, frame=frame, lane=lane):
