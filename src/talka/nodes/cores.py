@@ -47,16 +47,16 @@ class HandlerProcesses:
         self._share_bytes = share_bytes
         self._confinement = confinement
         self._on_exit = on_exit
-        self._supervisor = HandlerSupervisor(
+        self.supervisor = HandlerSupervisor(
             on_said, self._exited, None if confinement is None else confinement.confines
         )
 
     def do(self, order: HandlerOrder) -> None:
         match order:
             case TellHandlers(core=core, message=message):
-                self._supervisor.tell(core, message)
+                self.supervisor.tell(core, message)
             case StartHandlers(core=core, memory_bytes=memory_bytes, cpu_ms=cpu_ms, files=files):
-                self._supervisor.start(
+                self.supervisor.start(
                     core,
                     memory_bytes=memory_bytes,
                     share_bytes=self._share_bytes,
@@ -65,25 +65,12 @@ class HandlerProcesses:
                     folder=None if self._confinement is None else self._confinement.folder_for(f"handlers-{core}"),
                 )
             case EndHandlers(core=core, hard=hard):
-                self._supervisor.end(core, hard=hard)
+                self.supervisor.end(core, hard=hard)
 
     def _exited(self, core: int, facts: ExitFacts) -> None:
         if self._confinement is not None:
             self._confinement.remove(f"handlers-{core}")
         self._on_exit(core, facts)
-
-    def tell_end(self, end_ns: int) -> None:
-        self._supervisor.tell_end(end_ns)
-
-    def pids(self) -> dict[int, int]:
-        return self._supervisor.pids()
-
-    def look(self) -> None:
-        """Now and then."""
-        self._supervisor.look()
-
-    async def close(self) -> None:
-        await self._supervisor.close()
 
 
 class LoadCores:
@@ -115,7 +102,7 @@ class LoadCores:
         self._orders: asyncio.Queue[CoreOrder] = asyncio.Queue()
         self._folders: dict[int, Path] = {}
         self._shift_ns: dict[int, int] = {}
-        self._supervisor = Supervisor(
+        self.supervisor = Supervisor(
             self._said,
             self._exited,
             on_lines,
@@ -133,15 +120,15 @@ class LoadCores:
             match await self._orders.get():
                 case StartCore(core=core, arm=arm, process=process):
                     arm, folder = self._placed(core, arm, process)
-                    await self._supervisor.start(core, arm, process, folder)
+                    await self.supervisor.start(core, arm, process, folder)
                 case TellCore(core=core, message=Go() as go):
                     shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
                     shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
-                    self._supervisor.send(core, shifted)
+                    self.supervisor.send(core, shifted)
                 case TellCore(core=core, message=message):
-                    self._supervisor.send(core, message)
+                    self.supervisor.send(core, message)
                 case KillCore(core=core):
-                    self._supervisor.end(core)
+                    self.supervisor.end(core)
 
     def _placed(self, core: int, arm: Arm, process: int) -> tuple[Arm, str | None]:
         """With where its bundle is and may be unpacked; and the folder that is its process's, which unpacks it once: its
@@ -179,18 +166,8 @@ class LoadCores:
             shutil.rmtree(folder, ignore_errors=True)
         self._on_exit(core, cause)
 
-    def tell_end(self, end_ns: int) -> None:
-        self._supervisor.tell_end(end_ns)
-
-    def pids(self) -> dict[int, int]:
-        return self._supervisor.pids()
-
-    def look(self) -> None:
-        """Now and then."""
-        self._supervisor.check_guard()
-
     async def close(self) -> None:
-        await self._supervisor.close()
+        await self.supervisor.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

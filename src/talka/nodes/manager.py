@@ -138,13 +138,7 @@ class ManagerNode(MemberNode):
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self.folder / "blobs")
         options = self._options
-        self._trust = ManagerTrust(
-            self.folder,
-            options.certs,
-            name=options.name,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
             name=options.name,
             boot=self.boot,

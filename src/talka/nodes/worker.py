@@ -105,13 +105,7 @@ class WorkerNode:
             raise Invalid(f"cores = {cores} means that nothing would run: give at least 1")
         memory_bytes = psutil.virtual_memory().total
         share_bytes = int(memory_bytes * MEMORY_SHARE) // cores
-        trust = WorkerTrust(
-            options.certs,
-            name=options.name,
-            boot=runtime.boot,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        trust = WorkerTrust(options, runtime.boot)
         facts = WorkerFacts(
             cores=cores,
             memory_bytes=memory_bytes,
@@ -204,7 +198,7 @@ class WorkerNode:
 
     async def _close(self) -> None:
         await self.runtime.quiet()
-        await asyncio.gather(self._cores.close(), self._handlers.close())
+        await asyncio.gather(self._cores.close(), self._handlers.supervisor.close())
         self.runtime.act(self.worker.leave(boottime_ns()))
         await self.runtime.close()
         self.runtime.release()
@@ -293,8 +287,8 @@ class WorkerNode:
             case PersistBlob(ticket=ticket, digest=digest, content=content, removed=removed):
                 self.runtime.persist(ticket, self._write_blob, digest, content, removed, is_vital=False)
             case CoresUntil(end_ns=end_ns):
-                self._cores.tell_end(end_ns)
-                self._handlers.tell_end(end_ns)
+                self._cores.supervisor.tell_end(end_ns)
+                self._handlers.supervisor.tell_end(end_ns)
             case TellHandlers() | StartHandlers() | EndHandlers():
                 self._handlers.do(effect)
             case StartCore() | TellCore() | KillCore():
@@ -345,8 +339,8 @@ class WorkerNode:
         while True:
             self._look_at_disk()
             await asyncio.sleep(FACTS_EVERY_S)
-            self._cores.look()
-            self._handlers.look()
+            self._cores.supervisor.check_guard()
+            self._handlers.supervisor.look()
             load = min(100, round(psutil.cpu_percent()))
             self.worker.set_facts(msgspec.structs.replace(self.worker.facts, load_percent=load))
 
