@@ -37,7 +37,7 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
-from talka.nodes.durable import DurableJobs
+from talka.nodes.dag_service import DagService
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
@@ -91,7 +91,7 @@ class ManagerNode(MemberNode):
             raise Invalid(
                 "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
             )
-        self.dags: DurableJobs | None = None
+        self.dags: DagService | None = None
         super().__init__(options.member, on_event)
         if options.store:
             with self.runtime.opening():
@@ -101,11 +101,11 @@ class ManagerNode(MemberNode):
         if self.member.herald is not None:
             self.member.herald.api = options.api
 
-    def _open_store(self, url: str) -> DurableJobs:
+    def _open_store(self, url: str) -> DagService:
         records = store_of(url)
         try:
             blobs, folder = Blobs(Path(f"{place_of(url)[0]}.blobs")), self.runtime.folder
-            return DurableJobs(
+            return DagService(
                 self, records, blobs, folder.path, folder.identity, self.runtime.tell, self._on_store_broken
             )
         except BaseException:
@@ -180,13 +180,13 @@ class ManagerNode(MemberNode):
             if self.dags is not None:
                 await self.dags.close()
 
-    async def _go_on_with_dags(self, dags: DurableJobs) -> None:
+    async def _go_on_with_dags(self, dags: DagService) -> None:
         try:
             await dags.start()
         except TalkaError as error:
             self._on_store_broken(error)
             return
-        self.perform(self.manager.set_durable(boottime_ns(), dags.durable))
+        self.perform(self.manager.set_durable(boottime_ns(), dags.keeper))
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""
