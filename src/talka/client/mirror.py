@@ -67,7 +67,7 @@ class Mirror:
             shard.shard = PlanSlice(run.spec.plan, 0, update.cores, update.cores)
             run.shards = [shard]
         shard.is_done = update.ended
-        attempt.armed, attempt.went_ns = update.tally is not None, run.origin_ns
+        attempt.armed, attempt.go_at_ns = update.tally is not None, run.origin_ns
         attempt.vus = update.vus
         if update.tally is not None:
             attempt.tally = with_rows_of(attempt.tally, update.tally)

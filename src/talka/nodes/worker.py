@@ -23,8 +23,7 @@ from talka.control.member.admission import Admission, HelloDeclined, RingChanged
 from talka.control.member.composite import ClusterMember
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.worker.composite import Worker
-from talka.control.worker.core_end import CoresUntil
-from talka.control.worker.effects import Drained, ManagersLearned
+from talka.control.worker.effects import CoresUntil, Drained, ManagersLearned
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.engine.hiding import hide
 from talka.engine.load.supervisor import Supervisor
@@ -305,7 +304,7 @@ class WorkerNode:
 
     def metrics(self) -> str:
         """Of this node, in Prometheus' text format."""
-        streams, tasks = self._streams, list(self.worker.tasks)
+        streams, tasks = self._streams, list(self.worker.shards)
         states = dict.fromkeys(("arming", "armed", "running", "ended"), 0)
         for task in tasks:
             states[task.stage] += 1
@@ -314,7 +313,7 @@ class WorkerNode:
             "worker_has_lease": int(self.worker.has_lease),
             "worker_tasks_total": dict(self._happened),
             "worker_messages_refused_total": dict(self.worker.refused),
-            "worker_tasks_declined_total": self.worker.tasks.declined,
+            "worker_tasks_declined_total": self.worker.shards.declined,
             "worker_attempts_total": dict(self.worker.handlers.outcomes),
             "worker_task_messages_refused_total": dict(self.worker.handlers.refused),
             "stream_frames_received_total": streams.frames_in,
@@ -476,17 +475,21 @@ class WorkerNode:
         while True:
             order = await self._orders.get()
             match order:
-                case StartCore(core=core, arm=arm, process=process):
+                case StartCore(attempt=core, process=process):
+                    arm = self.worker.arm_for(core)
+                    if arm is None:
+                        self._on_core_exit(core, "was given up before it started")
+                        continue
                     arm, folder = self._placed(core, arm, process)
                     await self._supervisor.start(core, arm, process, folder)
                     self._limit_memory(core)
-                case Send(core=core, message=Go() as go):
+                case Send(attempt=core, message=Go() as go):
                     shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
                     shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
                     self._supervisor.send(core, shifted)
-                case Send(core=core, message=message):
+                case Send(attempt=core, message=message):
                     self._supervisor.send(core, message)
-                case KillCore(core=core):
+                case KillCore(attempt=core):
                     self._supervisor.end(core)
 
     def _placed(self, core: int, arm: Arm, process: int) -> tuple[Arm, str | None]:

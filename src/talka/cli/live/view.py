@@ -456,13 +456,13 @@ class Composer:
     def _lag(self, attempt: ShardAttempt) -> Lag:
         """Of one core. Its response times are merged only where it may be late, and again when there are more."""
         lags = attempt.tally.generator.start_lag
-        kept = self._lags.get(attempt.core)
+        kept = self._lags.get(attempt.number)
         if kept is None or kept.starts != lags.count:
             limit_us, looked_at = (kept.late_from_us, kept.looked_at) if kept else (LATE_US, 0)
             p99_us = lags.percentile(99)
             if p99_us > LATE_US and lags.count > looked_at * LOOK_AGAIN:
                 limit_us, looked_at = late_from_us(median_of(attempt.tally.steps.values())), lags.count
-            kept = self._lags[attempt.core] = Lag(lags.count, p99_us, limit_us, looked_at)
+            kept = self._lags[attempt.number] = Lag(lags.count, p99_us, limit_us, looked_at)
         return kept
 
     def _lost(self, job: LoadJob, width: int) -> Section:

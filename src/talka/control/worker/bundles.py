@@ -1,11 +1,13 @@
 """The bundles a worker has on disk, and those on their way to it."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final
 
 from talka.cluster.effects import Persist
 from talka.control.blobs.fetching import BlobFetch
+from talka.control.member.speech import Speak
+from talka.control.worker.writes import Puts, WorkerWrites
 from talka.wire.jobs import Piece
 
 BLOB_PREFIX: Final = "blob/"
@@ -14,8 +16,6 @@ KEPT_LIMIT: Final = 64
 FETCHES_LIMIT: Final = 8
 NEVER: Final = (1 << 63) - 1
 
-Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
-
 
 class WorkerBundles:
     """Call `need` for a bundle that is not here, then `on_piece`, `tick` and `on_persisted` as things happen.
@@ -23,15 +23,16 @@ class WorkerBundles:
     After each, `take_problems` says what cannot be had.
     """
 
-    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, persist: Callable[[Puts], Persist]):
+    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, writes: WorkerWrites) -> None:
         self.sources = sources
         """Managers, who keep bundles."""
         self._here = dict.fromkeys(here)
         """By digest, least recently used first."""
         self._rng = rng
-        self._persist = persist
+        self._writes = writes
         self._fetches: dict[str, BlobFetch] = {}
         self._on_way: dict[int, str] = {}
+        """Digests of bundles that are being written, by ticket."""
         self._problems: dict[str, str] = {}
 
     @property
@@ -47,25 +48,25 @@ class WorkerBundles:
     def use(self, digest: str) -> None:
         self._here[digest] = self._here.pop(digest)
 
-    def need(self, now: int, digest: str, size_bytes: int) -> list[object]:
+    def need(self, now: int, digest: str, size_bytes: int) -> list[Speak | Persist]:
         if len(self._fetches) >= FETCHES_LIMIT:
             self._problems[digest] = f"{FETCHES_LIMIT} others are on their way"
             return []
         fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, self.sources, self._rng)
-        return self._after(fetch, list(fetch.start(now)), ())
+        return self._after(fetch, fetch.start(now), ())
 
-    def on_piece(self, now: int, sender: str, piece: Piece, wanted: Collection[str]) -> list[object]:
-        """`wanted` are the digests of bundles that tasks run from or wait for."""
+    def on_piece(self, now: int, sender: str, piece: Piece, wanted: Collection[str]) -> list[Speak | Persist]:
+        """`wanted` are the digests of bundles that shards run from or wait for."""
         fetch = self._fetches.get(piece.digest)
-        return [] if fetch is None else self._after(fetch, list(fetch.on_piece(now, sender, piece)), wanted)
+        return [] if fetch is None else self._after(fetch, fetch.on_piece(now, sender, piece), wanted)
 
-    def tick(self, now: int, wanted: Collection[str]) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int, wanted: Collection[str]) -> list[Speak | Persist]:
+        effects: list[Speak | Persist] = []
         for digest, fetch in list(self._fetches.items()):
             if now < fetch.next_tick_at:
                 continue
             if digest in wanted:
-                effects += self._after(fetch, list(fetch.tick(now)), wanted)
+                effects += self._after(fetch, fetch.tick(now), wanted)
             else:  # whoever waited for it is gone
                 del self._fetches[digest]
         return effects
@@ -90,7 +91,7 @@ class WorkerBundles:
         problems, self._problems = self._problems, {}
         return problems
 
-    def _after(self, fetch: BlobFetch, effects: list[object], wanted: Collection[str]) -> list[object]:
+    def _after(self, fetch: BlobFetch, asked: list[Speak], wanted: Collection[str]) -> list[Speak | Persist]:
         if fetch.problem:
             del self._fetches[fetch.digest]
             self._problems[fetch.digest] = fetch.problem
@@ -100,7 +101,7 @@ class WorkerBundles:
             for digest in gone:
                 del self._here[digest]
             removed: Puts = tuple((BLOB_PREFIX + digest, None) for digest in gone)
-            write = self._persist(((BLOB_PREFIX + fetch.digest, fetch.content), *removed))
+            write = self._writes.persist(((BLOB_PREFIX + fetch.digest, fetch.content), *removed))
             self._on_way[write.ticket] = fetch.digest
-            effects.append(write)
-        return effects
+            return [*asked, write]
+        return [*asked]
