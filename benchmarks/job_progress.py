@@ -32,6 +32,7 @@ from talka.control.worker.reporter import together
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import keys_of_workers
+from talka.units import SECOND
 from talka.wire import jobs, manager_calls, shards
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.greeting import Self
@@ -59,8 +60,6 @@ from talka.work.lifecycle import TaskState
 from talka.work.shapes import ConstantVUs
 from talka.work.specs import NodeOutline
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 MANAGER: Final = "manager"
 CLUSTER: Final = "bench"
 GROUP: Final = f"{CLUSTER}/{CLUSTER}"

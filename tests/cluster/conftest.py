@@ -11,7 +11,8 @@ import pytest
 from talka.cluster.effects import Persist
 from talka.cluster.leadership.election import Election, Phase
 from talka.cluster.leadership.register import ENTRY_PREFIX, RECORD_KEY, Tell, VoterRecord
-from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
+from talka.cluster.leadership.timings import LAN
+from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import LeadershipMessage, PreVote, RegisterEntry, VoteReply, decode, encode
 
 

@@ -15,11 +15,12 @@ from talka.cluster.leadership.register import Tell
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, Send, StartCore
 from talka.control.load.load_job import JobSpec, LoadJob
-from talka.control.load.shard_group import JobWorkflow
+from talka.control.load.times import JobWorkflow
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import AttemptResult, BundleFacts
 from talka.wire.leadership import LeadershipMessage
@@ -31,7 +32,6 @@ from talka.work.specs import default_timeout_ns
 from talka.work.thresholds import parse_threshold
 from tests.control.dag_play import DagPlay
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 
 

@@ -22,6 +22,7 @@ from talka.control.tasks.store_effects import (
 )
 from talka.control.tasks.task import DagTask
 from talka.store.dags.sqlite import SqliteRecords
+from talka.units import SECOND
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
@@ -29,7 +30,6 @@ from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStor
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.records import JobRow, TaskKey, TaskRow
 
-SECOND = 1_000_000_000
 WALL_OFFSET_NS = 1_700_000_000 * SECOND
 Kind = TypeVar("Kind")
 

@@ -24,12 +24,13 @@ from talka.control.jobs.led_effects import AttemptAccepted, DocumentWanted, JobO
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, LeadWanted, OwnerChanged
 from talka.control.jobs.watching import Updated, WatchFailed
-from talka.control.manager import KEEP_AGAIN_NS, NEVER, Manager
+from talka.control.manager import KEEP_AGAIN_NS, Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.speech import Speak
 from talka.control.tasks.store_effects import Commit, DagEnded, ReadOutputs
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
+from talka.units import NEVER, SECOND
 from talka.wire.entries import JobOrder, JobRecord, encode_record
 from talka.wire.jobs import (
     Account,
@@ -69,7 +70,6 @@ from talka.wire.views import JobFacts
 from talka.work.dag import DagSpec, TaskSpec
 from talka.work.lifecycle import JobState
 
-SECOND = 1_000_000_000
 CLOCK_NS = 77 * SECOND
 """By how much workers' clocks are ahead."""
 CabinetOf = Callable[..., Any]

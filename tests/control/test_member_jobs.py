@@ -8,17 +8,17 @@ import pytest
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
-from talka.control.member.composite import NEVER, ClusterMember
+from talka.control.member.composite import ClusterMember
 from talka.control.member.receiver import Receiver
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
+from talka.units import NEVER
 from talka.wire import jobs, leases
 from talka.wire.jobs import Elsewhere, Goodbye, JobMessage, Sync
 from talka.wire.leases import LeaseCommand
 from talka.wire.packets import decode_packet
 
-SECOND = 1_000_000_000
 TOKEN = (0, 9, 1)
 
 

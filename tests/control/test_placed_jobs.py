@@ -14,6 +14,7 @@ from talka.control.load.shard_group import STOP_SLACK_NS
 from talka.control.load.shard_run import LostShard
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire.shards import Armed, Gap, Go, Stop
 from talka.work.lifecycle import TaskState
 from talka.work.load import PlanSlice
@@ -22,7 +23,6 @@ from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, Shared
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=12)}
 quick = settings(deadline=None, derandomize=True, max_examples=60)

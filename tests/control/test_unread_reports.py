@@ -16,7 +16,6 @@ from talka.work.shapes import ConstantRate, IterationsPerVU
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=12)}
 

@@ -21,6 +21,7 @@ from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
+from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import Assign, BundleFacts, Report, Start, ViewUpdate, WatchJob
 from talka.wire.shards import Armed, FileSource, Settings, Totals, decode_from_core
 from talka.wire.views import JobFacts, JobUpdate
@@ -30,8 +31,6 @@ from talka.work.shapes import ConstantRate
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-MILLISECOND = 1_000_000
-SECOND = 1_000 * MILLISECOND
 JobOf = Callable[..., "Driven"]
 SHAPE = ConstantRate(100, "1m", max_vus=2)
 LATEST_NS = 300 * MILLISECOND

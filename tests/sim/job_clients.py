@@ -17,13 +17,12 @@ from talka.control.member.speech import Speak
 from talka.testing.host import Host
 from talka.testing.job_checkers import Document, JobHistory, JobRule
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND, SECOND
 from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState, TaskState, is_final
 from tests.sim.job_orders import Errand
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 PATIENCE_NS: Final = 6 * SECOND
 """After which a client asks another manager."""
 

@@ -31,6 +31,7 @@ from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Untrusted
+from talka.units import NEVER, SECOND
 from talka.wire.attempts import StoreLife
 from talka.wire.entries import JobRecord, decode_account, decode_record
 from talka.wire.jobs import (
@@ -60,9 +61,8 @@ from talka.wire.security.roles import Role
 from talka.wire.tasks import Done, Held, TaskProgress
 from talka.work.lifecycle import JobState
 
-NEVER: Final = (1 << 63) - 1
 LED_LIMIT: Final = 1024
-KEEP_AGAIN_NS: Final = 1_000_000_000
+KEEP_AGAIN_NS: Final = SECOND
 
 
 class HeardOf(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND, boottime_ns, both_clocks, cpu_ns, realtime_ns
+from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
@@ -46,6 +46,7 @@ from talka.report.building import Meta, build
 from talka.store.dags.records import StoreLost, StoreTaken
 from talka.store.dags.sqlite import place_of, store_of
 from talka.store.files.blobs import Blobs
+from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
 from talka.wire.entries import JobOrder, JobRecord, decode_account, decode_record

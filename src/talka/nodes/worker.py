@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 import psutil
 
-from talka.clock import SECOND, boottime_ns, cpu_ns, monotonic_ns, realtime_ns
+from talka.clock import boottime_ns, cpu_ns, monotonic_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.load.core_effects import KillCore, Send, StartCore
@@ -43,6 +43,7 @@ from talka.store.files.blobs import Blobs
 from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
 from talka.store.files.shelf import Shelf
+from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.greeting import Self
 from talka.wire.jobs import WorkerFacts

@@ -18,9 +18,10 @@ from talka.control.worker.composite import Worker
 from talka.control.worker.effects import CoresUntil, WorkerEffect
 from talka.errors import Invalid
 from talka.stats.windows import WINDOW_NS, Window
-from talka.testing.host import NEVER, Host
+from talka.testing.host import Host
 from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, JourneyCounts, Journeys, Manner, rows_of, totals_of
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND, NEVER
 from talka.wire.jobs import (
     Acknowledge,
     Assign,
@@ -46,7 +47,6 @@ from talka.wire.shards import (
     Totals,
 )
 
-MILLISECOND: Final = 1_000_000
 AGAIN_NS: Final = 25 * MILLISECOND
 """After which a core tries again to reach a worker that stands still."""
 TOKEN: Final = "token"

@@ -17,13 +17,12 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
 from talka.testing.network import OVERHEAD_BYTES
+from talka.units import NEVER
 from talka.wire.security.roles import NOBODY
 
 if TYPE_CHECKING:
     from talka.testing.world import SimulatedNode, Starter, World
 
-NEVER: Final = 1 << 62
-"""A `next_tick_at` from here on is never reached."""
 TICKS_LIMIT: Final = 1000
 """Ticks a node may ask for at one instant."""
 _MILLION: Final = 1_000_000

@@ -26,7 +26,8 @@ from talka.testing.disk import Puts
 from talka.testing.host import Host
 from talka.testing.hostile import HostileNode
 from talka.testing.journeys import LOOK, rows_in
-from talka.testing.world import SECOND, Observer, World
+from talka.testing.world import Observer, World
+from talka.units import SECOND
 from talka.wire.entries import SLOTS
 from talka.wire.jobs import AttemptResult, decode_result
 from talka.wire.views import JobUpdate

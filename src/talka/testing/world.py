@@ -19,9 +19,9 @@ from talka.testing.disk import Disk, Puts
 from talka.testing.host import Clock, Cpu, Host
 from talka.testing.network import Network
 from talka.testing.trace import Event, Trace, line_of
+from talka.units import SECOND
 from talka.wire.security.roles import NOBODY, Proven
 
-SECOND: Final = 1_000_000_000
 VIOLATIONS_LIMIT: Final = 1000
 """Violations that are kept; later ones only count."""
 

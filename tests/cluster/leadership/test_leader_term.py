@@ -19,7 +19,7 @@ from talka.cluster.leadership.leader_term import (
 )
 from talka.cluster.leadership.lease_terms import LeaseFit, OwnLease
 from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor, Tell
-from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND, LeadershipConfig
+from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import (
     CONFIG_KEY,
     LEADER_KEY,
@@ -30,6 +30,7 @@ from talka.cluster.leadership.voters import (
     encode_config,
 )
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     KEY_LIMIT,
     VALUE_LIMIT_BYTES,

@@ -9,7 +9,7 @@ from talka.cluster.leadership.leader_term import ConfigChanged, LeaderTerm, Leas
 from talka.cluster.leadership.lease_terms import LeaseFit
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import Acceptor, Tell
-from talka.cluster.leadership.timings import LAN, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.leadership.voters import (
     CONFIG_KEY,
     Electorate,
@@ -19,6 +19,7 @@ from talka.cluster.leadership.voters import (
     encode_config,
 )
 from talka.cluster.safeguards import ALL
+from talka.units import SECOND
 from talka.wire.leadership import (
     VALUE_LIMIT_BYTES,
     Collected,

@@ -12,11 +12,11 @@ from talka.cluster.membership.federation import (
     GroupStateLearned,
 )
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.members import NEVER
 from talka.cluster.membership.news import Say
-from talka.cluster.membership.presets import PRESETS, SECOND
+from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 from talka.wire.membership import MemberState, PeerAddress, WatchGroup, WatchReply
 
 CONFIG = PRESETS["default"]

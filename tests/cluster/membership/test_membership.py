@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane
-from talka.cluster.membership.members import ALIVE, DEAD, LEFT, NEVER, SUSPECT, Member, Status
+from talka.cluster.membership.members import ALIVE, DEAD, LEFT, SUSPECT, Member, Status
 from talka.cluster.membership.membership import LEAVE_ROUNDS, OFFERS_PER_S, SEEDS_LIMIT, Membership
 from talka.cluster.membership.news import (
     DatagramsBlocked,
@@ -25,11 +25,12 @@ from talka.cluster.membership.news import (
     Say,
     StateLearned,
 )
-from talka.cluster.membership.presets import PRESETS, SECOND, MembershipConfig
+from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.membership.suspicion import bounds
 from talka.cluster.membership.updates import ACCUSATIONS_PER_S, ASK_INTERVALS, UPDATES_LIMIT
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 from talka.wire.membership import (
     PAYLOAD_LIMIT_BYTES,
     Alive,

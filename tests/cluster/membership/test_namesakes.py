@@ -8,7 +8,8 @@ from talka.cluster.membership import namesakes as module
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.namesakes import AGAIN_NS, PATIENCE_NS, Namesakes
 from talka.cluster.membership.news import MembershipEffect, Namesake, Say
-from talka.cluster.membership.presets import PRESETS, SECOND
+from talka.cluster.membership.presets import PRESETS
+from talka.units import SECOND
 from talka.wire.membership import Alive, Gossip, decode_update, encode_update
 
 

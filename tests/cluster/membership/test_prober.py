@@ -5,11 +5,12 @@ import pytest
 
 from talka.cluster.effects import Lane
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.members import DEAD, NEVER, Member, Members
+from talka.cluster.membership.members import DEAD, Member, Members
 from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, MembershipEffect, Say
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.membership.prober import RELAYS_LIMIT, Prober
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import NEVER
 from talka.wire.membership import Alive, MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
 
 CONFIG = PRESETS["default"]

@@ -14,6 +14,7 @@ from talka.cluster.membership.news import MemberJoined, MembershipEffect, Namesa
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.membership.vouched import AGAIN, Notary
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import SECOND
 from talka.wire.membership import (
     Alive,
     Gossip,
@@ -29,8 +30,6 @@ from talka.wire.membership import (
     decode_update,
     encode_update,
 )
-
-SECOND = 1_000_000_000
 
 
 class Signs:

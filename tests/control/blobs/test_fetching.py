@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane
-from talka.control.blobs.fetching import LIMIT_NS, NEVER, RETRY_NS, BlobFetch
+from talka.control.blobs.fetching import LIMIT_NS, RETRY_NS, BlobFetch
 from talka.control.member.speech import Speak
+from talka.units import NEVER
 from talka.wire.jobs import BLOB_LIMIT_BYTES, Piece, WantBlob
 
 NOW = 1_000_000_000

@@ -16,7 +16,6 @@ from talka.control.blobs.replicated_blobs import (
     AGAIN_NS,
     BLOB_PREFIX,
     LINGER_NS,
-    NEVER,
     BlobFailed,
     BlobKept,
     BlobReady,
@@ -28,9 +27,9 @@ from talka.control.blobs.replicated_blobs import (
 )
 from talka.control.member.speech import Speak
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import BLOB_LIMIT_BYTES, KeepBlob, Kept, Piece, WantBlob
 
-SECOND = 1_000_000_000
 PIECE = 4
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 CONTENT = b"0123456789"

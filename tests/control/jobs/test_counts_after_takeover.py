@@ -9,13 +9,13 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
+from talka.units import SECOND
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder
 from talka.wire.jobs import Account, Accounted, Assign, BundleFacts, Report, TaskFacts, WorkerSnapshot
 from talka.wire.shards import Armed, Settings, Totals, encode
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 WORKERS = {"w1": 1, "w2": 2}
 """With the number of the task of each."""

@@ -25,12 +25,12 @@ from talka.control.manager import Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.control.member.speech import Speak
 from talka.testing.trust import keys_of_workers
+from talka.units import SECOND
 from talka.wire.jobs import Beat, Renew, WorkerFacts
 from talka.wire.leadership import Propose
 from talka.wire.manager_calls import LeaseCall, encode
 from talka.wire.views import LeaseView
 
-SECOND = 1_000_000_000
 CabinetOf = Callable[..., Any]
 
 

@@ -16,6 +16,7 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.stats.tally import StepTally, Tally
 from talka.testing.trust import keys_of_workers, trust_of_worker
+from talka.units import SECOND
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.jobs import (
     Account,
@@ -42,7 +43,6 @@ from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, IterationsPerVU, LoadShape
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 FENCE = (1, 1, 1)
 LIFE = 3

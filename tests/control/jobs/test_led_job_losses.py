@@ -14,6 +14,7 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
+from talka.units import SECOND
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.jobs import (
     Account,
@@ -37,7 +38,6 @@ from talka.wire.shards import Armed, Refused, Settings, Totals, encode
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, LoadShape, SharedIterations
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 FENCE = (1, 1, 1)
 LIFE = 3
@@ -450,7 +450,7 @@ FOUR = ("Shop", "Yard", "Mill", "Port")
 def test_what_else_runs_on_a_worker_that_declined_a_task_goes_on_there_and_nowhere_else() -> None:
     led = Led(cores=2, workflows=FOUR).running()
 
-    effects = led.say("w2", Declined("b4k7", 4, FENCE, "no room on its disk"))
+    effects = led.say("w2", TaskDeclined("b4k7", 4, FENCE, "no room on its disk"))
 
     (account,) = said(effects, Account)
     assert account.unfit == (), "the leader would take its cores back and grant others"
@@ -461,7 +461,7 @@ def test_what_else_runs_on_a_worker_that_declined_a_task_goes_on_there_and_nowhe
 
 def test_the_leader_is_told_who_is_unfit_once_the_last_task_there_is_gone() -> None:
     led = Led(cores=2, workflows=FOUR).running()
-    led.say("w2", Declined("b4k7", 4, FENCE, "no room on its disk"))
+    led.say("w2", TaskDeclined("b4k7", 4, FENCE, "no room on its disk"))
     led.recorded()
 
     led.say("w2", NoTask("b4k7", 2, FENCE))
@@ -471,7 +471,7 @@ def test_the_leader_is_told_who_is_unfit_once_the_last_task_there_is_gone() -> N
 
 def test_the_leader_is_told_who_is_unfit_once_the_last_task_there_has_ended() -> None:
     led = Led(cores=2, workflows=FOUR).running()
-    led.say("w2", Declined("b4k7", 4, FENCE, "no room on its disk"))
+    led.say("w2", TaskDeclined("b4k7", 4, FENCE, "no room on its disk"))
     led.recorded()
     digest, content, _ = led.offer("w2", 2)
     led.take(led.led.on_blob(led.now, digest, content))

@@ -17,6 +17,7 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
+from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import (
     AttemptEntry,
     Grant,
@@ -53,8 +54,6 @@ from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate
 from talka.work.thresholds import Verdict
 
-SECOND = 1_000_000_000
-MILLISECOND = 1_000_000
 START_NS = 1_000 * SECOND
 WALL_OFFSET_NS = 5_000 * SECOND
 FENCE = (1, 2, 1)

@@ -29,6 +29,7 @@ from talka.control.jobs.registry import (
 )
 from talka.control.member.speech import Speak
 from talka.testing.trust import SIGNER
+from talka.units import NEVER, SECOND
 from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobOrder, JobRecord, decode_record
 from talka.wire.jobs import (
     Account,
@@ -50,10 +51,8 @@ from talka.wire.shards import UrlRequest
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
 from talka.work.lifecycle import JobState, is_final
 
-SECOND = 1_000_000_000
 EPOCH_NS = 1_700_000_000 * SECOND
 MANAGERS = (ManagerAt("m1", "10.0.0.1:9400"),)
-NEVER = (1 << 63) - 1
 CabinetOf = Callable[..., Any]
 OrderOf = Callable[..., JobOrder]
 

@@ -3,9 +3,9 @@
 from talka.cluster.effects import Lane
 from talka.control.jobs.take_over import ASK_EVERY_NS, FENCE_ROUNDS, REMIND_EVERY_NS, TakeOver
 from talka.control.member.speech import Speak
+from talka.units import SECOND
 from talka.wire.jobs import Reconcile, TaskFacts, WorkerSnapshot
 
-SECOND = 1_000_000_000
 FENCE = (1, 2, 1)
 NOW = 1_000 * SECOND
 

@@ -18,7 +18,6 @@ from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.step_merge import StepMerge
 from talka.control.jobs.watching import (
     LOOK_EVERY_NS,
-    NEVER,
     OVERTAKEN_NS,
     TELL_EVERY_NS,
     TOLD_FOR_NS,
@@ -35,6 +34,7 @@ from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.speech import Speak
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import StepWindow, Window
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import LogLines, ManagerCall, ViewUpdate, WatchJob
 from talka.wire.manager_calls import NameCall, encode
 from talka.wire.shards import StepTotals
@@ -45,7 +45,6 @@ from talka.work.shapes import ConstantRate
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=12)}

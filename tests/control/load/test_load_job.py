@@ -10,8 +10,10 @@ import pytest
 
 from talka.control.load.core_effects import JobEnded, Send, StartCore
 from talka.control.load.load_job import START_DELAY_NS
+from talka.report.job_view import view_of
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire.shards import (
     CONTEXT_PREFIX,
     RECEIVED_LIMIT_BYTES,
@@ -30,7 +32,6 @@ from talka.work.shapes import ConstantRate, ConstantVUs
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ONE_USER = {"shape": ConstantVUs(1, "10s")}
 
@@ -412,15 +413,15 @@ def test_windows_land_once_although_a_last_report_repeats_what_was_not_acknowled
 def test_active_users_are_those_of_the_latest_reports_of_cores_that_run(job_of: JobOf) -> None:
     driven = job_of({"Shop": {}}, cores=2)
     driven.run()
-    assert driven.job.active_vus() == 0
+    assert view_of(driven.job).active_vus() == 0
 
     driven.report(1, vus=1)
     driven.report(1, vus=2)
     driven.report(2, vus=2)
-    assert driven.job.active_vus() == 4
+    assert view_of(driven.job).active_vus() == 4
     driven.finish(2, vus=2)
 
-    assert driven.job.active_vus() == 2
+    assert view_of(driven.job).active_vus() == 2
 
 
 def test_when_a_core_really_started_is_known_from_its_reports(job_of: JobOf) -> None:

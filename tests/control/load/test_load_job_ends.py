@@ -10,13 +10,13 @@ import pytest
 from talka.control.load.core_effects import JobEnded, KillCore, Send
 from talka.control.load.shard_group import ARM_LIMIT_NS, STOP_SLACK_NS
 from talka.stats.tally import Exchanges, Sample, StepTally, Tally
+from talka.units import SECOND
 from talka.wire.shards import CONTEXT_PREFIX, RECEIVED_LIMIT_BYTES, Ack, Armed, Refused, StepTotals, Stop
 from talka.work.shapes import ConstantVUs, IterationsPerVU
 
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ONE_USER = {"shape": ConstantVUs(1, "10s")}
 

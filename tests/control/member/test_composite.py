@@ -15,19 +15,18 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL
-from talka.control.member.composite import NEVER, ClusterMember
+from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import CommandEnded, Reply, Voter
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire import leadership, leases, membership
 from talka.wire.leadership import Heartbeat, LeadershipMessage, PreVote, Version, VoterWelcome
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
 from talka.wire.membership import Alive, Dead, Gossip, MembershipMessage, MemberUpdate, WatchGroup, WatchReply
 from talka.wire.packets import Packet, decode_packet
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 TTL = 4 * SECOND
 VOTERS = ("a", "b", "c")
 CONFIG = PRESETS["default"]
@@ -151,7 +150,7 @@ class Cluster:
             for member in self.members.values():
                 if member.voter is not None and member.voter.election.is_leading(self.now):
                     return member
-            self.run(self.now + 50 * MS)
+            self.run(self.now + 50 * MILLISECOND)
         raise AssertionError("nobody leads")
 
     def of(self, kind: type[object], name: str | None = None) -> list[object]:
@@ -531,7 +530,7 @@ def test_a_member_at_critical_health_hands_leadership_over() -> None:
         if cluster.of(SteppedDown):
             assert is_clear, "once is no reason"
             break
-    cluster.run(cluster.now + 800 * MS)
+    cluster.run(cluster.now + 800 * MILLISECOND)
 
     assert [news.reason for _, news in cluster.news[before:] if isinstance(news, SteppedDown)] == ["handed over"]
     successors = [name for name, news in cluster.news[before:] if isinstance(news, Elected)]

@@ -28,6 +28,7 @@ from talka.control.member.key_distribution import (
 )
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.ring_guard import KEPT_LIMIT, RingGuard
+from talka.units import SECOND
 from talka.wire import greeting
 from talka.wire.greeting import Self, ShareRing
 from talka.wire.membership import Alive, Gossip, MemberState, encode_update
@@ -36,7 +37,6 @@ from talka.wire.security.keys import JUMP_LIMIT, Keyring, decode_ring, encode_ri
 from talka.wire.security.roles import Proven, Role
 from talka.wire.security.sealing import Seal
 
-SECOND = 1_000_000_000
 NAMES = ("a", "b", "c", "d", "e")
 OLD = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
 NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"

@@ -1,16 +1,9 @@
 from random import Random
 
 from talka.cluster.effects import Lane
-from talka.control.member.leader_calls import (
-    AGAIN_NS,
-    ELSEWHERE_NS,
-    LIMIT_NS,
-    NEVER,
-    OPEN_LIMIT,
-    CallEnded,
-    LeaderCalls,
-)
+from talka.control.member.leader_calls import AGAIN_NS, ELSEWHERE_NS, LIMIT_NS, OPEN_LIMIT, CallEnded, LeaderCalls
 from talka.control.member.speech import Speak
+from talka.units import NEVER
 from talka.wire.jobs import CallAnswer, ManagerCall
 from talka.wire.security.access import own
 

@@ -14,11 +14,10 @@ from talka.cluster.leases import KEYS_LIMIT, LeaseExpired
 from talka.cluster.safeguards import ALL
 from talka.control.member.voter import CommandEnded, QuorumFailed, Reply, Voter
 from talka.errors import Invalid
+from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import LeadershipMessage, ProposalAccepted, Propose, RegisterEntry, Released, Version
 from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 TTL = 4 * SECOND
 LONGER = TTL + TTL // 50
 """What a leader counts a lease of `TTL` for."""
@@ -107,7 +106,7 @@ class Group:
             leader = self.leader()
             if leader is not None:
                 return leader
-            self.run(self.now + 50 * MS)
+            self.run(self.now + 50 * MILLISECOND)
         raise AssertionError("nobody leads")
 
     def follower(self) -> Voter:
@@ -361,7 +360,7 @@ def test_a_leader_that_steps_down_drops_the_grants_that_were_under_way() -> None
 def test_a_leader_that_stepped_down_watches_over_no_leases() -> None:
     group = Group("a", "b", "c")
     leader = group.elect()
-    ttl_ns = 10 * MS
+    ttl_ns = 10 * MILLISECOND
     group.carry_out(leader.name, leader.on_lease_message(group.now, "x", AcquireLease("k", 1, 0, ttl_ns)))
     group.settle()
     assert leader.next_tick_at == group.now + ttl_ns + ttl_ns // 50

@@ -10,6 +10,7 @@ from talka.control.jobs.led_effects import BlobWanted, KeepWanted
 from talka.control.jobs.take_over import TakeOver
 from talka.control.worker.effects import ShardsKilled
 from talka.stats.tally import Tally
+from talka.units import SECOND
 from talka.wire.entries import decode_account
 from talka.wire.jobs import (
     Finished,
@@ -25,7 +26,6 @@ from talka.wire.shards import Totals, encode
 from tests.control.jobs.test_led_job import LIFE, Led, digest_of, told
 from tests.control.worker.test_composite import FENCE, Rig, assign
 
-SECOND = 1_000_000_000
 OTHER = 0xB007
 """Who drew the same number in a register that was put back since."""
 

@@ -39,6 +39,7 @@ from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS, toget
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
+from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     REPORT_LIMIT_BYTES,
@@ -114,8 +115,6 @@ from talka.wire.tasks import (
 )
 from talka.work.shapes import ConstantVUs
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 LEASE_NS = 5 * SECOND
 TOKEN, LATER_TOKEN = (0, 4, 1), (0, 5, 1)
 FENCE, LATER_FENCE = (0, 4, 7), (0, 5, 1)
@@ -1143,21 +1142,21 @@ def test_a_report_goes_out_shortly_after_something_new_came_and_the_next_after_t
     first, second = rig.running()
 
     rig.count(first, 3)
-    rig.later(20 * MS)
+    rig.later(20 * MILLISECOND)
     rig.count(second, 4)
     assert rig.told() == []
-    rig.later(30 * MS)
+    rig.later(30 * MILLISECOND)
     assert [(to, lane) for to, _, lane in rig.told()] == [("m1", Lane.STATISTICS)]
     assert [(totals.sequence, totals.tally.started) for totals in rig.totals()] == [(1, 7)]
 
     rig.count(first, 5)
-    rig.later(500 * MS)
+    rig.later(500 * MILLISECOND)
     assert len(rig.totals()) == 1, "one is on its way"
     rig.hear(Acknowledge("job", FENCE, 1, 1))
 
     assert [(totals.sequence, totals.tally.started) for totals in rig.totals()] == [(1, 7), (2, 9)]
     rig.hear(Acknowledge("job", FENCE, 1, 2))
-    rig.later(900 * MS)
+    rig.later(900 * MILLISECOND)
     assert len(rig.totals()) == 2, "there is nothing new"
 
 
@@ -1174,14 +1173,14 @@ def test_a_manager_under_load_asks_for_fewer_reports() -> None:
     rig = Rig()
     first, _ = rig.running()
     rig.count(first, 1)
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     sent_ns = rig.now
 
     rig.hear(Acknowledge("job", FENCE, 1, 1, every_ms=600))
     rig.count(first, 2)
-    rig.until(sent_ns + 600 * MS - 1)
+    rig.until(sent_ns + 600 * MILLISECOND - 1)
     assert len(rig.totals()) == 1
-    rig.until(sent_ns + 600 * MS)
+    rig.until(sent_ns + 600 * MILLISECOND)
     assert len(rig.totals()) == 2
 
     rig.hear(Acknowledge("job", FENCE, 1, 2, every_ms=5_000))
@@ -1194,7 +1193,7 @@ def test_a_report_nobody_answers_is_made_anew_after_a_second() -> None:
     rig = Rig()
     first, _ = rig.running()
     rig.count(first, 1)
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     rig.count(first, 2)
 
     rig.later(SECOND - 1)
@@ -1204,7 +1203,7 @@ def test_a_report_nobody_answers_is_made_anew_after_a_second() -> None:
     assert [(totals.sequence, totals.tally.started) for totals in rig.totals()] == [(1, 1), (2, 2)]
     rig.hear(Acknowledge("job", FENCE, 1, 1))
     rig.count(first, 3)
-    rig.later(100 * MS)
+    rig.later(100 * MILLISECOND)
     assert len(rig.totals()) == 2, "the later one is still on its way"
 
 
@@ -1212,10 +1211,10 @@ def test_windows_that_found_no_room_follow_without_anything_new() -> None:
     rig = Rig()
     (core,) = rig.running(count=1)
     rig.count(core, windows=[Window(index, started=1) for index in range(45)])
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
 
     rig.hear(Acknowledge("job", FENCE, 1, 1))
-    rig.later(100 * MS)
+    rig.later(100 * MILLISECOND)
 
     assert [len(totals.windows) for totals in rig.totals()] == [40, 5]
 
@@ -1226,7 +1225,7 @@ def test_the_parts_of_a_report_travel_together() -> None:
     rig.core(core, StepTotals(1, "buy", StepTally(ok=3), True))
     rig.count(core)
 
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
 
     assert len(rig.all(Report)) == 1
     assert [type(message) for _, message, _ in rig.told()] == [UnreadStep, Totals]
@@ -1486,7 +1485,7 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
     (core,) = rig.running(3, count=1)
     rig.core(core, StepTotals(1, "buy", StepTally(ok=3), True))
     rig.count(core, 5, windows=[Window(0, started=5)])
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     rig.hear(Acknowledge("job", FENCE, 3, 1))
     rig.forget()
 
@@ -1495,13 +1494,15 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
     assert rig.said == [], "the fence comes first"
     rig.write()
 
-    origin_ns = rig.now - 50 * MS
+    origin_ns = rig.now - 50 * MILLISECOND
     snapshot = WorkerSnapshot(
         "job",
         LATER_FENCE,
         8,
         (
-            TaskFacts(1, "ended", rig.now - ended_origin_ns + 5, 50 * MS + 9, finished.digest, finished.size_bytes),
+            TaskFacts(
+                1, "ended", rig.now - ended_origin_ns + 5, 50 * MILLISECOND + 9, finished.digest, finished.size_bytes
+            ),
             TaskFacts(2, "armed"),
             TaskFacts(3, "running", rig.now - origin_ns + 5, rig.now - origin_ns + 9),
         ),

@@ -36,7 +36,6 @@ from talka.control.worker.handlers_room import (
     FULL,
     IDLE_NS,
     LOAD_LIMIT_NS,
-    NEVER,
     RETRY_NS,
     SPENT_LIMIT,
     STARTS_LIMIT,
@@ -44,6 +43,7 @@ from talka.control.worker.handlers_room import (
 )
 from talka.control.worker.obeyed_epoch import BrokenEpoch
 from talka.control.worker.writes import WorkerWrites
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import encode
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
@@ -71,8 +71,6 @@ from talka.wire.tasks import (
     TaskResult,
 )
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 EPOCH = 7
 BOOT = 0xB007
 FIRST = EPOCH << 32
@@ -628,13 +626,13 @@ def test_the_time_of_a_plain_function_counts_from_when_the_one_before_it_ended()
     rig.ran(0, took_us=1)
     rig.hand(*[task(number, attempt_ms=1_000) for number in (1, 2, 3)])
     assert len(rig.begun) == 4
-    rig.forget().later(900 * MS)
+    rig.forget().later(900 * MILLISECOND)
     assert rig.all(TaskProgress) == [TaskProgress((FIRST + 1,))], "the others have not begun"
     rig.ran(1, took_us=900_000)
 
-    rig.forget().later(999 * MS)
+    rig.forget().later(999 * MILLISECOND)
     assert rig.all(StopTasks) == []
-    rig.later(1 * MS)
+    rig.later(1 * MILLISECOND)
 
     assert rig.all(StopTasks) == [StopTasks((FIRST + 2,), "timeout")]
 
@@ -775,7 +773,7 @@ def test_where_the_files_are_spoilt_no_core_is_started_for_one_that_is_to_be_alo
 def test_an_attempt_that_takes_too_long_is_stopped_and_its_own_word_counts() -> None:
     rig = Rig()
     rig.hand(task(1, attempt_ms=1_500), task(2))
-    rig.later(1_500 * MS - 1)
+    rig.later(1_500 * MILLISECOND - 1)
     assert rig.all(StopTasks) == []
     rig.later(1)
     assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")]
@@ -790,7 +788,7 @@ def test_an_attempt_that_takes_too_long_is_stopped_and_its_own_word_counts() -> 
 def test_an_attempt_that_does_not_stop_is_ended_with_its_process_and_its_neighbours() -> None:
     rig = Rig(1)
     rig.hand(task(1, attempt_ms=50), task(2))
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")], "to the millisecond"
     rig.later(STOP_LIMIT_NS)
     assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
@@ -810,7 +808,7 @@ def test_the_replacement_starts_when_the_core_is_killed_not_when_it_is_gone() ->
     rig = Rig(1, plain=("resize",))
     rig.hand(task(1, attempt_ms=50), task(2))
 
-    rig.forget().later(50 * MS + STOP_LIMIT_NS)
+    rig.forget().later(50 * MILLISECOND + STOP_LIMIT_NS)
 
     assert rig.started == [2]
     assert rig.inside(2) == [2]
@@ -911,7 +909,7 @@ def test_recalls_of_unknown_attempts_are_not_answered_when_there_is_no_room(monk
 def test_the_only_task_of_a_core_that_dies_is_told_as_alone() -> None:
     rig = Rig(1)
     rig.hand(task(1))
-    rig.now += 250 * MS
+    rig.now += 250 * MILLISECOND
 
     rig.exit(1)
 
@@ -1623,7 +1621,7 @@ def test_whatever_happens_every_task_that_was_handed_is_begun_once_and_ends_with
                 elif rng.random() < 0.3:
                     rig.take(rig.pool.set_limit(rig.now, rng.randrange(4)))
             case _:
-                rig.later(rng.choice((MS, 150 * MS, 3 * SECOND)))
+                rig.later(rng.choice((MILLISECOND, 150 * MILLISECOND, 3 * SECOND)))
         note(rig, results)
         if results and rng.random() < 0.3:
             some = [fence for fence in results if fence not in taken][:500]

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.control.load.core_effects import KillCore, LoadEffect, Send, StartCore
-from talka.control.load.shard_group import ARM_LIMIT_NS, NEVER, STOP_SLACK_NS
+from talka.control.load.shard_group import ARM_LIMIT_NS, STOP_SLACK_NS
 from talka.control.worker.core_pool import CorePool
 from talka.control.worker.report import REMEMBERED
 from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards, encoded_within
 from talka.stats.tally import CheckTally, MetricTally, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign, AttemptResult, BundleFacts, Start, decode_result, encode_result
 from talka.wire.shards import (
     Ack,
@@ -36,7 +37,6 @@ from talka.wire.shards import (
 from talka.work.load import Plan
 from talka.work.shapes import ConstantRate, ConstantVUs, LoadShape, SharedIterations
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 GRACE_NS = 30 * SECOND
 FENCE = (0, 1, 1)

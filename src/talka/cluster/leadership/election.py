@@ -23,6 +23,7 @@ from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voter_startup import Lesson, VoterStartup
 from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import NEVER
 from talka.wire.leadership import (
     Collect,
     Collected,
@@ -47,7 +48,6 @@ from talka.work.durations import format_duration
 
 TERM_JUMP_LIMIT: Final = 2**20
 """A term that is further ahead is not believed: no group holds a million elections while a voter is away."""
-FOREVER: Final = 2**62
 ALARMS_LIMIT: Final = 64
 CLEARLY: Final = 3
 """By how much of local health another voter must be better off to be handed leadership."""
@@ -287,7 +287,7 @@ class Election:
         out: list[object] = []
         self._wake(now, out)
         if self.phase is Phase.SYNCING:
-            self._votes_from = FOREVER  # it has not heard yet whether its promises are still its own
+            self._votes_from = NEVER  # it has not heard yet whether its promises are still its own
         if self.phase is not Phase.DRAINING:
             self._enter(Phase.DRAINING, out)
         self._step_down(now, "draining", out, is_wanted=True)
@@ -327,7 +327,7 @@ class Election:
 
     def _deadline(self) -> int:
         assert self.reign is not None
-        return self.reign.deadline() if self._safeguards.check_quorum else FOREVER
+        return self.reign.deadline() if self._safeguards.check_quorum else NEVER
 
     def _answer(self, to: str, message: LeadershipMessage, out: list[object]) -> None:
         """Say what rests on promises: at once when they are on disk, else when they are."""
@@ -444,7 +444,7 @@ class Election:
 
     def _may_promise(self) -> bool:
         """Whether this voter's word counts: it has its disk, and its peers have not said otherwise since it started."""
-        is_known = self.phase is not Phase.SYNCING and self._votes_from < FOREVER
+        is_known = self.phase is not Phase.SYNCING and self._votes_from < NEVER
         return is_known and self._acceptor.record.admitted
 
     def _answer_heartbeat(self, to: str, number: int, out: list[object]) -> None:

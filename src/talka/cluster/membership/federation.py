@@ -9,10 +9,10 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.members import NEVER
 from talka.cluster.membership.news import Say
 from talka.cluster.membership.presets import MembershipConfig
 from talka.errors import Invalid
+from talka.units import NEVER
 from talka.wire.membership import MemberState, PeerAddress, WatchGroup, WatchReply
 
 TARGETS_LIMIT: Final = 256

@@ -12,15 +12,16 @@ from talka.cluster.effects import Lane
 from talka.cluster.membership import anti_entropy
 from talka.cluster.membership.gossip import NEWS_LIMIT_BYTES, GossipQueue, Priority
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.members import ALIVE, DEAD, NEVER, SUSPECT, Member, Members
+from talka.cluster.membership.members import ALIVE, DEAD, SUSPECT, Member, Members
 from talka.cluster.membership.news import MembershipEffect, Say
-from talka.cluster.membership.presets import SECOND, MembershipConfig
+from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.membership.prober import Prober
 from talka.cluster.membership.updates import UPDATES_LIMIT, Updates
 from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Notary, Vouched
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 from talka.wire.membership import (
     PAYLOAD_LIMIT_BYTES,
     PEERS_LIMIT,

@@ -10,7 +10,7 @@ from typing import Final
 from talka.cluster.effects import Lane
 from talka.cluster.membership.members import Member
 from talka.cluster.membership.news import MembershipEffect, Namesake, Say
-from talka.cluster.membership.presets import SECOND
+from talka.units import SECOND
 from talka.wire.membership import Alive, Gossip, encode_update
 
 PATIENCE_NS: Final = 10 * SECOND

@@ -16,7 +16,6 @@ from talka.cluster.membership.members import (
     ALIVE,
     DEAD,
     LEFT,
-    NEVER,
     SUSPECT,
     Member,
     Members,
@@ -37,11 +36,12 @@ from talka.cluster.membership.news import (
     Say,
     StateLearned,
 )
-from talka.cluster.membership.presets import SECOND, MembershipConfig
+from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds, bounds
 from talka.cluster.membership.verdicts import VerdictLog
 from talka.cluster.membership.vouched import Vouched, plain
 from talka.cluster.safeguards import Safeguards
+from talka.units import NEVER, SECOND
 from talka.wire.membership import (
     Alive,
     Dead,

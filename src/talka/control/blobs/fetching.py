@@ -7,12 +7,11 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import BLOB_LIMIT_BYTES, Piece, WantBlob
 
-SECOND: Final = 1_000_000_000
 RETRY_NS: Final = SECOND
 LIMIT_NS: Final = 60 * SECOND
-NEVER: Final = (1 << 63) - 1
 
 
 class BlobFetch:

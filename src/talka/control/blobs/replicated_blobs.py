@@ -16,10 +16,9 @@ from talka.cluster.leadership.quorum import majority
 from talka.control.blobs.fetching import BlobFetch
 from talka.control.member.speech import Speak
 from talka.errors import Invalid, Unavailable
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import BLOB_LIMIT_BYTES, PIECE_LIMIT_BYTES, KeepBlob, Kept, Piece, WantBlob
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 BLOB_PREFIX: Final = "blob/"
 AGAIN_NS: Final = SECOND
 LINGER_NS: Final = 10 * SECOND

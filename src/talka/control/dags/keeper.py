@@ -28,6 +28,7 @@ from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, Ra
 from talka.control.tasks.task import DagTask
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
+from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
@@ -47,10 +48,8 @@ from talka.work.records import (
     TaskKey,
 )
 
-NEVER: Final = (1 << 63) - 1
 UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
 """Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats again."""
-MILLISECOND_NS: Final = 1_000_000
 ROWS_AT_ONCE: Final = 5_000
 SPARE: Final = 1_000
 """Instants at which nothing is due any more are left where they are until there are as many as jobs, and so many more."""
@@ -487,7 +486,7 @@ class DagKeeper:
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:
-        return (now + self._wall_offset_ns) // MILLISECOND_NS
+        return (now + self._wall_offset_ns) // MILLISECOND
 
     def _new_job(
         self,

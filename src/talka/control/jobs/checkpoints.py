@@ -9,10 +9,10 @@ from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
+from talka.units import SECOND
 from talka.wire.jobs import Account, Accounted, Fence
 from talka.work.lifecycle import JobState
 
-SECOND: Final = 1_000_000_000
 AGAIN_NS: Final = SECOND // 2
 
 Held: TypeAlias = Callable[[int], list[object]]

@@ -6,9 +6,9 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
+from talka.units import SECOND
 from talka.wire.jobs import Fence, Halt, JobMessage
 
-SECOND: Final = 1_000_000_000
 AGAIN_NS: Final = SECOND
 """After which a command that nobody answered is given again."""
 SILENCE_NS: Final = 3 * SECOND

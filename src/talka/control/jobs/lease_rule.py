@@ -20,19 +20,18 @@ from talka.cluster.leadership.lease_terms import (
     decode_terms,
     encode_terms,
 )
-from talka.cluster.leases import NEVER, margin_ns
+from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.entries import Alarmed
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import CallAnswer
 from talka.wire.manager_calls import encode
 from talka.wire.views import LeaseView
 from talka.work.durations import format_duration
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 AGAIN_NS: Final = SECOND
 REFS_FROM: Final = 1 << 39
 """References of its writes; those of records are smaller."""

@@ -28,6 +28,7 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.errors import Untrusted
 from talka.stats.tally import merged
+from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import Grant, JobRecord, decode_account, encode_account
 from talka.wire.jobs import (
     Accounted,
@@ -53,8 +54,6 @@ from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, dec
 from talka.wire.views import JobFacts
 from talka.work.lifecycle import JobState, TaskState
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 START_DELAY_NS: Final = 150 * MILLISECOND
 """Between the decision to go and the instant: time to put it on record, and to reach the slowest worker."""
 SYNC_EVERY_NS: Final = SECOND // 10

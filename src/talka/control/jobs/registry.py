@@ -29,6 +29,7 @@ from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
+from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import (
     ORDER_LIMIT_BYTES,
     SLOTS,
@@ -46,8 +47,6 @@ from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, Worke
 from talka.work.lifecycle import JobState, is_final
 from talka.work.outcome import ExitCode
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 LOOK_EVERY_NS: Final = SECOND // 4
 LEAD_AGAIN_NS: Final = SECOND
 OWNER_SILENCE_NS: Final = 3 * SECOND // 2

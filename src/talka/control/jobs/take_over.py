@@ -5,10 +5,9 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
+from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import AttemptResult, Fence, Reconcile, TaskFacts, WorkerSnapshot
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 ASK_EVERY_NS: Final = SECOND // 2
 REMIND_EVERY_NS: Final = SECOND
 FENCE_ROUNDS: Final = 30

@@ -13,14 +13,13 @@ from talka.control.load.load_job import LoadJob
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import ViewUpdate, WatchJob
 from talka.wire.manager_calls import NameCall, encode
 from talka.wire.security.access import Asker
 from talka.wire.views import JobFacts, JobUpdate, without_windows_up_to
 from talka.work.lifecycle import is_final
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 LOOK_EVERY_NS: Final = SECOND // 2
 TOLD_FOR_NS: Final = 5 * SECOND
 TELL_EVERY_NS: Final = SECOND // 10

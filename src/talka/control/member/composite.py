@@ -28,6 +28,7 @@ from talka.control.member.role_check import NotForThisRole, RoleCheck, why_not
 from talka.control.member.speech import Speak
 from talka.control.member.voter import Reply, Voter
 from talka.errors import Untrusted
+from talka.units import NEVER
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import Ask, AskAnswer
 from talka.wire.greeting import ShareRing
@@ -38,7 +39,6 @@ from talka.wire.packets import BadPacket
 from talka.wire.security.keys import decode_ring
 from talka.wire.security.roles import NOBODY, Proven, Role
 
-NEVER: Final = (1 << 63) - 1
 ADDRESSES_LIMIT: Final = 16_384
 VOTER: Final = 0
 RECEIVER: Final = 1

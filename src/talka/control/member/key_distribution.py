@@ -15,10 +15,10 @@ from talka.cluster.membership.news import StateLearned
 from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
 from talka.control.member.announcement import Announcer, standing_of
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.wire.greeting import GreetingMessage, ShareRing
 from talka.wire.security.keys import Keyring, encode_ring
 
-SECOND: Final = 1_000_000_000
 TOLD_LIMIT: Final = 16_384
 AGAIN_NS: Final = 5 * SECOND
 """How often members that still have other keys are told again: what was sent may be lost."""

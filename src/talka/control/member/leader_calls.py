@@ -7,11 +7,10 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import CallAnswer, ManagerCall
 from talka.wire.security.access import Asker, own
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 AGAIN_NS: Final = SECOND
 ELSEWHERE_NS: Final = SECOND // 5
 LIMIT_NS: Final = 20 * SECOND

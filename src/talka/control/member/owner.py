@@ -12,11 +12,11 @@ from talka.cluster.leases import TTL_LEAST_NS, TTL_MOST_NS, HolderNews, LeaseHol
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.voter import Reply
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER
 from talka.wire.leases import LEASE_KEY_LIMIT, AcquireLease, LeaseAnswer, ReleaseLease
 
-NEVER: Final = (1 << 63) - 1
 WANTED_LIMIT: Final = 4096
-RETRY_LEAST_NS: Final = 1_000_000
+RETRY_LEAST_NS: Final = MILLISECOND
 
 
 class _Want(msgspec.Struct):

@@ -9,15 +9,15 @@ from talka.control.member.speech import Speak
 from talka.control.tasks.delivery import worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.task import DagTask
+from talka.units import SECOND
 from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
 from talka.work.records import Change, Extend, LogRow, PutLogs
 
-SECOND_NS: Final = 1_000_000_000
-CHECK_EVERY_NS: Final = 5 * SECOND_NS
+CHECK_EVERY_NS: Final = 5 * SECOND
 """How often a worker is asked whether it has what it was handed: a frame may have been lost with its connection."""
-CHECK_AFTER_NS: Final = 3 * SECOND_NS
+CHECK_AFTER_NS: Final = 3 * SECOND
 """What was handed later may still be on its way."""
-ANSWER_NS: Final = 15 * SECOND_NS
+ANSWER_NS: Final = 15 * SECOND
 """So long an answer is waited for. One that is later than the next question would speak of what was not handed then."""
 GRACE_MS: Final = 30_000
 TAKEN_LIMIT: Final = 65_536

@@ -12,6 +12,7 @@ from talka.control.member.speech import Speak
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
+from talka.units import MILLISECOND
 from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, AssignTasks, HandedTask, TaskInputs
 from talka.work.dag import TaskSpec, bytes_of, seconds_of
 from talka.work.records import TaskKey
@@ -20,7 +21,6 @@ CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Of outputs that are kept in memory for those that depend on them."""
 SPECS_LIMIT_BYTES: Final = 256 * 1024 * 1024
 """Of specs of tasks that wait. Those beyond are read again when their turn comes."""
-MILLISECOND_NS: Final = 1_000_000
 SPEC_BYTES: Final = 300
 """What a decoded spec takes besides its config."""
 TASK_BYTES: Final = 500
@@ -236,7 +236,7 @@ def _handed(task: DagTask, spec: TaskSpec, inputs: dict[str, bytes], fed: int) -
         task.attempts,
         bytes(spec.config),
         inputs,
-        policy.attempt_ns // MILLISECOND_NS,
+        policy.attempt_ns // MILLISECOND,
         spec.key,
         task.checkpoint,
         task.alone or bounds is not None,

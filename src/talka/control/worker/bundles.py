@@ -8,13 +8,13 @@ from talka.cluster.effects import Persist
 from talka.control.blobs.fetching import BlobFetch
 from talka.control.member.speech import Speak
 from talka.control.worker.writes import Puts, WorkerWrites
+from talka.units import NEVER
 from talka.wire.jobs import Piece
 
 BLOB_PREFIX: Final = "blob/"
 KEPT_LIMIT: Final = 64
 """On disk. The one that was used longest ago gives way."""
 FETCHES_LIMIT: Final = 8
-NEVER: Final = (1 << 63) - 1
 
 
 class WorkerBundles:

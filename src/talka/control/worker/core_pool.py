@@ -7,14 +7,13 @@ shards one that is drawn here, of the try that runs now.
 from collections.abc import Sequence
 from typing import Final
 
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign
 
-SECOND: Final = 1_000_000_000
 LEAVE_LIMIT_NS: Final = 5 * SECOND
 """An attempt that has said its last word ends by itself; one that has not by then is killed."""
 DEATH_LIMIT_NS: Final = 10 * SECOND
 """An attempt that was killed is no longer counted after this, whatever is heard of it."""
-NEVER: Final = (1 << 63) - 1
 
 AttemptKey = tuple[str, int]
 """A job, and its manager's number of an attempt: what an `Assign` names."""

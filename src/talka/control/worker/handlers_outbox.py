@@ -6,6 +6,7 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
+from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
@@ -18,8 +19,6 @@ from talka.wire.tasks import (
     TaskResult,
 )
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 RESULTS_LIMIT: Final = 65_536
 RESULTS_LIMIT_BYTES: Final = 256 * 1024 * 1024
 RESULT_BYTES: Final = 256

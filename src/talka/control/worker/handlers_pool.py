@@ -18,6 +18,7 @@ from talka.control.worker.handlers_outbox import HandlerOutbox
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
 from talka.control.worker.writes import WorkerWrites
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.tasks import (
     INPUTS_LIMIT_BYTES,
@@ -35,9 +36,6 @@ from talka.wire.tasks import (
     TaskResult,
 )
 
-MS: Final = 1_000_000
-SECOND: Final = 1_000 * MS
-NEVER: Final = (1 << 63) - 1
 WAITING_LIMIT: Final = 16_384
 WAITING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 TASK_BYTES: Final = 512
@@ -260,7 +258,7 @@ class HandlerPool:
                 self._took(fences)
                 return []
             case Recall(fences=fences, grace_ms=grace_ms):
-                return self._recall(now, fences, grace_ms * MS)
+                return self._recall(now, fences, grace_ms * MILLISECOND)
             case TaskInputs(fence=fence, inputs=inputs):
                 self._feed(now, fence, inputs)
                 return []

@@ -8,17 +8,17 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.load.core_effects import CoreEffect, KillCore
-from talka.control.load.shard_group import NEVER
 from talka.control.member.signers import Signers
 from talka.control.member.speech import Speak
 from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.core_pool import AttemptKey, CorePool, seats_of
 from talka.control.worker.effects import NeedBundle, ShardsArmed, ShardsEffect, ShardsEnded, ShardsKilled, ShardsStarted
 from talka.control.worker.fences import JobFences
-from talka.control.worker.reporter import SECOND, ShardReporter
+from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards, encoded_within
 from talka.control.worker.variables import WorkerVariables
 from talka.control.worker.writes import WorkerWrites
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
     PIECE_LIMIT_BYTES,
