@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, Send, StartCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
@@ -119,11 +119,11 @@ class Drive:
                 case StartCore(attempt=core):
                     group, shard, _ = self.job.running()[core]
                     self.running[group.spec.name, shard.shard.index] = core
-                case Send(attempt=core, message=Go(start_at_ns=at_ns)):
+                case TellCore(attempt=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns
                 case JobEnded():
                     self.has_ended = True
-                case Send() | KillCore():
+                case TellCore() | KillCore():
                     pass
 
     def say(self, where: tuple[str, int], message: FromCore) -> None:

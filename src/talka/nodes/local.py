@@ -16,7 +16,7 @@ import psutil
 
 from talka.clock import monotonic_ns, utc_now
 from talka.control.load.allocation import Seat, claim_of, planned
-from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, Send, StartCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.planning import Overrides, plan_load_job, with_overrides
 from talka.engine.load import native
@@ -212,7 +212,7 @@ class LocalRunner:
                     arm = self._job.arm_for(attempt)
                     if arm is not None:
                         await self._supervisor.start(attempt, arm, process)
-                case Send(attempt=attempt, message=message):
+                case TellCore(attempt=attempt, message=message):
                     self._supervisor.send(attempt, message)
                 case KillCore(attempt=attempt):
                     self._supervisor.kill(attempt)

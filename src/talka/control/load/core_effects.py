@@ -21,7 +21,7 @@ class StartCore(msgspec.Struct, frozen=True):
     """Number of the process on this machine that runs it, among others if it runs already; 0 on a worker."""
 
 
-class Send(msgspec.Struct, frozen=True):
+class TellCore(msgspec.Struct, frozen=True):
     """Tell the core that runs this attempt."""
 
     attempt: int
@@ -38,5 +38,5 @@ class JobEnded(msgspec.Struct, frozen=True):
     """Every workflow of the job has ended. Nothing follows."""
 
 
-CoreEffect: TypeAlias = StartCore | Send | KillCore
+CoreEffect: TypeAlias = StartCore | TellCore | KillCore
 LoadEffect: TypeAlias = CoreEffect | JobEnded

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.control.load.core_effects import CoreEffect, KillCore, Send, StartCore
+from talka.control.load.core_effects import CoreEffect, KillCore, StartCore, TellCore
 from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
 from talka.control.load.times import JobWorkflow, WorkflowTimes
@@ -223,7 +223,7 @@ class ShardGroup(WorkflowTimes):
 
     def _send_off(self, shard: ShardRun, start_ns: int) -> CoreEffect:
         shard.current.go_at_ns = start_ns
-        return Send(shard.current.number, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
+        return TellCore(shard.current.number, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
 
     def _on_armed(self, now: int, shard: ShardRun) -> list[CoreEffect]:
         if self.state is TaskState.RUNNING:
@@ -267,7 +267,7 @@ class ShardGroup(WorkflowTimes):
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
             self._owner.on_windows(number, attempt.on_totals(now, message))
-        effects: list[CoreEffect] = [Send(number, Ack(message.sequence))]
+        effects: list[CoreEffect] = [TellCore(number, Ack(message.sequence))]
         if message.final:
             effects += self.on_final(now, number, message.provided, message.notes, message.failure)
         return effects
@@ -400,7 +400,9 @@ class ShardGroup(WorkflowTimes):
         """Start nothing new, finish what is under way."""
         self.is_told_to_stop = True
         self.stopped_ns = self.stopped_ns or now
-        effects: list[CoreEffect] = [Send(number, Stop()) for number, _, attempt in self.attempts() if attempt.go_at_ns]
+        effects: list[CoreEffect] = [
+            TellCore(number, Stop()) for number, _, attempt in self.attempts() if attempt.go_at_ns
+        ]
         return effects + self._give_up_waiting(now, now)
 
     def _give_up_waiting(self, now: int, end_ns: int) -> list[CoreEffect]:

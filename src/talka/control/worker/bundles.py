@@ -4,14 +4,12 @@ from collections.abc import Collection, Iterable
 from random import Random
 from typing import Final
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import PersistBlob, Send
 from talka.control.blobs.fetching import BlobFetch
-from talka.control.member.speech import Speak
-from talka.control.worker.writes import Puts, WorkerWrites
+from talka.control.worker.writes import WorkerWrites
 from talka.units import NEVER
-from talka.wire.jobs import Piece
+from talka.wire.jobs import JobMessage, Piece
 
-BLOB_PREFIX: Final = "blob/"
 KEPT_LIMIT: Final = 64
 """On disk. The one that was used longest ago gives way."""
 FETCHES_LIMIT: Final = 8
@@ -48,20 +46,22 @@ class WorkerBundles:
     def use(self, digest: str) -> None:
         self._here[digest] = self._here.pop(digest)
 
-    def need(self, now: int, digest: str, size_bytes: int) -> list[Speak | Persist]:
+    def need(self, now: int, digest: str, size_bytes: int) -> list[Send[JobMessage] | PersistBlob]:
         if len(self._fetches) >= FETCHES_LIMIT:
             self._problems[digest] = f"{FETCHES_LIMIT} others are on their way"
             return []
         fetch = self._fetches[digest] = BlobFetch(digest, size_bytes, self.sources, self._rng)
         return self._after(fetch, fetch.start(now), ())
 
-    def on_piece(self, now: int, sender: str, piece: Piece, wanted: Collection[str]) -> list[Speak | Persist]:
+    def on_piece(
+        self, now: int, sender: str, piece: Piece, wanted: Collection[str]
+    ) -> list[Send[JobMessage] | PersistBlob]:
         """`wanted` are the digests of bundles that shards run from or wait for."""
         fetch = self._fetches.get(piece.digest)
         return [] if fetch is None else self._after(fetch, fetch.on_piece(now, sender, piece), wanted)
 
-    def tick(self, now: int, wanted: Collection[str]) -> list[Speak | Persist]:
-        effects: list[Speak | Persist] = []
+    def tick(self, now: int, wanted: Collection[str]) -> list[Send[JobMessage] | PersistBlob]:
+        effects: list[Send[JobMessage] | PersistBlob] = []
         for digest, fetch in list(self._fetches.items()):
             if now < fetch.next_tick_at:
                 continue
@@ -91,7 +91,9 @@ class WorkerBundles:
         problems, self._problems = self._problems, {}
         return problems
 
-    def _after(self, fetch: BlobFetch, asked: list[Speak], wanted: Collection[str]) -> list[Speak | Persist]:
+    def _after(
+        self, fetch: BlobFetch, asked: list[Send[JobMessage]], wanted: Collection[str]
+    ) -> list[Send[JobMessage] | PersistBlob]:
         if fetch.problem:
             del self._fetches[fetch.digest]
             self._problems[fetch.digest] = fetch.problem
@@ -100,8 +102,7 @@ class WorkerBundles:
             gone = unused[: max(0, len(self._here) + 1 - KEPT_LIMIT)]
             for digest in gone:
                 del self._here[digest]
-            removed: Puts = tuple((BLOB_PREFIX + digest, None) for digest in gone)
-            write = self._writes.persist(((BLOB_PREFIX + fetch.digest, fetch.content), *removed))
+            write = PersistBlob(self._writes.ticket(), fetch.digest, fetch.content, tuple(gone))
             self._on_way[write.ticket] = fetch.digest
             return [*asked, write]
         return [*asked]

@@ -12,11 +12,10 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.signers import Signers
-from talka.control.member.speech import Speak
 from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.effects import (
     CoresUntil,
@@ -35,6 +34,7 @@ from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
 from talka.control.worker.writes import WorkerWrites
 from talka.wire.jobs import (
+    CHANNEL,
     Acknowledge,
     Assign,
     Beat,
@@ -168,11 +168,11 @@ class Worker:
             case Assign() | Start() | Halt() | Acknowledge() | ResultAccepted() | Reconcile():
                 effects += self._on_command(now, sender, message)
             case WantBlob():
-                effects.append(Speak(sender, self.shards.piece(message), Lane.RESULTS))
+                effects.append(Send(CHANNEL, sender, self.shards.piece(message), Lane.RESULTS))
             case Piece():
                 effects += self.shards.on_piece(now, sender, message)
             case Sync(number=number):
-                effects.append(Speak(sender, Synced(number, now), Lane.CONTROL))
+                effects.append(Send(CHANNEL, sender, Synced(number, now), Lane.CONTROL))
             case Elsewhere():
                 pass  # the leader hears the same beats
             case _:
@@ -236,7 +236,7 @@ class Worker:
 
     def leave(self, now: int) -> list[WorkerEffect]:
         """Every core has ended, and this worker with them."""
-        return [Speak(manager, Goodbye(), Lane.CONTROL) for manager in self.managers]
+        return [Send(CHANNEL, manager, Goodbye(), Lane.CONTROL) for manager in self.managers]
 
     def set_managers(self, names: tuple[str, ...]) -> None:
         """Managers the shell has met; the leader may name others."""
@@ -258,7 +258,7 @@ class Worker:
         self._beat_at = self._lease.next_beat_at(now)
         running = tuple(held.running() for held in self.shards)
         beat = Beat(self._lease.beat(now), self._facts(), running, self.handlers.epoch, self.handlers.life, True)
-        return [Speak(manager, beat, Lane.CONTROL) for manager in self.managers]
+        return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
     def _facts(self) -> WorkerFacts:
         facts, problem = self.facts, self.handlers.problem
@@ -347,7 +347,9 @@ class Worker:
             return [*self.shards.assign(now, message, unable=self._unable())]
         if isinstance(message, Reconcile):
             tasks = self.shards.reconcile(now, message.job, message.fence)
-            return [Speak(sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)]
+            return [
+                Send(CHANNEL, sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)
+            ]
         held = self.shards.get(message.job, message.attempt)
         if held is None:
             return self._no_task(sender, message)
@@ -382,11 +384,11 @@ class Worker:
             return self._stale(sender, message.job, message.attempt)
         if isinstance(message, ResultAccepted):
             return []  # whoever accepts a result does not ask for it
-        return [Speak(sender, NoTask(message.job, message.attempt, message.fence), Lane.RESULTS)]
+        return [Send(CHANNEL, sender, NoTask(message.job, message.attempt, message.fence), Lane.RESULTS)]
 
     def _stale(self, sender: str, job: str, attempt: int) -> list[WorkerEffect]:
         self._count("fence")
-        return [Speak(sender, Stale(job, attempt, self._fences.highest(job)), Lane.CONTROL)]
+        return [Send(CHANNEL, sender, Stale(job, attempt, self._fences.highest(job)), Lane.CONTROL)]
 
     # Waiting for the disk.
 
@@ -442,7 +444,7 @@ class Worker:
                 manager = self._fences.manager(held.job)
                 for message, lane in held.sayings(now):
                     # Nobody has commanded yet: it is a result of an earlier life, and any manager may know of it.
-                    effects += [Speak(to, message, lane) for to in ((manager,) if manager else self.managers)]
+                    effects += [Send(CHANNEL, to, message, lane) for to in ((manager,) if manager else self.managers)]
             at = min(at, held.next_at)
         self.next_tick_at = at
         if not self.is_draining:

@@ -4,12 +4,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.control.load.core_effects import CoreEffect
-from talka.control.member.speech import Speak
 from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
 from talka.wire.attempts import Dropped
-from talka.wire.jobs import ManagerAt
+from talka.wire.jobs import JobMessage, ManagerAt
 
 
 class CoresUntil(msgspec.Struct, frozen=True):
@@ -102,11 +101,18 @@ class Drained(msgspec.Struct, frozen=True):
 
 
 HandlerEffect: TypeAlias = (
-    StartHandlers | TellHandlers | EndHandlers | Speak | Persist | HandlersLoaded | HandlersBroken | AttemptsDropped
+    StartHandlers
+    | TellHandlers
+    | EndHandlers
+    | Send[JobMessage]
+    | Persist
+    | HandlersLoaded
+    | HandlersBroken
+    | AttemptsDropped
 )
 """Of the pool of handler cores."""
 ShardsNews: TypeAlias = ShardsArmed | ShardsStarted | ShardsEnded | ShardsKilled
-ShardsEffect: TypeAlias = CoreEffect | Speak | Persist | NeedBundle | ShardsNews
+ShardsEffect: TypeAlias = CoreEffect | Send[JobMessage] | Persist | PersistBlob | NeedBundle | ShardsNews
 """Of what a worker holds of load jobs."""
 WorkerEffect: TypeAlias = (
     ShardsEffect | HandlerEffect | CoresUntil | ManagersLearned | WorkerLeaseGranted | LeaseEnded | Drained

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
+from talka.wire.jobs import CHANNEL, JobMessage
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     TASKS_LIMIT,
@@ -201,8 +201,8 @@ class HandlerOutbox:
 
     # Telling it.
 
-    def flush(self, now: int) -> list[Speak]:
-        effects: list[Speak] = []
+    def flush(self, now: int) -> list[Send[JobMessage]]:
+        effects: list[Send[JobMessage]] = []
         while self._told and now >= self._told[0][0] + AGAIN_NS:
             self.tell_again(self._told.popleft()[1])
         if now >= self._again_at:
@@ -225,12 +225,12 @@ class HandlerOutbox:
     def _has_words(self) -> bool:
         return bool(self._lines or self._progress or self._began)
 
-    def _done(self, now: int, results: list[TaskResult]) -> Speak:
+    def _done(self, now: int, results: list[TaskResult]) -> Send[JobMessage]:
         self._told.append((now, tuple([result.fence for result in results])))
-        return Speak(self.manager, Done(tuple(results), self.life), Lane.RESULTS)
+        return Send(CHANNEL, self.manager, Done(tuple(results), self.life), Lane.RESULTS)
 
-    def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[Speak]:
-        effects: list[Speak] = []
+    def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[Send[JobMessage]]:
+        effects: list[Send[JobMessage]] = []
         part: list[TaskResult] = []
         size_bytes = 0
         for result in results:
@@ -242,7 +242,7 @@ class HandlerOutbox:
             size_bytes += more_bytes
         return [*effects, self._done(now, part)]
 
-    def _words(self, now: int) -> list[Speak]:
+    def _words(self, now: int) -> list[Send[JobMessage]]:
         self._flush_at = now + FLUSH_NS
         for fence, (count, at_ms) in self._dropped.items():
             self._lines.append(TaskLine(fence, at_ms, f"[{count} lines came too fast and were dropped]"))
@@ -255,7 +255,7 @@ class HandlerOutbox:
         words += [HandlerProgress(fence, details) for fence, details in self._progress.items()]
         words += self._lines
         self._began, self._progress, self._lines, self._lines_of, self._dropped = [], {}, [], {}, {}
-        effects: list[Speak] = []
+        effects: list[Send[JobMessage]] = []
         part: list[HandlerProgress | TaskLine | int] = []
         size_bytes = 0
         for word in words:
@@ -271,8 +271,8 @@ class HandlerOutbox:
             size_bytes += more_bytes
         return [*effects, self._underway(part)]
 
-    def _underway(self, words: Sequence[HandlerProgress | TaskLine | int]) -> Speak:
+    def _underway(self, words: Sequence[HandlerProgress | TaskLine | int]) -> Send[JobMessage]:
         began = tuple(word for word in words if isinstance(word, int))
         progress = tuple(word for word in words if isinstance(word, HandlerProgress))
         lines = tuple(word for word in words if isinstance(word, TaskLine))
-        return Speak(self.manager, TaskProgress(began, progress, lines, self.life), Lane.STATISTICS)
+        return Send(CHANNEL, self.manager, TaskProgress(began, progress, lines, self.life), Lane.STATISTICS)

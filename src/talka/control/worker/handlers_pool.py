@@ -9,9 +9,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.speech import Speak
 from talka.control.worker.effects import AttemptsDropped, HandlerEffect
 from talka.control.worker.handlers_effects import ExitFacts
 from talka.control.worker.handlers_outbox import HandlerOutbox
@@ -20,6 +19,7 @@ from talka.control.worker.obeyed_epoch import ObeyedEpoch
 from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.attempts import Dropped, StoreLife
+from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import (
     INPUTS_LIMIT_BYTES,
     AskHeld,
@@ -345,7 +345,8 @@ class HandlerPool:
         fences = [*self._slots.held, *self._outbox.fences]
         parts = max(1, -(-len(fences) // HOLDING_LIMIT))
         return [
-            Speak(
+            Send(
+                CHANNEL,
                 sender,
                 Held(
                     epoch,

@@ -6,10 +6,9 @@ See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0031-whose-attempt
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.load.core_effects import CoreEffect, KillCore
 from talka.control.member.signers import Signers
-from talka.control.member.speech import Speak
 from talka.control.worker.bundles import WorkerBundles
 from talka.control.worker.core_pool import AttemptKey, CorePool, seats_of
 from talka.control.worker.effects import NeedBundle, ShardsArmed, ShardsEffect, ShardsEnded, ShardsKilled, ShardsStarted
@@ -21,9 +20,11 @@ from talka.control.worker.writes import WorkerWrites
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
+    CHANNEL,
     PIECE_LIMIT_BYTES,
     Assign,
     Fence,
+    JobMessage,
     Piece,
     Start,
     TaskDeclined,
@@ -278,9 +279,10 @@ class HeldShards:
             return Refused("setup", f"worker {self._name} runs nothing unsigned: {self._signers.problem}")
         return None
 
-    def _decline(self, assign: Assign, reason: str) -> Speak:
+    def _decline(self, assign: Assign, reason: str) -> Send[JobMessage]:
         self.declined += 1
-        return Speak(
+        return Send(
+            CHANNEL,
             self._fences.manager(assign.job),
             TaskDeclined(assign.job, assign.attempt, assign.fence, reason),
             Lane.RESULTS,

@@ -14,6 +14,9 @@ class WorkerWrites:
         self.last = 0
         """Ticket of the newest write; 0: there was none."""
 
-    def persist(self, puts: Puts) -> Persist:
+    def ticket(self) -> int:
         self.last += 1
-        return Persist(self.last, puts)
+        return self.last
+
+    def persist(self, puts: Puts) -> Persist:
+        return Persist(self.ticket(), puts)
