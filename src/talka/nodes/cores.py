@@ -81,6 +81,7 @@ class LoadCores:
 
     def __init__(
         self,
+        arm_for: Callable[[int], Arm | None],
         share_bytes: int,
         on_message: Callable[[int, FromCore], None],
         on_lines: Callable[[int, list[str]], None],
@@ -91,7 +92,9 @@ class LoadCores:
         bundles: Blobs,
         confinement: Confinement | None = None,
     ) -> None:
-        """`share_bytes` of memory are for each core. Bundles are unpacked in `folder`; `life` is this start's number."""
+        """`arm_for` says what an attempt runs; None: nobody wants it any more. `share_bytes` of memory are for each core.
+        Bundles are unpacked in `folder`; `life` is this start's number."""
+        self._arm_for = arm_for
         self._on_message = on_message
         self._on_exit = on_exit
         self._folder = folder
@@ -118,26 +121,30 @@ class LoadCores:
     async def obey(self) -> None:
         while True:
             match await self._orders.get():
-                case StartCore(core=core, arm=arm, process=process):
-                    arm, folder = self._placed(core, arm, process)
-                    await self.supervisor.start(core, arm, process, folder)
-                case TellCore(core=core, message=Go() as go):
-                    shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
+                case StartCore(attempt=attempt, process=process):
+                    arm = self._arm_for(attempt)
+                    if arm is None:
+                        self._exited(attempt, "was given up before it started")
+                        continue
+                    arm, folder = self._placed(attempt, arm, process)
+                    await self.supervisor.start(attempt, arm, process, folder)
+                case TellCore(attempt=attempt, message=Go() as go):
+                    shift = self._shift_ns[attempt] = monotonic_ns() - boottime_ns()
                     shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
-                    self.supervisor.send(core, shifted)
-                case TellCore(core=core, message=message):
-                    self.supervisor.send(core, message)
-                case KillCore(core=core):
-                    self.supervisor.end(core)
+                    self.supervisor.send(attempt, shifted)
+                case TellCore(attempt=attempt, message=message):
+                    self.supervisor.send(attempt, message)
+                case KillCore(attempt=attempt):
+                    self.supervisor.end(attempt)
 
-    def _placed(self, core: int, arm: Arm, process: int) -> tuple[Arm, str | None]:
+    def _placed(self, attempt: int, arm: Arm, process: int) -> tuple[Arm, str | None]:
         """With where its bundle is and may be unpacked; and the folder that is its process's, which unpacks it once: its
         number is that of its first attempt."""
         source, name, confinement = arm.source, f"{process}-{self._life:x}", self._confinement
         own = None if confinement is None else confinement.folder_for(name)
         folder = self._folder / name if own is None else Path(own)
         if own is not None or isinstance(source, BundleSource):
-            self._folders[core] = folder
+            self._folders[attempt] = folder
         if not isinstance(source, BundleSource):
             return arm, own
         path = self._bundles.path(source.digest)
@@ -148,8 +155,8 @@ class LoadCores:
         source = msgspec.structs.replace(source, path=str(path), folder=str(folder))
         return msgspec.structs.replace(arm, source=source), own
 
-    def _said(self, core: int, message: FromCore) -> None:
-        shift = self._shift_ns.get(core, 0)
+    def _said(self, attempt: int, message: FromCore) -> None:
+        shift = self._shift_ns.get(attempt, 0)
         if isinstance(message, Totals) and shift:
             message = msgspec.structs.replace(
                 message,
@@ -157,14 +164,14 @@ class LoadCores:
                 ended_at_ns=message.ended_at_ns - shift if message.ended_at_ns else 0,
                 made_at_ns=message.made_at_ns - shift if message.made_at_ns else 0,
             )
-        self._on_message(core, message)
+        self._on_message(attempt, message)
 
-    def _exited(self, core: int, cause: str) -> None:
-        self._shift_ns.pop(core, None)
-        folder = self._folders.pop(core, None)
+    def _exited(self, attempt: int, cause: str) -> None:
+        self._shift_ns.pop(attempt, None)
+        folder = self._folders.pop(attempt, None)
         if folder is not None and folder not in self._folders.values():
             shutil.rmtree(folder, ignore_errors=True)
-        self._on_exit(core, cause)
+        self._on_exit(attempt, cause)
 
     async def close(self) -> None:
         await self.supervisor.close()

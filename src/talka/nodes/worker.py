@@ -18,8 +18,7 @@ from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember
 from talka.control.worker.composite import Worker
-from talka.control.worker.core_end import CoresUntil
-from talka.control.worker.effects import Drained, ManagersLearned
+from talka.control.worker.effects import CoresUntil, Drained, ManagersLearned
 from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
 from talka.engine.hiding import hide
 from talka.errors import Invalid, TalkaError
@@ -145,6 +144,7 @@ class WorkerNode:
             self._confinement = Confinement.of(options.core_user, options.core_env, handlers, number)
             runtime.held.callback(self._confinement.close)
         self._cores = LoadCores(
+            self.worker.arm_for,
             share_bytes,
             partial(self._hear, self.worker.on_core_message),
             self._on_core_lines,
@@ -210,7 +210,7 @@ class WorkerNode:
 
     def metrics(self) -> str:
         """Of this node, in Prometheus' text format."""
-        tasks = list(self.worker.tasks)
+        tasks = list(self.worker.shards)
         states = dict.fromkeys(("arming", "armed", "running", "ended"), 0)
         for task in tasks:
             states[task.stage] += 1
@@ -219,7 +219,7 @@ class WorkerNode:
             "worker_has_lease": int(self.worker.has_lease),
             "worker_tasks_total": dict(self._happened),
             "worker_messages_refused_total": dict(self.worker.refused),
-            "worker_tasks_declined_total": self.worker.tasks.declined,
+            "worker_tasks_declined_total": self.worker.shards.declined,
             "worker_attempts_total": dict(self.worker.handlers.outcomes),
             "worker_task_messages_refused_total": dict(self.worker.handlers.refused),
             **self.runtime.counts(),

@@ -62,14 +62,14 @@ class JobsPart(Protocol):
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
-    ) -> list[object]:
+    ) -> Sequence[object]:
         """`role`: what the sender's certificate proves; None where there are none."""
         ...
 
-    def on_news(self, now: int, news: object) -> list[object]: ...
-    def on_persisted(self, now: int, ticket: int) -> list[object]: ...
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]: ...
-    def tick(self, now: int) -> list[object]: ...
+    def on_news(self, now: int, news: object) -> Sequence[object]: ...
+    def on_persisted(self, now: int, ticket: int) -> Sequence[object]: ...
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> Sequence[object]: ...
+    def tick(self, now: int) -> Sequence[object]: ...
 
 
 class ClusterMember:
@@ -165,14 +165,14 @@ class ClusterMember:
         if part == VOTER and self.voter is not None:
             return self._out(now, self.voter.on_persisted(now, own))
         if part == JOBS and self.jobs is not None:
-            return self._out(now, self.jobs.on_persisted(now, own))
+            return self._out(now, [*self.jobs.on_persisted(now, own)])
         assert self.receiver is not None
         return self._out(now, self.receiver.on_persisted(own))
 
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
         """A write that the node can do without failed; only those of the part that has to do with jobs are such."""
         _, own = self._ticket_of.pop(ticket)
-        return [] if self.jobs is None else self._out(now, self.jobs.on_not_persisted(now, own, text))
+        return [] if self.jobs is None else self._out(now, [*self.jobs.on_not_persisted(now, own, text)])
 
     def set_address(self, name: str, address: str) -> None:
         """Where a node is that was greeted there."""
@@ -300,9 +300,9 @@ class ClusterMember:
 
     # -- what callers ask of the parts
 
-    def act(self, now: int, effects: list[object]) -> list[object]:
+    def act(self, now: int, effects: Sequence[object]) -> list[object]:
         """Carry out what a part answered to a call, as `member.act(now, member.voter.write(now, …))`."""
-        return self._out(now, effects)
+        return self._out(now, [*effects])
 
     def answer(self, now: int, asked: QuestionAsked, answer: AskAnswer) -> list[object]:
         frame = self._wrap(now, asking.CHANNEL.number, asking.encode(answer), to=asked.sender, key_id=asked.key_id)
