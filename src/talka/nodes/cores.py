@@ -17,7 +17,7 @@ from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.engine.load.supervisor import Supervisor
 from talka.errors import Invalid
 from talka.nodes.confinement import Confinement
-from talka.nodes.dag_events import dropped_text
+from talka.nodes.dags.dag_events import dropped_text
 from talka.nodes.member_events import WORDS, Event
 from talka.store.files.blobs import Blobs
 from talka.wire.shards import Arm, BundleSource, FromCore, Go, Totals
