@@ -6,19 +6,38 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 import psutil
 
 from talka.clock import boottime_ns
-from talka.cluster.effects import Lane, Persist, PersistBlob, Transmit
+from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
+from talka.cluster.leadership.news import LeadershipNews
+from talka.cluster.leases import HolderNews, LeaseExpired
+from talka.cluster.membership.federation import FederationNews
+from talka.cluster.membership.news import MemberNews
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import HelloDeclined, RingChanged, Welcomed
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ClusterMember, MemberEffect, QuestionAsked
+from talka.control.member.receiver import Applied
+from talka.control.member.role_check import RoleRefused
+from talka.control.member.voter import CommandEnded, QuorumFailed
 from talka.control.worker.composite import Worker
-from talka.control.worker.effects import CoresUntil, Drained, ManagersLearned
+from talka.control.worker.effects import (
+    AttemptsDropped,
+    CoresUntil,
+    Drained,
+    HandlersBroken,
+    HandlersLoaded,
+    LeaseEnded,
+    ManagersLearned,
+    NeedBundle,
+    ShardsNews,
+    WorkerEffect,
+    WorkerLeaseGranted,
+)
 from talka.control.worker.handlers_effects import EndHandlers, StartHandlers, TellHandlers
 from talka.engine.hiding import hide
 from talka.errors import Invalid, TalkaError
@@ -48,6 +67,28 @@ FOLDER_KEY: Final = "folder"
 STARTS_KEY: Final = "starts"
 
 Said = TypeVar("Said")
+WorkerNews: TypeAlias = (
+    ShardsNews
+    | HandlersLoaded
+    | HandlersBroken
+    | AttemptsDropped
+    | ManagersLearned
+    | WorkerLeaseGranted
+    | LeaseEnded
+    | Drained
+    | MemberNews
+    | LeadershipNews
+    | FederationNews
+    | HolderNews
+    | LeaseExpired
+    | QuorumFailed
+    | CommandEnded
+    | Applied
+    | RoleRefused
+    | NeedBundle
+    | QuestionAsked  # workers do not answer
+)
+"""What is told of, and not carried out. An effect that is neither is a mistake that the type checker finds."""
 
 
 class WorkerOptions(NodeOptions, frozen=True, kw_only=True):
@@ -78,7 +119,7 @@ class WorkerNode:
         self._happened: dict[str, int] = {}
         self._greeted: dict[str, str] = {}
         """Address to name, of managers that welcomed this worker."""
-        self.runtime: NodeRuntime[object] = NodeRuntime(
+        self.runtime: NodeRuntime[WorkerEffect] = NodeRuntime(
             options,
             Role.WORKER,
             on_event=on_event,
@@ -275,7 +316,7 @@ class WorkerNode:
 
     # -- what is to be done
 
-    def _carry_out(self, effect: object) -> None:
+    def _carry_out(self, effect: MemberEffect | WorkerEffect) -> None:
         match effect:
             case Transmit(to=to, lane=lane):
                 if lane is not Lane.DATAGRAM:
@@ -299,10 +340,12 @@ class WorkerNode:
                 self.runtime.refused(address, reason, f"does not let this worker in: {text}")
             case RingChanged(ring=ring):
                 self.runtime.save_ring(ring)
+            case Send():
+                raise AssertionError("its member puts every message into a frame")
             case _:
                 self._on_news(effect)
 
-    def _on_news(self, news: object) -> None:
+    def _on_news(self, news: WorkerNews) -> None:
         if isinstance(news, ManagersLearned):
             self._on_managers(news)
         elif isinstance(news, Drained):
@@ -321,11 +364,11 @@ class WorkerNode:
 
     # -- cores
 
-    def _hear(self, hear: Callable[[int, int, Said], Sequence[object]], core: int, said: Said) -> None:
+    def _hear(self, hear: Callable[[int, int, Said], Sequence[WorkerEffect]], core: int, said: Said) -> None:
         """What a core said, or how it ended."""
         self.runtime.act(hear(boottime_ns(), core, said))
 
-    def _hear_while_open(self, hear: Callable[[int, int, Said], Sequence[object]], core: int, said: Said) -> None:
+    def _hear_while_open(self, hear: Callable[[int, int, Said], Sequence[WorkerEffect]], core: int, said: Said) -> None:
         if not self.runtime.is_closed:
             self._hear(hear, core, said)
 
