@@ -37,7 +37,7 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
-from talka.nodes.dag_service import DagService
+from talka.nodes.dags.dag_service import DagService
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
@@ -138,13 +138,7 @@ class ManagerNode(MemberNode):
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self.folder / "blobs")
         options = self._options
-        self._trust = ManagerTrust(
-            self.folder,
-            options.certs,
-            name=options.name,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
             name=options.name,
             boot=self.boot,

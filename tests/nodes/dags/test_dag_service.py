@@ -29,8 +29,8 @@ from talka.control.tasks.store_effects import (
 )
 from talka.control.tasks.store_hold import LEASE_NS
 from talka.errors import Invalid, Unavailable
-from talka.nodes import dag_reading, dag_requests, dag_service, schedule_keeper, store_thread, store_upkeep
-from talka.nodes.dag_service import DagService
+from talka.nodes.dags import dag_reading, dag_requests, dag_service, schedule_keeper, store_thread, store_upkeep
+from talka.nodes.dags.dag_service import DagService
 from talka.store.dags import sqlite_file
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
