@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from talka.control.blobs.replicated_blobs import BLOB_PREFIX, BlobKept, LoadBlob, ServeBlob, piece_of
-from talka.control.jobs.led_effects import DocumentWanted
-from talka.control.jobs.watching import Updated, WatchFailed
+from talka.control.jobs.effects import DocumentWanted, Updated, WatchFailed
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.leader_calls import CallEnded

@@ -20,8 +20,6 @@ from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     RUNNING_LIMIT,
     VIEW_LIMIT_BYTES,
-    Account,
-    Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
@@ -29,6 +27,7 @@ from talka.wire.jobs import (
     Beat,
     BundleFacts,
     CallAnswer,
+    CheckpointStored,
     Elsewhere,
     Finished,
     Goodbye,
@@ -51,6 +50,7 @@ from talka.wire.jobs import (
     Running,
     Stale,
     Start,
+    StoreCheckpoint,
     Sync,
     Synced,
     TaskDeclined,
@@ -187,8 +187,8 @@ ALL: dict[str, JobMessage] = {
     "kept": Kept(DIGEST, 2),
     "kept-with-a-problem": Kept(DIGEST, 0, "it is not what its digest says"),
     "lead": Lead(b"\x81\xa3job\xa4b4k7"),
-    "account": Account("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
-    "accounted": Accounted("b4k7", FENCE, 9, True, 2**61),
+    "account": StoreCheckpoint("b4k7", FENCE, 9, "completed", b"\x80", "it is done", DIGEST, 3, ("w1", "w2"), 2**61),
+    "accounted": CheckpointStored("b4k7", FENCE, 9, True, 2**61),
     "leaderless": Leaderless("b4k7", FENCE),
     "call": ManagerCall(2**40, "submit", b"\x80", Asker("submit", "submitter", "ada", "t1", "10.0.0.7")),
     "call-of-nobody": ManagerCall(2**40, "submit", b"\x80"),
@@ -288,8 +288,8 @@ def test_no_two_messages_share_a_number() -> None:
         "KeepBlob": 32,
         "Kept": 33,
         "Lead": 40,
-        "Account": 41,
-        "Accounted": 42,
+        "StoreCheckpoint": 41,
+        "CheckpointStored": 42,
         "Leaderless": 43,
         "ManagerCall": 50,
         "CallAnswer": 51,
@@ -301,7 +301,7 @@ def test_no_two_messages_share_a_number() -> None:
 def test_fields_with_a_default_may_be_missing_as_in_messages_of_an_older_protocol() -> None:
     assert decode(msgspec.msgpack.encode([1, 5, [4]])) == Beat(5, WorkerFacts(4))
     assert decode(msgspec.msgpack.encode([52, "b4k7", 1])) == WatchJob("b4k7", 1, -1, False)
-    assert decode(msgspec.msgpack.encode([41, "b4k7", FENCE, 1, "running", b""])) == Account(
+    assert decode(msgspec.msgpack.encode([41, "b4k7", FENCE, 1, "running", b""])) == StoreCheckpoint(
         "b4k7", FENCE, 1, "running", b""
     )
     short = msgspec.msgpack.encode({"job": "b4k7", "attempt": 1, "tally": {}, "windows": []})
@@ -394,7 +394,7 @@ def test_the_largest_messages_fit_a_frame() -> None:
         ViewUpdate("j" * 64, 1, bytes(VIEW_LIMIT_BYTES)),
         Report("j" * 64, 1, bytes(900_000)),
         Lead(bytes(300_000)),
-        Account("j" * 64, FENCE, 1, "running", bytes(200_000), "x" * 4096, DIGEST),
+        StoreCheckpoint("j" * 64, FENCE, 1, "running", bytes(200_000), "x" * 4096, DIGEST),
         ManagerCall(1, "submit", bytes(CALL_LIMIT_BYTES)),
         CallAnswer(1, "", bytes(CALL_LIMIT_BYTES)),
         Beat(1, WORKER, (Running("j" * 64, 2**61, 4096, "running"),) * RUNNING_LIMIT),
@@ -448,8 +448,8 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
     Piece: st.builds(Piece, digests, counts, counts, st.binary(max_size=50)),
     KeepBlob: st.builds(KeepBlob, digests, counts, counts, st.binary(max_size=50)),
     Kept: st.builds(Kept, digests, counts, names),
-    Account: st.builds(
-        Account,
+    StoreCheckpoint: st.builds(
+        StoreCheckpoint,
         job_names,
         fences,
         counts,
@@ -461,7 +461,7 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
         st.lists(names, max_size=3).map(tuple),
         counts,
     ),
-    Accounted: st.builds(Accounted, job_names, fences, counts, st.booleans(), counts),
+    CheckpointStored: st.builds(CheckpointStored, job_names, fences, counts, st.booleans(), counts),
     ManagerCall: st.builds(ManagerCall, counts, names, st.binary(max_size=50)),
     WatchJob: st.builds(WatchJob, job_names, counts, st.integers(-1, 2**40), st.booleans()),
     ViewUpdate: st.builds(ViewUpdate, job_names, counts, st.binary(max_size=50)),

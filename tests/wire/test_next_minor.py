@@ -8,15 +8,15 @@ import pytest
 
 from talka.wire import jobs
 from talka.wire.entries import (
-    JobAccount,
+    JobCheckpoint,
+    JobEntry,
     JobOrder,
-    JobRecord,
-    decode_account,
+    decode_checkpoint,
+    decode_entry,
     decode_order,
-    decode_record,
-    encode_account,
+    encode_checkpoint,
+    encode_entry,
     encode_order,
-    encode_record,
 )
 from talka.wire.jobs import BadJobMessage, BundleFacts, JobMessage, decode
 from talka.wire.shards import Settings
@@ -32,8 +32,8 @@ NAMES = sorted(
 )
 NEW_FIELDS = ["new", {"of": [1, None]}]
 ORDER = JobOrder("shop", BundleFacts("0" * 64, 70_000, b"", "shop.py"), (), Settings(grace_ns=0))
-RECORD = JobRecord(job="b4k7", order=ORDER, state=JobState.RUNNING, number=3, account=b"\x80")
-ACCOUNT = JobAccount(attempts=2, workflows=(), engine="python")
+ENTRY = JobEntry(job="b4k7", order=ORDER, state=JobState.RUNNING, number=3, checkpoint=b"\x80")
+ACCOUNT = JobCheckpoint(attempts=2, workflows=(), engine="python")
 
 
 def parts_of(name: str) -> list[object]:
@@ -77,8 +77,8 @@ def test_nothing_of_what_is_on_disk_minds_a_field_it_does_not_know() -> None:
     def longer(content: bytes) -> bytes:
         return msgspec.msgpack.encode({**msgspec.msgpack.decode(content), "new": NEW_FIELDS})
 
-    assert decode_record(longer(encode_record(RECORD))) == RECORD
+    assert decode_entry(longer(encode_entry(ENTRY))) == ENTRY
     assert decode_order(longer(encode_order(ORDER))) == ORDER
-    assert decode_account(longer(encode_account(ACCOUNT))) == ACCOUNT
+    assert decode_checkpoint(longer(encode_checkpoint(ACCOUNT))) == ACCOUNT
     result = bytes.fromhex((GOLDEN / "result.hex").read_text())
     assert jobs.decode_result(longer(result)) == jobs.decode_result(result)

@@ -14,7 +14,7 @@ from talka.work.specs import NodeOutline
 from talka.work.thresholds import Threshold, Verdict
 
 ORDER_LIMIT_BYTES: Final = 96 * 1024
-"""Of what was ordered; with grants and account it stays within a value of the register."""
+"""Of what was ordered; with grants and checkpoint it stays within a value of the register."""
 SLOTS: Final = 512
 """Jobs the register remembers. A new job takes the slot of the one that ended longest ago."""
 
@@ -75,7 +75,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     """Of the worker's state: a new life from it proves this one dead."""
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the register holds of one job, under one key."""
+
     job: str
     key: str = ""
     """The submitter's idempotency key."""
@@ -98,9 +100,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     cancel: str = ""
     """Why it is to stop; empty when nobody asked."""
     revision: int = 0
-    """Of the account, within the fence."""
-    account: bytes = b""
-    """What the leading manager keeps: a `JobAccount`. Empty before anything was assigned."""
+    """Of the checkpoint, within the fence."""
+    checkpoint: bytes = msgspec.field(default=b"", name="account")
+    """What the leading manager keeps: a `JobCheckpoint`. Empty before anything was assigned."""
     result: str = ""
     exit_code: int = 0
     version: int = 0
@@ -147,7 +149,7 @@ class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):
     """Workflows that had shards on one of its cores at the same time."""
 
 
-class JobAccount(msgspec.Struct, frozen=True):
+class JobCheckpoint(msgspec.Struct, frozen=True):
     """What a manager must know to lead a job on: who does what, and what has been accepted."""
 
     attempts: int
@@ -161,24 +163,24 @@ class JobAccount(msgspec.Struct, frozen=True):
     engine: str = ""
 
 
-class BadRecord(Untrusted):
-    """What the register holds under a job's key is no record of a job."""
+class BadEntry(Untrusted):
+    """What the register holds under a job's key is no entry of a job."""
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[JobRecord] = msgspec.msgpack.Decoder(JobRecord)
+_decoder: msgspec.msgpack.Decoder[JobEntry] = msgspec.msgpack.Decoder(JobEntry)
 _order_decoder: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
 
 
-def encode_record(record: JobRecord) -> bytes:
-    return _encoder.encode(record)
+def encode_entry(entry: JobEntry) -> bytes:
+    return _encoder.encode(entry)
 
 
-def decode_record(content: bytes) -> JobRecord:
+def decode_entry(content: bytes) -> JobEntry:
     try:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadRecord(f"the register holds what is no record of a job: {error}") from None
+        raise BadEntry(f"the register holds what is no entry of a job: {error}") from None
 
 
 def encode_order(order: JobOrder) -> bytes:
@@ -193,15 +195,15 @@ def decode_order(content: bytes) -> JobOrder:
         raise Invalid(f"this is no order of a job: {error}") from None
 
 
-_account_decoder: msgspec.msgpack.Decoder[JobAccount] = msgspec.msgpack.Decoder(JobAccount)
+_checkpoint_decoder: msgspec.msgpack.Decoder[JobCheckpoint] = msgspec.msgpack.Decoder(JobCheckpoint)
 
 
-def encode_account(account: JobAccount) -> bytes:
-    return _encoder.encode(account)
+def encode_checkpoint(checkpoint: JobCheckpoint) -> bytes:
+    return _encoder.encode(checkpoint)
 
 
-def decode_account(content: bytes) -> JobAccount:
+def decode_checkpoint(content: bytes) -> JobCheckpoint:
     try:
-        return _account_decoder.decode(content)
+        return _checkpoint_decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadRecord(f"the account of a job cannot be read: {error}") from None
+        raise BadEntry(f"the checkpoint of a job cannot be read: {error}") from None

@@ -5,12 +5,12 @@ from hashlib import sha256
 
 import pytest
 
+from talka.control.jobs.effects import BlobWanted, KeepWanted
 from talka.control.jobs.job_checkpoint import lives_of
-from talka.control.jobs.led_effects import BlobWanted, KeepWanted
 from talka.control.jobs.take_over import TakeOver
 from talka.control.worker.effects import TaskKilled
 from talka.stats.tally import Tally
-from talka.wire.entries import decode_account
+from talka.wire.entries import decode_checkpoint
 from talka.wire.jobs import (
     Finished,
     Halt,
@@ -36,7 +36,7 @@ OTHER = 0xB007
 def test_who_drew_the_number_of_an_attempt_is_on_account() -> None:
     led = Led().started()
 
-    assert lives_of(decode_account(led.accounts()[-1].content)) == {1: LIFE, 2: LIFE}
+    assert lives_of(decode_checkpoint(led.accounts()[-1].content)) == {1: LIFE, 2: LIFE}
 
 
 def test_a_result_of_another_attempt_with_the_same_number_is_not_fetched_and_not_kept_by_its_worker() -> None:

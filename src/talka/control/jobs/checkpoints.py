@@ -1,7 +1,7 @@
-"""What the manager that leads a job wants on record, and what waits until it is.
+"""What the manager that leads a job wants stored, and what waits until it is.
 
-One account at a time is on its way to the leader; what changes meanwhile goes with the next. Nothing that was held is
-done before a majority has the account on disk in which it was decided.
+One checkpoint at a time is on its way to the leader; what changes meanwhile goes with the next. Nothing that was held is
+done before a majority has the checkpoint on disk in which it was decided.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane
 from talka.control.member.speech import Speak
-from talka.wire.jobs import Account, Accounted, Fence
+from talka.wire.jobs import CheckpointStored, Fence, StoreCheckpoint
 from talka.work.lifecycle import JobState
 
 SECOND: Final = 1_000_000_000
@@ -26,13 +26,13 @@ class Checkpoints:
         self._life = life
         self._is_needed = is_needed
         self._revision = 0
-        self._recorded = 0
+        self._stored = 0
         self._sent = 0
         self._sent_at = 0
         self._content = b""
-        self._final: Account | None = None
+        self._final: StoreCheckpoint | None = None
         self._held: list[tuple[int, Held]] = []
-        """What waits for an account to be on disk; bounded by the attempts."""
+        """What waits for a checkpoint to be on disk; bounded by the attempts."""
 
     @property
     def is_closing(self) -> bool:
@@ -40,24 +40,24 @@ class Checkpoints:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the end of the job is on record."""
-        return self._final is not None and self._recorded >= self._final.revision
+        """Whether the end of the job is stored."""
+        return self._final is not None and self._stored >= self._final.revision
 
     @property
     def is_under_way(self) -> bool:
-        return self._sent > self._recorded
+        return self._sent > self._stored
 
     @property
     def has_untold(self) -> bool:
         """Whether something waits to be said, and nothing is under way."""
-        return not self.is_under_way and (not self._content or self._revision > self._recorded)
+        return not self.is_under_way and (not self._content or self._revision > self._stored)
 
     def touch(self) -> None:
-        """Something is to be told that the account's content does not show."""
+        """Something is to be told that the checkpoint's content does not show."""
         self._content = b""
 
     def hold(self, now: int, then: Held) -> list[object]:
-        """Do this once everything decided so far is on record."""
+        """Do this once everything decided so far is stored."""
         if not self._is_needed:
             return then(now)
         self._held.append((self._revision + 1, then))
@@ -68,19 +68,21 @@ class Checkpoints:
         self._held.clear()
 
     def say(self, now: int, content: bytes, state: JobState, unfit: tuple[str, ...]) -> list[object]:
-        """Tell the leader, if this is news. Not while an account is under way."""
+        """Tell the leader, if this is news. Not while a checkpoint is under way."""
         if content != self._content:
             self._content = content
             self._revision += 1
-        if self._revision <= self._recorded:
+        if self._revision <= self._stored:
             return []
-        account = Account(self._job, self._fence, self._revision, state, content, unfit=unfit, life=self._life)
-        return self._send(now, account)
+        checkpoint = StoreCheckpoint(
+            self._job, self._fence, self._revision, state, content, unfit=unfit, life=self._life
+        )
+        return self._send(now, checkpoint)
 
     def close(self, now: int, state: JobState, reason: str, result: str, exit_code: int) -> list[object]:
-        """The last account: the job has ended, and nothing of it need survive but this."""
+        """The last checkpoint: the job has ended, and nothing of it need survive but this."""
         self._revision += 1
-        self._final = Account(
+        self._final = StoreCheckpoint(
             self._job,
             self._fence,
             self._revision,
@@ -93,31 +95,31 @@ class Checkpoints:
         )
         return self._send(now, self._final)
 
-    def _send(self, now: int, account: Account) -> list[object]:
-        self._sent, self._sent_at = account.revision, now
-        return [Speak("", account, Lane.CONTROL)]
+    def _send(self, now: int, checkpoint: StoreCheckpoint) -> list[object]:
+        self._sent, self._sent_at = checkpoint.revision, now
+        return [Speak("", checkpoint, Lane.CONTROL)]
 
     def say_again(self, now: int) -> list[object]:
-        """An account that was not answered: the last one as it is, another is made anew by whoever knows more."""
+        """A checkpoint that was not answered: the last one as it is, another is made anew by whoever knows more."""
         if not self.is_under_way or now - self._sent_at < AGAIN_NS:
             return []
         if self._final is not None:
             return self._send(now, self._final)
-        self._sent = self._recorded
+        self._sent = self._stored
         return []
 
     def ask(self) -> Speak:
         """Who leads the job? Revision 0 is never written; the answer says it."""
-        return Speak("", Account(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)
+        return Speak("", StoreCheckpoint(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)
 
-    def is_mine(self, message: Accounted) -> bool:
+    def is_mine(self, message: CheckpointStored) -> bool:
         return message.fence == self._fence and message.life == self._life
 
-    def on_recorded(self, now: int, revision: int) -> list[object]:
+    def on_stored(self, now: int, revision: int) -> list[object]:
         """What was held and may be done now."""
-        self._recorded = max(self._recorded, revision)
+        self._stored = max(self._stored, revision)
         effects: list[object] = []
-        while self._held and self._held[0][0] <= self._recorded:
+        while self._held and self._held[0][0] <= self._stored:
             _, then = self._held.pop(0)
             effects += then(now)
         return effects

@@ -61,8 +61,8 @@ class Commands:
         self._heard[attempt] = now - SILENCE_NS + AGAIN_NS
         return True
 
-    def again(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def again(self, now: int) -> list[Speak]:
+        effects: list[Speak] = []
         for command in self._open.values():
             if now >= command.again_at:
                 command.again_at = now + AGAIN_NS

@@ -15,9 +15,9 @@ from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Commands
-from talka.control.jobs.job_checkpoint import account_of, closed_of, lives_of, resume, spec_of
+from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
+from talka.control.jobs.job_checkpoint import checkpoint_of, closed_of, lives_of, resume, spec_of
 from talka.control.jobs.job_view import facts_of
-from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
 from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
@@ -28,12 +28,12 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.errors import Untrusted
 from talka.stats.tally import merged
-from talka.wire.entries import Grant, JobRecord, decode_account, encode_account
+from talka.wire.entries import Grant, JobEntry, decode_checkpoint, encode_checkpoint
 from talka.wire.jobs import (
-    Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
+    CheckpointStored,
     Finished,
     Halt,
     JobMessage,
@@ -56,9 +56,9 @@ from talka.work.lifecycle import JobState, TaskState
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 START_DELAY_NS: Final = 150 * MILLISECOND
-"""Between the decision to go and the instant: time to put it on record, and to reach the slowest worker."""
+"""Between the decision to go and the instant: time to store it, and to reach the slowest worker."""
 SYNC_EVERY_NS: Final = SECOND // 10
-ACCOUNT_EVERY_NS: Final = SECOND
+CHECKPOINT_EVERY_NS: Final = SECOND
 UNTOLD_NS: Final = 5 * SECOND
 """Without a word from the leader, which speaks once a second, it is asked whether this manager still leads the job."""
 REPLACE_WAIT_NS: Final = 300 * SECOND
@@ -68,12 +68,12 @@ REPLACE_WAIT_NS: Final = 300 * SECOND
 class _Loss(msgspec.Struct):
     cause: str
     since: int
-    is_recorded: bool = False
+    is_stored: bool = False
     """Its last totals are on a majority of disks."""
 
 
-def _grants_of(worker: str, record: JobRecord) -> list[Grant]:
-    return [grant for grant in record.grants if grant.worker == worker]
+def _grants_of(worker: str, entry: JobEntry) -> list[Grant]:
+    return [grant for grant in entry.grants if grant.worker == worker]
 
 
 class LedJob:
@@ -81,7 +81,7 @@ class LedJob:
 
     def __init__(
         self,
-        record: JobRecord,
+        entry: JobEntry,
         *,
         life: int,
         clocks: ClockOffsets,
@@ -90,8 +90,8 @@ class LedJob:
         every_ms: Callable[[], int] = lambda: 0,
         safeguards: Safeguards = ALL,
     ) -> None:
-        self._take_record(record)
-        self.fence = record.fence
+        self._take_entry(entry)
+        self.fence = entry.fence
         self.job: LoadJob | None = None
         """None until what the workers have is known."""
         self.phase: Literal["reconciling", "leading", "documenting", "closing", "over"] = "reconciling"
@@ -100,9 +100,9 @@ class LedJob:
         self._wall_offset_ns = wall_offset_ns
         self._every_ms = every_ms
         self._safeguards = safeguards
-        self._accounting = Checkpoints(record.job, record.fence, life, is_needed=safeguards.account_first)
-        self._commands = Commands(record.job, record.fence)
-        self._take_over = TakeOver(record.job, record.fence)
+        self._checkpoints = Checkpoints(entry.job, entry.fence, life, is_needed=safeguards.account_first)
+        self._commands = Commands(entry.job, entry.fence)
+        self._take_over = TakeOver(entry.job, entry.fence)
         self._closed: dict[int, str] = {}
         self._closing: dict[str, tuple[int, AttemptResult]] = {}
         """Results on their way to a majority of disks, by digest."""
@@ -118,7 +118,7 @@ class LedJob:
         """Tasks that the manager before had counts of, and this one not yet."""
         self._document: tuple[str, JobState, int, str] | None = None
         self._sync_at = 0
-        self._account_at = 0
+        self._checkpoint_at = 0
         self._told_at = 0
         """When the leader last said that this manager leads the job."""
         self._warnings: list[str] = []
@@ -128,12 +128,12 @@ class LedJob:
 
     @property
     def name(self) -> str:
-        return self.record.job
+        return self.entry.job
 
     def places(self) -> dict[str, int]:
         """Workers the job may use now, and how many of their cores."""
         places: dict[str, int] = {}
-        for grant in self.record.grants:
+        for grant in self.entry.grants:
             if not grant.lost and grant.worker not in self._unfit:
                 places[grant.worker] = places.get(grant.worker, 0) + grant.cores
         return places
@@ -154,32 +154,32 @@ class LedJob:
         return not self._untold
 
     def facts(self) -> JobFacts:
-        facts = facts_of(self.record)
+        facts = facts_of(self.entry)
         return facts if self.job is None else msgspec.structs.replace(facts, state=self._state())
 
-    def _take_record(self, record: JobRecord) -> None:
-        self.record = record
-        self._ever_granted = frozenset(grant.worker for grant in record.grants)
+    def _take_entry(self, entry: JobEntry) -> None:
+        self.entry = entry
+        self._ever_granted = frozenset(grant.worker for grant in entry.grants)
 
     def _boot_of(self, worker: str) -> int:
         """The life of the worker that was granted."""
-        return next((grant.boot for grant in self.record.grants if grant.worker == worker and not grant.lost), 0)
+        return next((grant.boot for grant in self.entry.grants if grant.worker == worker and not grant.lost), 0)
 
     def _gone(self) -> list[str]:
         """Workers that were lost, and have nothing new."""
         granted = self._granted()
-        return [grant.worker for grant in self.record.grants if grant.lost and grant.worker not in granted]
+        return [grant.worker for grant in self.entry.grants if grant.lost and grant.worker not in granted]
 
     def _granted(self) -> list[str]:
-        return list(dict.fromkeys(grant.worker for grant in self.record.grants if not grant.lost))
+        return list(dict.fromkeys(grant.worker for grant in self.entry.grants if not grant.lost))
 
     # -- inputs
 
     def start(self, now: int) -> list[object]:
-        if not self.record.account:
+        if not self.entry.checkpoint:
             return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS), {})
-        account = decode_account(self.record.account)
-        self._closed = closed_of(account)
+        checkpoint = decode_checkpoint(self.entry.checkpoint)
+        self._closed = closed_of(checkpoint)
         effects: list[object] = []
         for number, digest in self._closed.items():
             self._fetching[digest] = number
@@ -191,16 +191,16 @@ class LedJob:
         return [*effects, *self._take_over.ask(now, self._granted()), *self._take_up_if_known(now)]
 
     def _spec(self) -> JobSpec:
-        return spec_of(self.name, self.record.order, max(1, sum(self.places().values())))
+        return spec_of(self.name, self.entry.order, max(1, sum(self.places().values())))
 
-    def on_record(self, now: int, record: JobRecord) -> list[object]:
-        """The leader says how the record stands: workers may be lost or granted, or a cancel wanted."""
-        if record.fence == self.fence:
+    def on_entry(self, now: int, entry: JobEntry) -> list[object]:
+        """The leader says how the entry stands: workers may be lost or granted, or a cancel wanted."""
+        if entry.fence == self.fence:
             self._told_at = now
-        if record.fence != self.fence or record.version <= self.record.version:
+        if entry.fence != self.fence or entry.version <= self.entry.version:
             return []
-        before = self.record
-        self._take_record(record)
+        before = self.entry
+        self._take_entry(entry)
         if self.job is None:
             if self._safeguards.takeover_barrier:
                 self._take_over.also_tell(self._gone())
@@ -208,16 +208,16 @@ class LedJob:
         effects: list[object] = []
         granted = self._granted()
         for worker in list(self._unfit):
-            if _grants_of(worker, record) != _grants_of(worker, before):
+            if _grants_of(worker, entry) != _grants_of(worker, before):
                 del self._unfit[worker]  # the leader has heard of it, or granted it anew
-        self.job.places, self.job.pool = self.places(), record.pool
-        lost = {grant.worker: grant.lost for grant in record.grants if grant.lost and grant.worker not in granted}
+        self.job.places, self.job.pool = self.places(), entry.pool
+        lost = {grant.worker: grant.lost for grant in entry.grants if grant.lost and grant.worker not in granted}
         for worker in lost:
             for attempt in self.job.attempts_at(worker):
                 effects += self._lose(now, attempt, lost[worker])
-        if record.cancel and self.job.interrupted_by is None and not self.job.ended_ns:
+        if entry.cancel and self.job.interrupted_by is None and not self.job.ended_ns:
             effects += self._carry_out(now, self.job.interrupt(now, "cancel"))
-        elif record.grants != before.grants and not self.job.ended_ns:
+        elif entry.grants != before.grants and not self.job.ended_ns:
             effects += self._settle_losses(now)
             effects += self._carry_out(now, self.job.start(now))
         return effects
@@ -249,7 +249,7 @@ class LedJob:
         if known is None or known[2].place != sender or (isinstance(message, Report) and _is_other(known[2], message)):
             if known is None:
                 self._commands.drop(attempt)
-            # Nobody waits for it: what it had is on record, or it was given up.
+            # Nobody waits for it: what it had is stored, or it was given up.
             return [] if isinstance(message, NoTask) else [self._commands.kill(attempt, sender)]
         self._commands.heard(now, attempt)
         if isinstance(message, NoTask):
@@ -270,8 +270,8 @@ class LedJob:
         assert self.job is not None
         self._unfit[worker] = reason
         self.job.places = self.places()
-        self._accounting.touch()  # the leader is to know, so that it grants another
-        return [*self._lose(now, attempt, cause), *self._account(now)]
+        self._checkpoints.touch()  # the leader is to know, so that it grants another
+        return [*self._lose(now, attempt, cause), *self._checkpoint(now)]
 
     def _on_report(self, now: int, sender: str, core: int, content: bytes) -> list[object]:
         assert self.job is not None
@@ -299,7 +299,7 @@ class LedJob:
                 message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
         effects = self.job.on_message(now, core, message)
         if all(isinstance(effect, Send) and isinstance(effect.message, Ack) for effect in effects):
-            # Most reports change nothing that must survive; making the account of a large job takes a while.
+            # Most reports change nothing that must survive; making the checkpoint of a large job takes a while.
             return [
                 word
                 for effect in effects
@@ -315,7 +315,7 @@ class LedJob:
         if not self._safeguards.result_key and attempt not in self._fetching.values():
             return self._fetch(attempt, digest, size_bytes, sender)
         if attempt in self._losses:
-            return []  # its last totals are put on record instead
+            return []  # its last totals are stored instead
         known = self.job.running().get(attempt)
         if known is None or known[2].place != sender or _is_other(known[2], message):
             if known is None:
@@ -324,7 +324,7 @@ class LedJob:
         self._commands.heard(now, attempt)
         self._commands.drop(attempt)
         if attempt in self._closed:
-            return []  # accepted once that is on record: until then the worker's copy may be the last one
+            return []  # accepted once that is stored: until then the worker's copy may be the last one
         if attempt in self._fetching.values() or digest in self._closing:
             return []
         return self._fetch(attempt, digest, size_bytes, sender)
@@ -371,7 +371,7 @@ class LedJob:
             if not result.is_lost and attempt not in self.job.running():
                 return []  # given up meanwhile: another runs all of it again, or its workflow has ended
         self._closed[attempt] = digest
-        return self._when_recorded(now, lambda at: self._accept(at, attempt, digest, result))
+        return self._when_stored(now, lambda at: self._accept(at, attempt, digest, result))
 
     def _accept(self, now: int, attempt: int, digest: str, result: AttemptResult) -> list[object]:
         assert self.job is not None
@@ -379,7 +379,7 @@ class LedJob:
         effects: list[object] = [AttemptAccepted(self.name, attempt, digest)]
         if result.is_lost:
             if attempt in self._losses:
-                self._losses[attempt].is_recorded = True
+                self._losses[attempt].is_stored = True
             return [*effects, *self._settle_losses(now)]
         if known is not None:
             effects.append(Speak(known[2].place, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS))
@@ -397,16 +397,16 @@ class LedJob:
                     shard.current.tally.merge(result.tally)
         return []
 
-    def on_accounted(self, now: int, message: Accounted) -> list[object]:
-        if not self._accounting.is_mine(message):
+    def on_checkpoint_stored(self, now: int, message: CheckpointStored) -> list[object]:
+        if not self._checkpoints.is_mine(message):
             return []
         if message.superseded:
             return self._give_up()
-        effects = self._accounting.on_recorded(now, message.revision)
-        if self._accounting.is_closed and self.phase == "closing":
+        effects = self._checkpoints.on_stored(now, message.revision)
+        if self._checkpoints.is_closed and self.phase == "closing":
             self.phase = "over"
             return [*effects, JobOver(self.name)]
-        return [*effects, *self._account(now)]
+        return [*effects, *self._checkpoint(now)]
 
     def on_document(self, now: int, content: bytes, state: JobState, exit_code: int, reason: str) -> list[object]:
         digest = sha256(content).hexdigest()
@@ -430,11 +430,11 @@ class LedJob:
             effects += self._ask_silent(now)
             effects += self._sync(now)
             effects += self._assign_waiting(now)
-        effects += [*self._commands.again(now), *self._accounting.say_again(now)]
-        if now >= self._account_at or self._accounting.has_untold:
-            # Time alone changes little that must survive, and the account of a large job takes long to make.
-            self._account_at = now + ACCOUNT_EVERY_NS
-            effects += self._account(now)
+        effects += [*self._commands.again(now), *self._checkpoints.say_again(now)]
+        if now >= self._checkpoint_at or self._checkpoints.has_untold:
+            # Time alone changes little that must survive, and the checkpoint of a large job takes long to make.
+            self._checkpoint_at = now + CHECKPOINT_EVERY_NS
+            effects += self._checkpoint(now)
         return effects
 
     def _ask_leader(self, now: int) -> list[object]:
@@ -443,7 +443,7 @@ class LedJob:
         if now - self._told_at < UNTOLD_NS:
             return []
         self._told_at = now
-        return [self._accounting.ask()]
+        return [self._checkpoints.ask()]
 
     # -- taking over
 
@@ -452,18 +452,18 @@ class LedJob:
             return []
         if not all(self._take_over.has(worker) for worker in self._granted()):
             return []
-        account = decode_account(self.record.account)
-        self._take_over.forget_others(lives_of(account))
-        origin_ns, origins = self._take_over.origins(account.origin_ms, self._wall_offset_ns)
+        checkpoint = decode_checkpoint(self.entry.checkpoint)
+        self._take_over.forget_others(lives_of(checkpoint))
+        origin_ns, origins = self._take_over.origins(checkpoint.origin_ms, self._wall_offset_ns)
         results = self._take_over.results
-        job = resume(self._spec(), account, results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
+        job = resume(self._spec(), checkpoint, results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
         return self._lead(now, job, origins)
 
     def _lead(self, now: int, job: LoadJob, origins: dict[int, int]) -> list[object]:
         self.job = job
         job.life = self._life
         self.phase = "leading"
-        job.places, job.pool = self.places(), self.record.pool or job.pool
+        job.places, job.pool = self.places(), self.entry.pool or job.pool
         effects: list[object] = []
         for run in job.workflows.values():
             if not run.is_under_way:
@@ -482,7 +482,7 @@ class LedJob:
                 effects += self._take_up(now, core, attempt.place, run.state is TaskState.RUNNING, run.origin_ns)
         self._take_over.results.clear()
         effects += self._carry_out(now, job.start(now))
-        if self.record.cancel and job.interrupted_by is None and not job.ended_ns:
+        if self.entry.cancel and job.interrupted_by is None and not job.ended_ns:
             effects += self._carry_out(now, job.interrupt(now, "cancel"))
         elif job.is_stopping:
             effects += self._carry_out(now, job.stop_again(now))
@@ -514,19 +514,19 @@ class LedJob:
                 return self._accept(now, core, self._closed[core], result)
             attempt.on_result(now, result, self.job.origin_ns)
             attempt.went_ns = origin_ns
-            self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_recorded=True)
+            self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_stored=True)
             return []
         if worker not in self.places():
-            # Where a gap is open on record nothing is known to have begun since: it stays open.
+            # Where the checkpoint has an open gap, nothing is known to have begun since: it stays open.
             attempt.went_ns = origin_ns if is_running and shard.gap is None else 0
             return self._lose(
-                now, core, next((g.lost for g in self.record.grants if g.worker == worker), "") or "is gone"
+                now, core, next((g.lost for g in self.entry.grants if g.worker == worker), "") or "is gone"
             )
         facts = self._take_over.facts(worker, core)
         if facts is None and is_running:
             return self._lose(now, core, f"is gone from its worker {worker}")
         if facts is None:
-            return self._accounting.hold(now, lambda at: self._assign(at, core))
+            return self._checkpoints.hold(now, lambda at: self._assign(at, core))
         attempt.armed = facts.state in ("running", "ended")
         attempt.went_ns = origin_ns if attempt.armed else 0
         if attempt.armed:
@@ -543,10 +543,10 @@ class LedJob:
         for effect in effects:
             match effect:
                 case StartCore(core=core):
-                    out += self._accounting.hold(now, lambda at, core=core: self._assign(at, core))  # type: ignore[misc]
+                    out += self._checkpoints.hold(now, lambda at, core=core: self._assign(at, core))  # type: ignore[misc]
                 case Send(core=core, message=Go() as go):
                     # Load that ran must not be unknown to whoever leads the job next.
-                    out += self._accounting.hold(now, lambda at, core=core, go=go: self._tell(at, core, go))  # type: ignore[misc]
+                    out += self._checkpoints.hold(now, lambda at, core=core, go=go: self._tell(at, core, go))  # type: ignore[misc]
                 case Send(core=core, message=message):
                     out += self._tell(now, core, message)
                 case KillCore(core=core):
@@ -555,8 +555,8 @@ class LedJob:
                 case JobEnded():  # pragma: no branch - the type checker sees that no effect is left
                     self.phase = "documenting"
                     self._losses.clear()
-                    out += [*self._account(now), DocumentWanted(self.name)]
-        return [*out, *self._account(now)]
+                    out += [*self._checkpoint(now), DocumentWanted(self.name)]
+        return [*out, *self._checkpoint(now)]
 
     def _assign(self, now: int, core: int) -> list[object]:
         assert self.job is not None
@@ -564,7 +564,7 @@ class LedJob:
         if known is None or core in self._losses:
             return []  # stopped or lost before it began
         run, shard, attempt = known
-        part, order = shard.shard, self.record.order
+        part, order = shard.shard, self.entry.order
         boot, bundle, variables = self._boot_of(attempt.place), order.bundle, b""
         if bundle.env and self._safeguards.sealed_variables:
             try:
@@ -611,7 +611,7 @@ class LedJob:
             return [Speak(place, acknowledge, Lane.STATISTICS)]
         if isinstance(message, Go):
             if core not in self.job.running() or isinstance(self._commands.pending(core), Halt):
-                return []  # ended or told to stop while the start was put on record
+                return []  # ended or told to stop while the start was stored
             if not self._clocks.knows(place):
                 self._waiting_for_clock[core] = (place, message)
                 return []
@@ -659,23 +659,23 @@ class LedJob:
     # -- losses
 
     def _lose(self, now: int, core: int, cause: str) -> list[object]:
-        """An attempt is gone. Its last totals are put on record before anything takes its place."""
+        """An attempt is gone. Its last totals are stored before anything takes its place."""
         assert self.job is not None
         if core in self._losses or core not in self.job.running():
             return []
         if core in self._closed or any(number == core for number, _ in self._closing.values()):
-            return []  # its whole result is here, and counts as soon as that is on record
+            return []  # its whole result is here, and counts as soon as that is stored
         _, _, attempt = self.job.running()[core]
         self._losses[core] = _Loss(cause, now)
         if attempt.place in self._unfit:
-            self._accounting.touch()  # it may have been the last one there
+            self._checkpoints.touch()  # it may have been the last one there
         self._commands.drop(core)
         self._waiting_for_clock.pop(core, None)
         if not attempt.went_ns:
             attempt.armed = False  # others that are ready wait for what takes its place
         news = TaskLost(self.name, core, attempt.place, cause)
         if not attempt.sequence:
-            self._losses[core].is_recorded = True
+            self._losses[core].is_stored = True
             return [news, *self._settle_losses(now)]
         origin_ns = self.job.origin_ns
         result = AttemptResult(
@@ -701,7 +701,7 @@ class LedJob:
         """Let the load job replace what was lost, once there are cores for it; without it after a while."""
         assert self.job is not None
         effects: list[object] = []
-        for core in [core for core, loss in self._losses.items() if loss.is_recorded]:
+        for core in [core for core, loss in self._losses.items() if loss.is_stored]:
             known = self.job.running().get(core)
             if known is None:
                 del self._losses[core]
@@ -732,45 +732,45 @@ class LedJob:
                 effects.append(Speak(attempt.place, message, Lane.STREAM))
         return effects
 
-    # -- the account
+    # -- the checkpoint
 
-    def _when_recorded(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
+    def _when_stored(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
         """Do this once everything decided so far is on a majority of disks."""
-        return [*self._accounting.hold(now, then), *self._account(now)]
+        return [*self._checkpoints.hold(now, then), *self._checkpoint(now)]
 
     def _state(self) -> JobState:
         assert self.job is not None
-        if self.record.cancel:
+        if self.entry.cancel:
             return JobState.CANCELLING
         if self.job.ended_ns:
             return JobState.COMPLETING
         # Once it ran it stays so, also when its start was decided again.
-        has_begun = self.job.origin_ns or self.record.state is JobState.RUNNING
+        has_begun = self.job.origin_ns or self.entry.state is JobState.RUNNING
         return JobState.RUNNING if has_begun else JobState.DISPATCHING
 
-    def _account(self, now: int) -> list[object]:
-        """Tell the leader what is to be on record, if it is not."""
-        accounting = self._accounting
-        if self.job is None or self.phase == "over" or accounting.is_under_way:
+    def _checkpoint(self, now: int) -> list[object]:
+        """Tell the leader what is to be stored, if it is not."""
+        checkpoints = self._checkpoints
+        if self.job is None or self.phase == "over" or checkpoints.is_under_way:
             return []
-        content = encode_account(account_of(self.job, self._closed, self._wall_offset_ns))
+        content = encode_checkpoint(checkpoint_of(self.job, self._closed, self._wall_offset_ns))
         # The leader takes all cores of such a worker back: not while something of the job may still run on them.
         unfit = tuple(
             worker for worker in sorted(self._unfit) if self._losses.keys() >= set(self.job.attempts_at(worker))
         )
-        return accounting.say(now, content, self._state(), unfit)
+        return checkpoints.say(now, content, self._state(), unfit)
 
     def _close(self, now: int) -> list[object]:
         assert self._document is not None
-        if self._accounting.is_closing:
+        if self._checkpoints.is_closing:
             return []
         digest, state, exit_code, reason = self._document
         self.phase = "closing"
-        return self._accounting.close(now, state, reason, digest, exit_code)
+        return self._checkpoints.close(now, state, reason, digest, exit_code)
 
     def _give_up(self) -> list[object]:
         self.phase = "over"
-        self._accounting.drop()
+        self._checkpoints.drop()
         return [JobOver(self.name, superseded=True)]
 
 

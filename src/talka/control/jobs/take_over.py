@@ -35,7 +35,7 @@ class TakeOver:
         """Take it that these have nothing."""
         self._snapshots = {worker: {} for worker in workers}
 
-    def ask(self, now: int, workers: Iterable[str]) -> list[object]:
+    def ask(self, now: int, workers: Iterable[str]) -> list[Speak]:
         if now < self._ask_at:
             return []
         self._ask_at = now + ASK_EVERY_NS
@@ -47,13 +47,13 @@ class TakeOver:
         """Workers that were lost may be back, and know only the manager before: they are told, and not waited for."""
         self._unfenced = {worker: FENCE_ROUNDS for worker in workers if worker not in self._snapshots}
 
-    def remind(self, now: int) -> list[object]:
+    def remind(self, now: int) -> list[Speak]:
         if not self._unfenced or now < self._remind_at:
             return []
         self._remind_at = now + REMIND_EVERY_NS
         self._numbers += 1
         word = Reconcile(self._job, self._fence, self._numbers)
-        effects: list[object] = [Speak(worker, word, Lane.CONTROL) for worker in self._unfenced]
+        effects: list[Speak] = [Speak(worker, word, Lane.CONTROL) for worker in self._unfenced]
         self._unfenced = {worker: rounds - 1 for worker, rounds in self._unfenced.items() if rounds > 1}
         return effects
 
@@ -64,7 +64,7 @@ class TakeOver:
             self._heard_at[worker] = now
 
     def forget_others(self, lives: Mapping[int, int]) -> None:
-        """Only what is on account under its whole name is there: of another life, the number is that of something else."""
+        """Only what is in the checkpoint under its whole name is there: of another life, the number is that of something else."""
         for worker, tasks in self._snapshots.items():
             self._snapshots[worker] = {
                 number: facts for number, facts in tasks.items() if facts.life in (0, lives.get(number, facts.life))
@@ -84,7 +84,7 @@ class TakeOver:
     def origins(self, origin_ms: int, wall_offset_ns: int) -> tuple[int, dict[int, int]]:
         """When the load began, by this manager's clock (0: not yet), and for each running attempt when its plan did.
 
-        The wall clock in the record is asked only where no worker is left that knows how long ago it was.
+        The wall clock in the entry is asked only where no worker is left that knows how long ago it was.
         """
         found = [
             (self._heard_at[worker], facts)
