@@ -10,8 +10,10 @@ import pytest
 
 from talka.cluster.effects import Lane
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.jobs.checkpoints import UNTOLD_NS
+from talka.control.jobs.commands import SYNC_EVERY_NS
 from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
-from talka.control.jobs.led_job import START_DELAY_NS, SYNC_EVERY_NS, UNTOLD_NS, LedJob
+from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.speech import Speak
 from talka.stats.tally import StepTally, Tally
@@ -66,9 +68,17 @@ def workflow(name: str, **more: Any) -> WorkflowOrder:
     return WorkflowOrder(name=name, plan=shape.plan(), **{**known, **more})
 
 
-def entry_of(*workflows: WorkflowOrder, cores: int = 1, workers: tuple[str, ...] = ("w1", "w2")) -> JobEntry:
+def entry_of(
+    *workflows: WorkflowOrder,
+    cores: int = 1,
+    workers: tuple[str, ...] = ("w1", "w2"),
+    env: dict[str, str] | None = None,
+) -> JobEntry:
     order = JobOrder(
-        "shop", BundleFacts("0" * 64, 70, b"", "shop.py"), workflows or (workflow("Shop"),), Settings(30 * SECOND)
+        "shop",
+        BundleFacts("0" * 64, 70, b"", "shop.py", env=env or {}),
+        workflows or (workflow("Shop"),),
+        Settings(30 * SECOND),
     )
     return JobEntry(
         job="b4k7",
@@ -236,10 +246,7 @@ VARIABLES = {"SHOP_TOKEN": "7f3a"}
 
 def with_variables(*workers: str, safeguards: Safeguards = ALL) -> Led:
     """A job with variables that is to be assigned; these workers have beaten."""
-    led = Led(safeguards=safeguards)
-    bundle = msgspec.structs.replace(led.led.entry.order.bundle, env=VARIABLES)
-    order = msgspec.structs.replace(led.led.entry.order, bundle=bundle)
-    led.led.entry = msgspec.structs.replace(led.led.entry, order=order)
+    led = Led(safeguards=safeguards, env=VARIABLES)
     for worker in workers:
         led.keys.heard(worker, 7, trust_of_worker(worker, 7).sealing)
     led.take(led.led.start(led.now))
@@ -308,7 +315,7 @@ def test_a_worker_that_opens_no_variables_gets_no_task_and_the_leader_hears_of_i
         "was not given to its worker: variables cannot be sealed to w2: it is of an earlier version, which opens none",
     )
     assert led.checkpoints()[-1].unfit == ("w2",)
-    assert "w2" not in led.led.places()
+    assert "w2" not in led.led.workers()
 
 
 def test_without_the_account_first_nothing_is_waited_for() -> None:
@@ -964,7 +971,7 @@ def test_what_is_known_of_a_job_is_told() -> None:
 
     assert led.led.name == "b4k7"
     assert led.led.facts().state is JobState.DISPATCHING, "as it is stored"
-    assert led.led.places() == {"w1": 1, "w2": 1}
+    assert led.led.workers() == {"w1": 1, "w2": 1}
     assert led.led.warnings() == ()
 
 
