@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import HANDLE, Lane, Persist, Transmit
+from talka.cluster.effects import HANDLE, Lane, Persist, PersistBlob, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.control.clients.overload import Level, report_interval_ms
@@ -31,6 +31,7 @@ from talka.control.worker.reporter import together
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import keys_of_workers
+from talka.units import SECOND
 from talka.wire import jobs, manager_calls, shards
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.greeting import Self
@@ -58,8 +59,6 @@ from talka.work.lifecycle import TaskState
 from talka.work.shapes import ConstantVUs
 from talka.work.specs import NodeOutline
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 MANAGER: Final = "manager"
 CLUSTER: Final = "bench"
 GROUP: Final = f"{CLUSTER}/{CLUSTER}"
@@ -259,7 +258,7 @@ class Bench:
             match effect:
                 case Transmit():
                     self.sent.append(effect)
-                case Persist(ticket=ticket):
+                case Persist(ticket=ticket) | PersistBlob(ticket=ticket):
                     self.carry_out(self.member.on_persisted(self.now, ticket))
                 case Updated(update=update):
                     self.told_steps += any(one.tally is not None and one.tally.steps for one in update.workflows)

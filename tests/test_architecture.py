@@ -20,7 +20,7 @@ cluster
 wire
 work
 stats
-errors ids version"""
+errors ids units version"""
 LEVEL = {name: level for level, line in enumerate(MAP.splitlines()) for name in line.split()}
 FORBIDDEN = {("engine", "store"), ("engine", "report")}  # below it on the map, and still not its business
 PURE = {"control", "cluster", "wire", "work", "stats"}

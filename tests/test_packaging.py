@@ -54,6 +54,12 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in (folder / "talka").iterdir()}
 
 
+def sql_in(folder: Path) -> set[str]:
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.sql")}
+    assert "talka/store/dags/sqlite.sql" in found
+    return found
+
+
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
@@ -70,6 +76,7 @@ def test_wheel_that_cannot_have_the_native_engine_is_pure_works_and_says_so(
     assert f"the native engine was not built, the Python engine will run: {reason}" in said
     assert folder.name.endswith("-py3-none-any")
     assert not [name for name in names_in(folder) if name.endswith(".so")]
+    assert sql_in(folder) == sql_in(ROOT / "src")
     assert "python; there is no native one: it was not built" in engine_line(folder)
 
 

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-SECOND = 1_000_000_000
-MILLISECOND = 1_000_000
-MICROSECOND = 1_000
+from talka.units import MILLISECOND, SECOND
 
 monotonic_ns: Callable[[], int] = time.monotonic_ns
 cpu_ns: Callable[[], int] = time.process_time_ns

@@ -7,17 +7,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, JobOrder, JobUpdate, NoResult, WorkerView, WorkflowUpdate
+from talka.control.jobs.job_checkpoint import spec_of
+from talka.control.load.load_job import LoadJob
+from talka.control.load.shard_run import ShardAttempt, ShardRun
 from talka.report.building import Meta, build
 from talka.stats.tally import Exchanges, StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.web.auth import Tokens
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
+from talka.work.load import Shard
 from tests.web.fake_control import Api, Apis, FakeControl, FakeJob
 
-SECOND = 1_000_000_000
 LIMIT_S = 60
 
 Found = TypeVar("Found")
@@ -94,13 +97,21 @@ class ScriptedControl(FakeControl):
         task = TaskState.CANCELLED if state is JobState.CANCELLED else TaskState.COMPLETED
         began = bool(job.updates and job.updates[-1].origin)
         if began:
-            mirror = Mirror(job.facts.id, job.order)
             update = self._update(job, 3, task, final=True)
-            for before in (*job.updates, update):
-                mirror.apply(1000 * SECOND, before)
-            mirror.job.interrupted_by = "cancel" if state is JobState.CANCELLED else None
+            load = LoadJob(spec_of(job.facts.id, job.order, job.order.cores))
+            load.origin_ns, load.ended_ns = 1000 * SECOND, 1003 * SECOND
+            for number, workflow in enumerate(update.workflows):
+                run, attempt = load.workflows[workflow.name], ShardAttempt(number, 0, "w1", ())
+                run.state, run.origin_ns, run.ended_ns = task, load.origin_ns, load.ended_ns
+                assert workflow.tally is not None
+                attempt.tally = workflow.tally
+                run.shards = [ShardRun(Shard(run.spec.plan, 0, 1))]
+                run.shards[0].attempts.append(attempt)
+            for window in (window for told in job.updates for window in told.windows):
+                load.timeline.add(window)
+            load.interrupted_by = "cancel" if state is JobState.CANCELLED else None
             meta = Meta(name=job.order.name, file=None, started_at="2026-01-02T03:04:05.000+00:00", version="0")
-            document = build(mirror.job, job.order.workflows, meta)
+            document = build(load, job.order.workflows, meta)
             job.result = msgspec.structs.replace(document, exit_code=exit_code).to_json()
         else:
             update = JobUpdate(job.facts, 3, final=True)

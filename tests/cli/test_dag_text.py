@@ -35,6 +35,7 @@ from talka.cli.dag_text import (
 )
 from talka.cli.live.layout import Size
 from talka.report.text import columns
+from talka.units import SECOND
 from talka.wire.task_views import (
     AttemptView,
     DagFacts,
@@ -48,7 +49,6 @@ from talka.wire.task_views import (
 )
 from talka.work.lifecycle import JobState, TaskState
 
-SECOND = 1_000_000_000
 EVIL = "\x1b[2Jboo"
 
 

@@ -13,8 +13,8 @@ import pytest
 from talka.cli.live.layout import Size
 from talka.cli.live.view import Composer
 from talka.cli.remote import waiting_text
-from talka.client.mirror import Mirror
 from talka.client.requests import JobFacts, ManagerView, WorkerView
+from talka.client.watched_job import WatchedJob
 from talka.work.lifecycle import JobState
 
 URL = "http://127.0.0.1:9/"
@@ -271,7 +271,7 @@ def test_live_view_says_what_the_job_waits_for_until_it_begins(remote: Any, comm
     [order] = remote.control.orders
     waiting = ["queued, position 2"]
     composer = Composer(order.name, order.workflows, lambda: waiting[0])
-    job = Mirror("job1", order).job
+    job = WatchedJob("job1", order).view
 
     def head() -> str:
         return "".join(text for text, _ in composer.view(job, 1, Size(100, 20)).lines[0])

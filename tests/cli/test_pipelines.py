@@ -21,6 +21,7 @@ from talka.client.requests import ClusterUnreachable, NoSuchJob, NotAuthorised
 from talka.engine.handlers.inline import run_dag_inline
 from talka.engine.handlers.pipeline_file import read_pipeline
 from talka.engine.loader import import_file
+from talka.units import SECOND
 from talka.wire.task_views import (
     DagFacts,
     GraphView,
@@ -360,13 +361,12 @@ def test_pipeline_with_a_schedule_is_scheduled_and_not_run(file: Path, command: 
 def test_progress_is_told_when_it_changes_and_now_and_then_when_it_does_not(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    second = pipelines.SECOND
     following = pipelines.Following(cluster, cluster.facts, wants_outputs=False)  # type: ignore[arg-type]
     for at in range(1, 41):
-        following._tell(at * second)
+        following._tell(at * SECOND)
     following.facts = msgspec.structs.replace(cluster.facts, tasks=2)
-    following._tell(41 * second)
-    following._tell(42 * second)
+    following._tell(41 * SECOND)
+    following._tell(42 * SECOND)
     assert capsys.readouterr().err.splitlines() == [
         "running: 0 of 1 task ended, 1 running",
         "running: 0 of 1 task ended, 1 running",

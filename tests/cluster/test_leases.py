@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.leases import (
-    NEVER,
     REQUESTS_LIMIT,
     TTL_LEAST_NS,
     TTL_MOST_NS,
@@ -32,6 +31,7 @@ from talka.cluster.leases import (
 )
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Unavailable, Untrusted
+from talka.units import NEVER
 
 TTL = 900_000_000
 LONGER = TTL + TTL // 50

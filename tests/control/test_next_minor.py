@@ -13,10 +13,10 @@ from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
 from talka.testing.trust import keys_of_workers, trust_of_worker
+from talka.units import SECOND
 from talka.wire import jobs
 from talka.wire.jobs import Beat, JobMessage, Renew, WorkerFacts
 
-SECOND = 1_000_000_000
 NEW_MESSAGE = [240, "rain later"]
 NEW_FIELDS = ["cheerful", {"since": 1}]
 RENEW = Renew((0, 1, 1), 1, 5 * SECOND, False)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.clients.overload import REPORT_LEAST_MS
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.watching import Audience
 from talka.control.load.core_effects import StartCore
 from talka.control.load.log_lines import JobLines
-from talka.control.member.speech import Speak
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
+from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import Assign, BundleFacts, Report, Start, ViewUpdate, WatchJob
 from talka.wire.shards import Armed, FileSource, Settings, Totals, decode_from_core
 from talka.wire.views import JobFacts, JobUpdate
@@ -29,8 +29,6 @@ from talka.work.shapes import ConstantRate
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-MILLISECOND = 1_000_000
-SECOND = 1_000 * MILLISECOND
 JobOf = Callable[..., "Driven"]
 SHAPE = ConstantRate(100, "1m", max_vus=2)
 LATEST_NS = 300 * MILLISECOND
@@ -114,7 +112,7 @@ class Chain:
                 self.audience.on_watch(now, "m1", WatchJob("job", 70, -1, True))
             for effect in self.audience.tick(now, {"job": cast(LedJob, Led(self.driven))}):
                 assert (
-                    isinstance(effect, Speak)
+                    isinstance(effect, Send)
                     and isinstance(effect.message, ViewUpdate)
                     and effect.lane is Lane.STATISTICS
                 )

@@ -21,6 +21,7 @@ from talka.client.client import Client
 from talka.clock import utc_now
 from talka.errors import TalkaError
 from talka.net.certificates import issue, make_authority
+from talka.units import SECOND
 from tests.e2e.job_cluster import CORE, JobCluster, until
 from tests.e2e.moved_clock import MovedClock
 from tests.e2e.networks import Loopback, Namespaces, Network, part
@@ -33,7 +34,6 @@ HOSTILE = "x1"
 TARGET_PORT = 8400
 CLONE_NEWNET = 0x40000000
 TOKEN_KEY = "token.key"
-SECOND = 1_000_000_000
 SILENCE_NS = SECOND
 """Counts of a job that runs well grow several times in it."""
 UNSHOWN = 100

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 
 from talka.errors import TalkaError
-from tests.e2e.chaos_cluster import CLIENT, HOSTILE, LEDGER, SECOND, ChaosCluster, Ledger, Watcher
+from talka.units import SECOND
+from tests.e2e.chaos_cluster import CLIENT, HOSTILE, LEDGER, ChaosCluster, Ledger, Watcher
 from tests.e2e.chaos_hostile import Assault, assault
 from tests.e2e.job_cluster import Ended, Started, until
 from tests.e2e.standstill import Standstill, standstill

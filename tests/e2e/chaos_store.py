@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.chaos_rounds import SECOND, Draw, Outcome
+from talka.units import SECOND
+from tests.e2e.chaos_rounds import Draw, Outcome
 from tests.e2e.dag_cluster import DagCluster, StoredTask
 
 WORKERS, CORES = 2, 2

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from talka.units import SECOND
 from tests.e2e.chaos import table
-from tests.e2e.chaos_cluster import SECOND, ChaosCluster, flows_again_ns
+from tests.e2e.chaos_cluster import ChaosCluster, flows_again_ns
 from tests.e2e.chaos_rounds import CLOCKS_S, KINDS, Draw, Outcome, Round, drawn
 from tests.e2e.chaos_store import StoreRound
 from tests.e2e.moved_clock import MovedClock

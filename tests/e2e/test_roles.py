@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.clock import SECOND
 from talka.testing.messages import PLAN
+from talka.units import SECOND
 from talka.wire import asking, jobs, leases, manager_calls
 from talka.wire.asking import AddKey, Ask
 from talka.wire.entries import JobEntry, JobOrder, WorkflowOrder, encode_entry

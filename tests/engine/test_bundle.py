@@ -14,13 +14,14 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import pytest
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine import bundle as bundle_module
 from talka.engine.bundle import Bundle, CannotTravel, make_bundle
 from talka.engine.load.supervisor import Supervisor
 from talka.engine.loader import load
 from talka.engine.unpack import checked
 from talka.store.files.blobs import Blobs
+from talka.units import SECOND
 from talka.wire.shards import (
     Ack,
     Arm,

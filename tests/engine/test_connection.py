@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.clients.connection import MAX_HEAD_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.deadlines import Timeout
@@ -20,6 +20,7 @@ from talka.engine.clients.requests import Request, prepare_headers, serialise
 from talka.engine.clients.urls import parse_url
 from talka.engine.load import native
 from talka.stats.tally import Exchanges
+from talka.units import SECOND
 from talka.work.responses import HTTPResponse
 
 URL = parse_url("http://h/")

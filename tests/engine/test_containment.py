@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.containment import GUARD, ControlGroup, Guard, kill_group, own_control_group
+from talka.units import SECOND
 
 Process = subprocess.Popen[bytes]
 DEADLINE_S = 60

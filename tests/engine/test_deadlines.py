@@ -7,8 +7,9 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
-from talka.engine.clients.deadlines import NEVER, SLOT_NS, BadTimeout, Deadlines, Timeout, timeout_of
+from talka.clock import monotonic_ns
+from talka.engine.clients.deadlines import SLOT_NS, BadTimeout, Deadlines, Timeout, timeout_of
+from talka.units import MILLISECOND, NEVER, SECOND
 
 
 class Timer:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from talka.clock import MICROSECOND, MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.load.executor import Executor
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS
+from talka.units import MICROSECOND, MILLISECOND, SECOND
 from talka.work.arguments import URL
 from talka.work.dsl import Skip, Workflow, action, check, on_start, on_stop, step
 from talka.work.feeds import FeedUsedUp

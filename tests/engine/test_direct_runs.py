@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.clients.deadlines import Timeout
 from talka.engine.load.executor import Executor
 from talka.engine.load.shard_runtime import prepare_stage
 from talka.stats.windows import WINDOW_NS
+from talka.units import MILLISECOND, SECOND
 from talka.work.arguments import URL
 from talka.work.dsl import Provide, Workflow, action, check, metric, state, step
 from talka.work.feeds import FeedUsedUp, between

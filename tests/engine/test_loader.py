@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from talka.clock import SECOND
 from talka.engine.load.direct import driver_for
 from talka.engine.loader import NoSuchFile, being_imported, in_memory, load, load_file, select, url_workflow
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.wire.shards import FileSource, MemorySource, UrlRequest, UrlSource
 from talka.work.dsl import Workflow, setup, step, teardown
 from talka.work.inspection import inspect_workflows

@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients.deadlines import SLOT_NS, Timeout
 from talka.engine.clients.requests import prepare_headers
 from talka.engine.clients.urls import parse_url
 from talka.engine.load import native
 from talka.stats.tally import Exchanges
+from talka.units import MILLISECOND, SECOND
 from talka.work.responses import BrokenBody, HTTPResponse
 from tests.engine.node_runs import Told, node_run
 

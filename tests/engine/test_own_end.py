@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from talka.clock import MILLISECOND, SECOND, boottime_ns
+from talka.clock import boottime_ns
 from talka.control.worker.handlers_effects import ExitFacts
 from talka.engine import guard as guard_process
 from talka.engine import kernel_timer
@@ -18,6 +18,7 @@ from talka.engine.containment import Guard
 from talka.engine.kernel_timer import EndWait, timer_calls
 from talka.engine.load.supervisor import Supervisor
 from talka.engine.own_end import READ_BYTES, EndPipe
+from talka.units import MILLISECOND, SECOND
 from talka.wire.core_end import last_end
 from talka.wire.shards import Arm, FileSource, Hello, Settings
 from tests.engine.handlers.test_handler_supervisor import HANDLERS, Owner, happens, is_gone

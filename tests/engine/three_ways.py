@@ -11,13 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.load import native
 from talka.engine.load.executor import Executor
 from talka.engine.load.native_executor import NativeExecutor
 from talka.engine.load.shard_runtime import ShardRuntime, prepare_stage
 from talka.stats.tally import CheckTally, StepTally, Tally
 from talka.stats.windows import StepWindow
+from talka.units import MILLISECOND, SECOND
 from talka.work.arguments import URL
 from talka.work.dsl import Workflow, step
 from talka.work.inspection import inspect_workflows

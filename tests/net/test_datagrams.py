@@ -12,8 +12,8 @@ import pytest
 from talka.net import datagrams as module
 from talka.net.datagrams import DRAIN_LIMIT, Datagrams
 from talka.nodes.member import MemberNode, MemberOptions
+from talka.units import SECOND
 
-SECOND = 1_000_000_000
 LIMIT_S = 60.0
 
 

@@ -28,9 +28,8 @@ from talka.net.discovery import (
 )
 from talka.net.names import NAMES_LIMIT as CACHED_NAMES_LIMIT
 from talka.net.names import NameLookup, NameUnknown
+from talka.units import SECOND
 from talka.work.retry import RetryPolicy
-
-SECOND = 1_000_000_000
 
 
 class NameServer(asyncio.DatagramProtocol):

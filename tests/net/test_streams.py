@@ -10,10 +10,10 @@ import pytest
 from talka.control.member.send_queue import Class, LaneLimits, SendQueue
 from talka.net import streams as module
 from talka.net.streams import STRANGER_FRAME_BYTES, Streams
+from talka.units import SECOND
 from talka.wire.framing import FRAME_LIMIT_BYTES, framed
 from talka.wire.security.roles import Proven
 
-SECOND = 1_000_000_000
 LIMIT_S = 60.0
 
 

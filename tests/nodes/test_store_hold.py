@@ -14,23 +14,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from talka.control.tasks.store_hold import LEASE_NS, MARGIN_NS, RENEW_NS, SECOND_NS, Vigil
+from talka.control.tasks.store_hold import LEASE_NS, MARGIN_NS, RENEW_NS, Vigil
 from talka.nodes import store_hold
 from talka.nodes.member_events import Event
 from talka.nodes.store_hold import MANAGER_LEASE, StoreLease
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
+from talka.units import SECOND
 from talka.work.lifecycle import JobState
 from talka.work.records import JobRow, PutJob
 
-WHOLE_S = (LEASE_NS + MARGIN_NS) // SECOND_NS
+WHOLE_S = (LEASE_NS + MARGIN_NS) // SECOND
 
 
 class Time:
     """Of one process: its own, and whatever happens while it sleeps."""
 
     def __init__(self) -> None:
-        self.now_ns = 5 * SECOND_NS
+        self.now_ns = 5 * SECOND
         self.slept = 0
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -84,11 +85,11 @@ def test_a_manager_that_lives_keeps_its_store_from_one_whose_clock_is_a_minute_a
     """No clock of the day is asked, so none can be ahead."""
     records = opened()
     holder = StoreLease(records, "first", nothing)
-    time.now_ns += 60 * SECOND_NS
-    time.meanwhile = lambda: time.slept % (RENEW_NS // SECOND_NS) or holder.keep()
+    time.now_ns += 60 * SECOND
+    time.meanwhile = lambda: time.slept % (RENEW_NS // SECOND) or holder.keep()
     with pytest.raises(StoreTaken, match=r"another manager has the store .* and is alive \(it works in first\): stop"):
         StoreLease(opened(), "second", nothing, sleep=time.sleep)
-    assert time.slept <= RENEW_NS // SECOND_NS + 1
+    assert time.slept <= RENEW_NS // SECOND + 1
     holder.keep()
     assert records.apply([job(1)]) == [1]
 
@@ -240,7 +241,7 @@ class Rivals(RuleBasedStateMachine):
             return
         for _ in range(seconds):
             self.look(manager)
-            self.now += SECOND_NS
+            self.now += SECOND
 
     def look(self, manager: Manager) -> None:
         found = list(manager.records.leases(MANAGER_LEASE))

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from talka.clock import MILLISECOND, boottime_ns
-from talka.control.member.composite import NEVER
+from talka.clock import boottime_ns
 from talka.engine.process_start import new_event_loop
 from talka.nodes import upkeep
 from talka.nodes.upkeep import CoreTimer
+from talka.units import MILLISECOND, NEVER
 
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, new_event_loop])

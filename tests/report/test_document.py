@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
@@ -17,6 +17,7 @@ from talka.report.document import SCHEMA, BadResult, ResultDocument, failures_of
 from talka.stats.machine import Machine
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Window
+from talka.units import SECOND
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
 from talka.work.failures import Failures
@@ -25,7 +26,6 @@ from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadSh
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import parse_threshold
 
-SECOND = 1_000_000_000
 TEN_SECONDS = ConstantVUs(4, "10s")
 META = Meta(name="shop.py", file="tests/shop.py", started_at="2026-11-15T12:00:00.000+00:00", version="1.2.3")
 
@@ -118,11 +118,11 @@ class Drive:
             match effect:
                 case StartCore(core=core, arm=arm):
                     self.running[arm.workflow, arm.shard.index] = core
-                case Send(core=core, message=Go(start_at_ns=at_ns)):
+                case TellCore(core=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns
                 case JobEnded():
                     self.has_ended = True
-                case Send() | KillCore():
+                case TellCore() | KillCore():
                     pass
 
     def say(self, where: tuple[str, int], message: FromCore) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from talka.report.generator import late_from_us, median_of, verdict_of, worst
 from talka.stats.tally import GeneratorTally, StepTally
-
-SECOND = 1_000_000_000
+from talka.units import SECOND
 
 
 def health(cpu: float, *, loop_lag_us: int | None = None, wall_ns: int = 10 * SECOND) -> GeneratorTally:

@@ -30,12 +30,14 @@ from talka.report.document import (
     Totals,
     Workflow,
 )
+from talka.report.job_view import view_of
 from talka.report.plan import plan_document, plan_text
 from talka.report.summary import BadStats, frequent_errors, parse_stats, progress_line, summary
 from talka.report.text import bytes_text, cut, number_text, rate_text, seconds_text, share_text, time_text
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
 from talka.stats.tally import Exchanges, Sample, StepTally, Tally
+from talka.units import SECOND
 from talka.wire.shards import Armed, Settings, StepTotals, UrlSource
 from talka.wire.shards import Totals as TotalsMessage
 from talka.work import dsl
@@ -46,7 +48,6 @@ from talka.work.responses import HTTPResponse
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
 from talka.work.specs import WorkflowSpec
 
-SECOND = 1_000_000_000
 SGR = re.compile(r"\x1b\[[0-9]*m")
 
 
@@ -1014,10 +1015,10 @@ class Slow(dsl.Workflow):
 
 def test_progress_names_the_workflows_that_arm() -> None:
     job, _ = job_of(Slow)
-    assert progress_line(job, SECOND) == "   0s  arming Slow"
+    assert progress_line(view_of(job), SECOND) == "   0s  arming Slow"
     many = [type(f"Slow{number}", (Slow,), {}) for number in range(5)]
     job, _ = job_of(*many)
-    assert progress_line(job, SECOND) == "   0s  arming Slow0, Slow1, Slow2 and 2 more"
+    assert progress_line(view_of(job), SECOND) == "   0s  arming Slow0, Slow1, Slow2 and 2 more"
 
 
 def test_progress_is_one_line_of_what_was_counted_so_far() -> None:
@@ -1031,14 +1032,14 @@ def test_progress_is_one_line_of_what_was_counted_so_far() -> None:
     counted = Tally(exchanges=Exchanges(ok=3_999, failed=1))
     now = job.origin_ns + 11_900_000_000
     job.on_message(now, cores["Slow"], TotalsMessage(1, counted, [], vus=50, started_at_ns=job.origin_ns))
-    line = progress_line(job, now)
+    line = progress_line(view_of(job), now)
     assert line == (
         "  12s  active 50 VUs  4,000 requests  336/s  failed 0.03 %  p50 23.0 ms  p99 41.0 ms  arming Other"
         "  mostly status 503 × 1"
     )
-    assert "  4,000 requests  now 512/s, on average 336/s  failed" in progress_line(job, now, 512.0)
+    assert "  4,000 requests  now 512/s, on average 336/s  failed" in progress_line(view_of(job), now, 512.0)
     job.on_exit(now, cores["Slow"], "was killed by SIGKILL")
-    assert "  lost 1 core, the last one was killed by SIGKILL  mostly" in progress_line(job, now)
+    assert "  lost 1 core, the last one was killed by SIGKILL  mostly" in progress_line(view_of(job), now)
 
 
 @pytest.mark.parametrize(
@@ -1062,7 +1063,7 @@ def test_progress_at_the_very_start_has_nothing_to_divide_by() -> None:
     job, cores = job_of(Slow)
     job.on_message(SECOND, cores["Slow"], Armed())
     assert job.origin_ns > SECOND
-    assert progress_line(job, SECOND) == "   0s  active 0 VUs  0 requests  0/s  failed 0 %"
+    assert progress_line(view_of(job), SECOND) == "   0s  active 0 VUs  0 requests  0/s  failed 0 %"
 
 
 def test_a_plan_tells_what_runs_once_what_is_fed_and_how_long_users_think() -> None:
@@ -1095,4 +1096,4 @@ def test_progress_tells_the_worse_of_failed_steps_and_failed_requests() -> None:
     counted = Tally(iterations=10, started=10, exchanges=Exchanges(ok=90, failed=10))
     now = job.origin_ns + SECOND
     job.on_message(now, cores["Slow"], TotalsMessage(1, counted, [], vus=1, started_at_ns=job.origin_ns))
-    assert "  failed 40.00 %" in progress_line(job, now)
+    assert "  failed 40.00 %" in progress_line(view_of(job), now)

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
-from talka.testing.world import SECOND, World
+from talka.testing.world import World
+from talka.units import SECOND
 from tests.sim import ablation, dags, elections, jobs, leases, membership, membership_figures
 
 KINDS = {"dags": dags, "elections": elections, "jobs": jobs, "leases": leases, "membership": membership}

@@ -25,7 +25,8 @@ from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import OneLeaderPerTerm
 from talka.testing.membership_checkers import FullViews, membership_of
 from talka.testing.network import LinkProfile
-from talka.testing.world import SECOND, Boot, Observer, World
+from talka.testing.world import Boot, Observer, World
+from talka.units import MILLISECOND, SECOND
 from talka.wire import greeting, membership
 from talka.wire.greeting import Self, ShareRing
 from talka.wire.membership import Alive, Gossip, MemberState, Stated, encode_update
@@ -34,7 +35,6 @@ from talka.wire.security.roles import NOBODY, Proven, Role
 from talka.wire.security.sealing import Seal
 from tests.sim.sealed import CLASSES, played_out
 
-MILLISECOND: Final = 1_000_000
 GROUP: Final = "shop/staging"
 ME: Final = Self("shop", "staging", "manager", "1.0")
 SECRET: Final = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"

@@ -12,11 +12,10 @@ from talka.testing.dag_checkers import DagHistory
 from talka.testing.host import Host
 from talka.testing.records import StoreListener, StoreShell, act_on, durable_on
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND, SECOND
 from talka.work.lifecycle import is_final
 from tests.sim.dag_orders import DagErrand, Wish
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 PATIENCE_NS: Final = 5 * SECOND
 
 Asking = Callable[[DagKeeper, int, int], list[object]]

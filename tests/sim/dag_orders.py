@@ -6,10 +6,9 @@ from typing import Final
 import msgspec
 
 from talka.testing.handler_cores import Script
+from talka.units import MILLISECOND
 from talka.work.dag import Bounds, DagSettings, DagSpec, Limit, Retry, TaskSpec, Timeouts
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 CAPABILITY: Final = "gpu"
 
 

@@ -27,6 +27,7 @@ from talka.testing.records import StoreDisk, StoreShell, durable_on
 from talka.testing.store_chores import StoreChores, StoreRival
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
+from talka.units import HOUR, MILLISECOND, MINUTE, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from talka.work.cron import Cron
 from talka.work.dag import DagSpec, TaskSpec
@@ -35,8 +36,6 @@ from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
 from tests.sim.hostile import Hostility, known_of_dags
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 EPOCH_NS: Final = 1_700_000_000 * SECOND
 DRIFT_LIMIT_PPM: Final = 20_000
 FAULTS_FROM: Final = 5 * SECOND
@@ -56,8 +55,6 @@ CLOCK_MOVED: Final = "clock moved"
 """The manager's clock of the day is wrong for a moment, by an hour or by 30 days."""
 STORE_TAKEN: Final = "store taken"
 """Another manager takes the store from the one that has it, and changes something."""
-HOUR: Final = 3600 * SECOND
-MINUTE: Final = 60 * SECOND
 KEPT_NS: Final = HOUR
 SCRIPT: Final = msgspec.Raw(msgspec.json.encode(Script(50)))
 SCHEDULED: Final = DagSpec(name="scheduled", tasks=(TaskSpec(id="a", handler="quick", config=SCRIPT),))

@@ -11,8 +11,9 @@ from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
 from talka.control.member.composite import ClusterMember
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime, RegisterIsLinearizable
-from talka.testing.world import SECOND, Observer, World
-from tests.sim.elections import DRIFT_LIMIT_PPM, MILLISECOND, member_of, voter_of, voter_starter
+from talka.testing.world import Observer, World
+from talka.units import MILLISECOND, SECOND
+from tests.sim.elections import DRIFT_LIMIT_PPM, member_of, voter_of, voter_starter
 
 PATIENCE_NS: Final = 30 * SECOND
 

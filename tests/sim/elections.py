@@ -37,9 +37,8 @@ from talka.testing.leadership_checkers import (
 )
 from talka.testing.network import LinkProfile
 from talka.testing.world import Boot, Observer, Starter, World
+from talka.units import MILLISECOND, SECOND
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 DRIFT_LIMIT_PPM: Final = 20_000
 FAULTS_FROM: Final = 4 * SECOND
 CALM_FROM: Final = 42 * SECOND

@@ -7,7 +7,8 @@ from typing import Final
 from talka.cluster.effects import Lane
 from talka.control.member.replay_guard import ReplayGuard
 from talka.testing.trust import GROUP, SIGNER
-from talka.testing.world import SECOND, World
+from talka.testing.world import World
+from talka.units import SECOND
 from talka.wire.jobs import CHANNEL, Assign, BundleFacts, encode
 from talka.wire.security.bundles import BundleSigner
 from talka.wire.shards import Settings, digest_of_url

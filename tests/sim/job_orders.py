@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from talka.testing.trust import signed
+from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import Settings
@@ -14,8 +15,6 @@ from talka.work.dsl import Priority
 from talka.work.load import RATE_PER_S, Plan, Segment
 from talka.work.thresholds import Threshold
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 GRACE_NS: Final = 2 * SECOND
 URL: Final = "http://127.0.0.1:1/"
 

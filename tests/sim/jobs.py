@@ -12,12 +12,12 @@ import msgspec
 
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
 from talka.testing.cores import Cores, Ledger, WorkerPart
+from talka.testing.disk import BLOB_PREFIX
 from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
 from talka.testing.host import Clock
 from talka.testing.job_checkers import (
@@ -36,6 +36,7 @@ from talka.testing.network import LinkProfile
 from talka.testing.secrecy_checkers import NothingForgedRuns, VariablesStaySealed
 from talka.testing.trust import SIGNER, keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Starter, World
+from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from tests.sim.elections import a_membership
 from tests.sim.forging import Forger
@@ -43,8 +44,6 @@ from tests.sim.hostile import Hostility, known_of
 from tests.sim.job_clients import Clients, Duties
 from tests.sim.job_orders import GRACE_NS, Errand, errand
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 EPOCH_NS: Final = 1_700_000_000 * SECOND
 DRIFT_LIMIT_PPM: Final = 20_000
 FAULTS_FROM: Final = 6 * SECOND

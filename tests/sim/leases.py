@@ -15,12 +15,11 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.effects import LeaseChanged
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND, SECOND
 from talka.wire.manager_calls import LeaseCall, encode
 from tests.sim import jobs
 from tests.sim.job_clients import manager_act
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 LEASES_NS: Final = (SECOND, 2 * SECOND, 5 * SECOND, 20 * SECOND)
 CHANGE_EVERY_NS: Final = 6 * SECOND
 

@@ -23,9 +23,9 @@ from talka.testing.membership_checkers import (
     membership_of,
 )
 from talka.testing.network import LinkProfile
-from talka.testing.world import SECOND, Boot, World
+from talka.testing.world import Boot, World
+from talka.units import MILLISECOND, SECOND
 
-MILLISECOND: Final = 1_000_000
 DRIFT_LIMIT_PPM: Final = 20_000
 SEEDS: Final = ("m0", "m1", "m2")
 FAULTS_FROM: Final = 5 * SECOND

@@ -17,10 +17,10 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.testing.host import Host
 from talka.testing.membership_checkers import incomplete_views
 from talka.testing.network import LinkProfile
-from talka.testing.world import SECOND, Observer, World
+from talka.testing.world import Observer, World
+from talka.units import MILLISECOND, SECOND
 from tests.sim.membership import member_of
 
-MILLISECOND: Final = 1_000_000
 JOINED_BY: Final = 5 * SECOND
 STEP_NS: Final = 100 * MILLISECOND
 PATIENCE_NS: Final = 120 * SECOND

@@ -22,14 +22,14 @@ from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NoReplayAccepted, OneLeaderPerTerm
 from talka.testing.membership_checkers import FULL_WITHIN_NS, FullViews
 from talka.testing.network import LinkProfile
-from talka.testing.world import SECOND, Boot, Observer, World
+from talka.testing.world import Boot, Observer, World
+from talka.units import MILLISECOND, SECOND
 from talka.wire import greeting, membership
 from talka.wire.greeting import Self
 from talka.wire.packets import Packet
 from talka.wire.security.keys import Keyring
 from talka.wire.security.sealing import Seal
 
-MILLISECOND: Final = 1_000_000
 GROUP: Final = "shop/staging"
 ME: Final = Self("shop", "staging", "manager", "1.0")
 RING: Final = Keyring.of(("kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu",))

@@ -9,25 +9,26 @@ from typing import Final
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.testing.job_checkers import manager_on
 from talka.testing.world import World
+from talka.units import MILLISECOND, SECOND
 from tests.sim import dags
 
 DEAD: Final = "w0"
-STRUCK_AT: Final = 10 * dags.SECOND
+STRUCK_AT: Final = 10 * SECOND
 STALLS_MS: Final = (1000, 2500, 9000)
 """Shorter than a lease of leadership, longer than it, and longer than a lease of workers."""
-GIVEN_UP_WITHIN: Final = 12 * dags.SECOND
+GIVEN_UP_WITHIN: Final = 12 * SECOND
 """Of the manager's return: an election, and a lease of workers with its margin."""
 
 
 class Story(dags.Story):
     def __init__(self, seed: int, safeguards: Safeguards) -> None:
         super().__init__(dags.plan_of(seed, classes=()), safeguards, None)
-        self._stall_ns = STALLS_MS[seed % len(STALLS_MS)] * dags.MILLISECOND
+        self._stall_ns = STALLS_MS[seed % len(STALLS_MS)] * MILLISECOND
 
     def run(self) -> World:
         world, dead = self.world, self.world.hosts[DEAD]
         world.at(STRUCK_AT, partial(self.manager.stall, self._stall_ns))
-        world.at(STRUCK_AT + 200 * dags.MILLISECOND, partial(dead.crash))
+        world.at(STRUCK_AT + 200 * MILLISECOND, partial(dead.crash))
         world.at(STRUCK_AT + self._stall_ns + GIVEN_UP_WITHIN, self._look)
         world.at(dags.CALM_FROM, partial(dead.start))
         return super().run()

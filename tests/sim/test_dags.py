@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from talka.testing.world import SECOND
+from talka.units import SECOND
 from tests.sim import dags, stalls
 
 SEEDS = 240

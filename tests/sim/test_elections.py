@@ -2,7 +2,7 @@
 
 import pytest
 
-from talka.testing.world import SECOND
+from talka.units import SECOND
 from tests.sim import elections
 from tests.sim.election_figures import cold_restarts, leader_losses
 

@@ -8,7 +8,7 @@ import pytest
 from talka.control.member.composite import ClusterMember
 from talka.testing.gap_checkers import GapsBeginWithTheLoad
 from talka.testing.host import Host
-from talka.testing.world import SECOND
+from talka.units import SECOND
 from talka.wire.security.permissions import rows
 from talka.wire.security.roles import Role
 from tests.sim import job_orders, jobs

@@ -8,7 +8,8 @@ from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, merged
 from talka.testing.host import Host
 from talka.testing.job_checkers import manager_on
 from talka.testing.journeys import NAMES_PER_CORE, PAGE, JourneyCounts
-from talka.testing.world import SECOND, Observer, World
+from talka.testing.world import Observer, World
+from talka.units import SECOND
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.thresholds import Threshold, parse_threshold
 from tests.sim import job_orders, jobs
@@ -17,7 +18,6 @@ from tests.sim.job_orders import Errand
 ROWS, SLOW, MANY_NAMES, FAILING_ACTION = 1, 2, 4, 8
 """See `Manner`."""
 WORKERS = (1, 1, 2, 1)
-MILLISECOND = 1_000_000
 LENGTH_NS = 8 * SECOND
 """Of the plan of each workflow."""
 

@@ -7,7 +7,7 @@ import pytest
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL
 from talka.testing.job_checkers import manager_on
-from talka.testing.world import SECOND
+from talka.units import SECOND
 from tests.sim import jobs, leases
 from tests.sim.job_clients import manager_act
 

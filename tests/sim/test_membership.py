@@ -2,7 +2,7 @@
 
 import pytest
 
-from talka.testing.world import SECOND
+from talka.units import SECOND
 from tests.sim.membership import CLASSES, describe, plan_of, run
 
 CHUNK = 13

@@ -4,7 +4,7 @@ import pytest
 
 from talka.control.member.replay_guard import ReplayGuard
 from talka.testing.membership_checkers import incomplete_views
-from talka.testing.world import SECOND
+from talka.units import SECOND
 from tests.sim.sealed import CALM_FROM, PLAYED_FROM, Story
 
 

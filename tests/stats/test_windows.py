@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from talka.stats import windows
 from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, Span, StepWindow, Timeline, Window, WindowLog
+from talka.units import SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
-SECOND = 1_000_000_000
 MINUTE_OF_WINDOWS, HOUR_OF_WINDOWS, WEEK_OF_WINDOWS = 600, 36_000, 6_048_000
 
 # Hours of a job: reports arrive about in order, some late, now and then after a long silence.

@@ -8,9 +8,10 @@ from talka.cluster.effects import Lane
 from talka.control.tasks.store_effects import Commit
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from talka.testing.handler_cores import HandlerLedger, Script, SimulatedRun
-from talka.testing.host import NEVER, Host
+from talka.testing.host import Host
 from talka.testing.records import StoreDisk, StoreShell
 from talka.testing.world import Boot, World
+from talka.units import NEVER
 from talka.wire.tasks import HandedTask
 from talka.work.dag import Limit, TaskSpec, encode_task
 from talka.work.lifecycle import JobState, TaskState

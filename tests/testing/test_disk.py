@@ -4,15 +4,14 @@ import pytest
 
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
-from talka.testing.world import SECOND, World
-
-MS = 1_000_000
+from talka.testing.world import World
+from talka.units import MILLISECOND, SECOND
 
 
 class Desk:
     """A disk in a world, and what it said."""
 
-    def __init__(self, seed: int = 1, fsync_mean_ns: int = MS) -> None:
+    def __init__(self, seed: int = 1, fsync_mean_ns: int = MILLISECOND) -> None:
         self.world = World(seed)
         self.disk = Disk(fsync_mean_ns=fsync_mean_ns)
         self.durable_at: list[tuple[int, int]] = []
@@ -53,7 +52,7 @@ def test_writes_are_answered_in_order_and_one_after_the_other() -> None:
     desk.world.run_until(10 * SECOND)
     assert desk.tickets == list(range(1, 501))
     # Then: 500 writes took 500 times the mean, near enough.
-    assert 400 * MS < desk.durable_at[-1][1] < 600 * MS
+    assert 400 * MILLISECOND < desk.durable_at[-1][1] < 600 * MILLISECOND
 
 
 def test_all_puts_of_a_write_take_effect_and_none_removes_a_key() -> None:
@@ -69,16 +68,16 @@ def test_a_slow_disk_takes_a_multiple_and_windows_that_overlap_multiply() -> Non
         desk = Desk()
         for factor, duration_ns in windows:
             desk.disk.slow_down(factor, duration_ns)
-        desk.world.run_until(10 * MS)
+        desk.world.run_until(10 * MILLISECOND)
         desk.write(1)
         desk.world.run_until(100 * SECOND)
-        return desk.durable_at[0][1] - 10 * MS
+        return desk.durable_at[0][1] - 10 * MILLISECOND
 
     usual = taken()
     assert taken((10, SECOND)) == 10 * usual
     assert taken((10, SECOND), (3, SECOND)) == 30 * usual
-    assert taken((10, 5 * MS), (3, SECOND)) == 3 * usual
-    assert taken((10, 5 * MS)) == usual
+    assert taken((10, 5 * MILLISECOND), (3, SECOND)) == 3 * usual
+    assert taken((10, 5 * MILLISECOND)) == usual
 
 
 def test_a_crash_keeps_a_drawn_prefix_of_the_unfinished_writes() -> None:

@@ -5,13 +5,13 @@ from talka.testing.faults import (
     LAST_CALL_NS,
     LINK_FAULTS,
     NETWORK_FAULTS,
-    SECOND,
     FaultLimits,
     Faults,
     link_profile,
     missing,
 )
 from talka.testing.world import Boot, World
+from talka.units import SECOND
 
 NAMES = ("a", "b", "c")
 UNTIL = 60 * SECOND

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
-from talka.testing.host import NEVER, TICKS_LIMIT, Clock, Cpu, Host
+from talka.testing.host import TICKS_LIMIT, Clock, Cpu, Host
 from talka.testing.network import LinkProfile
-from talka.testing.world import SECOND, Boot, Observer, World
+from talka.testing.world import Boot, Observer, World
+from talka.units import MILLISECOND, NEVER, SECOND
 
-MS = 1_000_000
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 
 
@@ -109,7 +109,7 @@ def test_a_clock_runs_off_true_time_by_its_offset_and_drift() -> None:
     world = World(1)
     host = started(world, clock=Clock(offset_ns=5 * SECOND, drift_ppm=-200))
     assert host.local(0) == 5 * SECOND
-    assert host.local(10 * SECOND) == 15 * SECOND - 2 * MS
+    assert host.local(10 * SECOND) == 15 * SECOND - 2 * MILLISECOND
 
 
 @quick
@@ -139,31 +139,31 @@ def test_local_time_is_continuous_and_its_first_true_instant_is_found(
 def test_a_tick_comes_when_the_local_clock_says_so() -> None:
     world = World(1)
     host = started(world, clock=Clock(drift_ppm=50_000))
-    host.act(lambda now: recorder(host).set_timers(105 * MS))
-    world.run_until(100 * MS - 1)
+    host.act(lambda now: recorder(host).set_timers(105 * MILLISECOND))
+    world.run_until(100 * MILLISECOND - 1)
     assert words(host) == []
-    world.run_until(100 * MS)
-    assert recorder(host).seen[-1] == ("tick", 105 * MS)
+    world.run_until(100 * MILLISECOND)
+    assert recorder(host).seen[-1] == ("tick", 105 * MILLISECOND)
 
 
 def test_a_tick_moves_when_the_drift_changes() -> None:
     world = World(1)
     host = started(world)
-    host.act(lambda now: recorder(host).set_timers(100 * MS))
-    at(world, 50 * MS, lambda: host.set_drift(-500_000))
-    world.run_until(150 * MS - 1)
+    host.act(lambda now: recorder(host).set_timers(100 * MILLISECOND))
+    at(world, 50 * MILLISECOND, lambda: host.set_drift(-500_000))
+    world.run_until(150 * MILLISECOND - 1)
     assert words(host) == []
-    world.run_until(150 * MS)
-    assert recorder(host).seen[-1] == ("tick", 100 * MS)
+    world.run_until(150 * MILLISECOND)
+    assert recorder(host).seen[-1] == ("tick", 100 * MILLISECOND)
 
 
 def test_a_jump_of_the_clock_brings_what_it_passed() -> None:
     world = World(1)
     host = started(world)
     host.act(lambda now: recorder(host).set_timers(SECOND))
-    at(world, MS, lambda: host.jump(2 * SECOND))
-    world.run_until(MS)
-    assert recorder(host).seen[-1] == ("tick", 2 * SECOND + MS)
+    at(world, MILLISECOND, lambda: host.jump(2 * SECOND))
+    world.run_until(MILLISECOND)
+    assert recorder(host).seen[-1] == ("tick", 2 * SECOND + MILLISECOND)
 
 
 def test_a_clock_can_change_while_there_is_no_timer_or_no_node() -> None:
@@ -192,26 +192,26 @@ def test_wrong_clocks_are_refused() -> None:
 def test_a_timer_that_moved_later_fires_once_at_its_new_time() -> None:
     world = World(1)
     host = started(world)
-    host.act(lambda now: recorder(host).set_timers(10 * MS))
-    at(world, 5 * MS, lambda: host.act(lambda now: recorder(host).set_timers(20 * MS)))
+    host.act(lambda now: recorder(host).set_timers(10 * MILLISECOND))
+    at(world, 5 * MILLISECOND, lambda: host.act(lambda now: recorder(host).set_timers(20 * MILLISECOND)))
     world.run_until(SECOND)
-    assert recorder(host).seen[1:] == [("tick", 20 * MS)]
+    assert recorder(host).seen[1:] == [("tick", 20 * MILLISECOND)]
 
 
 def test_a_timer_that_moved_earlier_fires_once_at_its_new_time() -> None:
     world = World(1)
     host = started(world)
-    host.act(lambda now: recorder(host).set_timers(20 * MS))
-    at(world, 5 * MS, lambda: host.act(lambda now: recorder(host).set_timers(10 * MS)))
+    host.act(lambda now: recorder(host).set_timers(20 * MILLISECOND))
+    at(world, 5 * MILLISECOND, lambda: host.act(lambda now: recorder(host).set_timers(10 * MILLISECOND)))
     world.run_until(SECOND)
-    assert recorder(host).seen[1:] == [("tick", 10 * MS)]
+    assert recorder(host).seen[1:] == [("tick", 10 * MILLISECOND)]
 
 
 def test_a_timer_that_was_taken_away_does_not_fire() -> None:
     world = World(1)
     host = started(world)
-    host.act(lambda now: recorder(host).set_timers(20 * MS))
-    at(world, 5 * MS, lambda: host.act(lambda now: recorder(host).set_timers(NEVER)))
+    host.act(lambda now: recorder(host).set_timers(20 * MILLISECOND))
+    at(world, 5 * MILLISECOND, lambda: host.act(lambda now: recorder(host).set_timers(NEVER)))
     world.run_until(SECOND)
     assert words(host) == []
 
@@ -219,7 +219,7 @@ def test_a_timer_that_was_taken_away_does_not_fire() -> None:
 def test_idle_ticks_keep_one_event_in_the_heap() -> None:
     world = World(1)
     host = started(world)
-    host.act(lambda now: recorder(host).set_timers(*range(MS, SECOND, MS)))
+    host.act(lambda now: recorder(host).set_timers(*range(MILLISECOND, SECOND, MILLISECOND)))
     world.run_until(SECOND // 2)
     assert words(host) == ["tick"] * 500
     assert len(world.heap) == 2  # the timer, and the end of the second
@@ -229,9 +229,9 @@ def test_timers_that_no_longer_count_leave_nothing_behind() -> None:
     world = World(1)
     host = started(world)
     for timer in range(20, 10, -1):
-        host.act(lambda now, timer=timer: recorder(host).set_timers(timer * MS))  # type: ignore[misc]
-    host.act(lambda now: recorder(host).set_timers(*range(11 * MS, SECOND, MS)))
-    world.run_until(100 * MS)
+        host.act(lambda now, timer=timer: recorder(host).set_timers(timer * MILLISECOND))  # type: ignore[misc]
+    host.act(lambda now: recorder(host).set_timers(*range(11 * MILLISECOND, SECOND, MILLISECOND)))
+    world.run_until(100 * MILLISECOND)
     assert words(host) == ["tick"] * 90
     assert len(world.heap) == 2
 
@@ -249,28 +249,32 @@ def test_a_node_that_ticks_without_end_is_refused() -> None:
 def test_after_a_stall_one_frame_is_handled_then_all_due_timers_then_the_rest() -> None:
     world = World(1)
     host = started(world)
-    host.act(lambda now: recorder(host).set_timers(110 * MS, 120 * MS, 130 * MS, 900 * MS))
-    at(world, 100 * MS, lambda: host.stall(500 * MS))
+    host.act(
+        lambda now: recorder(host).set_timers(
+            110 * MILLISECOND, 120 * MILLISECOND, 130 * MILLISECOND, 900 * MILLISECOND
+        )
+    )
+    at(world, 100 * MILLISECOND, lambda: host.stall(500 * MILLISECOND))
     for number in range(5):
-        at(world, (200 + number) * MS, lambda number=number: bring(world, f"ack{number}"))  # type: ignore[misc]
-    world.run_until(599 * MS)
+        at(world, (200 + number) * MILLISECOND, lambda number=number: bring(world, f"ack{number}"))  # type: ignore[misc]
+    world.run_until(599 * MILLISECOND)
     assert host.state == "stalled" and words(host) == []
     world.run_until(SECOND)
     assert host.state == "up"
     assert words(host) == ["ack0", "tick", "tick", "tick", "ack1", "ack2", "ack3", "ack4", "tick"]
     # Then: each frame says how long it waited.
-    assert recorder(host).seen[1] == ("ack0", 600 * MS, 400 * MS)
-    assert recorder(host).seen[-2] == ("ack4", 600 * MS, 396 * MS)
-    assert recorder(host).seen[-1] == ("tick", 900 * MS)
+    assert recorder(host).seen[1] == ("ack0", 600 * MILLISECOND, 400 * MILLISECOND)
+    assert recorder(host).seen[-2] == ("ack4", 600 * MILLISECOND, 396 * MILLISECOND)
+    assert recorder(host).seen[-1] == ("tick", 900 * MILLISECOND)
 
 
 def test_the_age_of_a_frame_is_local_time() -> None:
     world = World(1)
     host = started(world, clock=Clock(drift_ppm=100_000))
-    host.stall(100 * MS)
+    host.stall(100 * MILLISECOND)
     bring(world, "late")
     world.run_until(SECOND)
-    assert recorder(host).seen[-1] == ("late", 110 * MS, 110 * MS)
+    assert recorder(host).seen[-1] == ("late", 110 * MILLISECOND, 110 * MILLISECOND)
 
 
 def test_finished_writes_are_told_first_after_a_stall() -> None:
@@ -289,12 +293,12 @@ def test_finished_writes_are_told_first_after_a_stall() -> None:
 def test_a_stall_within_another_ends_with_the_later_of_the_two() -> None:
     world = World(1)
     host = started(world)
-    host.stall(100 * MS)
-    at(world, 50 * MS, lambda: host.stall(10 * MS))
-    at(world, 70 * MS, lambda: host.stall(200 * MS))
+    host.stall(100 * MILLISECOND)
+    at(world, 50 * MILLISECOND, lambda: host.stall(10 * MILLISECOND))
+    at(world, 70 * MILLISECOND, lambda: host.stall(200 * MILLISECOND))
     bring(world, "frame")
     world.run_until(SECOND)
-    assert recorder(host).seen[1:] == [("frame", 270 * MS, 270 * MS)]
+    assert recorder(host).seen[1:] == [("frame", 270 * MILLISECOND, 270 * MILLISECOND)]
 
 
 def test_while_a_node_alone_is_frozen_what_is_beside_it_goes_on() -> None:
@@ -302,23 +306,23 @@ def test_while_a_node_alone_is_frozen_what_is_beside_it_goes_on() -> None:
     host = started(world)
     seen: list[bool] = []
 
-    assert host.freeze(100 * MS)
-    at(world, 10 * MS, lambda: seen.append(host.is_running))
-    at(world, 20 * MS, lambda: seen.append(host.freeze(SECOND)))
-    at(world, 30 * MS, lambda: host.stall(10 * MS))
-    at(world, 35 * MS, lambda: seen.append(host.is_running))
+    assert host.freeze(100 * MILLISECOND)
+    at(world, 10 * MILLISECOND, lambda: seen.append(host.is_running))
+    at(world, 20 * MILLISECOND, lambda: seen.append(host.freeze(SECOND)))
+    at(world, 30 * MILLISECOND, lambda: host.stall(10 * MILLISECOND))
+    at(world, 35 * MILLISECOND, lambda: seen.append(host.is_running))
     bring(world, "frame")
     world.run_until(SECOND)
 
     assert seen == [True, False, False], "a machine that stands still takes all with it"
-    assert recorder(host).seen[1:] == [("frame", 100 * MS, 100 * MS)]
+    assert recorder(host).seen[1:] == [("frame", 100 * MILLISECOND, 100 * MILLISECOND)]
     assert host.is_running
 
 
 def test_a_full_inbox_drops_and_counts() -> None:
     world = World(1)
     host = started(world, cpu=Cpu(inbox_frames=2))
-    host.stall(MS)
+    host.stall(MILLISECOND)
     bring(world, "one", "two", "three")
     world.run_until(SECOND)
     assert words(host) == ["one", "two"]
@@ -341,7 +345,7 @@ def test_effects_of_a_frame_leave_when_its_handling_is_over() -> None:
     world = World(1)
     watcher = Watcher()
     world.observers.append(watcher)
-    host = started(world, cpu=Cpu(service_ns=10 * MS))
+    host = started(world, cpu=Cpu(service_ns=10 * MILLISECOND))
     recorder(host).answers = [Said("done")]
     bring(world, "one", "two")
     world.run_until(10 * SECOND)
@@ -357,7 +361,7 @@ def test_handling_takes_the_mean_time_on_average_and_can_be_changed() -> None:
     world.observers.append(watcher)
     host = started(world, cpu=Cpu(inbox_frames=1000))
     recorder(host).answers = [Said("done")]
-    host.set_service(MS)
+    host.set_service(MILLISECOND)
     bring(world, *["frame"] * 1000)
     world.run_until(10 * SECOND)
     assert 0.9 * SECOND < watcher.heard[-1][0] < 1.1 * SECOND
@@ -371,7 +375,7 @@ def test_timers_and_calls_wait_while_a_frame_is_handled() -> None:
     world = World(1)
     watcher = Watcher()
     world.observers.append(watcher)
-    host = started(world, cpu=Cpu(service_ns=100 * MS))
+    host = started(world, cpu=Cpu(service_ns=100 * MILLISECOND))
     recorder(host).answers = [Said("done")]
     host.act(lambda now: recorder(host).set_timers(1))
     bring(world, "one", "two")
@@ -385,7 +389,7 @@ def test_a_stall_holds_back_the_effects_of_a_frame_being_handled() -> None:
     world = World(1)
     watcher = Watcher()
     world.observers.append(watcher)
-    host = started(world, cpu=Cpu(service_ns=10 * MS))
+    host = started(world, cpu=Cpu(service_ns=10 * MILLISECOND))
     recorder(host).answers = [Said("done")]
     bring(world, "one")
     at(world, 1, lambda: host.stall(10 * SECOND))
@@ -438,25 +442,25 @@ def test_a_stall_in_the_middle_of_a_step_lets_the_node_act_on_an_old_decision() 
     host = started(world)
     host.stall(3 * SECOND, mid_step=True)
     bring(world, "no effects")
-    world.run_until(MS)
+    world.run_until(MILLISECOND)
     assert host.state == "up"
     recorder(host).tick_effects = [Said("I lead")]
-    host.act(lambda now: recorder(host).set_timers(2 * MS))
+    host.act(lambda now: recorder(host).set_timers(2 * MILLISECOND))
     bring(world, "waits")
-    world.run_until(2 * MS)
+    world.run_until(2 * MILLISECOND)
     assert host.state == "stalled"
     bring(world, "waits too")
     world.run_until(10 * SECOND)
-    assert recorder(host).seen[-2] == ("tick", 2 * MS)
-    assert watcher.heard == [(3 * SECOND + 2 * MS, Said("I lead"))]
-    assert recorder(host).seen[-1] == ("waits too", 3 * SECOND + 2 * MS, 3 * SECOND)
+    assert recorder(host).seen[-2] == ("tick", 2 * MILLISECOND)
+    assert watcher.heard == [(3 * SECOND + 2 * MILLISECOND, Said("I lead"))]
+    assert recorder(host).seen[-1] == ("waits too", 3 * SECOND + 2 * MILLISECOND, 3 * SECOND)
 
 
 def test_a_stall_in_the_middle_of_a_step_adds_to_slow_handling() -> None:
     world = World(1)
     watcher = Watcher()
     world.observers.append(watcher)
-    host = started(world, cpu=Cpu(service_ns=MS))
+    host = started(world, cpu=Cpu(service_ns=MILLISECOND))
     recorder(host).answers = [Said("late")]
     host.stall(30 * SECOND, mid_step=True)
     bring(world, "frame")
@@ -514,21 +518,21 @@ def test_a_busy_host_takes_a_bounded_number_of_calls() -> None:
 def test_a_crash_forgets_inbox_timers_stalls_and_answers_of_the_former_life() -> None:
     world = World(1)
     host = started(world)
-    host.act(lambda now: recorder(host).set_timers(50 * MS))
+    host.act(lambda now: recorder(host).set_timers(50 * MILLISECOND))
     host.act(lambda now: [Persist(1, ())])
-    host.stall(20 * MS, mid_step=True)
-    host.stall(10 * MS)
+    host.stall(20 * MILLISECOND, mid_step=True)
+    host.stall(10 * MILLISECOND)
     bring(world, "lost")
-    world.run_until(MS)
+    world.run_until(MILLISECOND)
     host.crash()
     host.start()
     bring(world, "new")
-    at(world, 5 * MS, lambda: host.stall(90 * MS))
-    world.run_until(50 * MS)
+    at(world, 5 * MILLISECOND, lambda: host.stall(90 * MILLISECOND))
+    world.run_until(50 * MILLISECOND)
     # Then: the wake-up of the first stall does not end the second.
     assert host.state == "stalled"
     world.run_until(SECOND)
-    assert recorder(host).seen == [("start", MS), ("new", MS, 0)]
+    assert recorder(host).seen == [("start", MILLISECOND), ("new", MILLISECOND, 0)]
     # Then: the step to be stalled was one of the former life.
     host.act(lambda now: [Said("at once")])
     assert host.state == "up"
@@ -550,7 +554,7 @@ def test_frames_to_a_host_that_is_down_are_lost() -> None:
 def test_a_node_may_send_and_set_timers_as_it_starts() -> None:
     class Eager(Recorder):
         def start(self, now: int) -> list[object]:
-            self.set_timers(now, now + MS)
+            self.set_timers(now, now + MILLISECOND)
             return [Said("hello"), *super().start(now)]
 
     world = World(1)
@@ -560,7 +564,7 @@ def test_a_node_may_send_and_set_timers_as_it_starts() -> None:
     host.start()
     world.run_until(SECOND)
     assert watcher.heard == [(0, Said("hello"))]
-    assert recorder(host).seen == [("start", 0), ("tick", 0), ("tick", MS)]
+    assert recorder(host).seen == [("start", 0), ("tick", 0), ("tick", MILLISECOND)]
 
 
 # ---- observers that act
@@ -643,15 +647,15 @@ def test_a_stall_ends_the_turns_of_a_host_until_it_wakes() -> None:
     watcher = Watcher(stall=lambda: host.stall(SECOND))
     world.observers.append(watcher)
     recorder(host).tick_effects = [Said("stall")]
-    host.stall(MS)
+    host.stall(MILLISECOND)
     recorder(host).set_timers(0, 0, NEVER)
     bring(world, "one", "two")
     world.run_until(10 * SECOND)
     assert recorder(host).seen[1:] == [
-        ("one", MS, MS),
-        ("tick", MS),
-        ("two", SECOND + MS, SECOND + MS),
-        ("tick", SECOND + MS),
+        ("one", MILLISECOND, MILLISECOND),
+        ("tick", MILLISECOND),
+        ("two", SECOND + MILLISECOND, SECOND + MILLISECOND),
+        ("tick", SECOND + MILLISECOND),
     ]
 
 
@@ -668,7 +672,7 @@ def test_a_stall_by_the_news_of_a_timer_holds_the_frames_behind_it() -> None:
 
 def test_a_crash_as_held_effects_leave_drops_the_rest_of_them() -> None:
     world = World(1)
-    host = started(world, cpu=Cpu(service_ns=MS))
+    host = started(world, cpu=Cpu(service_ns=MILLISECOND))
     watcher = Watcher(die=host.crash)
     world.observers.append(watcher)
     recorder(host).answers = [Said("die"), Said("never")]
@@ -707,12 +711,12 @@ def test_a_host_that_crashed_as_its_write_became_durable_is_not_told() -> None:
 
 def test_traffic_is_counted_with_header_and_seal() -> None:
     world = World(1)
-    world.network.default = LinkProfile(latency_ns=MS, jitter_ns=0)
+    world.network.default = LinkProfile(latency_ns=MILLISECOND, jitter_ns=0)
     host = started(world)
     other = world.add_host("b", Recorder)
     other.start()
     host.act(lambda now: [Transmit("b", b"12345", Lane.DATAGRAM)])
-    other.stall(10 * MS)
+    other.stall(10 * MILLISECOND)
     world.run_until(SECOND)
     other.act(lambda now: [Transmit("a", b"123", Lane.STREAM)])
     world.run_until(2 * SECOND)

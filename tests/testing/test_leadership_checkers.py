@@ -23,7 +23,7 @@ from talka.control.member.receiver import WAITING_LIMIT, Applied, Receiver
 from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT
 from talka.control.member.voter import Voter
 from talka.testing.disk import Disk
-from talka.testing.host import NEVER, Clock, Host
+from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import (
     DRIFT_LIMIT_PPM,
     FORGIVEN_NS,
@@ -38,10 +38,9 @@ from talka.testing.leadership_checkers import (
     RegisterIsLinearizable,
 )
 from talka.testing.linearizability import RegisterHistory
-from talka.testing.world import SECOND, Boot, Observer, World
+from talka.testing.world import Boot, Observer, World
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.leadership import PAGES_LIMIT
-
-MS = 1_000_000
 
 
 class Held:
@@ -393,7 +392,7 @@ def overlap(bench: Bench, term: int) -> None:
     [
         lambda host: host.set_drift(DRIFT_LIMIT_PPM + 1),
         lambda host: host.set_drift(-DRIFT_LIMIT_PPM - 1),
-        lambda host: host.jump(30 * MS),
+        lambda host: host.jump(30 * MILLISECOND),
     ],
     ids=["fast", "slow", "leap"],
 )
@@ -472,17 +471,17 @@ def test_an_owner_that_is_granted_its_own_key_anew_is_lawful() -> None:
 
 def test_an_epoch_that_is_granted_twice_violates_whatever_clocks_do() -> None:
     bench = Bench(OneOwnerPerKey(), "a", "b", b=Clock(drift_ppm=100_000))
-    grant(bench, "a", 1, MS)
+    grant(bench, "a", 1, MILLISECOND)
     bench.run(SECOND)
-    grant(bench, "b", 1, MS)
+    grant(bench, "b", 1, MILLISECOND)
     assert bench.told == ["I4 key: key 'k': epoch 1 was granted to a, and to b again"]
 
 
 def test_an_epoch_below_an_earlier_one_violates() -> None:
     bench = Bench(OneOwnerPerKey(), "a", "b")
-    grant(bench, "a", 2, MS)
+    grant(bench, "a", 2, MILLISECOND)
     bench.run(SECOND)
-    grant(bench, "b", 1, MS)
+    grant(bench, "b", 1, MILLISECOND)
     assert bench.told == ["I4 key: key 'k': b was granted epoch 1 after epoch 2 had been granted"]
 
 
@@ -770,7 +769,7 @@ def test_changes_count_from_the_first_leader_of_the_core() -> None:
 
 def test_the_one_change_may_take_as_long_as_the_first_election_and_no_longer() -> None:
     bench, _, _ = liveness()
-    lead(bench, "a", 1, 8 * SECOND + MS)
+    lead(bench, "a", 1, 8 * SECOND + MILLISECOND)
     bench.run(13 * SECOND)
     assert bench.told == []
     bench.run(2 * SECOND)
@@ -779,9 +778,9 @@ def test_the_one_change_may_take_as_long_as_the_first_election_and_no_longer() -
 
 def test_a_second_time_without_a_leader_violates_at_once() -> None:
     bench, _, _ = liveness()
-    lead(bench, "a", 1, 6 * SECOND + MS)
+    lead(bench, "a", 1, 6 * SECOND + MILLISECOND)
     bench.run(8 * SECOND)
-    lead(bench, "a", 2, SECOND + MS)
+    lead(bench, "a", 2, SECOND + MILLISECOND)
     bench.run(SECOND)
     assert bench.told == []
     bench.run(SECOND)

@@ -1,9 +1,10 @@
 """Calls of one thread reach a node in their order, whatever becomes of its host."""
 
 from talka.cluster.effects import Lane
-from talka.testing.host import NEVER, Host
+from talka.testing.host import Host
 from talka.testing.line import CallLine
-from talka.testing.world import SECOND, Boot, World
+from talka.testing.world import Boot, World
+from talka.units import NEVER, SECOND
 
 
 class Quiet:

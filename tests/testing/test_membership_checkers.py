@@ -21,7 +21,8 @@ from talka.testing.membership_checkers import (
     incomplete_views,
     membership_of,
 )
-from talka.testing.world import SECOND, Boot, Observer, World
+from talka.testing.world import Boot, Observer, World
+from talka.units import SECOND
 
 CONFIG = PRESETS["fast"]
 NAMES = ("a", "b", "c", "d", "e")

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
 from talka.errors import Invalid
-from talka.testing.host import NEVER
 from talka.testing.network import OVERHEAD_BYTES, SEAL_BYTES, STREAM_QUEUE_FRAMES, LinkProfile
-from talka.testing.world import SECOND, Boot, World
+from talka.testing.world import Boot, World
+from talka.units import MILLISECOND, NEVER, SECOND
 
-MS = 1_000_000
-PLAIN = LinkProfile(latency_ns=MS, jitter_ns=0)
+PLAIN = LinkProfile(latency_ns=MILLISECOND, jitter_ns=0)
 quick = settings(deadline=None, derandomize=True, max_examples=50)
 
 
@@ -77,15 +76,15 @@ def test_a_frame_arrives_after_the_latency_with_its_source_and_lane() -> None:
         pair.send(b"hello", lane=lane)
         pair.run()
         node: Any = pair.world.hosts["b"].node
-        assert node.heard == [(MS, "a", b"hello", lane)]
+        assert node.heard == [(MILLISECOND, "a", b"hello", lane)]
 
 
 def test_jitter_adds_up_to_its_limit() -> None:
-    pair = Pair(LinkProfile(latency_ns=MS, jitter_ns=MS))
+    pair = Pair(LinkProfile(latency_ns=MILLISECOND, jitter_ns=MILLISECOND))
     pair.send(*numbered(500))
     pair.run()
     times = [now for now, _ in pair.heard()]
-    assert MS <= min(times) < 1.1 * MS and 1.9 * MS < max(times) < 2 * MS
+    assert MILLISECOND <= min(times) < 1.1 * MILLISECOND and 1.9 * MILLISECOND < max(times) < 2 * MILLISECOND
 
 
 def test_a_frame_to_nobody_is_dropped() -> None:
@@ -109,7 +108,7 @@ def test_loss_takes_its_share_of_frames(lane: Lane) -> None:
 
 
 def test_bursts_take_frames_one_after_the_other() -> None:
-    pair = Pair(LinkProfile(latency_ns=MS, jitter_ns=0, burst=(0.01, 10.0)))
+    pair = Pair(LinkProfile(latency_ns=MILLISECOND, jitter_ns=0, burst=(0.01, 10.0)))
     pair.send(*numbered(20_000))
     pair.run()
     arrived = [int(frame) for frame in pair.frames()]
@@ -130,7 +129,7 @@ def test_a_burst_ends_when_the_link_gets_another_profile() -> None:
 
 
 def test_duplicates_arrive_twice_and_not_sooner() -> None:
-    pair = Pair(LinkProfile(latency_ns=MS, jitter_ns=0, duplicate=0.5))
+    pair = Pair(LinkProfile(latency_ns=MILLISECOND, jitter_ns=0, duplicate=0.5))
     pair.send(*numbered(200))
     pair.run()
     frames = pair.frames()
@@ -141,11 +140,11 @@ def test_duplicates_arrive_twice_and_not_sooner() -> None:
 
 
 def test_reordering_holds_some_frames_back() -> None:
-    pair = Pair(LinkProfile(latency_ns=MS, jitter_ns=0, reorder=(0.1, 10 * MS)))
+    pair = Pair(LinkProfile(latency_ns=MILLISECOND, jitter_ns=0, reorder=(0.1, 10 * MILLISECOND)))
     pair.send(*numbered(300))
     pair.run()
-    late = [now for now, _ in pair.heard() if now > MS]
-    assert 10 < len(late) < 60 and max(late) <= 11 * MS
+    late = [now for now, _ in pair.heard() if now > MILLISECOND]
+    assert 10 < len(late) < 60 and max(late) <= 11 * MILLISECOND
     assert pair.network.held_back == len(late)
     assert pair.frames() != numbered(300) and sorted(pair.frames()) == sorted(numbered(300))
 
@@ -165,20 +164,20 @@ def test_a_datagram_longer_than_the_mtu_is_dropped_and_other_lanes_have_none() -
 
 @pytest.mark.parametrize("lane", list(Lane), ids=[lane.name.lower() for lane in Lane])
 def test_bandwidth_delays_frames_behind_each_other(lane: Lane) -> None:
-    pair = Pair(LinkProfile(latency_ns=MS, jitter_ns=0, bandwidth_bytes_per_s=100_000))
+    pair = Pair(LinkProfile(latency_ns=MILLISECOND, jitter_ns=0, bandwidth_bytes_per_s=100_000))
     frame = b"x" * (1000 - OVERHEAD_BYTES)
     pair.send(frame, frame, frame, lane=lane)
     pair.run(SECOND)
-    assert [now for now, _ in pair.heard()] == [11 * MS, 21 * MS, 31 * MS]
+    assert [now for now, _ in pair.heard()] == [11 * MILLISECOND, 21 * MILLISECOND, 31 * MILLISECOND]
     # Then: a queue that has run empty delays no more than the frame itself.
     pair.send(frame, lane=lane)
     pair.run(SECOND)
-    assert pair.heard()[-1][0] == SECOND + 11 * MS
+    assert pair.heard()[-1][0] == SECOND + 11 * MILLISECOND
     assert pair.network.squeezed == 2
 
 
 def test_a_full_queue_drops_datagrams_and_delays_streams() -> None:
-    profile = LinkProfile(latency_ns=MS, jitter_ns=0, bandwidth_bytes_per_s=100_000, queue_limit_bytes=2000)
+    profile = LinkProfile(latency_ns=MILLISECOND, jitter_ns=0, bandwidth_bytes_per_s=100_000, queue_limit_bytes=2000)
     frame = b"x" * (1000 - OVERHEAD_BYTES)
     pair = Pair(profile)
     pair.send(frame, frame, frame)
@@ -188,7 +187,7 @@ def test_a_full_queue_drops_datagrams_and_delays_streams() -> None:
     stream = Pair(profile)
     stream.send(frame, frame, frame, lane=Lane.STREAM)
     stream.run()
-    assert [now for now, _ in stream.heard()] == [11 * MS, 21 * MS, 211 * MS]
+    assert [now for now, _ in stream.heard()] == [11 * MILLISECOND, 21 * MILLISECOND, 211 * MILLISECOND]
 
 
 # ---- links and cuts
@@ -196,31 +195,31 @@ def test_a_full_queue_drops_datagrams_and_delays_streams() -> None:
 
 def test_a_link_of_its_own_is_directed_and_can_be_given_back() -> None:
     pair = Pair()
-    pair.network.set_link("a", "b", LinkProfile(latency_ns=7 * MS, jitter_ns=0))
+    pair.network.set_link("a", "b", LinkProfile(latency_ns=7 * MILLISECOND, jitter_ns=0))
     pair.send(b"slow")
     pair.send(b"fast", source="b", to="a")
     pair.run(SECOND)
-    assert pair.heard("b") == [(7 * MS, b"slow")]
-    assert pair.heard("a") == [(MS, b"fast")]
+    assert pair.heard("b") == [(7 * MILLISECOND, b"slow")]
+    assert pair.heard("a") == [(MILLISECOND, b"fast")]
     pair.network.set_link("a", "b", None)
     pair.send(b"again")
     pair.run(SECOND)
-    assert pair.heard("b")[-1] == (SECOND + MS, b"again")
+    assert pair.heard("b")[-1] == (SECOND + MILLISECOND, b"again")
 
 
 def test_a_new_default_holds_for_all_links_but_those_with_a_profile_of_their_own() -> None:
-    pair = Pair(LinkProfile(burst=(0.0, 1.0), latency_ns=MS, jitter_ns=0))
+    pair = Pair(LinkProfile(burst=(0.0, 1.0), latency_ns=MILLISECOND, jitter_ns=0))
     pair.send(b"links are made", lane=Lane.STREAM)
     pair.send(b"links are made", source="b", to="a")
     pair.network.set_link("b", "a", PLAIN)
     pair.run(SECOND)
     assert pair.network.default.burst == (0.0, 1.0)
-    pair.network.default = LinkProfile(latency_ns=3 * MS, jitter_ns=0)
+    pair.network.default = LinkProfile(latency_ns=3 * MILLISECOND, jitter_ns=0)
     pair.send(b"new")
     pair.send(b"old", source="b", to="a")
     pair.run(SECOND)
-    assert pair.heard("b")[-1] == (SECOND + 3 * MS, b"new")
-    assert pair.heard("a")[-1] == (SECOND + MS, b"old")
+    assert pair.heard("b")[-1] == (SECOND + 3 * MILLISECOND, b"new")
+    assert pair.heard("a")[-1] == (SECOND + MILLISECOND, b"old")
 
 
 @pytest.mark.parametrize("lane", [Lane.DATAGRAM, Lane.CONTROL], ids=["datagram", "control"])
@@ -271,18 +270,18 @@ def test_heal_all_ends_every_cut() -> None:
     loss=st.sampled_from([0.0, 0.05, 0.3]),
     burst=st.sampled_from([None, (0.05, 3.0)]),
     bandwidth=st.sampled_from([None, 1_000_000]),
-    gaps=st.lists(st.integers(0, 50 * MS), min_size=1, max_size=40),
+    gaps=st.lists(st.integers(0, 50 * MILLISECOND), min_size=1, max_size=40),
 )
 def test_streams_arrive_in_order_and_once_whatever_the_link_does(
     seed: int, loss: float, burst: tuple[float, float] | None, bandwidth: int | None, gaps: list[int]
 ) -> None:
     # Given: at most 30 % loss, so that 5 retries within 10 s are all but never used up; those frames may be lost.
     profile = LinkProfile(
-        jitter_ns=5 * MS,
+        jitter_ns=5 * MILLISECOND,
         loss=loss,
         burst=burst,
         duplicate=0.5,
-        reorder=(0.5, 50 * MS),
+        reorder=(0.5, 50 * MILLISECOND),
         bandwidth_bytes_per_s=bandwidth,
     )
     pair = Pair(profile, seed)
@@ -297,13 +296,13 @@ def test_streams_arrive_in_order_and_once_whatever_the_link_does(
 
 
 def test_a_lost_segment_delays_the_stream_by_doubling_retries() -> None:
-    pair = Pair(LinkProfile(latency_ns=MS, jitter_ns=0, loss=1.0))
+    pair = Pair(LinkProfile(latency_ns=MILLISECOND, jitter_ns=0, loss=1.0))
     pair.send(b"first", b"second", lane=Lane.STREAM)
-    pair.run(650 * MS)
+    pair.run(650 * MILLISECOND)
     pair.network.default = PLAIN
     # Then: retries are at 200, 600 and 1,400 ms.
     pair.run()
-    assert pair.heard() == [(1401 * MS, b"first"), (1401 * MS, b"second")]
+    assert pair.heard() == [(1401 * MILLISECOND, b"first"), (1401 * MILLISECOND, b"second")]
 
 
 def test_a_stream_bears_a_cut_shorter_than_its_patience() -> None:
@@ -353,7 +352,7 @@ def test_a_sender_that_crashes_loses_what_its_streams_still_had_to_bring() -> No
     pair = Pair()
     pair.network.cut("a", "b")
     pair.send(b"lost", b"lost too", lane=Lane.STREAM)
-    pair.run(50 * MS)
+    pair.run(50 * MILLISECOND)
     host = pair.world.hosts["a"]
     host.crash()
     assert pair.network.dropped == {"stream": 2}
@@ -362,7 +361,7 @@ def test_a_sender_that_crashes_loses_what_its_streams_still_had_to_bring() -> No
     pair.network.heal("a", "b")
     pair.run()
     # Then: the retry of the former life, due at 200 ms, serves nobody.
-    assert pair.heard() == [(251 * MS, b"of the new life")]
+    assert pair.heard() == [(251 * MILLISECOND, b"of the new life")]
 
 
 # ---- seals
@@ -405,7 +404,7 @@ def test_a_tapped_frame_can_be_played_back_and_delivers_the_same_bytes_again() -
     pair.network.inject(to, source, sealed, lane)
     pair.run(SECOND)
     node: Any = pair.world.hosts["b"].node
-    assert node.heard == [(MS, "a", b"vote", Lane.CONTROL), (SECOND, "a", b"vote", Lane.CONTROL)]
+    assert node.heard == [(MILLISECOND, "a", b"vote", Lane.CONTROL), (SECOND, "a", b"vote", Lane.CONTROL)]
 
 
 def test_a_tap_sees_frames_that_will_be_lost() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
 from talka.testing.records import RowStore
-from talka.testing.world import SECOND, World
+from talka.testing.world import World
+from talka.units import SECOND
 from talka.work.lifecycle import JobState
 from talka.work.records import DropSchedule, JobRow, MoveJob, PutJob, PutSchedule, ScheduleRow
 from tests.sim import dags

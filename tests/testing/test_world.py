@@ -13,10 +13,11 @@ from talka.cluster.effects import Lane, Persist, Transmit
 from talka.errors import Invalid
 from talka.testing import world as world_module
 from talka.testing.disk import Puts
-from talka.testing.host import NEVER, Clock, Cpu, Host
+from talka.testing.host import Clock, Cpu, Host
 from talka.testing.network import LinkProfile
 from talka.testing.trace import CHUNK, RECENT
-from talka.testing.world import SECOND, Boot, Observer, SimulatedNode, Violation, World
+from talka.testing.world import Boot, Observer, SimulatedNode, Violation, World
+from talka.units import NEVER, SECOND
 
 
 class Greeted(msgspec.Struct, frozen=True):

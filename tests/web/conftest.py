@@ -6,7 +6,7 @@ from talka.client import calls
 from talka.client.calls import ApiCalls
 from talka.client.client import Client
 from talka.client.requests import JobOrder
-from talka.clock import SECOND
+from talka.units import SECOND
 from talka.web.auth import Tokens
 from tests.web.fake_control import KEY, LIMIT_S, Api, Apis, FakeControl, make_order
 from tests.web.fake_dags import FakeDags

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talka.clock import SECOND
 from talka.errors import Invalid, Unavailable
+from talka.units import SECOND
 from talka.web import audit as module
 from talka.web.audit import ApiAudit, AuditLine, Refusals
 from talka.web.auth import REVOKED_MOST, Revoked, Tokens

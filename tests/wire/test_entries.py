@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid, Untrusted
+from talka.units import SECOND
 from talka.wire.entries import (
     AttemptEntry,
     BadEntry,
@@ -33,7 +34,6 @@ from talka.work.specs import NodeOutline
 from talka.work.thresholds import Verdict, parse_threshold
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)
-SECOND = 1_000_000_000
 
 
 def workflow(name: str = "Shop", **more: Any) -> WorkflowOrder:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from talka.errors import Untrusted
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
+from talka.units import SECOND
 from talka.wire import jobs
 from talka.wire.attempts import NOWHERE, StoreLife
 from talka.wire.framing import FRAME_LIMIT_BYTES
@@ -75,7 +76,6 @@ quick = settings(deadline=None, derandomize=True, max_examples=200)
 
 DIGEST = "0123456789abcdef" * 4
 FENCE = (0, 7, 300)
-SECOND = 1_000_000_000
 BUNDLE = BundleFacts(
     DIGEST, 70_000, bytes(range(64)), "tests/shop.py", {"BASE": "http://shop"}, "", word=bytes(range(100))
 )

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
+from talka.units import HOUR, MILLISECOND, MINUTE, SECOND
 from talka.work.durations import (
     LONGEST_NS,
     BadDuration,
@@ -16,10 +17,6 @@ from talka.work.durations import (
     shown,
 )
 
-MS = 1_000_000
-SECOND = 1_000 * MS
-MINUTE = 60 * SECOND
-HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 
@@ -28,25 +25,25 @@ DAY = 24 * HOUR
     [
         ("10s", 10 * SECOND),
         ("1m30s", 90 * SECOND),
-        ("500ms", 500 * MS),
+        ("500ms", 500 * MILLISECOND),
         ("2h", 2 * HOUR),
-        ("1.5s", 1_500 * MS),
+        ("1.5s", 1_500 * MILLISECOND),
         ("250us", 250_000),
         ("250µs", 250_000),  # the micro sign
         ("250μs", 250_000),  # the Greek letter
         ("7ns", 7),
         ("1d", DAY),
         ("30d", 30 * DAY),
-        ("1d2h3m4s5ms6us7ns", DAY + 2 * HOUR + 3 * MINUTE + 4 * SECOND + 5 * MS + 6_007),
-        ("0.1s", 100 * MS),
+        ("1d2h3m4s5ms6us7ns", DAY + 2 * HOUR + 3 * MINUTE + 4 * SECOND + 5 * MILLISECOND + 6_007),
+        ("0.1s", 100 * MILLISECOND),
         ("0s", 0),
         ("90m", 90 * MINUTE),
         (" 10s\n", 10 * SECOND),
         ("45", 45 * SECOND),
-        ("0.25", 250 * MS),
+        ("0.25", 250 * MILLISECOND),
         (45, 45 * SECOND),
         (0, 0),
-        (0.1, 100 * MS),
+        (0.1, 100 * MILLISECOND),
         (1e-7, 100),
         ("0.6ns", 1),
     ],
@@ -112,18 +109,18 @@ def test_durations_beyond_thirty_days_are_refused(written: str | int | float) ->
     ("ns", "written"),
     [
         (90 * SECOND, "1m30s"),
-        (500 * MS, "500ms"),
-        (1_500 * MS, "1.5s"),
+        (500 * MILLISECOND, "500ms"),
+        (1_500 * MILLISECOND, "1.5s"),
         (10 * SECOND, "10s"),
         (MINUTE, "1m"),
         (HOUR + MINUTE, "1h1m"),
         (DAY, "1d"),
-        (MINUTE + 500 * MS, "1m0.5s"),
+        (MINUTE + 500 * MILLISECOND, "1m0.5s"),
         (250_000, "250us"),
         (1_250, "1.25us"),
         (1, "1ns"),
         (0, "0s"),
-        (-1_500 * MS, "-1.5s"),
+        (-1_500 * MILLISECOND, "-1.5s"),
     ],
 )
 def test_durations_are_written_short(ns: int, written: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import talka.work.dsl
 from talka.stats.tally import MetricTally
+from talka.units import SECOND
 from talka.work.arguments import URL, Auth, Cookies, Data, Directory, File, FileGlob, Headers, Params
 from talka.work.dsl import (
     Provide,
@@ -28,7 +29,6 @@ from talka.work.dsl import (
     step,
     teardown,
 )
-from talka.work.durations import SECOND_NS
 from talka.work.feeds import Feed, between
 from talka.work.inspection import inspect_workflows, names_for_thresholds
 from talka.work.responses import CustomResponse, HTTPResponse, Response
@@ -752,7 +752,7 @@ def test_a_workflow_without_settings_runs_once_for_one_user():
     assert spec.plan == spec.shape.plan()
     assert (spec.name, spec.workflow, spec.file, spec.line) == ("Good", Good, None, None)
     assert (spec.priority, spec.thresholds, spec.depends_on) == ("auto", (), frozenset())
-    assert spec.timeout_ns == 3660 * SECOND_NS
+    assert spec.timeout_ns == 3660 * SECOND
 
 
 def test_a_driver_is_one_of_three():
@@ -777,7 +777,7 @@ def test_settings_become_shape_priority_timeout_and_thresholds():
 
     assert spec.shape == ConstantVUs(5, "30s")
     assert spec.priority == "high"
-    assert spec.timeout_ns == 90 * SECOND_NS
+    assert spec.timeout_ns == 90 * SECOND
     assert [rule.text for rule in spec.thresholds] == ["failed < 1%", "login.response_time.p99 < 1s"]
     assert (spec.file, spec.line) == ("shop.py", 7)
 
@@ -789,7 +789,7 @@ def test_a_timeout_of_its_own_holds_in_place_of_the_default():
 
     spec = spec_of(Shop)
     assert spec.shape == ConstantRate("50/s", "10s")
-    assert spec.timeout_ns == 2 * SECOND_NS
+    assert spec.timeout_ns == 2 * SECOND
 
 
 def test_one_threshold_need_not_be_in_a_list():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
-from talka.work.durations import SECOND_NS
+from talka.units import SECOND
 from talka.work.load import RATE_PER_S, BadShape, Plan, Segment, Shard
 from talka.work.shapes import (
     ConstantRate,
@@ -26,7 +26,7 @@ from talka.work.shapes import (
 )
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
-DAY_NS = 86_400 * SECOND_NS
+DAY_NS = 86_400 * SECOND
 
 
 def whole(plan: Plan) -> Shard:
@@ -52,7 +52,7 @@ def integral_at(plan: Plan, t_ns: int) -> Fraction:
     for part in plan.segments:
         stretch_ns = min(t_ns, part.length_ns)
         reached = part.start + Fraction((part.end - part.start) * stretch_ns, part.length_ns)
-        total += (part.start + reached) / 2 * stretch_ns / (RATE_PER_S * SECOND_NS)
+        total += (part.start + reached) / 2 * stretch_ns / (RATE_PER_S * SECOND)
         t_ns -= stretch_ns
     return total
 
@@ -87,8 +87,8 @@ def scaled(most: int, unit: int) -> st.SearchStrategy[int]:
 
 # Few VUs over few nanoseconds, so that every instant can be looked at.
 tiny_ramps = made(Plan.of_vus, segments_of(st.integers(1, 40), st.integers(0, 25)))
-ramps = made(Plan.of_vus, segments_of(scaled(100, SECOND_NS).map(lambda ns: ns + 1), st.integers(0, 200)))
-slow_rates = segments_of(scaled(200, SECOND_NS // 100).map(lambda ns: ns + 1), scaled(30, RATE_PER_S))
+ramps = made(Plan.of_vus, segments_of(scaled(100, SECOND).map(lambda ns: ns + 1), st.integers(0, 200)))
+slow_rates = segments_of(scaled(200, SECOND // 100).map(lambda ns: ns + 1), scaled(30, RATE_PER_S))
 fast_rates = segments_of(st.integers(1, 3_000), scaled(99, 100_000 * RATE_PER_S))
 open_plans = made(
     lambda segments, max_vus, policy: Plan.of_rate(segments, max_vus=max_vus, policy=policy),
@@ -113,10 +113,10 @@ splits = st.integers(1, 17)
 
 def test_constant_vus_exist_from_the_first_instant_to_just_before_the_end() -> None:
     plan = ConstantVUs(50, "30s").plan()
-    assert (plan.model, plan.vus, plan.length_ns) == ("closed", 50, 30 * SECOND_NS)
-    assert [plan.vus_at(t) for t in (-1, 0, 30 * SECOND_NS - 1, 30 * SECOND_NS)] == [0, 50, 50, 0]
+    assert (plan.model, plan.vus, plan.length_ns) == ("closed", 50, 30 * SECOND)
+    assert [plan.vus_at(t) for t in (-1, 0, 30 * SECOND - 1, 30 * SECOND)] == [0, 50, 50, 0]
     assert plan.rate_at(0) == 0.0
-    assert plan.arrivals_total == plan.arrivals_before(SECOND_NS) == 0
+    assert plan.arrivals_total == plan.arrivals_before(SECOND) == 0
     assert list(whole(plan).arrivals()) == []
 
 
@@ -137,12 +137,12 @@ def test_a_ramp_of_vus_goes_in_straight_lines_and_counts_whole_vus() -> None:
         16.96: 0,
         17: 0,
     }
-    assert {s: plan.vus_at(round(s * SECOND_NS)) for s in seconds} == seconds
+    assert {s: plan.vus_at(round(s * SECOND)) for s in seconds} == seconds
 
 
 def test_a_stage_of_no_length_is_a_jump() -> None:
     plan = RampingVUs([(10, 0), (10, "1s"), (3, "0s"), (3, "1s"), (99, 0)], start=7).plan()
-    assert plan.segments == (Segment(SECOND_NS, 10, 10), Segment(SECOND_NS, 3, 3))
+    assert plan.segments == (Segment(SECOND, 10, 10), Segment(SECOND, 3, 3))
     assert plan.vus == 10
 
 
@@ -218,7 +218,7 @@ def test_an_executor_that_sleeps_until_the_next_change_sees_every_step_of_a_ramp
     shard = RampingVUs([(4, "4s"), (0, "4s")]).plan().split(2)[1]
     seen, t = [], shard.next_change(0)
     while t is not None:
-        seen.append((t / SECOND_NS, shard.vus_at(t)))
+        seen.append((t / SECOND, shard.vus_at(t)))
         t = shard.next_change(t)
     assert seen == [(1.5, 1), (3.5, 2), (4.500000001, 1), (6.500000001, 0)]
 
@@ -233,8 +233,8 @@ def test_iteration_plans_have_no_length_unless_one_is_given() -> None:
     assert [shard.iterations_per_vu for shard in plan.split(2)] == [500, 500]
     assert [shard.iterations for shard in plan.split(2)] == [None, None]
     shared = SharedIterations(20, 10_000, max_duration="1m").plan()
-    assert (shared.length_ns, shared.iterations_per_vu, shared.shared_iterations) == (60 * SECOND_NS, None, 10_000)
-    assert [shared.vus_at(t) for t in (0, 60 * SECOND_NS)] == [20, 0]
+    assert (shared.length_ns, shared.iterations_per_vu, shared.shared_iterations) == (60 * SECOND, None, 10_000)
+    assert [shared.vus_at(t) for t in (0, 60 * SECOND)] == [20, 0]
 
 
 def test_plans_of_steady_vus_change_only_at_their_start() -> None:
@@ -266,16 +266,16 @@ def test_a_constant_rate_has_exactly_rate_times_duration_arrivals_evenly_spaced(
     plan = ConstantRate(500, "10s").plan()
     assert plan.arrivals_total == 5000
     assert list(whole(plan).arrivals()) == [n * 2_000_000 for n in range(5000)]
-    assert plan.rate_at(0) == plan.rate_at(10 * SECOND_NS - 1) == 500.0
-    assert plan.rate_at(-1) == plan.rate_at(10 * SECOND_NS) == 0.0
+    assert plan.rate_at(0) == plan.rate_at(10 * SECOND - 1) == 500.0
+    assert plan.rate_at(-1) == plan.rate_at(10 * SECOND) == 0.0
 
 
 def test_before_the_start_nothing_is_due_and_after_the_end_everything_was() -> None:
     plan = ConstantRate(500, "10s", max_vus=7).plan()
-    assert [plan.arrivals_before(t) for t in (-DAY_NS, -1, 0, 1, 10 * SECOND_NS, DAY_NS)] == [0, 0, 0, 1, 5000, 5000]
-    assert [plan.vus_at(t) for t in (-1, 0, 10 * SECOND_NS - 1, 10 * SECOND_NS)] == [0, 7, 7, 0]
+    assert [plan.arrivals_before(t) for t in (-DAY_NS, -1, 0, 1, 10 * SECOND, DAY_NS)] == [0, 0, 0, 1, 5000, 5000]
+    assert [plan.vus_at(t) for t in (-1, 0, 10 * SECOND - 1, 10 * SECOND)] == [0, 7, 7, 0]
     assert next(whole(plan).arrivals(-DAY_NS)) == 0
-    assert list(whole(plan).arrivals(10 * SECOND_NS)) == []
+    assert list(whole(plan).arrivals(10 * SECOND)) == []
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_rates_that_no_decimal_holds_give_exact_totals(rate: str | float, durati
 def test_gaps_do_not_add_up_over_a_month() -> None:
     plan = ConstantRate("2000/h", "30d").plan()
     assert plan.arrivals_total == 2000 * 24 * 30
-    *_, last = whole(plan).arrivals(30 * DAY_NS - 2 * SECOND_NS)
+    *_, last = whole(plan).arrivals(30 * DAY_NS - 2 * SECOND)
     assert last == 30 * DAY_NS - 1_800_000_000
     third = next(ConstantRate(3, "30d").plan().split(1)[0].arrivals(29 * DAY_NS + 1))
     assert third == 29 * DAY_NS + 333_333_333
@@ -297,8 +297,8 @@ def test_gaps_do_not_add_up_over_a_month() -> None:
 def test_a_ramp_from_nothing_starts_at_once_and_follows_the_square_root() -> None:
     arrivals = dues(RampingRate([(10, "10s")]))
     assert len(arrivals) == 50  # the area of a triangle of 10/s by 10 s
-    assert arrivals[:5] == [0, 1_414_213_562, 2 * SECOND_NS, 2_449_489_742, 2_828_427_124]
-    assert arrivals[-1] < 10 * SECOND_NS
+    assert arrivals[:5] == [0, 1_414_213_562, 2 * SECOND, 2_449_489_742, 2_828_427_124]
+    assert arrivals[-1] < 10 * SECOND
 
 
 def test_a_ramp_to_nothing_is_the_same_backwards() -> None:
@@ -306,9 +306,9 @@ def test_a_ramp_to_nothing_is_the_same_backwards() -> None:
     assert len(arrivals) == 50
     assert arrivals[0] == 0
     # Number 50 - n is due where a ramp upwards would be n from its end.
-    assert [10 * SECOND_NS - t - 1 for t in reversed(arrivals[-3:])] == [
+    assert [10 * SECOND - t - 1 for t in reversed(arrivals[-3:])] == [
         1_414_213_562,
-        2 * SECOND_NS - 1,
+        2 * SECOND - 1,
         2_449_489_742,
     ]
 
@@ -316,11 +316,11 @@ def test_a_ramp_to_nothing_is_the_same_backwards() -> None:
 def test_nothing_arrives_during_a_pause_and_the_next_arrival_waits_for_its_end() -> None:
     arrivals = dues(RampingRate([(10, 0), (10, "1s"), (0, 0), (0, "5s"), (10, 0), (10, "1s"), (0, 0), (0, "1s")]))
     assert len(arrivals) == 20
-    assert arrivals[9:11] == [SECOND_NS * 9 // 10, 6 * SECOND_NS]
+    assert arrivals[9:11] == [SECOND * 9 // 10, 6 * SECOND]
 
 
 def test_a_first_arrival_waits_until_the_rate_is_above_nothing() -> None:
-    assert dues(RampingRate([(0, "2s"), (1, 0), (1, "2s")])) == [2 * SECOND_NS, 3 * SECOND_NS]
+    assert dues(RampingRate([(0, "2s"), (1, 0), (1, "2s")])) == [2 * SECOND, 3 * SECOND]
 
 
 def test_the_slowest_load_still_has_its_first_arrival() -> None:
@@ -414,9 +414,9 @@ def test_a_custom_shape_is_sampled_into_steps_when_the_plan_is_made() -> None:
     assert asked == []
     plan = shape.plan()
     assert asked == [0.0, 0.5, 1.0, 1.5]
-    assert plan.segments == (Segment(SECOND_NS, 5, 5), Segment(750_000_000, 7, 7))
+    assert plan.segments == (Segment(SECOND, 5, 5), Segment(750_000_000, 7, 7))
     rate_plan = CustomRate(lambda s: 2.5 * s, "3s", max_vus=7, policy="drop").plan()
-    assert [rate_plan.rate_at(s * SECOND_NS) for s in (0, 1, 2)] == [0.0, 2.5, 5.0]
+    assert [rate_plan.rate_at(s * SECOND) for s in (0, 1, 2)] == [0.0, 2.5, 5.0]
     assert (rate_plan.vus, rate_plan.policy, rate_plan.arrivals_total) == (7, "drop", 8)
 
 
@@ -544,7 +544,7 @@ def test_stages_are_safe_from_later_changes_to_the_list() -> None:
     stages = [(5, "1s"), (5, "1s")]
     shape = RampingVUs(stages)
     stages.clear()
-    assert shape.plan().length_ns == 2 * SECOND_NS
+    assert shape.plan().length_ns == 2 * SECOND
     assert shape == RampingVUs([[5, "1s"], [5, "1s"]])  # type: ignore[list-item]
     assert hash(shape)
 
@@ -604,8 +604,8 @@ def test_an_impossible_segment_is_refused_from_the_wire(segment: list[int]) -> N
 
 def test_a_preview_shows_the_corners_and_a_jump_as_two_values() -> None:
     preview = RampingRate([(10, "2s"), (10, "1s"), (4, 0), (0, "2s")]).plan().preview()
-    assert [(t // SECOND_NS, value) for t, value in preview] == [(0, 0.0), (2, 10.0), (3, 10.0), (3, 4.0), (5, 0.0)]
-    assert ConstantVUs(5, "1s").plan().preview() == [(0, 5.0), (SECOND_NS, 5.0)]
+    assert [(t // SECOND, value) for t, value in preview] == [(0, 0.0), (2, 10.0), (3, 10.0), (3, 4.0), (5, 0.0)]
+    assert ConstantVUs(5, "1s").plan().preview() == [(0, 5.0), (SECOND, 5.0)]
     assert IterationsPerVU(5, 1).plan().preview() == [(0, 5.0)]
 
 
@@ -613,7 +613,7 @@ def test_a_long_preview_is_thinned_out_and_keeps_both_ends() -> None:
     plan = CustomVUs(lambda s: 1 + int(s), "1000s").plan()
     preview = plan.preview(points=11)
     assert len(preview) == 11
-    assert (preview[0], preview[-1]) == ((0, 1.0), (1000 * SECOND_NS, 1000.0))
+    assert (preview[0], preview[-1]) == ((0, 1.0), (1000 * SECOND, 1000.0))
     assert preview == sorted(preview)
     assert len(plan.preview(points=0)) == 2
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.errors import Invalid
+from talka.units import MILLISECOND
 from talka.work.retry import DISCOVERY, LONGEST_DELAY_NS, Jitter, RetryPolicy, delay, delays
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
-MILLISECOND = 1_000_000
 JITTERS: list[Jitter] = ["none", "full", "equal", "quarter", "decorrelated"]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.work.durations import SECOND_NS
+from talka.units import SECOND
 from talka.work.load import RATE_PER_S, Plan, Segment, Shard
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, LoadShape, RampingVUs, SharedIterations
 
@@ -13,7 +13,7 @@ splits = st.integers(1, 9)
 counts = st.integers(1, 1000)
 segments = st.builds(
     Segment,
-    st.integers(1, 40).map(lambda tenths: tenths * SECOND_NS // 10),
+    st.integers(1, 40).map(lambda tenths: tenths * SECOND // 10),
     *(st.integers(0, 12).map(lambda rate: rate * RATE_PER_S) for _ in range(2)),
 )
 open_plans = (
@@ -22,7 +22,7 @@ open_plans = (
     .map(lambda parts: Plan.of_rate(parts, max_vus=10, policy="queue"))
 )
 # Segments last up to 4 s and there are up to four: instants before, within and after the plan, on its grid and off it.
-instants = st.integers(-SECOND_NS, 17 * SECOND_NS) | st.integers(-10, 170).map(lambda tenths: tenths * SECOND_NS // 10)
+instants = st.integers(-SECOND, 17 * SECOND) | st.integers(-10, 170).map(lambda tenths: tenths * SECOND // 10)
 
 
 @given(vus=counts, iterations=counts, of=splits)
@@ -63,22 +63,22 @@ def test_arrivals_between_two_instants_are_those_that_are_listed(plan: Plan, of:
 def test_the_instants_themselves_count_from_the_first_and_not_the_last() -> None:
     shard = Shard(ConstantRate(10, "1s").plan(), 1, 2)  # due at 0.1, 0.3, 0.5, 0.7 and 0.9 s
 
-    assert shard.arrivals_between(SECOND_NS // 10, 5 * SECOND_NS // 10) == 2
-    assert shard.arrivals_between(SECOND_NS // 10 + 1, 5 * SECOND_NS // 10 + 1) == 2
+    assert shard.arrivals_between(SECOND // 10, 5 * SECOND // 10) == 2
+    assert shard.arrivals_between(SECOND // 10 + 1, 5 * SECOND // 10 + 1) == 2
 
 
 def test_no_arrival_lies_between_an_instant_and_itself_or_an_earlier_one() -> None:
     shard = Shard(ConstantRate(1000, "1s").plan(), 0, 1)
 
-    assert shard.arrivals_between(SECOND_NS // 2, SECOND_NS // 2) == 0
-    assert shard.arrivals_between(SECOND_NS, 0) == 0
+    assert shard.arrivals_between(SECOND // 2, SECOND // 2) == 0
+    assert shard.arrivals_between(SECOND, 0) == 0
 
 
 def test_a_plan_of_vus_has_no_arrivals() -> None:
-    assert Shard(ConstantVUs(5, "1s").plan(), 0, 2).arrivals_between(0, SECOND_NS) == 0
+    assert Shard(ConstantVUs(5, "1s").plan(), 0, 2).arrivals_between(0, SECOND) == 0
 
 
 def test_counting_arrivals_does_not_walk_through_them() -> None:
     shard = Shard(ConstantRate(1_000_000, "30d", max_vus=1).plan(), 2, 3)
 
-    assert shard.arrivals_between(0, 86_400 * SECOND_NS) == 86_400 * 1_000_000 // 3
+    assert shard.arrivals_between(0, 86_400 * SECOND) == 86_400 * 1_000_000 // 3

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.work.durations import SECOND_NS
+from talka.units import SECOND
 from talka.work.load import RATE_PER_S, SHARES_LIMIT, BadShape, Plan, Segment, Share, dealt
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 mixes = st.lists(st.integers(1, 20), min_size=1, max_size=7).map(tuple)
 splits = st.integers(1, 5)
-lengths = st.integers(1, 40).map(lambda tenths: tenths * SECOND_NS // 10)
+lengths = st.integers(1, 40).map(lambda tenths: tenths * SECOND // 10)
 rates = st.lists(
     st.builds(Segment, lengths, *(st.integers(0, 12).map(lambda rate: rate * RATE_PER_S) for _ in range(2))),
     min_size=1,
     max_size=3,
 )
 levels = st.lists(st.builds(Segment, lengths, st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=3)
-instants = st.integers(-SECOND_NS, 13 * SECOND_NS)
+instants = st.integers(-SECOND, 13 * SECOND)
 
 
 def parts_of(plan: Plan, mix: tuple[int, ...]) -> list[Plan]:
@@ -108,8 +108,8 @@ def test_seven_to_three_of_a_rate() -> None:
     browse, buy = (ConstantRate("100/s", "10s").plan().part((7, 3), index) for index in (0, 1))
 
     assert (browse.arrivals_total, buy.arrivals_total) == (700, 300)
-    assert (browse.rate_at(SECOND_NS), buy.rate_at(SECOND_NS)) == (70, 30)
-    assert buy.preview() == [(0, 30.0), (10 * SECOND_NS, 30.0)]
+    assert (browse.rate_at(SECOND), buy.rate_at(SECOND)) == (70, 30)
+    assert buy.preview() == [(0, 30.0), (10 * SECOND, 30.0)]
 
 
 def test_a_common_divisor_changes_nothing() -> None:
@@ -133,8 +133,8 @@ def test_a_share_of_few_users_of_the_open_model_has_one_all_the_same() -> None:
 def test_vus_of_a_share_follow_a_ramp() -> None:
     part = RampingVUs([(10, "10s")]).plan().part((1, 1), 1)
 
-    assert [part.vus_at(second * SECOND_NS) for second in (0, 2, 4, 6, 8)] == [0, 1, 2, 3, 4]
-    assert part.preview() == [(0, 0.0), (10 * SECOND_NS, 5.0)]
+    assert [part.vus_at(second * SECOND) for second in (0, 2, 4, 6, 8)] == [0, 1, 2, 3, 4]
+    assert part.preview() == [(0, 0.0), (10 * SECOND, 5.0)]
 
 
 @pytest.mark.parametrize(

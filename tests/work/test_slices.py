@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.work.durations import SECOND_NS
+from talka.units import SECOND
 from talka.work.load import RATE_PER_S, BadShape, Plan, PlanSlice, Segment, Shard
 from talka.work.shapes import ConstantRate, ConstantVUs, IterationsPerVU, RampingVUs, SharedIterations
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 segments = st.builds(
     Segment,
-    st.integers(1, 40).map(lambda tenths: tenths * SECOND_NS // 10),
+    st.integers(1, 40).map(lambda tenths: tenths * SECOND // 10),
     *(st.integers(0, 12).map(lambda rate: rate * RATE_PER_S) for _ in range(2)),
 )
 open_plans = (
@@ -27,7 +27,7 @@ plans = st.one_of(
     st.builds(lambda vus, each: IterationsPerVU(vus, each).plan(), counts, counts),
     st.builds(lambda vus, shared: SharedIterations(vus, shared, "3s").plan(), counts, counts),
 )
-instants = st.integers(-SECOND_NS, 13 * SECOND_NS) | st.integers(-10, 130).map(lambda tenths: tenths * SECOND_NS // 10)
+instants = st.integers(-SECOND, 13 * SECOND) | st.integers(-10, 130).map(lambda tenths: tenths * SECOND // 10)
 splits = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 """Cores of each machine."""
 
@@ -61,7 +61,7 @@ def test_parts_of_a_slice_add_up_to_it(plan: Plan, cores: list[int], data: st.Da
 
     assert [shard for part in parts for shard in part.shards] == list(whole.shards)
     assert sum(part.vus for part in parts) == whole.vus
-    assert sum(part.arrivals_between(0, SECOND_NS) for part in parts) == whole.arrivals_between(0, SECOND_NS)
+    assert sum(part.arrivals_between(0, SECOND) for part in parts) == whole.arrivals_between(0, SECOND)
 
 
 def test_a_shard_is_one_and_a_slice_as_many_as_it_says() -> None:

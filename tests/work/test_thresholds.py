@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from talka.stats.tally import CheckTally, Exchanges, MetricTally, StepTally, Tally, merged
+from talka.units import SECOND
 from talka.work.thresholds import (
     EXAMPLES,
     HOLDS,
@@ -20,7 +21,6 @@ from talka.work.thresholds import (
     should_abort,
 )
 
-SECOND_NS = 1_000_000_000
 quickly = settings(deadline=None, derandomize=True, max_examples=300)
 
 
@@ -92,7 +92,7 @@ def test_rules_are_read_as_written(text, expected) -> None:
 
 def test_spaces_around_the_parts_do_not_matter() -> None:
     rule = parse_threshold("  failed<1%\n abort   after 10s ")
-    assert rule == Threshold("failed<1% abort after 10s", None, "failed", None, "<", 0.01, True, 10 * SECOND_NS)
+    assert rule == Threshold("failed<1% abort after 10s", None, "failed", None, "<", 0.01, True, 10 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_spaces_around_the_parts_do_not_matter() -> None:
     [
         ("", False, 0),
         (" abort", True, 0),
-        (" abort after 10s", True, 10 * SECOND_NS),
+        (" abort after 10s", True, 10 * SECOND),
         (" abort after 0s", True, 0),
-        (" abort after 500 ms", True, SECOND_NS // 2),
+        (" abort after 500 ms", True, SECOND // 2),
     ],
 )
 def test_a_rule_may_abort_the_job(suffix, abort, grace_ns) -> None:
@@ -674,10 +674,10 @@ def test_the_shown_value_agrees_with_the_verdict(value, limit, operator) -> None
     [
         (" abort", 1, 0, True),
         (" abort", 0, 0, False),
-        ("", 1, 100 * SECOND_NS, False),
-        (" abort after 10s", 1, 10 * SECOND_NS - 1, False),
-        (" abort after 10s", 1, 10 * SECOND_NS, True),
-        (" abort after 10s", 0, 10 * SECOND_NS, False),
+        ("", 1, 100 * SECOND, False),
+        (" abort after 10s", 1, 10 * SECOND - 1, False),
+        (" abort after 10s", 1, 10 * SECOND, True),
+        (" abort after 10s", 0, 10 * SECOND, False),
     ],
 )
 def test_a_failed_abort_rule_stops_the_job_after_its_grace(suffix, failed, elapsed_ns, expected) -> None:
@@ -688,7 +688,7 @@ def test_a_failed_abort_rule_stops_the_job_after_its_grace(suffix, failed, elaps
 
 def test_a_rule_without_a_sample_does_not_abort() -> None:
     rule = parse_threshold("failed < 1% abort")
-    assert not should_abort(rule, judge(rule, Tally(), 1.0), 100 * SECOND_NS)
+    assert not should_abort(rule, judge(rule, Tally(), 1.0), 100 * SECOND)
 
 
 def test_a_threshold_survives_encoding() -> None:

@@ -11,6 +11,7 @@ from talka.cli.live.layout import FrameView, Line, Part, Size, Style, bar, clock
 from talka.cli.nodes.cluster import table
 from talka.report.tame import tame
 from talka.report.text import TextPage, bytes_text, counted_text, cut, rate_text, seconds_text, sign, time_text
+from talka.units import SECOND
 from talka.wire.task_views import (
     AttemptView,
     DagFacts,
@@ -24,7 +25,6 @@ from talka.wire.task_views import (
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.outcome import ExitCode
 
-SECOND: Final = 1_000_000_000
 RATE_OVER_NS: Final = 30 * SECOND
 LOOKS_LIMIT: Final = 64
 """Instants kept for the rate."""

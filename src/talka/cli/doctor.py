@@ -14,6 +14,7 @@ import click
 
 from talka.cli.command import CliCommand
 from talka.cli.output import columns_of, say
+from talka.units import MICROSECOND, MILLISECOND
 
 OLDEST_PYTHON: Final = (3, 11)
 REQUIRED: Final = ("click", "cryptography", "dns", "httptools", "msgspec", "psutil", "rich")
@@ -387,7 +388,7 @@ def timer_lateness_us() -> tuple[float, float]:
     """How late timers of a millisecond come in the loop that cores use: the median and the worst."""
     import asyncio
 
-    from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns
+    from talka.clock import monotonic_ns
 
     try:
         from talka.engine.process_start import new_event_loop

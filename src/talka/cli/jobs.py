@@ -16,8 +16,6 @@ from talka.cli.live.screen import LiveView
 from talka.cli.live.view import Composer
 from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
 from talka.cli.saved import summary_of
-from talka.clock import SECOND
-from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import CannotOverride, Overrides
 from talka.engine.clients.urls import parse_url
 from talka.engine.load.direct import engine_for
@@ -26,10 +24,12 @@ from talka.nodes.local import LocalJob, LocalOptions, NoSuchEngine, job_from_fil
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import FileFailed, FilePlace
 from talka.report.html.page import html_report
+from talka.report.job_view import JobView
 from talka.report.outputs.output import JobInfo, Output, Outputs, WindowFeed, parse_output
 from talka.report.plan import PlanDocument, plan_document, plan_text
 from talka.report.summary import progress_line
 from talka.report.text import counted_text
+from talka.units import SECOND
 from talka.wire.shards import PLAIN_GET, UrlRequest
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined, WorkflowSpec
@@ -40,7 +40,7 @@ WAITING_EVERY_NS = 30 * SECOND
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-Progress = Callable[[LoadJob, int], None]
+Progress = Callable[[JobView, int], None]
 
 
 class ReportedJob(Protocol):
@@ -156,7 +156,7 @@ class Reporting:
             raise BadSetting(f"{settings.named('store')} goes with --keep: without it nothing is kept")
         self._outputs = Outputs(outputs)
         self._windows = WindowFeed(self._outputs, job.name)
-        self._view: LiveView | None = None
+        self._view: LiveView[JobView] | None = None
 
     def _ask(self, output: Output, label: str) -> None:
         self._asked_for.append(AskedFor(output, label))
@@ -178,7 +178,7 @@ class Reporting:
             elif lines is not None:
                 tell(opening)
 
-            def on_progress(load: LoadJob, now: int) -> None:
+            def on_progress(load: JobView, now: int) -> None:
                 if load.origin_ns:
                     self._windows(load, now)
                 if self._view is not None:
@@ -233,7 +233,7 @@ class ProgressLines:
         self._before: tuple[int, int] | None = None
         """When the line before was told, and the requests until then."""
 
-    def __call__(self, job: LoadJob, now: int, waiting: str) -> None:
+    def __call__(self, job: JobView, now: int, waiting: str) -> None:
         if job.interrupted_by in ("SIGINT", "SIGTERM") and not self._has_told_of_stop:
             self._has_told_of_stop = True
             under_way = counted_text(job.active_vus(), "iteration")
@@ -249,7 +249,7 @@ class ProgressLines:
             self._next_at_ns = now + PROGRESS_EVERY_NS
             tell(progress_line(job, now, self._current_rate(job, now)))
 
-    def _current_rate(self, job: LoadJob, now: int) -> float | None:
+    def _current_rate(self, job: JobView, now: int) -> float | None:
         """Of the requests since the line before, once there is one."""
         before, requests = self._before, requests_of(job)
         self._before = (now, requests)
@@ -258,13 +258,8 @@ class ProgressLines:
         return (requests - before[1]) * SECOND / (now - before[0])
 
 
-def requests_of(job: LoadJob) -> int:
-    return sum(
-        attempt.tally.exchanges.requests
-        for run in job.workflows.values()
-        for shard in run.shards
-        for attempt in shard.attempts
-    )
+def requests_of(job: JobView) -> int:
+    return sum(tally.exchanges.requests for run in job.workflows.values() for tally in run.tallies.values())
 
 
 class AskedFor:

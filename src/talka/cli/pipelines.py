@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -36,21 +36,18 @@ from talka.cli.output import CannotWrite, ResultFile, columns_of, say, tell
 from talka.cli.remote import LeftRunning, Signal
 from talka.client.client import Client
 from talka.client.requests import PAGE_LIMIT, ClusterUnreachable
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.handlers.pipeline_file import dags_of, read_pipeline
 from talka.engine.loader import NoSuchFile, import_file, workflows_of
 from talka.errors import Invalid, TalkaError
 from talka.nodes.local import signals_to
 from talka.report.tame import tame_json
+from talka.units import SECOND
 from talka.wire.task_views import DagFacts, GraphView, TaskView
 from talka.work.dag import NULL, DagSpec
 from talka.work.lifecycle import TaskState
 from talka.work.outcome import ExitCode
 from talka.work.specs import BadWorkflows
-
-if TYPE_CHECKING:
-    from talka.cli.live.view import Composer
-    from talka.control.load.load_job import LoadJob
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 FOR_LOAD: Final = (
@@ -232,14 +229,12 @@ class Following:
     def run(self, ui: str) -> DagResult:
         if not wants_live_view(ui, sys.stderr):
             return asyncio.run(self._run(None, tells=ui != "none"))
-        # A view hands the job on to its composer and looks at nothing of it.
-        composer = cast("Composer", LiveDag(self))
         # Without a terminal for the result, the last frame is all that people see.
         keep = not sys.stdout.isatty()
-        with LiveView(composer, sys.stderr, color=wants_color(sys.stderr), keep=keep) as view:
+        with LiveView(LiveDag(self), sys.stderr, color=wants_color(sys.stderr), keep=keep) as view:
             return asyncio.run(self._run(view, tells=False))
 
-    async def _run(self, view: LiveView | None, *, tells: bool) -> DagResult:
+    async def _run(self, view: "LiveView[Following] | None", *, tells: bool) -> DagResult:
         with signals_to(self._leave):
             self._working = asyncio.create_task(self._work())
             looking = asyncio.create_task(self._look()) if view is not None else None
@@ -249,7 +244,7 @@ class Following:
                     now = monotonic_ns()
                     self.pace.look(now, self.facts)
                     if view is not None:
-                        view(cast("LoadJob", self), now)
+                        view(self, now)
                     if tells and not self._working.done():
                         self._tell(now)
             finally:
@@ -294,15 +289,14 @@ class Following:
 class LiveDag:
     """Makes the frames of a live view."""
 
-    def __init__(self, following: Following) -> None:
-        self._following = following
+    def __init__(self, job: Following) -> None:
+        self._job = job
 
     def opening(self, size: Size) -> FrameView:
-        return self.view(None, monotonic_ns(), size)
+        return self.view(self._job, monotonic_ns(), size)
 
-    def view(self, job: object, now: int, size: Size) -> FrameView:
-        at = self._following
-        return live_view(at.facts, at.running, now, at.began_ns, at.pace, size)
+    def view(self, job: Following, now: int, size: Size) -> FrameView:
+        return live_view(job.facts, job.running, now, job.began_ns, job.pace, size)
 
 
 def farewell(id: str) -> str:

@@ -10,15 +10,16 @@ import msgspec
 from talka.cli.jobs import Progress, Reporting
 from talka.cli.output import tell
 from talka.client.client import Client
-from talka.client.mirror import Mirror
 from talka.client.requests import ClusterUnreachable, JobFacts, JobOrder, JobUpdate, NoResult
-from talka.clock import SECOND, monotonic_ns
+from talka.client.watched_job import WatchedJob
+from talka.clock import monotonic_ns
 from talka.control.load.log_lines import news_in
 from talka.errors import TalkaError
 from talka.nodes.local import signals_to
 from talka.report.document import ResultDocument, read
 from talka.report.tame import tame
 from talka.report.text import counted_text
+from talka.units import SECOND
 from talka.work.lifecycle import JobState
 from talka.work.outcome import ExitCode
 from talka.work.specs import Outlined
@@ -47,7 +48,7 @@ class RemoteJob:
         self._client = client
         self._order = order
         self._cancels = cancels
-        self._mirror = Mirror("", order)
+        self._watched = WatchedJob("", order)
         self._signal: Signal | None = None
         self._is_cancelled = False
         self._watching: asyncio.Task[bytes] | None = None
@@ -55,8 +56,8 @@ class RemoteJob:
 
     def submitted(self, facts: JobFacts) -> None:
         self.id = facts.id
-        self._mirror = Mirror(facts.id, self._order)
-        self._mirror.facts = facts
+        self._watched = WatchedJob(facts.id, self._order)
+        self._watched.facts = facts
 
     @property
     def name(self) -> str:
@@ -65,11 +66,11 @@ class RemoteJob:
     @property
     def cores(self) -> int:
         """Granted so far, or asked for."""
-        return max(1, self._mirror.job.cores)
+        return max(1, self._watched.view.cores)
 
     @property
     def facts(self) -> JobFacts | None:
-        return self._mirror.facts
+        return self._watched.facts
 
     def exit_code_of(self, state: str, code: int) -> int:
         """Of a job that ended like this: our own signal is what people know of its cancelling."""
@@ -77,8 +78,8 @@ class RemoteJob:
 
     def waiting(self) -> str:
         """What it waits for before it begins; empty once it has begun."""
-        facts = self._mirror.facts
-        return "" if facts is None or self._mirror.job.origin_ns else waiting_text(facts)
+        facts = self._watched.facts
+        return "" if facts is None or self._watched.view.origin_ns else waiting_text(facts)
 
     async def run(
         self, *, on_progress: Progress | None = None, progress_every_ns: int = SECOND, handle_signals: bool = False
@@ -89,7 +90,7 @@ class RemoteJob:
                 while not self._watching.done():
                     await asyncio.wait([self._watching], timeout=progress_every_ns / SECOND)
                     if on_progress is not None:
-                        on_progress(self._mirror.job, monotonic_ns())
+                        on_progress(self._watched.view, monotonic_ns())
                 content = await self._result(self._watching)
             finally:
                 for task in (self._watching, self._cancelling):
@@ -111,12 +112,12 @@ class RemoteJob:
         async with contextlib.aclosing(self._client.watch(self.id, steps=True)) as updates:
             async for update in updates:
                 now = monotonic_ns()
-                self._mirror.apply(now, update)
+                self._watched.apply(now, update)
                 if self._lines is not None:
                     self._lines(update)
                 if on_progress is not None and told != self.waiting():  # its place in the queue, or that it begins
                     told = self.waiting()
-                    on_progress(self._mirror.job, now)
+                    on_progress(self._watched.view, now)
         return await self._client.wait(self.id)
 
     def _interrupt(self, name: Signal) -> None:

@@ -22,8 +22,9 @@ from talka.client.requests import (
     TooBusy,
     error_of,
 )
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.errors import Invalid, Superseded, TalkaError, Unavailable
+from talka.units import SECOND
 
 QUESTION_S: Final = 10.0
 """How long a question is asked again before the cluster counts as unreachable."""

@@ -15,6 +15,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Unavailable, Untrusted
+from talka.units import NEVER
 
 DRIFT_PERCENT: Final = 2
 KEYS_LIMIT: Final = 4096
@@ -24,7 +25,6 @@ TTL_MOST_NS: Final = 3_600_000_000_000
 """Longer, and a crashed owner would block its key for more than an hour."""
 REQUESTS_LIMIT: Final = 8
 """Unanswered requests for one key whose answers still count: all retries that fit between renewal and end."""
-NEVER: Final = (1 << 63) - 1
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, array_like=True):

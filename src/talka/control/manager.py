@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
@@ -26,12 +26,13 @@ from talka.control.jobs.watching import Audience, JobWatches
 from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Untrusted
+from talka.units import NEVER, SECOND
 from talka.wire.attempts import StoreLife
 from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
+    CHANNEL,
     Beat,
     CallAnswer,
     CheckpointStored,
@@ -58,9 +59,8 @@ from talka.wire.security.roles import Role
 from talka.wire.tasks import Done, Held, TaskProgress
 from talka.work.lifecycle import JobState
 
-NEVER: Final = (1 << 63) - 1
 LED_LIMIT: Final = 1024
-KEEP_AGAIN_NS: Final = 1_000_000_000
+KEEP_AGAIN_NS: Final = SECOND
 
 
 class HeardOf(msgspec.Struct, frozen=True):
@@ -145,7 +145,9 @@ class Manager:
     ) -> list[object]:
         if isinstance(message, WantBlob) and role in OWN_ROLES:
             if not self.bundle_rights.may_fetch(now, sender, message.digest):
-                return self._out(now, [Speak(sender, piece_of(message.digest, None, message.offset))])
+                return self._out(
+                    now, [Send(CHANNEL, sender, piece_of(message.digest, None, message.offset), Lane.STREAM)]
+                )
         return self._out(now, self._hear(now, sender, boot, source, message))
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> list[object]:
@@ -153,7 +155,7 @@ class Manager:
             case Beat(facts=facts):
                 self._keys.heard(sender, boot, facts.sealing)
                 if self.registry is None:
-                    return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
+                    return [Send(CHANNEL, sender, Elsewhere(self.leader), Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
@@ -165,7 +167,7 @@ class Manager:
             case StoreCheckpoint():
                 return self._on_checkpoint(now, sender, message)
             case CheckpointStored(job=job):
-                return self.led[job].on_checkpoint_stored(now, message) if job in self.led else []
+                return [*self.led[job].on_checkpoint_stored(now, message)] if job in self.led else []
             case Leaderless():
                 return [] if self.registry is None else self.registry.on_leaderless(now, sender, message)
             case ManagerCall():
@@ -189,7 +191,7 @@ class Manager:
                 return [effect for led in self.led.values() for effect in led.on_clock(now, sender)]
             case _:
                 job = getattr(message, "job", "")
-                return self.led[job].on_message(now, sender, message) if job in self.led else []
+                return [*self.led[job].on_message(now, sender, message)] if job in self.led else []
 
     def on_news(self, now: int, news: object) -> list[object]:
         """What the voter beside it tells."""
@@ -261,7 +263,7 @@ class Manager:
         return self._out(now, self.vault.on_not_persisted(now, ticket, text))
 
     def say(self, to: str, message: JobMessage) -> list[object]:
-        return [Speak(to, message)]
+        return [Send(CHANNEL, to, message, Lane.STREAM)]
 
     def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
         return self._out(now, self.vault.on_loaded(now, digest, content))
@@ -270,7 +272,7 @@ class Manager:
         self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
     ) -> list[object]:
         led = self.led.get(job)
-        return [] if led is None else self._out(now, led.on_document(now, content, state, exit_code, reason))
+        return [] if led is None else self._out(now, [*led.on_document(now, content, state, exit_code, reason)])
 
     def tick(self, now: int) -> list[object]:
         effects: list[object] = []
@@ -324,8 +326,8 @@ class Manager:
 
     # -- routing
 
-    def _leaderless(self, led: LedJob) -> Speak:
-        return Speak(self.leader, Leaderless(led.name, led.fence), Lane.CONTROL)
+    def _leaderless(self, led: LedJob) -> Send[JobMessage]:
+        return Send(CHANNEL, self.leader, Leaderless(led.name, led.fence), Lane.CONTROL)
 
     def _on_lead(self, now: int, sender: str, content: bytes) -> list[object]:
         try:
@@ -334,12 +336,12 @@ class Manager:
             return []
         led = self.led.get(entry.job)
         if led is not None and entry.fence == led.fence:
-            return led.on_entry(now, entry)
+            return [*led.on_entry(now, entry)]
         if entry.owner != self.name or (led is not None and entry.fence < led.fence):
             return []
         if self.is_draining or (led is None and entry.revision > 0):
             # An earlier life of this manager led it under this fence: what it did since is not known here.
-            return [Speak(sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
+            return [Send(CHANNEL, sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
         if led is None and len(self.led) >= LED_LIMIT:
             return []
         if entry.checkpoint:
@@ -347,7 +349,7 @@ class Manager:
                 decode_checkpoint(entry.checkpoint)
             except Untrusted as problem:
                 text = f"job {entry.job} cannot be led on by {self.name}: {problem}; another manager is asked to"
-                return [Alarmed(text), Speak(sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
+                return [Alarmed(text), Send(CHANNEL, sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
         led = LedJob(
             entry,
             life=self._boot,
@@ -358,7 +360,7 @@ class Manager:
             safeguards=self._safeguards,
         )
         self.led[entry.job] = led
-        return led.start(now)
+        return [*led.start(now)]
 
     def _report_every_ms(self) -> int:
         workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
@@ -382,7 +384,7 @@ class Manager:
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         if self.registry is None:
-            return [Speak(sender, CallAnswer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, CallAnswer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
     def _out(self, now: int, effects: list[object]) -> list[object]:
@@ -392,12 +394,12 @@ class Manager:
         while index < len(effects):
             effect = effects[index]
             index += 1
-            if isinstance(effect, Speak):
+            if isinstance(effect, Send):
                 to = effect.to or self.leader
                 if to == self.name:
                     effects += self._hear(now, self.name, self._boot, "", effect.message)
                 elif to:
-                    out.append(effect if effect.to else Speak(to, effect.message, effect.lane))
+                    out.append(effect if effect.to else Send(CHANNEL, to, effect.message, effect.lane))
             elif isinstance(effect, WorkerLost):
                 out.append(effect)
                 if self.durable is not None:

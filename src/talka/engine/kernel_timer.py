@@ -6,7 +6,8 @@ import select
 import sys
 from typing import Any, Final
 
-from talka.clock import MILLISECOND, SECOND, boottime_ns
+from talka.clock import boottime_ns
+from talka.units import MILLISECOND, SECOND
 
 CLOCK_BOOTTIME: Final = 7
 TFD_TIMER_ABSTIME: Final = 1

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from talka.clock import SECOND
 from talka.engine.unpack import unpack
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.wire.shards import PLAIN_GET, BundleSource, FileSource, MemorySource, Source, UrlRequest, UrlSource
 from talka.work.arguments import URL, Data, Headers
 from talka.work.dsl import Workflow, WorkflowType, step

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from talka.clock import boottime_ns, realtime_ns
 from talka.control.member.token_bucket import TokenBuckets
+from talka.units import SECOND
 from talka.wire.addresses import format_address, ip_target
 
 DRAIN_LIMIT: Final = 64
@@ -23,14 +24,13 @@ LARGEST_BYTES: Final = 2048
 BUFFER_BYTES: Final = 1024 * 1024
 """Some thousand datagrams: what arrives while the process does not run for a few seconds."""
 RATE_PER_S: Final = 2000
-STALE_NS: Final = 2 * 1_000_000_000
+STALE_NS: Final = 2 * SECOND
 STALE_LIMIT: Final = 4096
 """Stale datagrams thrown away in one call; throwing one away costs a twentieth of handling it."""
 NAMES_LIMIT: Final = 16_384
 SO_TIMESTAMPNS: Final = 35  # Linux; the module does not name it
 _TIMESPEC: Final = struct.Struct("@ll")
 _ROOM: Final = socket.CMSG_SPACE(_TIMESPEC.size)
-SECOND_NS: Final = 1_000_000_000
 MAPPED: Final = "::ffff:"
 """How a socket of IPv6 names hosts of IPv4."""
 
@@ -156,6 +156,6 @@ def _age_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
     for _, kind, stamp in ancillary:
         if kind == SO_TIMESTAMPNS and len(stamp) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(stamp)
-            age_ns: int = realtime_ns() - seconds * SECOND_NS - nanoseconds
+            age_ns: int = realtime_ns() - seconds * SECOND - nanoseconds
             return max(0, age_ns)  # the clock may have been set back meanwhile
     return -1

@@ -12,9 +12,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from talka.clock import MILLISECOND, SECOND
 from talka.errors import Invalid, TalkaError, Untrusted
 from talka.net.names import NameLookup
+from talka.units import MILLISECOND, SECOND
 from talka.wire.addresses import format_address, is_ip, parse_address, parse_name
 from talka.work.durations import shown
 from talka.work.retry import DISCOVERY, RetryPolicy, delay

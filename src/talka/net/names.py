@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from talka.clock import SECOND
 from talka.errors import Unavailable
+from talka.units import SECOND
 from talka.wire.addresses import is_ip
 
 if TYPE_CHECKING:

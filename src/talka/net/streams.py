@@ -12,10 +12,11 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
-from talka.clock import MILLISECOND, SECOND, boottime_ns
+from talka.clock import boottime_ns
 from talka.cluster.effects import HANDLE
 from talka.control.member.breaker import Breaker
 from talka.control.member.send_queue import Class, SendQueue
+from talka.units import MILLISECOND, SECOND
 from talka.wire.addresses import format_address, ip_target
 from talka.wire.framing import FRAME_LIMIT_BYTES, HEADER_BYTES, Deframer, FrameTooLong, framed
 from talka.wire.security.roles import NOBODY, Proven

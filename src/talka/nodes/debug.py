@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.control.load.planning import flows_into
 from talka.engine.calls import ExchangeFailed
 from talka.engine.load.shard_runtime import prepare_stage
 from talka.errors import Invalid
 from talka.nodes.local import LocalJob
 from talka.stats.tally import Tally
+from talka.units import SECOND
 from talka.wire.shards import CONTEXT_PREFIX
 from talka.work.outcome import ExitCode
 from talka.work.responses import HTTPResponse

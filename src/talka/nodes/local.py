@@ -14,9 +14,9 @@ from typing import Literal
 import msgspec
 import psutil
 
-from talka.clock import SECOND, monotonic_ns, utc_now
+from talka.clock import monotonic_ns, utc_now
 from talka.control.load.allocation import Seat, claim_of, planned
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.planning import Overrides, plan_load_job, with_overrides
 from talka.engine.load import native
@@ -29,6 +29,8 @@ from talka.ids import new_job_id
 from talka.net.descriptors import ADVICE, TooFewDescriptors
 from talka.report.building import Meta, build
 from talka.report.document import ResultDocument
+from talka.report.job_view import JobView, refresh
+from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.shards import (
     PLAIN_GET,
@@ -123,7 +125,7 @@ class LocalJob:
     async def run(
         self,
         *,
-        on_progress: Callable[[LoadJob, int], None] | None = None,
+        on_progress: Callable[[JobView, int], None] | None = None,
         progress_every_ns: int = SECOND,
         handle_signals: bool = False,
     ) -> ResultDocument:
@@ -149,9 +151,10 @@ class LocalRunner:
     """Carries out what the job asks for. Decides nothing."""
 
     def __init__(
-        self, spec: JobSpec, on_progress: Callable[[LoadJob, int], None] | None, progress_every_ns: int = SECOND
+        self, spec: JobSpec, on_progress: Callable[[JobView, int], None] | None, progress_every_ns: int = SECOND
     ) -> None:
         self._job = LoadJob(spec)
+        self._view = JobView(spec)
         self._on_progress = on_progress
         self._progress_every_ns = progress_every_ns
         # Bounded by the cores: each has one report under way, and a handful of other messages in its life.
@@ -181,7 +184,9 @@ class LocalRunner:
                 if self._on_progress is not None and (has_news or now >= progress_at):
                     progress_at = now + self._progress_every_ns
                     was_running, was_stopping = bool(job.origin_ns), job.is_stopping
-                    self._on_progress(job, now)
+                    refresh(self._view, job)
+                    self._on_progress(self._view, now)
+            refresh(self._view, job)  # whoever shows it to the end shows its end
         finally:
             await self._supervisor.close()
         return job
@@ -205,7 +210,7 @@ class LocalRunner:
             match effect:
                 case StartCore(core=core, arm=arm, process=process):
                     await self._supervisor.start(core, arm, process)
-                case Send(core=core, message=message):
+                case TellCore(core=core, message=message):
                     self._supervisor.send(core, message)
                 case KillCore(core=core):
                     self._supervisor.kill(core)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND, boottime_ns, cpu_ns, realtime_ns
+from talka.clock import boottime_ns, cpu_ns, realtime_ns
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.timings import TIMINGS
@@ -39,6 +39,7 @@ from talka.store.files.folder import DataFolder
 from talka.store.files.keyring import KeyringFile
 from talka.store.files.peers import PeerFile, RememberedPeer
 from talka.store.files.voter_file import VoterFile
+from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.addresses import format_address, ip_target
 from talka.wire.asking import AskAnswer

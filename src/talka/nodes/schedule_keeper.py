@@ -5,12 +5,13 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import MILLISECOND, SECOND, both_clocks
+from talka.clock import both_clocks
 from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
 from talka.errors import Invalid
 from talka.nodes.member_events import Event
 from talka.nodes.store_thread import StoreThread
 from talka.store.dags.records import DagStore
+from talka.units import MILLISECOND, SECOND
 from talka.wire.task_views import DagFacts
 from talka.work.dag import DagSpec
 from talka.work.records import PutSchedule, ScheduleRow

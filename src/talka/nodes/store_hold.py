@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Final
 
 from talka.clock import boottime_ns, monotonic_ns, sleep_until
-from talka.control.tasks.store_hold import LOOK_NS, SECOND_NS, Hold, Vigil
+from talka.control.tasks.store_hold import LOOK_NS, Hold, Vigil
 from talka.nodes.member_events import Event
 from talka.store.dags.records import Lease, RecordsUnavailable, StoreGone, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
+from talka.units import SECOND
 
 MANAGER_LEASE: Final = "manager"
 
@@ -60,7 +61,7 @@ class StoreLease:
                 )
             if not is_told:
                 is_told = True
-                seconds = -(-vigil.left_ns // SECOND_NS)
+                seconds = -(-vigil.left_ns // SECOND)
                 text = f"another manager had the store (it worked in {found[0].owner}): unless it stirs, it is this one's in"
                 tell({"event": "alarm", "kind": "store", "text": f"{text} {seconds} s"})
             sleep(monotonic_ns() + LOOK_NS)

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from talka.clock import MILLISECOND, SECOND, boottime_ns, realtime_ns
+from talka.clock import boottime_ns, realtime_ns
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.files.blobs import Blobs
+from talka.units import MILLISECOND, SECOND
 
 KEPT_S: Final = 7 * 86_400
 KEPT_JOBS: Final = 10_000

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from talka.clock import MILLISECOND, boottime_ns
-from talka.control.member.composite import NEVER
+from talka.clock import boottime_ns
+from talka.units import MILLISECOND, NEVER
 
 
 class CoreTimer:

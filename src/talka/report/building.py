@@ -39,13 +39,13 @@ from talka.stats.tally import (
     StepTally,
     Tally,
 )
+from talka.units import SECOND
 from talka.work.failures import of_requests, of_steps
 from talka.work.lifecycle import TaskState
 from talka.work.load import Plan
 from talka.work.outcome import Outcome, OutcomeFacts, decide
 from talka.work.specs import Node, NodeOutline, Outlined
 
-SECOND: Final = 1_000_000_000
 PLAN_POINTS: Final = 1000
 """At which a plan is looked at for its mean."""
 ROWS_LIMIT: Final = 1_000
@@ -85,7 +85,7 @@ def build(job: LoadJob, specs: Sequence[Outlined], meta: Meta) -> ResultDocument
             Threshold(verdict.rule, verdict.value, verdict.passed, workflow, verdict.shown)
             for workflow, _, verdict in verdicts
         ],
-        timeline=timeline_of(job),
+        timeline=timeline_of(job.timeline, [run.timeline for run in job.workflows.values()]),
         lost_shards=[lost_of(lost) for lost in job.lost],
         datacenters=[],
         start_skew_ms=start_skew_ms(job),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from talka.report.text import cleaned
+from talka.units import SECOND
 from talka.work.durations import format_duration
 
 SIDE: Final = 1000
@@ -22,7 +23,6 @@ EXTREMES: Final = 240
 """Stretches of time of which the lowest and the highest value are drawn."""
 MOST_TICKS: Final = 7
 """As many labels as fit side by side on a phone."""
-NANOSECONDS: Final = 1_000_000_000
 TOO_FAR: Final = 1e18
 """Nothing we measure is beyond; arithmetic with it is still safe."""
 TIME_STEPS_S: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200)
@@ -199,7 +199,7 @@ def milliseconds_label(value: float) -> str:
 
 
 def instant_label(seconds: float) -> str:
-    return "0" if not seconds else format_duration(round(seconds * 10) * (NANOSECONDS // 10))
+    return "0" if not seconds else format_duration(round(seconds * 10) * (SECOND // 10))
 
 
 # Fewer points than were measured.

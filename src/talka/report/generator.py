@@ -12,9 +12,9 @@ from typing import Final, Literal, TypeAlias
 
 from talka.stats.histogram import Histogram
 from talka.stats.tally import GeneratorTally, StepTally
+from talka.units import SECOND
 
 Verdict: TypeAlias = Literal["on time", "saturated", "disturbed"]
-SECOND: Final = 1_000_000_000
 BUSY_CPU: Final = 0.85
 """A core from this share of one CPU on has no room to be on time."""
 BUSY_FROM_NS: Final = SECOND

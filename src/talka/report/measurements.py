@@ -11,10 +11,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from talka.clock import SECOND
 from talka.report.document import Call, ResultDocument, Step, TimelineRow, Times, Workflow
 from talka.report.outputs.output import JobInfo, job_info
 from talka.stats import hdr
+from talka.units import SECOND
 
 QUANTILES: Final = {"0.5": "p50", "0.9": "p90", "0.95": "p95", "0.99": "p99", "0.999": "p99_9"}
 

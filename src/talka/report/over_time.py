@@ -1,17 +1,16 @@
 """The result's rows over time: of the whole job, and of every step."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from talka.control.load.load_job import LoadJob
 from talka.report.document import StepRow, TimelineRow
 from talka.stats.tally import add_counts
 from talka.stats.windows import Span, StepWindow, Timeline
+from talka.units import SECOND
 
-SECOND: Final = 1_000_000_000
 STEP_ROWS: Final = 300
 """Of a step over time: as many as a picture can show."""
 WORKFLOW_ROWS: Final = 6_000
@@ -21,20 +20,20 @@ ROW_WIDTHS_S: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_
 """Every one of which is a whole part, or a multiple, of the spans of a timeline."""
 
 
-def timeline_of(job: LoadJob) -> list[TimelineRow]:
-    return with_errors([row_of(span) for span in job.timeline.spans()], job)
+def timeline_of(job: Timeline, workflows: Iterable[Timeline]) -> list[TimelineRow]:
+    return with_errors([row_of(span) for span in job.spans()], workflows)
 
 
-def with_errors(rows: Sequence[TimelineRow], job: LoadJob) -> list[TimelineRow]:
-    """With kinds of failures, which the timelines of workflows know."""
+def with_errors(rows: Sequence[TimelineRow], workflows: Iterable[Timeline]) -> list[TimelineRow]:
+    """Rows of a job with kinds of failures, which the timelines of its workflows know."""
     if not rows:
         return []
     starts = [round(row.t_s * SECOND) for row in rows]
     ends = [start + round(row.width_s * SECOND) for start, row in zip(starts, rows, strict=True)]
     errors: list[dict[str, int]] = [{} for _ in rows]
-    for run in job.workflows.values():
+    for timeline in workflows:
         # The job's timeline is never finer than a workflow's: each of their spans lies in one of its own.
-        for span in run.timeline.spans():
+        for span in timeline.spans():
             place = bisect_right(starts, span.start_ns) - 1
             if place >= 0 and span.start_ns < ends[place]:
                 for step in span.window.steps.values():

@@ -8,6 +8,7 @@ import msgspec
 from talka.control.load.allocation import claim_of, sharing
 from talka.control.load.allocation import planned as planned_seats
 from talka.report.text import TextPage, counted_text, padded, room_for
+from talka.units import SECOND
 from talka.work.calling import keeps_attributes, makes_several_calls
 from talka.work.durations import format_duration
 from talka.work.load import Plan
@@ -15,7 +16,6 @@ from talka.work.specs import NodeSpec, WorkflowSpec
 from talka.work.thresholds import meaning_of
 
 SCHEMA: Final = "talka.plan/1"
-SECOND: Final = 1_000_000_000
 
 
 class PlanPoint(msgspec.Struct, frozen=True):

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from talka.control.load.load_job import LoadJob
 from talka.errors import Invalid
 from talka.report.document import (
     Call,
@@ -18,6 +17,7 @@ from talka.report.document import (
     Workflow,
     failures_of,
 )
+from talka.report.job_view import JobView
 from talka.report.text import (
     Style,
     TextPage,
@@ -37,11 +37,11 @@ from talka.report.text import (
 )
 from talka.stats import hdr
 from talka.stats.histogram import Histogram
+from talka.units import SECOND
 from talka.work.failures import of_all
 from talka.work.lifecycle import TaskState
 from talka.work.outcome import ExitCode
 
-SECOND: Final = 1_000_000_000
 SAMPLES_SHOWN: Final = 5
 SAMPLE_CHARACTERS_SHOWN: Final = 300
 CODES_SHOWN: Final = 8
@@ -569,7 +569,7 @@ def cause_text(kind: str, sample: str) -> str:
 # A job that runs.
 
 
-def progress_line(job: LoadJob, now: int, current_rate: float | None = None) -> str:
+def progress_line(job: JobView, now: int, current_rate: float | None = None) -> str:
     """How the job stands. Merges every histogram: once a second is often enough.
 
     `current_rate` is of the requests since the line before; the average stands behind it.
@@ -594,11 +594,11 @@ def progress_line(job: LoadJob, now: int, current_rate: float | None = None) -> 
             parts += [f"p{percent} {time_text(times.percentile(percent) / 1000)}" for percent in (50, 99)]
     if arming:
         parts.append(f"arming {names}")
-    if lost := job.lost:
+    if job.losses:
         parts.append(
-            f"lost {counted_text(len(lost), 'core')}, the last one {cut(lost[-1].cause, CAUSE_CHARACTERS_SHOWN)}"
+            f"lost {counted_text(len(job.losses), 'core')}, the last one {cut(job.losses[-1].shard.cause, CAUSE_CHARACTERS_SHOWN)}"
         )
-    tallies = [attempt.tally for run in job.workflows.values() for shard in run.shards for attempt in shard.attempts]
+    tallies = [tally for run in job.workflows.values() for tally in run.tallies.values()]
     for error in frequent_errors(
         step for tally in tallies for step in (*tally.steps.values(), *tally.actions.values())
     )[:1]:

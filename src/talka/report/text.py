@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
+from talka.units import SECOND
 from talka.work.durations import format_duration
 
-SECOND: Final = 1_000_000_000
 NARROWEST: Final = 40
 """Below this many columns nothing is readable, so lines are rather too long."""
 

@@ -12,15 +12,16 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.composite import ClusterMember
 from talka.control.worker.composite import Worker
 from talka.control.worker.core_end import CoresUntil
 from talka.errors import Invalid
 from talka.stats.windows import WINDOW_NS, Window
-from talka.testing.host import NEVER, Host
+from talka.testing.host import Host
 from talka.testing.journeys import ITERATION_NS, JOURNEY_NS, JourneyCounts, Journeys, Manner, rows_of, totals_of
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND, NEVER
 from talka.wire.jobs import (
     Acknowledge,
     Assign,
@@ -46,7 +47,6 @@ from talka.wire.shards import (
     Totals,
 )
 
-MILLISECOND: Final = 1_000_000
 AGAIN_NS: Final = 25 * MILLISECOND
 """After which a core tries again to reach a worker that stands still."""
 TOKEN: Final = "token"
@@ -242,7 +242,7 @@ class Ledger:
 
 
 class Cores(Observer):
-    """Runs what workers ask for with StartCore, Send and KillCore. Cores live and stand still with their host; where the
+    """Runs what workers ask for with StartCore, TellCore and KillCore. Cores live and stand still with their host; where the
     worker alone is frozen they go on, until the end they were told of last."""
 
     def __init__(self, world: World, ledger: Ledger) -> None:
@@ -257,7 +257,7 @@ class Cores(Observer):
     def on_effect(self, world: World, host: Host, effect: object) -> None:
         if type(effect) is StartCore:
             self._start(host, effect)
-        elif type(effect) is Send:
+        elif type(effect) is TellCore:
             run = self._runs.get(host.name, {}).get(effect.core)
             if run is not None:
                 self._told(run, effect.message)

@@ -6,13 +6,16 @@ from math import log
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from talka.errors import Invalid
+from talka.units import MILLISECOND
 
 if TYPE_CHECKING:
     from talka.testing.world import World
 
 Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
-FSYNC_MEAN_NS: Final = 1_000_000
+FSYNC_MEAN_NS: Final = MILLISECOND
+BLOB_PREFIX: Final = "blob/"
+"""A blob's key is this and its digest."""
 
 
 class Disk:

@@ -12,12 +12,11 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.testing.network import LinkProfile
+from talka.units import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from talka.testing.world import World
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 RECORDED_LIMIT: Final = 512
 LAST_CALL_NS: Final = 14 * SECOND
 INSIST_NS: Final = 4 * SECOND

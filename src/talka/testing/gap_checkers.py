@@ -9,8 +9,8 @@ from talka.testing.cores import CoreRun, Ledger
 from talka.testing.host import Host
 from talka.testing.job_checkers import Document, blob_of
 from talka.testing.world import Observer, World
+from talka.units import SECOND
 
-SECOND: Final = 1_000_000_000
 SLACK_NS: Final = 3 * SECOND // 2
 """What clocks that were read over a slow network may be off, and the time between two reports."""
 DRIFT_PERCENT: Final = 5

@@ -18,6 +18,7 @@ from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
 from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND
 from talka.wire.tasks import (
     FromHandlers,
     HandedTask,
@@ -33,8 +34,6 @@ from talka.wire.tasks import (
     TaskResult,
 )
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
 HANDLERS: Final = ("quick", "plain", "slow")
 PLAIN: Final = ("plain",)
 FILES: Final = ("handlers.py",)

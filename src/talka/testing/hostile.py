@@ -13,6 +13,7 @@ from talka.cluster.effects import Lane, Transmit
 from talka.control.member.replay_guard import ReplayGuard
 from talka.errors import TalkaError
 from talka.testing.messages import Sampler
+from talka.units import MILLISECOND, NEVER
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, tasks
 from talka.wire.packets import decode_packet
 from talka.wire.security.permissions import CHANNELS, name_of
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from talka.testing.host import Host
     from talka.testing.world import Boot, World
 
-MILLISECOND: Final = 1_000_000
-NEVER: Final = 1 << 62
 GAP_MS: Final = (3, 60)
 """Between two of its messages."""
 HOSTILE: Final = "hostile member"

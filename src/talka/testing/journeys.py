@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from talka.stats.tally import Exchanges, StepTally, Tally
+from talka.units import MILLISECOND
 
-MILLISECOND: Final = 1_000_000
 ITERATION_NS: Final = 200 * MILLISECOND
 """What one iteration takes a VU."""
 JOURNEY_NS: Final = 1_200 * MILLISECOND

@@ -24,7 +24,8 @@ from talka.control.member.replay_guard import BOOTS_PER_SENDER, SENDERS_LIMIT
 from talka.testing.disk import Puts
 from talka.testing.host import Host
 from talka.testing.linearizability import RegisterHistory
-from talka.testing.world import SECOND, Observer, World
+from talka.testing.world import Observer, World
+from talka.units import SECOND
 from talka.wire.leadership import PAGES_LIMIT
 
 DRIFT_LIMIT_PPM: Final = 20_000

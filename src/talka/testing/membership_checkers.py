@@ -17,7 +17,8 @@ from talka.cluster.membership.prober import RELAYS_LIMIT
 from talka.cluster.membership.suspicion import bounds
 from talka.control.member.composite import ClusterMember
 from talka.testing.host import Host
-from talka.testing.world import SECOND, Observer, World
+from talka.testing.world import Observer, World
+from talka.units import SECOND
 
 SETTLED_NS: Final = 10 * SECOND
 """So long a member must have been well before a verdict about it, or by it, is called false."""

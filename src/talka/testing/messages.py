@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from talka.units import SECOND
 from talka.wire import asking, jobs, manager_calls
 from talka.wire.entries import JobEntry, JobOrder, encode_entry
 from talka.wire.security.keys import Keyring, encode_ring
@@ -27,7 +28,7 @@ EVERY: Final = [
     *[(jobs.CHANNEL, jobs.ManagerCall)] * (len(CALLS) - 1),
 ]
 """One for each row of the table."""
-PLAN: Final = Plan.of_vus((Segment(1_000_000_000, 1, 1),))
+PLAN: Final = Plan.of_vus((Segment(SECOND, 1, 1),))
 CALL_CONTENTS: Final[dict[str, type]] = {
     "submit": manager_calls.SubmitCall,
     "jobs": manager_calls.JobsCall,

@@ -16,6 +16,7 @@ import msgspec
 
 from talka.cluster.effects import Lane
 from talka.errors import Invalid
+from talka.units import SECOND
 
 if TYPE_CHECKING:
     from talka.testing.host import Host
@@ -341,9 +342,9 @@ class Network:
         waits_ns = max(link.busy_until - self._world.now, 0)
         if waits_ns:
             self.squeezed += 1
-        if waits_ns * bandwidth_bytes_per_s // 1_000_000_000 + size_bytes > link.profile.queue_limit_bytes:
+        if waits_ns * bandwidth_bytes_per_s // SECOND + size_bytes > link.profile.queue_limit_bytes:
             return None
-        waits_ns += size_bytes * 1_000_000_000 // bandwidth_bytes_per_s
+        waits_ns += size_bytes * SECOND // bandwidth_bytes_per_s
         link.busy_until = self._world.now + waits_ns
         return waits_ns
 

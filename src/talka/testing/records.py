@@ -23,6 +23,7 @@ from talka.testing.handler_cores import SimulatedRun
 from talka.testing.host import Host
 from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND
 from talka.wire.attempts import StoreLife
 from talka.work.dag import TaskSpec, decode_task
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -51,7 +52,6 @@ from talka.work.records import (
     TaskRow,
 )
 
-MILLISECOND: Final = 1_000_000
 FSYNC_MEAN_NS: Final = 4 * MILLISECOND
 READ_NS: Final = (MILLISECOND // 10, 30 * MILLISECOND)
 LOAD_NS: Final = (20 * MILLISECOND, 400 * MILLISECOND)

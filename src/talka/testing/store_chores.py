@@ -16,11 +16,11 @@ from talka.testing.host import Host
 from talka.testing.line import CallLine
 from talka.testing.records import StoreShell, act_on, durable_on
 from talka.testing.world import Observer, World
+from talka.units import MILLISECOND
 from talka.work.dag import DagSpec
 from talka.work.lifecycle import JobState, is_final
 from talka.work.records import ScheduleRow
 
-MILLISECOND: Final = 1_000_000
 FIRST_CALL: Final = 1 << 40
 """Numbers of calls that no client uses."""
 

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from talka.cluster.effects import Lane
+from talka.units import SECOND
 
 Event: TypeAlias = tuple[int, str, str, str, int, object]
 """True time in ns, kind, host, peer or name, number, content (bytes of a frame, or a node's news)."""
@@ -74,7 +75,7 @@ def _encoded(event: Event) -> bytes:
 def line_of(event: Event) -> str:
     """The event as one line: seconds, host, what."""
     now, kind, host, name, number, content = event
-    seconds, rest = divmod(now, 1_000_000_000)
+    seconds, rest = divmod(now, SECOND)
     match kind, content:
         case "frame", bytes():
             what = f"frame from {name}, {Lane(number).name.lower()}, {len(content)} bytes"

@@ -19,9 +19,9 @@ from talka.testing.disk import Disk, Puts
 from talka.testing.host import Clock, Cpu, Host
 from talka.testing.network import Network
 from talka.testing.trace import Event, Trace, line_of
+from talka.units import SECOND
 from talka.wire.security.roles import NOBODY, Proven
 
-SECOND: Final = 1_000_000_000
 VIOLATIONS_LIMIT: Final = 1000
 """Violations that are kept; later ones only count."""
 
@@ -76,7 +76,7 @@ class Observer:
         """The node is gone, and what its disk kept of the last writes is durable."""
 
     def on_effect(self, world: "World", host: Host, effect: object) -> None:
-        """A node's news: every effect that is neither Transmit nor Persist."""
+        """A node's news: every effect that is neither a frame nor a write."""
 
     def on_persisted(self, world: "World", host: Host, puts: Puts) -> None:
         """The puts became durable. The node is told afterwards, or never when it crashed."""

@@ -15,8 +15,9 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND, monotonic_ns, realtime_ns
+from talka.clock import monotonic_ns, realtime_ns
 from talka.report.tame import tame, tame_json
+from talka.units import SECOND
 from talka.wire.views import instant_text
 
 FILE_LIMIT_BYTES: Final = 16 * 1024 * 1024

@@ -14,8 +14,9 @@ from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 import msgspec
 
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.work.cron import Cron
-from talka.work.durations import LONGEST_NS, NUMBER, SECOND_NS, BadDuration, parse_duration, parse_rate, shown
+from talka.work.durations import LONGEST_NS, NUMBER, BadDuration, parse_duration, parse_rate, shown
 
 TASKS_LIMIT: Final = 2_000_000
 """Of one job."""
@@ -157,7 +158,7 @@ SIZE_UNITS: Final = {
     )
 } | {"B": 1, "": 1}
 SIZE: Final = re.compile(rf"(?P<number>{NUMBER})\s?(?P<unit>[A-Za-z]{{0,3}})")
-_LONGEST_S: Final = LONGEST_NS / SECOND_NS
+_LONGEST_S: Final = LONGEST_NS / SECOND
 
 
 def seconds_of(duration: Duration, what: str) -> float:
@@ -169,7 +170,7 @@ def seconds_of(duration: Duration, what: str) -> float:
 
 @lru_cache(maxsize=4096)  # a million tasks say the same few words
 def _seconds(duration: Duration, what: str) -> float:
-    return parse_duration(duration, what=what) / SECOND_NS
+    return parse_duration(duration, what=what) / SECOND
 
 
 def bytes_of(value: int | str, what: str) -> int:

@@ -7,19 +7,19 @@ from fractions import Fraction
 from typing import Final
 
 from talka.errors import Invalid
+from talka.units import MILLISECOND, SECOND
 
-SECOND_NS: Final = 1_000_000_000
-LONGEST_NS: Final = 30 * 86_400 * SECOND_NS
+LONGEST_NS: Final = 30 * 86_400 * SECOND
 """30 days: a longer time is a slip far more often than a wish."""
 HIGHEST_RATE: Final = 10_000_000
 """Arrivals per second."""
 
 UNIT_NS: Final = {
-    "d": 86_400 * SECOND_NS,
-    "h": 3_600 * SECOND_NS,
-    "m": 60 * SECOND_NS,
-    "s": SECOND_NS,
-    "ms": 1_000_000,
+    "d": 86_400 * SECOND,
+    "h": 3_600 * SECOND,
+    "m": 60 * SECOND,
+    "s": SECOND,
+    "ms": MILLISECOND,
     "us": 1_000,
     "ns": 1,
 }
@@ -49,7 +49,7 @@ def parse_duration(text: str | int | float, *, what: str = "duration") -> int:
         amount_ns = _written_ns(text.strip())
     else:
         seconds = _number(text)
-        amount_ns = None if seconds is None else seconds * SECOND_NS
+        amount_ns = None if seconds is None else seconds * SECOND
     if amount_ns is None:
         raise BadDuration(
             f'{what} = {shown(text)} is not a duration: write a number and a unit, such as "30s", "1m30s" or "500ms"'
@@ -73,7 +73,7 @@ def format_duration(ns: int) -> str:
         unit = next(unit for unit in ("s", "ms", "us", "ns") if rest_ns >= UNIT_NS[unit])
         return _decimal(Fraction(rest_ns, UNIT_NS[unit]), digits=9) + unit
     if rest_ns or not parts:
-        parts.append(_decimal(Fraction(rest_ns, SECOND_NS), digits=9) + "s")
+        parts.append(_decimal(Fraction(rest_ns, SECOND), digits=9) + "s")
     return "".join(parts)
 
 
@@ -114,7 +114,7 @@ def shown(value: object) -> str:
 
 def _written_ns(text: str) -> Fraction | None:
     if BARE.fullmatch(text):
-        return Fraction(text) * SECOND_NS
+        return Fraction(text) * SECOND
     # There are two Unicode characters for micro, and keyboards offer either.
     found = DURATION.fullmatch(text.replace("µs", "us").replace("μs", "us"))
     if found is None or not text:

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from talka.errors import Invalid
-from talka.work.durations import SECOND_NS
+from talka.units import SECOND
 
 Model = Literal["closed", "open"]
 Policy = Literal["queue", "drop"]
@@ -28,7 +28,7 @@ RATE_PER_S: Final = 3_600 * 10**6
 A whole number holds every rate of six decimals per second, minute or hour exactly, and fits 64 bits."""
 
 # Areas under the rate are counted in halves of (rate unit x nanosecond), so that a triangle's is whole too.
-ARRIVAL_AREA: Final = 2 * RATE_PER_S * SECOND_NS
+ARRIVAL_AREA: Final = 2 * RATE_PER_S * SECOND
 
 
 SHARES_LIMIT: Final = 10_000

@@ -11,9 +11,9 @@ from typing import Final, Literal
 import msgspec
 
 from talka.errors import Invalid
+from talka.units import MILLISECOND
 
-MILLISECOND_NS: Final = 1_000_000
-LONGEST_DELAY_NS: Final = 86_400_000 * MILLISECOND_NS
+LONGEST_DELAY_NS: Final = 86_400_000 * MILLISECOND
 """One day: whoever waits longer has given up and should say so."""
 FACTOR_LIMIT: Final = 100.0
 
@@ -51,7 +51,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DISCOVERY: Final = RetryPolicy(
-    attempts=None, base_ns=500 * MILLISECOND_NS, factor=2.0, cap_ns=15_000 * MILLISECOND_NS, jitter="quarter"
+    attempts=None, base_ns=500 * MILLISECOND, factor=2.0, cap_ns=15_000 * MILLISECOND, jitter="quarter"
 )
 """For a member that looks for its first peer: it never gives up, and many started at once spread out."""
 

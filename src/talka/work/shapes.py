@@ -7,9 +7,9 @@ from math import ceil
 from numbers import Integral, Real
 from typing import Final, TypeAlias, TypeVar
 
+from talka.units import SECOND
 from talka.work.durations import (
     LONGEST_NS,
-    SECOND_NS,
     BadDuration,
     BadRate,
     format_duration,
@@ -330,7 +330,7 @@ def _sampled_vus(shape: LoadShape, what: str, value: float) -> int:
 
 
 def _sample(shape: CustomShape, at_ns: int, read: Callable[[LoadShape, str, float], int]) -> int:
-    elapsed_s = at_ns / SECOND_NS
+    elapsed_s = at_ns / SECOND
     what = f"function's value at second {elapsed_s:.12g}"
     value: object
     try:

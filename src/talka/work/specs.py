@@ -8,6 +8,7 @@ import msgspec
 
 from talka.errors import Invalid
 from talka.stats.tally import MetricKind
+from talka.units import MINUTE
 from talka.work.arguments import ArgumentKind
 from talka.work.dsl import Connections, Driver, Priority, Users, Workflow
 from talka.work.feeds import Between, Feed
@@ -15,7 +16,6 @@ from talka.work.load import Plan
 from talka.work.shapes import LoadShape
 from talka.work.thresholds import Threshold
 
-MINUTE_NS: Final = 60_000_000_000
 OPEN_END_NS: Final = 3_600_000_000_000
 """How long a plan without an end of its own may run by default: an hour."""
 
@@ -189,4 +189,4 @@ class WorkflowSpec:
 
 
 def default_timeout_ns(plan: Plan) -> int:
-    return (OPEN_END_NS if plan.length_ns is None else plan.length_ns) + MINUTE_NS
+    return (OPEN_END_NS if plan.length_ns is None else plan.length_ns) + MINUTE

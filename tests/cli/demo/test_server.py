@@ -23,8 +23,9 @@ from talka.cli.demo import routes
 from talka.cli.demo import server as demo_server
 from talka.cli.demo.certificate import TLSFiles, make_certificate
 from talka.cli.demo.server import DemoCannotListen, DemoServer, start_demo_server
-from talka.clock import MILLISECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.errors import Invalid
+from talka.units import MILLISECOND
 
 PATTERN = bytes(range(256))
 

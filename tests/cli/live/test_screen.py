@@ -36,22 +36,22 @@ from talka.cli.live.layout import (
 )
 from talka.cli.live.screen import DRAW_AT_LEAST_EVERY_NS, DRAW_EVERY_NS, DrawPace, LiveView, Printed
 from talka.cli.live.view import Composer
-from talka.control.load.core_effects import Effect, Send, StartCore
+from talka.control.load.core_effects import Effect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import generator_of
+from talka.report.job_view import refresh, view_of
 from talka.report.text import columns
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, GeneratorTally, MetricTally, Sample, StepTally, Tally
 from talka.stats.windows import StepWindow, Timeline, Window
+from talka.units import MILLISECOND, SECOND
 from talka.wire.shards import Armed, FromCore, Go, Hello, MetricTotals, Refused, Settings, StepTotals, Totals, UrlSource
 from talka.work.dsl import Workflow
 from talka.work.shapes import ConstantRate, ConstantVUs, LoadShape, RampingRate, SharedIterations
 from talka.work.specs import NodeSpec, WorkflowSpec, default_timeout_ns
 from talka.work.thresholds import parse_threshold
 
-SECOND = 1_000_000_000
-MS = 1_000_000
 TEN_SECONDS = ConstantVUs(4, "10s")
 WIDE = Size(120, 60)
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -143,7 +143,7 @@ class Drive:
             match effect:
                 case StartCore(core=core, arm=arm):
                     self.running[arm.workflow, arm.shard.index] = core
-                case Send(core=core, message=Go(start_at_ns=at_ns)):
+                case TellCore(core=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns
                 case _:
                     pass
@@ -182,7 +182,7 @@ class Drive:
         return self
 
     def view(self, size: Size = WIDE) -> FrameView:
-        return self.composer.view(self.job, self.now, size)
+        return self.composer.view(view_of(self.job), self.now, size)
 
     def text(self, size: Size = WIDE) -> str:
         return self.view(size).text
@@ -511,8 +511,9 @@ def test_verdicts_are_those_the_job_itself_would_give() -> None:
         # A core that has made no call yet is among them.
         tally.calls = {"get": {"page": page}, "tidy": {"sweep": page}} if number else {}
         drive.report(tally, of=of, shard=shard)
+    shown = view_of(drive.job)
     judged = Judge(Histograms()).verdicts(
-        drive.job, drive.now, {name: LiveCounts(run) for name, run in drive.job.workflows.items()}
+        shown, drive.now, {name: LiveCounts(run) for name, run in shown.workflows.items()}
     )
     assert len(drive.running) == 4 and len(judged) == 3 * len(RULES) + len(of_job)
     assert judged == [(of, verdict) for of, _, verdict in drive.job.verdicts(drive.now)]
@@ -784,7 +785,7 @@ def test_clocks_show_hours_only_when_there_are_some() -> None:
 
 def test_it_draws_at_most_four_times_a_second() -> None:
     pace = DrawPace()
-    pace.drew(10 * SECOND, 10 * SECOND + 1 * MS)
+    pace.drew(10 * SECOND, 10 * SECOND + 1 * MILLISECOND)
     assert pace.next_at_ns == 10 * SECOND + DRAW_EVERY_NS
     assert DRAW_EVERY_NS == SECOND // 5
 
@@ -794,9 +795,9 @@ def test_drawing_stays_under_three_percent_of_the_time_whatever_it_costs(cost_ms
     pace, now, draws = DrawPace(), 0, 0
     while now < 60 * SECOND:
         if now >= pace.next_at_ns:
-            pace.drew(now, now + cost_ms * MS)
+            pace.drew(now, now + cost_ms * MILLISECOND)
             draws += 1
-        now += 10 * MS
+        now += 10 * MILLISECOND
     assert pace.spent_ns / now < 0.03
     assert (draws >= 238) == (cost_ms <= 5)
 
@@ -894,13 +895,13 @@ class FakeClock:
 def test_it_draws_when_it_is_due_and_knows_what_that_cost(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm()
     drawn = []
-    with LiveView(drive.composer, terminal.stream, clock=FakeClock(20 * MS)) as view:
+    with LiveView(drive.composer, terminal.stream, clock=FakeClock(20 * MILLISECOND)) as view:
         terminal.read()
         for tenth in range(1, 101):
             clock = view._clock
             assert isinstance(clock, FakeClock)
             clock.now = drive.at(tenth / 10).now
-            view(drive.job, drive.now)
+            view(view_of(drive.job), drive.now)
             if "shop.py" in terminal.read():
                 drawn.append(tenth)
     # 20 ms a redraw are 2 % of the time once a second.
@@ -912,7 +913,7 @@ def test_it_draws_when_it_is_due_and_knows_what_that_cost(terminal: Terminal) ->
 def test_the_cursor_comes_back_and_the_frame_is_gone(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         assert HIDE_CURSOR in terminal.read()
     last = terminal.read()
     assert SHOW_CURSOR in last
@@ -931,9 +932,11 @@ def test_an_error_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
 def test_the_last_frame_can_stay(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(3)
     with LiveView(drive.composer, terminal.stream, keep=True, clock=lambda: drive.now) as view:
-        view(drive.job, drive.now)
+        shown = view_of(drive.job)
+        view(shown, drive.now)
         terminal.read()
         drive.report(counted({"get": ran([5] * 777)}), final=True)
+        refresh(shown, drive.job)
     last = terminal.read()
     assert "777" in last and "ended" in last
     assert last.rstrip().endswith(SHOW_CURSOR)
@@ -944,7 +947,7 @@ def test_what_others_print_appears_above_the_frame(terminal: Terminal) -> None:
     with LiveView(drive.composer, terminal.stream) as view:
         terminal.read()
         os.write(terminal.stream.fileno(), b"said by a core \x1b[2J\nnot yet a line")
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         drawn = terminal.read()
         assert drawn.index("said by a core") < drawn.index("shop.py")
         assert "[2J" in drawn and "\x1b[2J" not in drawn
@@ -970,10 +973,10 @@ def test_a_flood_of_prints_neither_blocks_nor_drowns_the_view(terminal: Terminal
 def test_another_size_starts_on_a_clear_screen(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream, clock=lambda: drive.now) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         assert "\x1b[2J" not in terminal.read()
         terminal.resize(60, 20)
-        view(drive.job, drive.now + SECOND)
+        view(view_of(drive.job), drive.now + SECOND)
         drawn = terminal.read()
         assert "\x1b[2J" in drawn
         assert max(len(line) for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", drawn).splitlines()) <= 60
@@ -982,14 +985,14 @@ def test_another_size_starts_on_a_clear_screen(terminal: Terminal) -> None:
 def test_a_terminal_that_is_stopped_is_left_alone(terminal: Terminal) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream, clock=lambda: drive.now) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
         terminal.read()
         termios.tcflow(terminal.theirs, termios.TCOOFF)
         for second in range(2, 6):
-            view(drive.job, drive.at(second).now)
+            view(view_of(drive.job), drive.at(second).now)
         assert terminal.read() == ""
         termios.tcflow(terminal.theirs, termios.TCOON)
-        view(drive.job, drive.at(6).now)
+        view(view_of(drive.job), drive.at(6).now)
         assert "0:06 elapsed" in terminal.read()
 
 
@@ -999,7 +1002,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_job() -> None:
     with LiveView(drive.composer, terminal.stream, clock=lambda: drive.now) as view:
         os.close(terminal.ours)
         for second in range(2, 6):
-            view(drive.job, drive.at(second).now)
+            view(view_of(drive.job), drive.at(second).now)
     terminal.stream.close()
     os.close(terminal.theirs)
 
@@ -1008,7 +1011,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_job() -> None:
 def test_colours_can_be_left_out(terminal: Terminal, color: bool) -> None:
     drive = Drive(workflow()).arm().at(1)
     with LiveView(drive.composer, terminal.stream, color=color) as view:
-        view(drive.job, drive.now)
+        view(view_of(drive.job), drive.now)
     drawn = terminal.read()
     assert "running" in drawn
     assert bool(re.search(r"\x1b\[[0-9;]*m", drawn)) == color

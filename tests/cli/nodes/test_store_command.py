@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from talka.store.dags.sqlite import SqliteRecords
-from talka.store.history.runs import Queries
+from talka.store.dags.sqlite_file import QUERIES
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import JobRow, PutJob, PutTasks, TaskRow
 
@@ -22,7 +22,7 @@ class Done(NamedTuple):
 
 Ask = Callable[..., Done]
 URL = "sqlite:///jobs.sqlite"
-NOW = Queries("tasks").version
+NOW = QUERIES.version
 
 
 @pytest.fixture
@@ -49,13 +49,12 @@ def test_migrate_tells_from_which_version_it_came(
     command: Ask, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: Path
 ) -> None:
     from talka.store.dags.sqlite_file import SqliteFile
-    from talka.store.history.runs import Migration
+    from talka.store.sql_text import Migration
 
     file = SqliteFile(str(kept))
     file.close()
-    queries = Queries("tasks")
-    queries.migrations.append(Migration(NOW + 1, "CREATE TABLE talka_more (name TEXT);\n"))
-    monkeypatch.setattr("talka.store.dags.sqlite_file.Queries", lambda dialect: queries)
+    more = Migration(NOW + 1, "CREATE TABLE talka_more (name TEXT);\n")
+    monkeypatch.setattr(QUERIES, "migrations", (*QUERIES.migrations, more))
     assert command("store", "check", "--store", URL).err.endswith(
         f"its schema is {NOW}, and {NOW + 1} is known: run talka store migrate\n"
     )

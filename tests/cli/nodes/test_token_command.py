@@ -9,8 +9,9 @@ import pytest
 
 from talka.cli.nodes.token import read_keys, tokens_from
 from talka.client.requests import NotAuthorised
-from talka.clock import SECOND, realtime_ns
+from talka.clock import realtime_ns
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.web.auth import Tokens
 
 

@@ -9,8 +9,9 @@ import pytest
 from talka.cluster.leadership.election import LeaderChanged, SteppedDown, VoterRole
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters
-from talka.cluster.leadership.timings import LAN, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import Safeguards
+from talka.units import SECOND
 from talka.wire.leadership import (
     Version,
 )

@@ -16,8 +16,9 @@ from talka.cluster.leadership.election import (
     VoterRole,
 )
 from talka.cluster.leadership.leader_term import ConfigChanged, WriteEnded
-from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL
+from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     Collected,
     Heartbeat,

@@ -5,8 +5,9 @@ from typing import Any
 
 from talka.cluster.leadership.election import LeadershipAlarm, Phase
 from talka.cluster.leadership.register import KEYS_LIMIT, NEVER, RECORD_KEY
-from talka.cluster.leadership.timings import LAN, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.leadership.voters import digest_of
+from talka.units import SECOND
 from talka.wire.leadership import (
     ENTRIES_PER_PAGE,
     Collect,

@@ -9,8 +9,9 @@ import pytest
 
 from talka.cluster.leadership.election import LeaderChanged, SteppedDown
 from talka.cluster.leadership.leader_term import ReadEnded, WriteEnded
-from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     Heartbeat,
     HeartbeatReply,

@@ -7,7 +7,8 @@ import pytest
 
 from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
 from talka.cluster.leadership.register import ENTRY_PREFIX
-from talka.cluster.leadership.timings import LAN, SECOND
+from talka.cluster.leadership.timings import LAN
+from talka.units import SECOND
 from talka.wire.leadership import (
     KEY_LIMIT,
     Collect,

@@ -8,10 +8,11 @@ import pytest
 from talka.cluster.leadership.election import LeadershipAlarm, Phase, PhaseChanged
 from talka.cluster.leadership.leader_term import Elected
 from talka.cluster.leadership.register import NEVER
-from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.leadership.voter_startup import PEERS_LIMIT
 from talka.cluster.leadership.voters import digest_of
 from talka.cluster.safeguards import ALL
+from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
     Collect,
     Collected,

@@ -7,8 +7,9 @@ import pytest
 
 from talka.cluster.leadership.election import TERM_JUMP_LIMIT, LeadershipAlarm, SteppedDown, VoterRole
 from talka.cluster.leadership.register import ENTRY_PREFIX, NEVER
-from talka.cluster.leadership.timings import LAN, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import SECOND
 from talka.wire.leadership import (
     Collect,
     Collected,

@@ -20,8 +20,9 @@ from talka.cluster.leadership.lease_terms import (
     told,
 )
 from talka.cluster.leadership.register import RECORD_KEY, VoterRecord
-from talka.cluster.leadership.timings import LAN, SECOND
+from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import SECOND
 from talka.wire.leadership import (
     VALUE_LIMIT_BYTES,
     WORKER_LEASE_LIMIT_BYTES,

@@ -13,8 +13,7 @@ from talka.cluster.leadership.quorum import (
     tolerates,
 )
 from talka.errors import Invalid, Unavailable
-
-SECOND = 1_000_000_000
+from talka.units import SECOND
 
 
 @given(st.integers(1, 1000))

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leadership.timings import LAN, MILLISECOND, SECOND, TIMINGS, WAN, LeadershipConfig
+from talka.cluster.leadership.timings import LAN, TIMINGS, WAN, LeadershipConfig
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
+from talka.units import MILLISECOND, SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=200)
 

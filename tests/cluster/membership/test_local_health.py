@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.membership.local_health import Degradation, LocalHealth
-from talka.cluster.membership.presets import MILLISECOND, PRESETS, SECOND
+from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import MILLISECOND, SECOND
 
 CONFIG = PRESETS["serf-lan"]  # intervals of 1 s
 LIMIT = CONFIG.lag_limit_ns

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from talka.cluster.membership.presets import MILLISECOND, MINUTE, PRESETS, SECOND, MembershipConfig
+from talka.cluster.membership.presets import PRESETS, MembershipConfig
 from talka.cluster.membership.suspicion import bounds
 from talka.errors import Invalid
+from talka.units import MILLISECOND, MINUTE, SECOND
 
 DEFAULT = PRESETS["default"]
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.membership.presets import PRESETS, SECOND
+from talka.cluster.membership.presets import PRESETS
 from talka.cluster.membership.suspicion import STRETCH_LIMIT, Suspicion, SuspicionBounds, bounds
+from talka.units import SECOND
 
 SERF = PRESETS["serf-lan"]
 DEFAULT = PRESETS["default"]

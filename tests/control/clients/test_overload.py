@@ -13,9 +13,8 @@ from talka.control.clients.overload import (
     report_interval_ms,
 )
 from talka.errors import Invalid
+from talka.units import MILLISECOND, SECOND
 
-MILLISECOND = 1_000_000
-SECOND = 1_000_000_000
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 

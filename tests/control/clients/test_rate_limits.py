@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from talka.control.clients.overload import Level
 from talka.control.clients.rate_limits import LIMITS, RateLimit, RateLimits
 from talka.errors import Invalid
+from talka.units import SECOND
 
-SECOND = 1_000_000_000
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 

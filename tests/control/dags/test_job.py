@@ -8,14 +8,13 @@ import pytest
 
 from talka.control.dags.job import AT_ONCE, DagJob, DagStep
 from talka.control.tasks.task import DagTask, Needs
-from talka.control.tasks.timers import NEVER
 from talka.errors import Invalid, Unavailable
+from talka.units import NEVER, SECOND
 from talka.wire.tasks import Outcome, TaskResult
 from talka.work.dag import DagSettings, Retry, TaskSpec, Timeouts, checked
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import ClaimTask, Complete, EventRow, JobRow, MoveJob, PutAttempt, PutEvent, Release, Reset
 
-SECOND = 1_000_000_000
 START = 100 * SECOND
 WALL_MS = 1_700_000_000_000
 ONCE = Retry(max=0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.tasks.task import DagTask, Needs, packed
 from talka.errors import Invalid
+from talka.units import MILLISECOND, SECOND
 from talka.wire.tasks import Outcome, TaskResult
 from talka.work.dag import DagSettings, Retry, TaskSpec, Timeouts
 from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, JobState, TaskState, is_final
@@ -29,8 +30,6 @@ from talka.work.records import (
     TaskRow,
 )
 
-SECOND = 1_000_000_000
-MILLISECOND = 1_000_000
 START = 50 * SECOND
 
 

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from talka.control.dags.graph import Dependents
 from talka.control.tasks.retries import REFUSALS_LIMIT, Terms, judged, policy_of
 from talka.control.tasks.task import DagTask, Needs, packed, unpacked
-from talka.control.tasks.timers import NEVER, QUEUE, SPARE, TOTAL, WAKE, Timers
+from talka.control.tasks.timers import QUEUE, SPARE, TOTAL, WAKE, Timers
+from talka.units import NEVER, SECOND
 from talka.wire.tasks import Outcome, TaskResult
 from talka.work.dag import Bounds, DagSettings, Limit, Retry, TaskSpec, Timeouts
 from talka.work.lifecycle import TaskState
-
-SECOND = 1_000_000_000
 
 
 def a_task(index: int = 0, after: tuple[int, ...] = (), *, state: TaskState = TaskState.ASSIGNED) -> DagTask:

@@ -8,11 +8,11 @@ import pytest
 
 from talka.cluster.safeguards import Safeguards
 from talka.control.dags import keeper, shelf
-from talka.control.dags.keeper import NEVER
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks import attempts, delivery
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, ReadOutputs
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 from talka.wire.tasks import (
     AskHeld,
     AssignTasks,
@@ -39,7 +39,6 @@ from talka.work.records import (
     Release,
 )
 
-SECOND = 1_000_000_000
 Play = Any
 PlayOf = Callable[..., Any]
 

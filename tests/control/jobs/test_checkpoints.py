@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.jobs.checkpoints import AGAIN_NS, EVERY_NS, UNTOLD_NS, AssignAttempt, Checkpoints
-from talka.control.member.speech import Speak
-from talka.wire.jobs import CheckpointStored, StoreCheckpoint
+from talka.wire.jobs import CHANNEL, CheckpointStored, StoreCheckpoint
 from talka.work.lifecycle import JobState
 
 FENCE = (1, 2, 3)
@@ -22,7 +21,7 @@ def new_checkpoints(*, is_needed: bool = True) -> Checkpoints:
 
 def said(revision: int, content: bytes, unfit: tuple[str, ...] = ()) -> list[object]:
     checkpoint = StoreCheckpoint("b4k7", FENCE, revision, "running", content, unfit=unfit, life=LIFE)
-    return [Speak("", checkpoint, Lane.CONTROL)]
+    return [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
 
 
 THIS, THAT = AssignAttempt(1), AssignAttempt(2)
@@ -136,7 +135,7 @@ def test_the_last_checkpoint_is_said_as_it_is_until_it_is_stored() -> None:
     checkpoint = StoreCheckpoint(
         "b4k7", FENCE, 2, "failed", b"", reason="a rule was broken", result="d" * 64, exit_code=4, life=LIFE
     )
-    assert last == [Speak("", checkpoint, Lane.CONTROL)]
+    assert last == [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
     assert checkpoints.is_closing
     checkpoints.on_stored(1)
     assert not checkpoints.is_closed
@@ -155,7 +154,7 @@ def test_who_leads_the_job_is_asked_with_a_checkpoint_that_is_never_written() ->
 
     asked = checkpoints.ask_leader(1 + UNTOLD_NS)
 
-    assert asked == [Speak("", StoreCheckpoint("b4k7", FENCE, 0, "", b"", life=LIFE), Lane.CONTROL)]
+    assert asked == [Send(CHANNEL, "", StoreCheckpoint("b4k7", FENCE, 0, "", b"", life=LIFE), Lane.CONTROL)]
     assert checkpoints.ask_leader(2 + UNTOLD_NS) == [], "it was asked just now"
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
+from talka.cluster.effects import Send
 from talka.control.jobs.led_job import LedJob
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
+from talka.units import SECOND
 from talka.wire.entries import Grant, JobEntry, JobOrder, WorkflowOrder
 from talka.wire.jobs import Assign, BundleFacts, CheckpointStored, Report, StoreCheckpoint, TaskFacts, WorkerSnapshot
 from talka.wire.shards import Armed, Settings, Totals, encode
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate
 
-SECOND = 1_000_000_000
 START_NS = 1_000 * SECOND
 WORKERS = {"w1": 1, "w2": 2}
 """With the number of the task of each."""
@@ -51,15 +51,15 @@ def led_by(entry: JobEntry) -> LedJob:
     return LedJob(entry, life=3, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
 
 
-def stored(job: LedJob, effects: list[object]) -> list[Speak]:
+def stored(job: LedJob, effects: list[object]) -> list[Send]:
     """What it says, while every checkpoint of it is stored at once."""
-    said = [effect for effect in effects if isinstance(effect, Speak)]
+    said = [effect for effect in effects if isinstance(effect, Send)]
     for word in said:  # it grows
         if isinstance(word.message, StoreCheckpoint):
             more = job.on_checkpoint_stored(
                 START_NS, CheckpointStored("b4k7", job.fence, word.message.revision, life=3)
             )
-            said += [effect for effect in more if isinstance(effect, Speak)]
+            said += [effect for effect in more if isinstance(effect, Send)]
     return said
 
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leases import NEVER
 from talka.cluster.safeguards import Safeguards
 from talka.control.jobs.effects import (
     EvictionHeld,
@@ -20,9 +19,9 @@ from talka.control.jobs.fleet import REAP_NS, Fleet, NotFree
 from talka.control.jobs.health import Decision
 from talka.control.jobs.heard_lives import HeardLives
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts
 
-SECOND = 1_000_000_000
 LEASE = 5_100_000_000
 """Five seconds, and the two percent that clocks may be off."""
 quick = settings(deadline=None, derandomize=True, max_examples=150)

@@ -14,8 +14,8 @@ from talka.control.jobs.health import (
     is_ready,
 )
 from talka.errors import Invalid
+from talka.units import SECOND
 
-SECOND = 1_000_000_000
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 

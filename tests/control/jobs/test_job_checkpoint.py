@@ -15,6 +15,7 @@ from talka.control.load.core_effects import JobEnded, StartCore
 from talka.control.load.load_job import START_DELAY_NS, LoadJob
 from talka.stats.tally import Tally
 from talka.stats.windows import StepWindow, Window
+from talka.units import SECOND
 from talka.wire.entries import (
     JobCheckpoint,
     JobOrder,
@@ -31,7 +32,6 @@ from talka.work.thresholds import Verdict, parse_threshold
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 WALL_NS = 1_790_000_000 * SECOND
 JobOf = Callable[..., "Driven"]
 ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=12)}

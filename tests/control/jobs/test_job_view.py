@@ -12,6 +12,7 @@ from talka.control.jobs import job_view
 from talka.control.jobs.job_view import SETTLE_WINDOWS, facts_of, fitting, update_of
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
+from talka.units import SECOND
 from talka.wire.entries import Grant, JobEntry, JobOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import Settings
@@ -22,7 +23,6 @@ from talka.work.shapes import ConstantRate, ConstantVUs
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 JobOf = Callable[..., "Driven"]
 ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=12)}
 ENTRY = JobEntry(

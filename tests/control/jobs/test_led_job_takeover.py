@@ -9,14 +9,14 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
+from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import (
     AttemptEntry,
     Grant,
@@ -29,6 +29,7 @@ from talka.wire.entries import (
     encode_checkpoint,
 )
 from talka.wire.jobs import (
+    CHANNEL,
     Acknowledge,
     Assign,
     AttemptResult,
@@ -53,8 +54,6 @@ from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate
 from talka.work.thresholds import Verdict
 
-SECOND = 1_000_000_000
-MILLISECOND = 1_000_000
 START_NS = 1_000 * SECOND
 WALL_OFFSET_NS = 5_000 * SECOND
 FENCE = (1, 2, 1)
@@ -199,7 +198,7 @@ def runs(attempt: int) -> TaskFacts:
 
 def told(effects: list[object], kind: type[Message]) -> list[tuple[str, Message]]:
     """Messages of a kind, and to whom."""
-    words = [effect for effect in effects if isinstance(effect, Speak)]
+    words = [effect for effect in effects if isinstance(effect, Send)]
     return [(word.to, word.message) for word in words if isinstance(word.message, kind)]
 
 
@@ -213,7 +212,7 @@ def said(effects: list[object], kind: type[Message]) -> list[Message]:
 def test_every_worker_obeys_the_new_fence_before_anything_is_done() -> None:
     heir = Heir(checkpoint_of())
 
-    assert heir.effects == [Speak(worker, Reconcile("b4k7", FENCE, 1), Lane.CONTROL) for worker in ("w1", "w2")]
+    assert heir.effects == [Send(CHANNEL, worker, Reconcile("b4k7", FENCE, 1), Lane.CONTROL) for worker in ("w1", "w2")]
     assert heir.has("w1", runs(1)) == []
     assert heir.say("w1", Report("b4k7", 1, encode(Armed()))) == []
     assert heir.say("w1", Finished("b4k7", 1, "a" * 64, 9)) == []
@@ -312,7 +311,7 @@ def test_results_that_were_accepted_are_fetched_before_it_leads() -> None:
     assert heir.led.phase == "leading"
     assert effects[:2] == [
         AttemptAccepted("b4k7", 1, digest_of(result)),
-        Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
+        Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
     ]
     assert heir.led.job is not None
     assert heir.led.job.tally().started == 9

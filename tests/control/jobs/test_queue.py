@@ -2,11 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leases import NEVER
 from talka.control.jobs.queue import QUEUE_LIMIT, JobQueue, QueueFull, QueueTimedOut, waiting_reason
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 
-SECOND = 1_000_000_000
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 

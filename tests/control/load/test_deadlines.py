@@ -4,9 +4,8 @@ from hypothesis import strategies as st
 
 from talka.control.load.deadlines import EVICT, GRACE_NS, Deadline, MoreTime, Warned, grant_ns
 from talka.errors import Invalid
+from talka.units import MILLISECOND, SECOND
 
-SECOND = 1_000_000_000
-MILLISECOND = SECOND // 1000
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 

@@ -13,6 +13,7 @@ from talka.control.load.planning import (
     with_overrides,
 )
 from talka.errors import Invalid
+from talka.units import MINUTE, SECOND
 from talka.wire.shards import FileSource, Settings
 from talka.work.dsl import Provide, Use, Workflow, action, depends, state, step
 from talka.work.durations import BadDuration
@@ -32,9 +33,6 @@ from talka.work.shapes import (
 )
 from talka.work.specs import BadWorkflows, UseSpec, WorkflowSpec
 from talka.work.thresholds import parse_threshold
-
-SECOND = 1_000_000_000
-MINUTE = 60 * SECOND
 
 
 def five(elapsed_s: float) -> float:

@@ -14,6 +14,7 @@ from talka.control.load.core_effects import KillCore, StartCore
 from talka.control.load.shard_group import NOTES_LIMIT, STOP_SLACK_NS
 from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards
 from talka.stats.tally import Tally
+from talka.units import SECOND
 from talka.wire.jobs import Assign, BundleFacts, Start
 from talka.wire.shards import Armed, FileSource, Settings, Totals
 from talka.work.shapes import ConstantRate
@@ -21,7 +22,6 @@ from talka.work.shapes import ConstantRate
 if TYPE_CHECKING:
     from tests.control.conftest import Driven
 
-SECOND = 1_000_000_000
 PLAN = ConstantRate("20/s", "4s")
 GRACE_NS = 2 * SECOND
 FENCE = (0, 1, 1)

@@ -23,6 +23,7 @@ from talka.control.member.key_distribution import NotThereYet, StillNeeded
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.wire import asking
 from talka.wire.asking import (
     AddKey,
@@ -59,7 +60,6 @@ from talka.wire.packets import NAME_LIMIT, decode_packet
 from talka.wire.security.keys import Keyring, key_id
 from talka.wire.security.sealing import BadSeal, Seal
 
-SECOND = 1_000_000_000
 OLD = "kD7wq2Zr-9xMvB4tYpLs8HnGfJc3RaEu"
 NEW = "Vb5nXz1Qm_Ke6WtSy0UhDgLr7AoPi2Cj"
 K1, K2 = key_id(OLD), key_id(NEW)

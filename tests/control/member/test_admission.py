@@ -20,7 +20,6 @@ from talka.control.member.admission import (
     HELLOS_LIMIT,
     NAMESAKES_LIMIT,
     PROOF_NS,
-    SECOND,
     SHARE_NS,
     WAITING_LIMIT,
     WELCOME_NS,
@@ -30,6 +29,7 @@ from talka.control.member.admission import (
     Welcomed,
 )
 from talka.control.member.replay_guard import ReplayGuard
+from talka.units import SECOND
 from talka.wire import asking, greeting, leadership, leases, membership
 from talka.wire.framing import GRACE_BYTES
 from talka.wire.greeting import (

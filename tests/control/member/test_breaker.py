@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from talka.control.member.breaker import Breaker, BreakerState
 from talka.errors import Invalid
-
-SECOND = 1_000_000_000
+from talka.units import SECOND
 
 
 def open_breaker(*, opened_at: int = 0) -> Breaker:

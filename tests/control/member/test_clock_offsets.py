@@ -2,8 +2,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.control.member.clock_offsets import DRIFT_NS, FRESH_NS, OPEN_LIMIT, PEERS_LIMIT, ClockOffsets
+from talka.units import SECOND
 
-SECOND = 1_000_000_000
 quick = settings(deadline=None, derandomize=True, max_examples=150)
 
 

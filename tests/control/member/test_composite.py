@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.effects import Lane, Persist, Send, Transmit
 from talka.cluster.fencing import Token
 from talka.cluster.leadership.election import CLEARLY, LeaderChanged, SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
@@ -15,19 +15,26 @@ from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberJoined, MemberLost
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL
-from talka.control.member.composite import NEVER, ClusterMember
+from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
-from talka.control.member.voter import CommandEnded, Reply, Voter
+from talka.control.member.voter import CommandEnded, Voter
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire import leadership, leases, membership
 from talka.wire.leadership import Heartbeat, LeadershipMessage, PreVote, Version, VoterWelcome
-from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
+from talka.wire.leases import (
+    CHANNEL,
+    AcquireLease,
+    CommandAnswer,
+    LeaseAnswer,
+    LeaseCommand,
+    LeaseMessage,
+    ReleaseLease,
+)
 from talka.wire.membership import Alive, Dead, Gossip, MembershipMessage, MemberUpdate, WatchGroup, WatchReply
 from talka.wire.packets import Packet, decode_packet
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 TTL = 4 * SECOND
 VOTERS = ("a", "b", "c")
 CONFIG = PRESETS["default"]
@@ -151,7 +158,7 @@ class Cluster:
             for member in self.members.values():
                 if member.voter is not None and member.voter.election.is_leading(self.now):
                     return member
-            self.run(self.now + 50 * MS)
+            self.run(self.now + 50 * MILLISECOND)
         raise AssertionError("nobody leads")
 
     def of(self, kind: type[object], name: str | None = None) -> list[object]:
@@ -237,7 +244,7 @@ def test_of_too_many_addresses_the_one_known_longest_is_forgotten(monkeypatch: p
     for name in ("x", "y", "x", "z"):  # speaking again makes nobody known for shorter
         peers[name].say(member, 0, ReleaseLease("k", 1))
 
-    replies: list[object] = [Reply(name, LeaseAnswer("k", 1, "busy")) for name in peers]
+    replies: list[object] = [Send(CHANNEL, name, LeaseAnswer("k", 1, "busy"), Lane.CONTROL) for name in peers]
 
     assert [to for to, _ in said(member.act(0, replies))] == ["x", "from-y", "from-z"]
 
@@ -249,7 +256,9 @@ def test_a_configured_address_is_never_forgotten(monkeypatch: pytest.MonkeyPatch
         Peer(f"p{number}").say(member, 0, ReleaseLease("k", 1))
     Peer("x").say(member, 0, ReleaseLease("k", 1))  # nobody is forgotten for one that is known anyway
 
-    replies: list[object] = [Reply(name, LeaseAnswer("k", 1, "busy")) for name in ("x", "y", "z", "p2", "p3", "p4")]
+    replies: list[object] = [
+        Send(CHANNEL, name, LeaseAnswer("k", 1, "busy"), Lane.CONTROL) for name in ("x", "y", "z", "p2", "p3", "p4")
+    ]
 
     assert [to for to, _ in said(member.act(0, replies))] == ["at-x", "at-y", "at-z", "p2", "from-p3", "from-p4"]
 
@@ -531,7 +540,7 @@ def test_a_member_at_critical_health_hands_leadership_over() -> None:
         if cluster.of(SteppedDown):
             assert is_clear, "once is no reason"
             break
-    cluster.run(cluster.now + 800 * MS)
+    cluster.run(cluster.now + 800 * MILLISECOND)
 
     assert [news.reason for _, news in cluster.news[before:] if isinstance(news, SteppedDown)] == ["handed over"]
     successors = [name for name, news in cluster.news[before:] if isinstance(news, Elected)]

@@ -20,14 +20,13 @@ from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.voter import Voter
+from talka.units import MILLISECOND, SECOND
 from talka.wire import leadership, leases, membership
 from talka.wire.leadership import Heartbeat
 from talka.wire.leases import LeaseCommand
 from talka.wire.membership import MemberState, Ping, WatchGroup, WatchReply
 from talka.wire.packets import decode_packet
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 VOTERS = ("a", "b", "c")
 CONFIG = PRESETS["default"]
 BOOT = 5
@@ -178,7 +177,7 @@ def test_two_groups_watch_each_other_through_their_members() -> None:
     news: list[object] = []
 
     def run(since: int, until: int, *, is_up: bool) -> None:
-        for now in range(since, until, 10 * MS):
+        for now in range(since, until, 10 * MILLISECOND):
             for effect in gate.tick(now):
                 if not isinstance(effect, Transmit):
                     news.append(effect)

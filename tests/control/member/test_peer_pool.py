@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from talka.control.member.peer_pool import (
     LATENCY_CHECK_EVERY,
-    NEVER,
     OUTCOMES_KEPT,
     Added,
     Evicted,
@@ -22,11 +21,9 @@ from talka.control.member.peer_pool import (
     Tier,
 )
 from talka.errors import Invalid
+from talka.units import HOUR, MILLISECOND, NEVER, SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
-MILLISECOND = 1_000_000
-SECOND = 1_000 * MILLISECOND
-HOUR = 3600 * SECOND
 OWN = PooledPeer("own", "d1", "r1")
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from talka.control.member.send_queue import Class, LaneLimits, SendQueue
 from talka.errors import Invalid
+from talka.units import SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
-SECOND = 1_000_000_000
 CONTROL, RESULTS, JOBS, STATISTICS = Class
 SMALL = LaneLimits(frames=2, size_bytes=10, jobs_age_ns=10 * SECOND, statistics_age_ns=2 * SECOND)
 

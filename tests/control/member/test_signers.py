@@ -2,10 +2,10 @@
 
 from talka.cluster.safeguards import Safeguards
 from talka.control.member.signers import CHECKED_LIMIT, SIGNERS_LIMIT, UNKNOWN_NS, Signers, SignersNamed
+from talka.units import SECOND
 from talka.wire.jobs import SIGNERS_LIMIT as NAMED_LIMIT
 from talka.wire.security.bundles import BundleSigner, BundleWord
 
-SECOND = 1_000_000_000
 DIGEST = "5e" * 32
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from talka.control.member.token_bucket import TokenBuckets
 from talka.errors import Invalid
+from talka.units import SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
-SECOND = 1_000_000_000
 
 
 def test_a_new_source_may_send_a_burst_and_no_more() -> None:

@@ -3,25 +3,26 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talka.control.tasks.clock_watch import LEAST_NS, SECOND_NS, ClockWatch
+from talka.control.tasks.clock_watch import LEAST_NS, ClockWatch
+from talka.units import SECOND
 
-DAY_NS = 86_400 * SECOND_NS
-WALL_NS = 1_790_000_000 * SECOND_NS
+DAY_NS = 86_400 * SECOND
+WALL_NS = 1_790_000_000 * SECOND
 
 
 def test_a_jump_is_told_once_with_its_way_and_size() -> None:
     watch = ClockWatch(0, WALL_NS)
-    assert watch.look(SECOND_NS, WALL_NS + SECOND_NS) == 0
-    assert watch.look(2 * SECOND_NS, WALL_NS + 2 * SECOND_NS + 30 * DAY_NS) == 30 * DAY_NS
-    assert watch.look(3 * SECOND_NS, WALL_NS + 3 * SECOND_NS + 30 * DAY_NS) == 0
+    assert watch.look(SECOND, WALL_NS + SECOND) == 0
+    assert watch.look(2 * SECOND, WALL_NS + 2 * SECOND + 30 * DAY_NS) == 30 * DAY_NS
+    assert watch.look(3 * SECOND, WALL_NS + 3 * SECOND + 30 * DAY_NS) == 0
     assert watch.offset_ns == WALL_NS + 30 * DAY_NS
-    assert watch.look(4 * SECOND_NS, WALL_NS + 4 * SECOND_NS) == -30 * DAY_NS
+    assert watch.look(4 * SECOND, WALL_NS + 4 * SECOND) == -30 * DAY_NS
     assert watch.offset_ns == WALL_NS
 
 
 def test_a_machine_that_slept_did_not_jump() -> None:
     watch = ClockWatch(0, WALL_NS)
-    assert watch.look(8 * 3600 * SECOND_NS, WALL_NS + 8 * 3600 * SECOND_NS) == 0
+    assert watch.look(8 * 3600 * SECOND, WALL_NS + 8 * 3600 * SECOND) == 0
 
 
 @given(st.lists(st.integers(1 - LEAST_NS, LEAST_NS - 1)))
@@ -30,9 +31,9 @@ def test_drift_is_followed_however_much_it_adds_up_to(drifts_ns: list[int]) -> N
     offset_ns = WALL_NS
     for second, drift_ns in enumerate(drifts_ns):
         offset_ns += drift_ns
-        assert watch.look(second * SECOND_NS, second * SECOND_NS + offset_ns) == 0
+        assert watch.look(second * SECOND, second * SECOND + offset_ns) == 0
         assert watch.offset_ns == offset_ns
-    assert watch.is_steady(len(drifts_ns) * SECOND_NS, len(drifts_ns) * SECOND_NS)
+    assert watch.is_steady(len(drifts_ns) * SECOND, len(drifts_ns) * SECOND)
 
 
 def test_a_clock_is_steady_when_it_was_watched_for_long_and_did_not_jump() -> None:

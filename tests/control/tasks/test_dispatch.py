@@ -10,20 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leases import NEVER
 from talka.control.dags.job import DagJob
 from talka.control.tasks import dispatch
 from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
 from talka.control.tasks.quarantine import LASTS_NS
 from talka.control.tasks.task import DagTask, Needs
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.task_views import LimitView, QueueView, Reason
 from talka.work.dag import DagSettings, Limit
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import JobRow
 
 quick = settings(deadline=None, derandomize=True, max_examples=40)
-SECOND = 1_000_000_000
-MILLISECOND = 1_000_000
 SAME = Needs("resize")
 ALONE = Needs("resize", alone=True)
 ONE_AT_A_TIME = Needs("resize", limits=(Limit("db", 1),))

@@ -4,14 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leases import NEVER
 from talka.control.tasks.limits import Limits
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.work.dag import Limit
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
-SECOND = 1_000_000_000
-MILLISECOND = 1_000_000
 TWO = (Limit("db", 2),)
 TEN_A_SECOND = (Limit("api", rate="10/s"),)
 

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leases import NEVER
 from talka.control.tasks.quarantine import DEATHS, LASTS_NS, TASKS_LIMIT, WITHIN_NS, WORKERS_LIMIT, Quarantine
 from talka.errors import Invalid
+from talka.units import NEVER, SECOND
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
-SECOND = 1_000_000_000
 
 
 def with_deaths(worker: str, tasks: int, now: int = 0) -> Quarantine:

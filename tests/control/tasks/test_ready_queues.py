@@ -6,18 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leases import NEVER
 from talka.control.dags.job import DagJob
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.ready_queues import STALE_LIMIT, Queue, ReadyQueues
 from talka.control.tasks.task import DagTask, Needs
+from talka.units import MINUTE, NEVER, SECOND
 from talka.work.dag import DagSettings, Limit
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import JobRow
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
-SECOND = 1_000_000_000
-MINUTE = 60 * SECOND
 SAME = Needs("resize")
 OTHER = Needs("upload")
 LIMITED = Needs("resize", limits=(Limit("db", 1),))

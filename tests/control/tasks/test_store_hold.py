@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talka.control.tasks.store_hold import LEASE_NS, LOOK_NS, MARGIN_NS, RENEW_NS, SECOND_NS, Hold, Vigil
+from talka.control.tasks.store_hold import LEASE_NS, LOOK_NS, MARGIN_NS, RENEW_NS, Hold, Vigil
 from talka.errors import Invalid
+from talka.units import SECOND
 
-WHOLE_S = (LEASE_NS + MARGIN_NS) // SECOND_NS
+WHOLE_S = (LEASE_NS + MARGIN_NS) // SECOND
 
 
 def test_a_lease_that_does_not_stir_is_taken_after_a_whole_lease_and_a_margin() -> None:
     vigil = Vigil()
-    looks = [vigil.look(second * SECOND_NS, (1, 5)) for second in range(100, 100 + WHOLE_S + 1)]
+    looks = [vigil.look(second * SECOND, (1, 5)) for second in range(100, 100 + WHOLE_S + 1)]
     assert looks == [False] * WHOLE_S + [True]
     assert not vigil.has_stirred
 
@@ -21,9 +22,9 @@ def test_a_renewal_before_our_eyes_is_life_and_the_silence_begins_anew() -> None
     vigil = Vigil()
     assert not vigil.look(0, (1, 5)) and vigil.left_ns == LEASE_NS + MARGIN_NS
     for second in range(1, WHOLE_S):
-        assert not vigil.look(second * SECOND_NS, (1, 5))
-    assert vigil.left_ns == SECOND_NS and not vigil.has_stirred
-    assert not vigil.look(WHOLE_S * SECOND_NS, (1, 6))
+        assert not vigil.look(second * SECOND, (1, 5))
+    assert vigil.left_ns == SECOND and not vigil.has_stirred
+    assert not vigil.look(WHOLE_S * SECOND, (1, 6))
     assert vigil.has_stirred and vigil.left_ns == LEASE_NS + MARGIN_NS
 
 
@@ -38,7 +39,7 @@ def test_a_new_epoch_is_another_holder() -> None:
 def test_time_in_which_nobody_looked_counts_for_one_look(gap_s: int) -> None:
     vigil = Vigil()
     vigil.look(0, (1, 5))
-    assert not vigil.look(gap_s * SECOND_NS, (1, 5))
+    assert not vigil.look(gap_s * SECOND, (1, 5))
     assert vigil.left_ns >= LEASE_NS + MARGIN_NS - LOOK_NS
 
 

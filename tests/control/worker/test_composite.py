@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.signers import Signers
-from talka.control.member.speech import Speak
 from talka.control.worker import held_shards
 from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
@@ -39,7 +38,9 @@ from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS, toget
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
+from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import (
+    CHANNEL,
     PIECE_LIMIT_BYTES,
     REPORT_LIMIT_BYTES,
     Acknowledge,
@@ -114,8 +115,6 @@ from talka.wire.tasks import (
 )
 from talka.work.shapes import ConstantVUs
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 LEASE_NS = 5 * SECOND
 TOKEN, LATER_TOKEN = (0, 4, 1), (0, 5, 1)
 FENCE, LATER_FENCE = (0, 4, 7), (0, 5, 1)
@@ -170,10 +169,10 @@ class Rig:
         signers.name([SIGNER.public])
         self.now = 1_000 * SECOND
         self.disk = dict(disk or {})
-        self.said: list[Speak] = []
+        self.said: list[Send[JobMessage]] = []
         self.news: list[object] = []
         self.arms: dict[int, Any] = {}
-        self.held_back: list[Persist] = []
+        self.held_back: list[Persist | PersistBlob] = []
         self.disk_waits = False
         self.sequences: dict[int, int] = {}
         self.beat = 0
@@ -201,10 +200,10 @@ class Rig:
     def take(self, effects: list[object]) -> list[object]:
         for effect in effects:
             match effect:
-                case Speak(message=message):
+                case Send(message=message):
                     self.said.append(effect)
                     self.beat = message.number if isinstance(message, Beat) else self.beat
-                case Persist():
+                case Persist() | PersistBlob():
                     self.held_back.append(effect)
                 case StartCore(core=core, arm=arm):
                     self.arms[core] = arm
@@ -219,7 +218,7 @@ class Rig:
     def write(self) -> None:
         while self.held_back:
             persist = self.held_back.pop(0)
-            for key, content in persist.puts:
+            for key, content in persist.puts if isinstance(persist, Persist) else ():
                 if content is None:
                     self.disk.pop(key, None)
                 else:
@@ -998,7 +997,8 @@ def test_a_bundle_that_is_not_here_is_fetched_checked_and_put_on_disk_first() ->
     rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), source)
     rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), source)
     assert rig.all(StartCore) == []
-    assert [persist.puts for persist in rig.held_back] == [((f"blob/{DIGEST}", BUNDLE),)]
+    (write,) = rig.held_back
+    assert write == PersistBlob(write.ticket, DIGEST, BUNDLE)
     rig.write()
 
     assert len(rig.all(StartCore)) == 2
@@ -1119,7 +1119,8 @@ def test_of_many_bundles_the_one_that_was_used_longest_ago_gives_way() -> None:
 
     rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), rig.said[-1].to)
 
-    assert rig.held_back[0].puts == ((f"blob/{DIGEST}", BUNDLE), (f"blob/{old[1]}", None))
+    (write,) = rig.held_back
+    assert write == PersistBlob(write.ticket, DIGEST, BUNDLE, (old[1],))
 
 
 # Running.
@@ -1133,7 +1134,7 @@ def test_a_task_starts_at_the_instant_it_is_told() -> None:
     rig.hear(start)
 
     go = Go(start.start_at_ns, start.origin_ns, start.job_origin_ns)
-    assert rig.all(Send) == [Send(core, go) for core in cores]
+    assert rig.all(TellCore) == [TellCore(core, go) for core in cores]
     assert rig.all(TaskStarted) == [TaskStarted("job", 1)]
     assert rig.states == [Running("job", 1, 2, "running")]
 
@@ -1143,21 +1144,21 @@ def test_a_report_goes_out_shortly_after_something_new_came_and_the_next_after_t
     first, second = rig.running()
 
     rig.count(first, 3)
-    rig.later(20 * MS)
+    rig.later(20 * MILLISECOND)
     rig.count(second, 4)
     assert rig.told() == []
-    rig.later(30 * MS)
+    rig.later(30 * MILLISECOND)
     assert [(to, lane) for to, _, lane in rig.told()] == [("m1", Lane.STATISTICS)]
     assert [(totals.sequence, totals.tally.started) for totals in rig.totals()] == [(1, 7)]
 
     rig.count(first, 5)
-    rig.later(500 * MS)
+    rig.later(500 * MILLISECOND)
     assert len(rig.totals()) == 1, "one is on its way"
     rig.hear(Acknowledge("job", FENCE, 1, 1))
 
     assert [(totals.sequence, totals.tally.started) for totals in rig.totals()] == [(1, 7), (2, 9)]
     rig.hear(Acknowledge("job", FENCE, 1, 2))
-    rig.later(900 * MS)
+    rig.later(900 * MILLISECOND)
     assert len(rig.totals()) == 2, "there is nothing new"
 
 
@@ -1167,21 +1168,21 @@ def test_each_report_of_a_core_is_acknowledged() -> None:
 
     rig.count(first)
 
-    assert rig.all(Send) == [Send(first, Ack(1))]
+    assert rig.all(TellCore) == [TellCore(first, Ack(1))]
 
 
 def test_a_manager_under_load_asks_for_fewer_reports() -> None:
     rig = Rig()
     first, _ = rig.running()
     rig.count(first, 1)
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     sent_ns = rig.now
 
     rig.hear(Acknowledge("job", FENCE, 1, 1, every_ms=600))
     rig.count(first, 2)
-    rig.until(sent_ns + 600 * MS - 1)
+    rig.until(sent_ns + 600 * MILLISECOND - 1)
     assert len(rig.totals()) == 1
-    rig.until(sent_ns + 600 * MS)
+    rig.until(sent_ns + 600 * MILLISECOND)
     assert len(rig.totals()) == 2
 
     rig.hear(Acknowledge("job", FENCE, 1, 2, every_ms=5_000))
@@ -1194,7 +1195,7 @@ def test_a_report_nobody_answers_is_made_anew_after_a_second() -> None:
     rig = Rig()
     first, _ = rig.running()
     rig.count(first, 1)
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     rig.count(first, 2)
 
     rig.later(SECOND - 1)
@@ -1204,7 +1205,7 @@ def test_a_report_nobody_answers_is_made_anew_after_a_second() -> None:
     assert [(totals.sequence, totals.tally.started) for totals in rig.totals()] == [(1, 1), (2, 2)]
     rig.hear(Acknowledge("job", FENCE, 1, 1))
     rig.count(first, 3)
-    rig.later(100 * MS)
+    rig.later(100 * MILLISECOND)
     assert len(rig.totals()) == 2, "the later one is still on its way"
 
 
@@ -1212,10 +1213,10 @@ def test_windows_that_found_no_room_follow_without_anything_new() -> None:
     rig = Rig()
     (core,) = rig.running(count=1)
     rig.count(core, windows=[Window(index, started=1) for index in range(45)])
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
 
     rig.hear(Acknowledge("job", FENCE, 1, 1))
-    rig.later(100 * MS)
+    rig.later(100 * MILLISECOND)
 
     assert [len(totals.windows) for totals in rig.totals()] == [40, 5]
 
@@ -1226,7 +1227,7 @@ def test_the_parts_of_a_report_travel_together() -> None:
     rig.core(core, StepTotals(1, "buy", StepTally(ok=3), True))
     rig.count(core)
 
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
 
     assert len(rig.all(Report)) == 1
     assert [type(message) for _, message, _ in rig.told()] == [UnreadStep, Totals]
@@ -1290,7 +1291,9 @@ def test_a_task_that_has_ended_keeps_its_result_on_disk_and_says_so_until_it_is_
     finished = Finished("job", 1, sha256(content).hexdigest(), len(content))
     result = decode_result(content)
     assert (result.tally.started, result.shares, result.worker) == (7, (3, 4), "w1")
-    assert [speak for speak in rig.said if isinstance(speak.message, Finished)] == [Speak("m1", finished, Lane.RESULTS)]
+    assert [speak for speak in rig.said if isinstance(speak.message, Finished)] == [
+        Send(CHANNEL, "m1", finished, Lane.RESULTS)
+    ]
     rig.later(SECOND)
     rig.hear(Acknowledge("job", FENCE, 1, 1))
     rig.later(SECOND)
@@ -1365,7 +1368,7 @@ def test_a_stop_lets_a_task_finish() -> None:
 
     rig.hear(Halt("job", FENCE, 1, "stop"))
 
-    assert rig.all(Send) == [Send(core, Stop()) for core in cores]
+    assert rig.all(TellCore) == [TellCore(core, Stop()) for core in cores]
     for core in cores:
         rig.finish(core)
     assert len(rig.all(Finished)) == 1
@@ -1412,7 +1415,7 @@ def test_an_order_for_a_task_that_is_not_here_is_answered() -> None:
     rig.hear(Acknowledge("job", FENCE, 5, 1))
     rig.hear(Start("job", FENCE, 5, 0, 0, 0))
 
-    assert rig.said == [Speak("m1", NoTask("job", 5, FENCE), Lane.RESULTS)] * 2
+    assert rig.said == [Send(CHANNEL, "m1", NoTask("job", 5, FENCE), Lane.RESULTS)] * 2
 
 
 def test_an_order_for_a_task_that_went_while_it_waited_for_the_disk_is_answered() -> None:
@@ -1435,7 +1438,7 @@ def test_jobs_that_were_cancelled_are_stopped_also_when_the_order_did_not_reach_
     rig.renew(cancelled=("job",))
     rig.renew(cancelled=("job",))
 
-    assert rig.all(Send) == [Send(core, Stop()) for core in cores]
+    assert rig.all(TellCore) == [TellCore(core, Stop()) for core in cores]
 
 
 def test_the_result_of_what_its_worker_stopped_says_that_the_job_is_cancelled() -> None:
@@ -1486,7 +1489,7 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
     (core,) = rig.running(3, count=1)
     rig.core(core, StepTotals(1, "buy", StepTally(ok=3), True))
     rig.count(core, 5, windows=[Window(0, started=5)])
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     rig.hear(Acknowledge("job", FENCE, 3, 1))
     rig.forget()
 
@@ -1495,18 +1498,20 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
     assert rig.said == [], "the fence comes first"
     rig.write()
 
-    origin_ns = rig.now - 50 * MS
+    origin_ns = rig.now - 50 * MILLISECOND
     snapshot = WorkerSnapshot(
         "job",
         LATER_FENCE,
         8,
         (
-            TaskFacts(1, "ended", rig.now - ended_origin_ns + 5, 50 * MS + 9, finished.digest, finished.size_bytes),
+            TaskFacts(
+                1, "ended", rig.now - ended_origin_ns + 5, 50 * MILLISECOND + 9, finished.digest, finished.size_bytes
+            ),
             TaskFacts(2, "armed"),
             TaskFacts(3, "running", rig.now - origin_ns + 5, rig.now - origin_ns + 9),
         ),
     )
-    assert rig.said[0] == Speak("m2", snapshot, Lane.CONTROL)
+    assert rig.said[0] == Send(CHANNEL, "m2", snapshot, Lane.CONTROL)
     assert [speak.to for speak in rig.said] == ["m2"] * 4
     assert rig.all(Finished) == [finished]
     assert [type(message) for _, message, _ in rig.told()] == [Armed, UnreadStep, Totals]
@@ -1555,7 +1560,7 @@ def test_it_tells_the_time() -> None:
 
     rig.hear(Sync(4), "m2")
 
-    assert rig.said == [Speak("m2", Synced(4, rig.now), Lane.CONTROL)]
+    assert rig.said == [Send(CHANNEL, "m2", Synced(4, rig.now), Lane.CONTROL)]
 
 
 def test_what_is_said_to_managers_only_is_counted_and_what_others_lead_is_no_news() -> None:
@@ -1617,7 +1622,7 @@ def test_an_assignment_that_means_an_earlier_life_is_not_obeyed() -> None:
 def test_a_worker_that_leaves_says_so_to_every_manager() -> None:
     rig = Rig()
 
-    assert rig.worker.leave(rig.now) == [Speak(name, Goodbye(), Lane.CONTROL) for name in ("m1", "m2")]
+    assert rig.worker.leave(rig.now) == [Send(CHANNEL, name, Goodbye(), Lane.CONTROL) for name in ("m1", "m2")]
 
 
 # Tasks of dag jobs.

@@ -1,6 +1,7 @@
 """The cores of a worker, from when they are drawn until their processes have ended."""
 
-from talka.control.worker.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS, NEVER, CorePool
+from talka.control.worker.core_pool import DEATH_LIMIT_NS, LEAVE_LIMIT_NS, CorePool
+from talka.units import NEVER
 
 NOW = 1_000_000_000
 TASK = ("job", 1)

@@ -4,7 +4,8 @@ import pytest
 
 from talka.cluster.fencing import Apply, BrokenFence, PersistFirst, Refuse
 from talka.cluster.safeguards import Safeguards
-from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_KEPT, JOBS_LIMIT, NEVER, SWEEP_EVERY_NS, JobFences
+from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_KEPT, JOBS_LIMIT, SWEEP_EVERY_NS, JobFences
+from talka.units import NEVER
 
 NOW = 1_000_000_000
 EARLIER, LATER = (0, 3, 1), (0, 3, 2)

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.speech import Speak
 from talka.control.worker import handlers_outbox, handlers_pool
 from talka.control.worker.effects import HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_attempt import is_bounded
@@ -36,14 +35,14 @@ from talka.control.worker.handlers_room import (
     FULL,
     IDLE_NS,
     LOAD_LIMIT_NS,
-    NEVER,
     RETRY_NS,
     SPENT_LIMIT,
     STARTS_LIMIT,
     STOP_LIMIT_NS,
 )
 from talka.control.worker.obeyed_epoch import BrokenEpoch
-from talka.wire.jobs import encode
+from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.jobs import CHANNEL, JobMessage, encode
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     INPUTS_LIMIT_BYTES,
@@ -70,8 +69,6 @@ from talka.wire.tasks import (
     TaskResult,
 )
 
-MS = 1_000_000
-SECOND = 1_000 * MS
 EPOCH = 7
 BOOT = 0xB007
 FIRST = EPOCH << 32
@@ -104,7 +101,7 @@ class Rig:
         self.held_back: list[Persist] = []
         self.loads = loads
         self.plain = plain
-        self.said: list[Speak] = []
+        self.said: list[Send[JobMessage]] = []
         self.orders: list[StartHandlers | TellHandlers | EndHandlers] = []
         self.news: list[object] = []
         self.core_of: dict[int, int] = {}
@@ -126,7 +123,7 @@ class Rig:
     def take(self, effects: list[object]) -> list[object]:
         for effect in effects:
             match effect:
-                case Speak():
+                case Send():
                     encode(effect.message)
                     self.said.append(effect)
                 case Persist():
@@ -632,13 +629,13 @@ def test_the_time_of_a_plain_function_counts_from_when_the_one_before_it_ended()
     rig.ran(0, took_us=1)
     rig.hand(*[task(number, attempt_ms=1_000) for number in (1, 2, 3)])
     assert len(rig.begun) == 4
-    rig.forget().later(900 * MS)
+    rig.forget().later(900 * MILLISECOND)
     assert rig.all(TaskProgress) == [TaskProgress((FIRST + 1,))], "the others have not begun"
     rig.ran(1, took_us=900_000)
 
-    rig.forget().later(999 * MS)
+    rig.forget().later(999 * MILLISECOND)
     assert rig.all(StopTasks) == []
-    rig.later(1 * MS)
+    rig.later(1 * MILLISECOND)
 
     assert rig.all(StopTasks) == [StopTasks((FIRST + 2,), "timeout")]
 
@@ -779,7 +776,7 @@ def test_where_the_files_are_spoilt_no_core_is_started_for_one_that_is_to_be_alo
 def test_an_attempt_that_takes_too_long_is_stopped_and_its_own_word_counts() -> None:
     rig = Rig()
     rig.hand(task(1, attempt_ms=1_500), task(2))
-    rig.later(1_500 * MS - 1)
+    rig.later(1_500 * MILLISECOND - 1)
     assert rig.all(StopTasks) == []
     rig.later(1)
     assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")]
@@ -794,7 +791,7 @@ def test_an_attempt_that_takes_too_long_is_stopped_and_its_own_word_counts() -> 
 def test_an_attempt_that_does_not_stop_is_ended_with_its_process_and_its_neighbours() -> None:
     rig = Rig(1)
     rig.hand(task(1, attempt_ms=50), task(2))
-    rig.later(50 * MS)
+    rig.later(50 * MILLISECOND)
     assert rig.all(StopTasks) == [StopTasks((FIRST + 1,), "timeout")], "to the millisecond"
     rig.later(STOP_LIMIT_NS)
     assert rig.all(EndHandlers) == [EndHandlers(1, hard=True)]
@@ -814,7 +811,7 @@ def test_the_replacement_starts_when_the_core_is_killed_not_when_it_is_gone() ->
     rig = Rig(1, plain=("resize",))
     rig.hand(task(1, attempt_ms=50), task(2))
 
-    rig.forget().later(50 * MS + STOP_LIMIT_NS)
+    rig.forget().later(50 * MILLISECOND + STOP_LIMIT_NS)
 
     assert rig.started == [2]
     assert rig.inside(2) == [2]
@@ -915,7 +912,7 @@ def test_recalls_of_unknown_attempts_are_not_answered_when_there_is_no_room(monk
 def test_the_only_task_of_a_core_that_dies_is_told_as_alone() -> None:
     rig = Rig(1)
     rig.hand(task(1))
-    rig.now += 250 * MS
+    rig.now += 250 * MILLISECOND
 
     rig.exit(1)
 
@@ -1001,8 +998,8 @@ def test_what_a_core_tells_together_is_told_together() -> None:
 
     rig.ran(0, 1, 2)
 
-    assert rig.said[-1] == Speak(
-        "m1", Done(tuple(TaskResult(FIRST + number, "completed") for number in range(3))), Lane.RESULTS
+    assert rig.said[-1] == Send(
+        CHANNEL, "m1", Done(tuple(TaskResult(FIRST + number, "completed") for number in range(3))), Lane.RESULTS
     )
     assert rig.pool.outcomes == {"completed": 3}
 
@@ -1097,9 +1094,9 @@ def test_a_manager_that_begins_its_life_is_told_everything_again() -> None:
     rig.forget().hear(AskHeld(EPOCH + 1), "m2")
 
     assert rig.said == [
-        Speak("m2", Held(EPOCH + 1, (FIRST + 2, FIRST + 1)), Lane.RESULTS),
-        Speak("m2", TaskProgress((), (HandlerProgress(FIRST + 2, b"7"),)), Lane.STATISTICS),
-        Speak("m2", Done((TaskResult(FIRST + 1, "completed"),)), Lane.RESULTS),
+        Send(CHANNEL, "m2", Held(EPOCH + 1, (FIRST + 2, FIRST + 1)), Lane.RESULTS),
+        Send(CHANNEL, "m2", TaskProgress((), (HandlerProgress(FIRST + 2, b"7"),)), Lane.STATISTICS),
+        Send(CHANNEL, "m2", Done((TaskResult(FIRST + 1, "completed"),)), Lane.RESULTS),
     ]
 
 
@@ -1180,7 +1177,7 @@ def test_what_runs_for_more_than_a_moment_is_told_once() -> None:
     rig.forget().later(BEGAN_NS - 1)
     assert rig.said == []
     rig.later(1)
-    assert rig.said == [Speak("m1", TaskProgress((FIRST + 1,)), Lane.STATISTICS)]
+    assert rig.said == [Send(CHANNEL, "m1", TaskProgress((FIRST + 1,)), Lane.STATISTICS)]
 
     assert rig.forget().later(SECOND // 2).said == []
 
@@ -1627,7 +1624,7 @@ def test_whatever_happens_every_task_that_was_handed_is_begun_once_and_ends_with
                 elif rng.random() < 0.3:
                     rig.take(rig.pool.set_limit(rig.now, rng.randrange(4)))
             case _:
-                rig.later(rng.choice((MS, 150 * MS, 3 * SECOND)))
+                rig.later(rng.choice((MILLISECOND, 150 * MILLISECOND, 3 * SECOND)))
         note(rig, results)
         if results and rng.random() < 0.3:
             some = [fence for fence in results if fence not in taken][:500]

@@ -5,15 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.safeguards import Safeguards
-from talka.control.worker.lease import (
-    BEATS_REMEMBERED,
-    DISCONNECT_GRACE_NS,
-    NEVER,
-    REFUSAL_COUNTS_NS,
-    WorkerLease,
-)
+from talka.control.worker.lease import BEATS_REMEMBERED, DISCONNECT_GRACE_NS, REFUSAL_COUNTS_NS, WorkerLease
+from talka.units import NEVER, SECOND
 
-SECOND = 1_000_000_000
 LEASE_NS = 5 * SECOND
 NOW = 100 * SECOND
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from talka.clock import SECOND, cpu_ns
+from talka.clock import cpu_ns
 from talka.engine.handlers import handler_core
 from talka.engine.handlers.handler_core import HandlerCore, first_word, framed_message, limit_cpu, loaded, new_deframer
 from talka.engine.handlers.handler_run import (
@@ -27,6 +27,7 @@ from talka.engine.handlers.handler_run import (
     sendable,
 )
 from talka.engine.handlers.kin import is_of_command, kin
+from talka.units import SECOND
 from talka.wire.tasks import (
     ERROR_LIMIT,
     LOG_LINE_LIMIT,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.load import alarm as module
 from talka.engine.load.alarm import Alarm
+from talka.units import MILLISECOND, SECOND
 
 
 @pytest.fixture(params=["kernel", "loop"])

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import pytest
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.clients.http import HTTPEngine
 from talka.engine.load import core, native
 from talka.engine.load.core import OutOfTurn, OwnerGone
@@ -21,6 +21,7 @@ from talka.engine.load.recorder import Recorder
 from talka.engine.loader import in_memory
 from talka.engine.process_start import new_event_loop
 from talka.stats.windows import Window
+from talka.units import MILLISECOND, SECOND
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, FrameTooLong, framed
 from talka.wire.shards import (
     VALUE_LIMIT_BYTES,

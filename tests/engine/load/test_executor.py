@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 import talka.clock
-from talka.clock import MICROSECOND, MILLISECOND, SECOND
 from talka.engine.calls import current_call
 from talka.engine.clients.custom import CustomClient
 from talka.engine.load.executor import Executor
@@ -19,6 +18,7 @@ from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import Unheard
 from talka.engine.process_start import new_event_loop
+from talka.units import MICROSECOND, MILLISECOND, SECOND
 from talka.work.dsl import Workflow, check, on_start, on_stop, step
 from talka.work.feeds import FeedUsedUp
 from talka.work.inspection import inspect_workflows

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from talka.engine.load.machine import MachineReading, machine_between, reading
-
-SECOND = 1_000_000_000
+from talka.units import SECOND
 
 
 def proc_of(tmp_path: Path, **files: str) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, NodeRun
 from talka.engine.load.recorder import (
     FILLED_LIMIT,
@@ -22,6 +22,7 @@ from talka.engine.load.recorder import (
 )
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, SAMPLES_KEPT, Sample
 from talka.stats.windows import WINDOW_NS, StepWindow, Timeline, Window
+from talka.units import MICROSECOND, MILLISECOND
 from talka.work.dsl import Workflow, action, check, metric, step
 from talka.work.inspection import inspect_workflows
 from talka.work.responses import BrokenBody, CustomResponse, HTTPResponse, NotJSON

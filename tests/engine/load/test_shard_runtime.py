@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from talka.clock import SECOND
 from talka.engine.load.shard_runtime import SetupFailed, ShardRuntime, prepare_stage
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.work.arguments import URL
 from talka.work.dsl import Workflow, setup, step, teardown
 from talka.work.feeds import Feed, between

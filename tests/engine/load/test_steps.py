@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from talka.clock import MICROSECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed, current_call
 from talka.engine.clients.custom import CustomClient
 from talka.engine.load.prepare import prepare
@@ -14,6 +14,7 @@ from talka.engine.load.recorder import Recorder
 from talka.engine.load.steps import Iterations, VirtualUser
 from talka.engine.load.users import Unheard
 from talka.stats.tally import CheckTally, StepTally
+from talka.units import MICROSECOND, SECOND
 from talka.work.arguments import URL
 from talka.work.dsl import NoResponse, Provide, Skip, Workflow, action, check, metric, state, step
 from talka.work.inspection import inspect_workflows

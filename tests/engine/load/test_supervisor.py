@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.containment import ControlGroup, Guard
 from talka.engine.load import supervisor as supervisor_module
 from talka.engine.load.supervisor import CoreProcess, Lines, Supervisor
 from talka.engine.loader import in_memory
+from talka.units import MILLISECOND, SECOND
 from talka.wire.shards import (
     Ack,
     Arm,

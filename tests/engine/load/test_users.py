@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.clients.http import HTTPEngine
 from talka.engine.load.executor import Executor
 from talka.engine.load.recorder import Recorder
@@ -23,6 +23,7 @@ from talka.engine.load.users import (
 )
 from talka.errors import Invalid
 from talka.stats.tally import Exchanges
+from talka.units import SECOND
 from talka.wire.shards import CONTEXT_PREFIX, VALUE_LIMIT_BYTES
 from talka.work.dsl import Provide, Use, Workflow, depends, state, step
 from talka.work.inspection import inspect_workflows

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.clock import SECOND, monotonic_ns
-from talka.control.load.load_job import LoadJob
+from talka.clock import monotonic_ns
 from talka.errors import Invalid
 from talka.report import files
 from talka.report.document import ResultDocument, TimelineRow
+from talka.report.job_view import JobView
 from talka.report.outputs import targets
 from talka.report.outputs.output import (
     EXAMPLES,
@@ -28,6 +28,7 @@ from talka.report.outputs.output import (
 )
 from talka.report.over_time import timeline_of
 from talka.stats.windows import StepWindow, Timeline, Window
+from talka.units import SECOND
 
 LIMIT_S = 30
 
@@ -318,8 +319,7 @@ def test_a_file_that_cannot_be_moved_into_place_leaves_the_old_one_and_nothing_b
 
 
 def rows_of(timeline: Timeline) -> list[TimelineRow]:
-    job = type("Job", (), {"timeline": timeline, "workflows": {}})()
-    return timeline_of(job)
+    return timeline_of(timeline, [])
 
 
 def test_only_windows_older_than_a_second_are_final() -> None:
@@ -359,7 +359,7 @@ def test_a_feed_sends_windows_while_the_job_runs_and_the_rest_with_the_result(re
     class Running:
         """As much of a job as a feed looks at."""
 
-        spec = type("Spec", (), {"job": "job-7"})
+        id = "job-7"
         timeline = Timeline()
         workflows = {"Shop": type("Run", (), {"timeline": Timeline()})}
         origin_ns = 5 * SECOND
@@ -372,7 +372,7 @@ def test_a_feed_sends_windows_while_the_job_runs_and_the_rest_with_the_result(re
             infos.append(job)
 
     sent, infos = list[TimelineRow](), list[JobInfo]()
-    job: LoadJob = Running()  # type: ignore[assignment]
+    job: JobView = Running()  # type: ignore[assignment]
     feed = WindowFeed(Noting([]), "shop.py")
     for index in range(30):
         job.timeline.add(Window(index, requests=1))
@@ -381,7 +381,7 @@ def test_a_feed_sends_windows_while_the_job_runs_and_the_rest_with_the_result(re
         feed(job, 5 * SECOND + index * SECOND // 10)
     assert len(sent) == 20
     assert [row.errors for row in sent] == [{"status": 1} if number == 7 else {} for number in range(20)]
-    document = msgspec.structs.replace(result, timeline=timeline_of(job))
+    document = msgspec.structs.replace(result, timeline=timeline_of(job.timeline, [job.workflows["Shop"].timeline]))
     assert feed.finish(document, LIMIT_S) == []
     assert sent == document.timeline
     assert {(info.id, info.name) for info in infos} == {("job-7", "shop.py")}

@@ -22,8 +22,7 @@ from talka.store.dags import sqlite_file
 from talka.store.dags.records import BadRecords, RecordsUnavailable, StoreGone
 from talka.store.dags.sqlite import SqliteRecords, place_of, store_of
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, STEPS, TASK_NUMBERS
-from talka.store.dags.sqlite_file import RecordsBroken, SqliteFile
-from talka.store.history.runs import Queries
+from talka.store.dags.sqlite_file import QUERIES, RecordsBroken, SqliteFile
 from talka.work.lifecycle import JobState, TaskState, is_final
 from talka.work.records import (
     JOB_STATES,
@@ -618,7 +617,7 @@ def test_a_place_that_cannot_be_looked_at_is_tried_again(path: Path, monkeypatch
 def first_version(path: Path) -> sqlite3.Connection:
     """A store of the first schema, with a job that ended and a manager that has it."""
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript(Queries("tasks").migrations[0].sql)
+    connection.executescript(QUERIES.migrations[0].sql)
     connection.execute("INSERT INTO talka_tasks_version VALUES (1)")
     connection.execute("INSERT INTO talka_leases VALUES ('manager', 'earlier', 7, ?)", (1_790_000_000_000,))
     connection.execute(

@@ -12,10 +12,9 @@ import pytest
 from talka.store.dags import sqlite_file
 from talka.store.dags.records import RecordsUnavailable
 from talka.store.dags.sqlite import SqliteRecords
-from talka.store.dags.sqlite_file import SqliteFile
+from talka.store.dags.sqlite_file import QUERIES, SqliteFile
 from talka.store.dags.sqlite_life import MEMORY_NAME, STORES_LIMIT, OpenedLife, StoreMemory, inode_of, open_life
 from talka.store.files.folder import StoreFailed
-from talka.store.history.runs import Queries
 from talka.work.records import DropSchedule
 
 LEASE = "manager"
@@ -182,7 +181,7 @@ def test_a_store_of_a_version_without_lives_draws_its_first(keeper: Keeper) -> N
     keeper.open()
     first = keeper.file.with_name("first.sqlite")
     with contextlib.closing(sqlite3.connect(first)) as connection:
-        connection.executescript(Queries("tasks").migrations[0].sql)
+        connection.executescript(QUERIES.migrations[0].sql)
         connection.execute("INSERT INTO talka_tasks_version VALUES (1)")
         connection.commit()
     old = SqliteFile(str(first), as_it_is=True)

@@ -28,13 +28,13 @@ from talka.store.history.runs import (
     BadStore,
     History,
     KeptRun,
-    Migration,
     NewerStore,
     RunFacts,
     StoreUnavailable,
     open_history,
     packed,
 )
+from talka.store.sql_text import Migration
 
 NOW = datetime(2026, 5, 4, 12, 30, 15, 123456, tzinfo=UTC)
 LIMIT_S = 60
@@ -403,13 +403,15 @@ def test_history_of_a_later_version_is_refused_and_left_alone(place: Place) -> N
 
 
 @pytest.mark.parametrize("call", ["list", "prepare"])
-def test_history_of_an_earlier_version_is_brought_up_to_date(place: Place, call: str) -> None:
+def test_history_of_an_earlier_version_is_brought_up_to_date(
+    place: Place, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_history(place.url) as history:
         history.keep(a_run())
     with open_history(place.url) as later:
-        later._queries.migrations.append(  # type: ignore[attr-defined]
-            Migration(3, "-- A note; for people.\nALTER TABLE talka_runs ADD COLUMN note text;\n")
-        )
+        queries = later._queries  # type: ignore[attr-defined]
+        note = Migration(3, "-- A note; for people.\nALTER TABLE talka_runs ADD COLUMN note text;\n")
+        monkeypatch.setattr(queries, "migrations", (*queries.migrations, note))
         getattr(later, call)()
         assert ids(later) == ["k7fw"]
     assert place.execute("SELECT max(version) FROM talka_history_version") == 3

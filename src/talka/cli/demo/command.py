@@ -18,8 +18,9 @@ import click
 from talka.cli.command import CliCommand
 from talka.cli.output import say, tell
 from talka.cli.run import cores, html, load_options
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.errors import Invalid, Unavailable
+from talka.units import SECOND
 
 DEMO_PORT = 8400
 START_LIMIT_S = 20

@@ -41,8 +41,9 @@ from talka.cli.demo.routes import (
     respond,
     split_url,
 )
-from talka.clock import MILLISECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.errors import Invalid, Unavailable
+from talka.units import MILLISECOND
 
 QUEUE_LIMIT: Final = 64
 """Requests a connection may have waiting; beyond it we stop reading."""

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
-from talka.control.load.load_job import LoadJob, WorkflowRun
+from talka.report.job_view import JobView, WorkflowView
 from talka.stats.histogram import Histogram
 from talka.stats.tally import CheckTally, Exchanges, MetricTally, StepTally, Tally, merged
 from talka.stats.windows import WINDOW_NS, StepWindow, Timeline
+from talka.units import SECOND
 from talka.work.thresholds import Threshold, Verdict, judge, scoped
 
-SECOND: Final = 1_000_000_000
 RATE_OVER_NS: Final = 2 * SECOND
 REPORT_LATE_NS: Final = SECOND // 2
 """Reports come five times a second. Without one for so long, the rate is taken to have changed."""
@@ -42,7 +42,7 @@ KINDS: Final[tuple[Kind, ...]] = ("response_time", "service_time")
 class LiveCounts:
     """What all cores of a workflow have counted so far; nothing is merged that costs."""
 
-    def __init__(self, run: WorkflowRun) -> None:
+    def __init__(self, run: WorkflowView) -> None:
         self.started = self.iterations = self.dropped = 0
         self.exchanges = Exchanges()
         self.steps: dict[str, list[StepTally]] = {}
@@ -50,7 +50,7 @@ class LiveCounts:
         self.calls: dict[str, dict[str, list[StepTally]]] = {}
         self.checks: dict[str, CheckTally] = {}
         self.metrics: dict[str, list[MetricTally]] = {}
-        for tally in (attempt.tally for shard in run.shards for attempt in shard.attempts):
+        for tally in run.tallies.values():
             self.started += tally.started
             self.iterations += tally.iterations
             self.dropped += tally.dropped
@@ -74,7 +74,7 @@ def finished(parts: Iterable[StepTally]) -> int:
     return sum(part.ok + part.failed for part in parts)
 
 
-def reported_ns(run: WorkflowRun, now: int) -> int:
+def reported_ns(run: WorkflowView, now: int) -> int:
     """The instant for which the counts hold; long ago, where nobody reports any more, they are of now."""
     return max(run.counted_at_ns, now - REPORT_LATE_NS)
 
@@ -229,26 +229,26 @@ class Judge:
         self._next_at_ns = 0
         self._verdicts: list[tuple[str | None, Verdict]] = []
 
-    def verdicts(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts]) -> list[tuple[str | None, Verdict]]:
+    def verdicts(self, job: JobView, now: int, counts: Mapping[str, LiveCounts]) -> list[tuple[str | None, Verdict]]:
         """Every rule with its workflow (None: the whole job)."""
-        rules_of = {name: (*job.spec.thresholds, *run.spec.thresholds) for name, run in job.workflows.items()}
+        rules_of = {name: (*job.thresholds, *run.spec.thresholds) for name, run in job.workflows.items()}
         wanted: dict[Key, Sequence[Histogram]] = {}
         for name, rules in rules_of.items():
             wanted |= histograms_for(rules, name, counts[name])
         self._histograms.refresh(wanted)
         if now >= self._next_at_ns or job.ended_ns:
             found = [one for key in wanted if (one := self._histograms.get(key))]
-            rules_in_all = len(job.spec.thresholds) + sum(len(run.spec.thresholds) for run in job.workflows.values())
+            rules_in_all = len(job.thresholds) + sum(len(run.spec.thresholds) for run in job.workflows.values())
             cost_ns = sum(len(one.whole.counts) for one in found) * rules_in_all * COUNTER_NS
             self._next_at_ns = now + max(JUDGE_EVERY_NS, round(cost_ns / JUDGE_SHARE))
             tallies = {name: self._tally(rules, name, counts[name]) for name, rules in rules_of.items() if rules}
             self._verdicts = list(self._judged(job, now, tallies))
         return self._verdicts
 
-    def _judged(self, job: LoadJob, now: int, tallies: Mapping[str, Tally]) -> Iterable[tuple[str | None, Verdict]]:
+    def _judged(self, job: JobView, now: int, tallies: Mapping[str, Tally]) -> Iterable[tuple[str | None, Verdict]]:
         every = list(tallies.values())
         whole = every[0] if len(every) == 1 else merged(every)
-        for rule in job.spec.thresholds:
+        for rule in job.thresholds:
             part = job.workflows.get(rule.workflow or "", job)
             yield None, judge(rule, scoped(rule, tallies, whole), part.span_ns(now) / SECOND)
         for name, run in job.workflows.items():

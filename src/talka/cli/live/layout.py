@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from talka.report.text import cleaned, columns, cut
+from talka.units import SECOND
 
-SECOND: Final = 1_000_000_000
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 PULSE_NS: Final = 4 * SECOND
 """A bar without a known end goes to and fro in so long."""

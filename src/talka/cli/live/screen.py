@@ -10,20 +10,18 @@ import select
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TextIO, TypeVar
 
 from talka.cli.live.layout import FrameView, Size
-from talka.cli.live.view import Composer
 from talka.cli.output import harmless
 from talka.clock import monotonic_ns
-from talka.control.load.load_job import LoadJob
 from talka.report.text import counted_text
+from talka.units import SECOND
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.live import Live
 
-SECOND: Final = 1_000_000_000
 DRAW_EVERY_NS: Final = SECOND // 5
 DRAW_SHARE: Final = 0.02
 """Of the time, for drawing: a redraw of over 5 ms makes the next one wait longer. The promise is 3 %."""
@@ -68,7 +66,20 @@ class Frame:
                 yield Segment(text, console.get_style(style) if style else None)
 
 
-class LiveView:
+Shown = TypeVar("Shown")
+Composed = TypeVar("Composed", contravariant=True)
+
+
+class FrameComposer(Protocol[Composed]):
+    """Makes the frames of a live view."""
+
+    def opening(self, size: Size) -> FrameView:
+        """Before there is anything to tell."""
+
+    def view(self, job: Composed, now: int, size: Size) -> FrameView: ...
+
+
+class LiveView(Generic[Shown]):
     """Shows a job on a terminal while it runs. Enter it, hand it to `LocalJob.run` as `on_progress`, and leave it.
 
     While it is shown, whatever this process and its cores print on stderr appears above it. `keep` leaves the last
@@ -77,7 +88,7 @@ class LiveView:
 
     def __init__(
         self,
-        composer: Composer,
+        composer: FrameComposer[Shown],
         stream: TextIO,
         *,
         color: bool = True,
@@ -93,13 +104,13 @@ class LiveView:
         self._size: Size | None = None
         self._live: Live | None = None
         self._printed: Printed | None = None
-        self._job: LoadJob | None = None
+        self._job: Shown | None = None
 
     def cpu_share(self, elapsed_ns: int) -> float:
         """The share of one core that drawing took."""
         return self._pace.spent_ns / elapsed_ns if elapsed_ns > 0 else 0.0
 
-    def __enter__(self) -> "LiveView":
+    def __enter__(self) -> "LiveView[Shown]":
         from rich.console import Console
         from rich.live import Live
 
@@ -132,7 +143,7 @@ class LiveView:
             raise
         return self
 
-    def __call__(self, job: LoadJob, now: int) -> None:
+    def __call__(self, job: Shown, now: int) -> None:
         self._job = job
         if self._printed is not None:
             self._printed.collect()

@@ -34,10 +34,10 @@ from talka.cli.live.layout import (
     styled,
     titled,
 )
-from talka.control.load.load_job import ENDED, LoadJob, WorkflowRun
-from talka.control.load.shard_run import LostShard, ShardAttempt
+from talka.control.load.load_job import ENDED
 from talka.report.generator import LATE_US, cpu_of, late_from_us, median_of, verdict_of, worst
 from talka.report.generator import Verdict as Upkeep
+from talka.report.job_view import JobView, Loss, WorkflowView
 from talka.report.summary import FrequentError, frequent_errors
 from talka.report.text import (
     columns,
@@ -51,13 +51,14 @@ from talka.report.text import (
     time_text,
 )
 from talka.stats.histogram import CoarseHistogram, Histogram
+from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS
+from talka.units import SECOND
 from talka.work.failures import of_requests, of_steps, worse
 from talka.work.lifecycle import TaskState
 from talka.work.specs import Outlined
 from talka.work.thresholds import Verdict
 
-SECOND: Final = 1_000_000_000
 MINUTE_S: Final = 60
 WIDEST: Final = 140
 """Beyond, the eye loses the row."""
@@ -130,7 +131,7 @@ class Composer:
         """Before there is anything to tell."""
         return FrameView((styled(min(size.columns, WIDEST), (self._name, "bold"), ("  starting", "dim")),))
 
-    def view(self, job: LoadJob, now: int, size: Size) -> FrameView:
+    def view(self, job: JobView, now: int, size: Size) -> FrameView:
         width = min(size.columns, WIDEST)
         counts = {name: LiveCounts(run) for name, run in job.workflows.items()}
         self._look(job, now, counts)
@@ -147,7 +148,7 @@ class Composer:
         ]
         return FrameView(tuple(fitted([section for section in sections if section.wish], max(size.rows - 1, 1))))
 
-    def _look(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts]) -> None:
+    def _look(self, job: JobView, now: int, counts: Mapping[str, LiveCounts]) -> None:
         for name, run in job.workflows.items():
             self._trends.setdefault(name, Trends()).look(run.timeline)
             if run.origin_ns and run.state not in ENDED:
@@ -159,7 +160,7 @@ class Composer:
 
     # Head.
 
-    def _head(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts], width: int) -> list[Line]:
+    def _head(self, job: JobView, now: int, counts: Mapping[str, LiveCounts], width: int) -> list[Line]:
         state, style = state_of(job, now)
         if waiting := self._waiting():
             state, style = waiting, "yellow"
@@ -185,7 +186,7 @@ class Composer:
 
     # Sparklines.
 
-    def _sparks(self, job: LoadJob, width: int) -> Section:
+    def _sparks(self, job: JobView, width: int) -> Section:
         wide_s = -(-MINUTE_S // max(min(MINUTE_S, width - SPARK_AT), 10))
         rates, times = self._last_minute(job, wide_s)
         rows: list[Line] = []
@@ -199,7 +200,7 @@ class Composer:
             rows.append(spark_line(width, kind, rate_text(per_s[-1]), rate_text(max(per_s)), sparkline(per_s)))
         return Section(5, min(1, len(rows)), len(rows), lambda room: rows[:room])
 
-    def _last_minute(self, job: LoadJob, wide_s: int) -> tuple[list[float], list[float | None]]:
+    def _last_minute(self, job: JobView, wide_s: int) -> tuple[list[float], list[float | None]]:
         """Requests per second and p99 in milliseconds of each stretch of the last minute that is over."""
         per_stretch = wide_s * SECOND // WINDOW_NS
         stretches: dict[int, list[tuple[int, CoarseHistogram]]] = {}
@@ -238,14 +239,14 @@ class Composer:
 
     # Workflows.
 
-    def _workflows(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts], width: int) -> Section:
+    def _workflows(self, job: JobView, now: int, counts: Mapping[str, LiveCounts], width: int) -> Section:
         runs = list(job.workflows.items())
         names = room_for([name for name, _ in runs], width // 4)
 
-        def urgency(item: tuple[str, WorkflowRun]) -> tuple[int, ...]:
+        def urgency(item: tuple[str, WorkflowView]) -> tuple[int, ...]:
             return (0 if item[1].is_under_way else 1 if item[1].failure else 2,)
 
-        def line(item: tuple[str, WorkflowRun]) -> Line:
+        def line(item: tuple[str, WorkflowView]) -> Line:
             name, run = item
             state = state_text(run)
             parts: list[Part] = [(padded(name, names), "bold"), "  ", (state, STATE_STYLES.get(run.state, "dim"))]
@@ -255,12 +256,11 @@ class Composer:
 
         return Section(4, 1, len(runs), lambda room: chosen(runs, room, urgency, line))
 
-    def _load(self, run: WorkflowRun, counts: LiveCounts, now: int) -> list[Part]:
+    def _load(self, run: WorkflowView, counts: LiveCounts, now: int) -> list[Part]:
         """How much runs, beside how much the plan wants at this instant."""
         if not run.origin_ns:
             return []
         plan, at_ns = run.spec.plan, now - run.origin_ns
-        vus = sum(shard.current.vus for shard in run.shards if not shard.is_done)
         facts: list[Part] = []
         if run.state in ENDED:
             facts.append(f"  {counted_text(counts.iterations, 'iteration')}")
@@ -269,10 +269,10 @@ class Composer:
             # Of the same stretch of time: on a ramp this very instant's would make every start look late.
             planned = sum(plan.rate_at(min(end, now) - run.origin_ns) for end in rates.stretch) / 2
             facts.append(f"  {significant(rates.of(''))} of {significant(planned)} arrivals/s")
-            facts.append((f"  {vus:,}/{plan.vus:,} VUs busy", "yellow" if vus >= plan.vus else ""))
+            facts.append((f"  {run.vus:,}/{plan.vus:,} VUs busy", "yellow" if run.vus >= plan.vus else ""))
         else:
             wanted = plan.vus_at(at_ns)
-            facts.append(f"  {vus:,} of {counted_text(wanted, 'VU')}")
+            facts.append(f"  {run.vus:,} of {counted_text(wanted, 'VU')}")
             facts.append(f"  {counted_text(counts.iterations, 'iteration')}")
         if counts.dropped:
             facts.append((f"  {counts.dropped:,} dropped", "yellow"))
@@ -285,7 +285,7 @@ class Composer:
 
     # Steps.
 
-    def _rows(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts]) -> list[LiveStepRow]:
+    def _rows(self, job: JobView, now: int, counts: Mapping[str, LiveCounts]) -> list[LiveStepRow]:
         rows = []
         for name, run in job.workflows.items():
             found = counts[name]
@@ -394,7 +394,7 @@ class Composer:
 
     # Verdicts.
 
-    def _checks(self, job: LoadJob, counts: Mapping[str, LiveCounts], width: int) -> Section:
+    def _checks(self, job: JobView, counts: Mapping[str, LiveCounts], width: int) -> Section:
         checks = [
             (f"{workflow}.{name}" if len(job.workflows) > 1 else name, check.passed, check.failed)
             for workflow, found in counts.items()
@@ -412,7 +412,7 @@ class Composer:
 
         return titled("CHECKS", 6, checks, width, lambda item: (-item[2],), line)
 
-    def _thresholds(self, job: LoadJob, now: int, counts: Mapping[str, LiveCounts], width: int) -> Section:
+    def _thresholds(self, job: JobView, now: int, counts: Mapping[str, LiveCounts], width: int) -> Section:
         verdicts = self._judge.verdicts(job, now, counts)
         labels = {
             id(verdict): f"{workflow}: {verdict.rule}" if workflow and len(job.workflows) > 1 else verdict.rule
@@ -432,13 +432,13 @@ class Composer:
 
     # The generator.
 
-    def _generator(self, job: LoadJob, width: int) -> Section:
+    def _generator(self, job: JobView, width: int) -> Section:
         cpu, lag_us, verdicts = 0.0, -1, list[Upkeep]()
         for run in job.workflows.values():
-            for attempt in (attempt for shard in run.shards for attempt in shard.attempts):
-                health = attempt.tally.generator
+            for number, tally in run.tallies.items():
+                health = tally.generator
                 cpu = max(cpu, cpu_of(health))
-                lag = self._lag(attempt) if health.start_lag.count else None
+                lag = self._lag(number, tally) if health.start_lag.count else None
                 lag_us = max(lag_us, lag.p99_us) if lag else lag_us
                 verdicts.append(verdict_of(health, lag.p99_us if lag else None, lag.late_from_us if lag else 0))
         if not cpu:
@@ -453,34 +453,33 @@ class Composer:
             row = styled(width, (f"! generator {verdict}: ", "yellow"), (text, "yellow"))
         return Section(7 if verdict == "on time" else 2, 1, 1, lambda room: [row][:room])
 
-    def _lag(self, attempt: ShardAttempt) -> Lag:
+    def _lag(self, attempt: int, tally: Tally) -> Lag:
         """Of one core. Its response times are merged only where it may be late, and again when there are more."""
-        lags = attempt.tally.generator.start_lag
-        kept = self._lags.get(attempt.core)
+        lags = tally.generator.start_lag
+        kept = self._lags.get(attempt)
         if kept is None or kept.starts != lags.count:
             limit_us, looked_at = (kept.late_from_us, kept.looked_at) if kept else (LATE_US, 0)
             p99_us = lags.percentile(99)
             if p99_us > LATE_US and lags.count > looked_at * LOOK_AGAIN:
-                limit_us, looked_at = late_from_us(median_of(attempt.tally.steps.values())), lags.count
-            kept = self._lags[attempt.core] = Lag(lags.count, p99_us, limit_us, looked_at)
+                limit_us, looked_at = late_from_us(median_of(tally.steps.values())), lags.count
+            kept = self._lags[attempt] = Lag(lags.count, p99_us, limit_us, looked_at)
         return kept
 
-    def _lost(self, job: LoadJob, width: int) -> Section:
-        gaps = {id(shard.gap) for run in job.workflows.values() for shard in run.shards if shard.gap}
-
-        def line(lost: LostShard) -> Line:
-            until = "not replaced yet" if id(lost) in gaps else f"missing until {clock_text(lost.to_ns)}"
+    def _lost(self, job: JobView, width: int) -> Section:
+        def line(loss: Loss) -> Line:
+            lost = loss.shard
+            until = "not replaced yet" if loss.is_open else f"missing until {clock_text(lost.to_ns)}"
             missing = f", {counted_text(lost.arrivals_missing, 'arrival')} missing" if lost.arrivals_missing else ""
             at = clock_text(lost.from_ns)
             return styled(width, (f"! a core of {lost.workflow} {lost.cause} after {at}, {until}{missing}", "yellow"))
 
         # The newest tells most.
-        newest = {id(lost): -number for number, lost in enumerate(job.lost)}
+        newest = {id(loss): -number for number, loss in enumerate(job.losses)}
         return Section(
             2,
-            min(1, len(job.lost)),
-            len(job.lost),
-            lambda room: chosen(job.lost, room, lambda lost: (newest[id(lost)],), line),
+            min(1, len(job.losses)),
+            len(job.losses),
+            lambda room: chosen(job.losses, room, lambda loss: (newest[id(loss)],), line),
         )
 
 
@@ -496,7 +495,7 @@ def title_of(column: str) -> str:
 # The job.
 
 
-def state_of(job: LoadJob, now: int) -> tuple[str, Style]:
+def state_of(job: JobView, now: int) -> tuple[str, Style]:
     if job.ended_ns:
         return "ended", ""
     if job.interrupted_by == "cancel":
@@ -511,7 +510,7 @@ def state_of(job: LoadJob, now: int) -> tuple[str, Style]:
     return "running", "cyan"
 
 
-def state_text(run: WorkflowRun) -> str:
+def state_text(run: WorkflowView) -> str:
     if run.state is TaskState.PENDING:
         return f"waits for {', '.join(sorted(run.spec.depends_on))}" if run.spec.depends_on else "waits"
     if run.state is TaskState.READY:
@@ -523,7 +522,7 @@ def state_text(run: WorkflowRun) -> str:
     return str(run.state)
 
 
-def end_of(job: LoadJob, now: int) -> int | None:
+def end_of(job: JobView, now: int) -> int | None:
     """When the plans say that the job is over; None where one of them does not."""
     ends: dict[str, int] = {}
     for name, run in job.workflows.items():
@@ -543,7 +542,7 @@ def end_of(job: LoadJob, now: int) -> int | None:
     return max(ends.values(), default=now)
 
 
-def iterations_of(job: LoadJob, counts: Mapping[str, LiveCounts]) -> tuple[int, int | None]:
+def iterations_of(job: JobView, counts: Mapping[str, LiveCounts]) -> tuple[int, int | None]:
     """How many have ended, and how many are planned where every workflow says it."""
     planned = [run.spec.plan.split(1)[0].iterations_in_all for run in job.workflows.values()]
     known = [total for total in planned if total is not None]

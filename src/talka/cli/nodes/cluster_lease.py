@@ -8,6 +8,7 @@ from talka.cli.command import CliCommand
 from talka.cli.nodes.cluster import ask, ask_one, asking_options, json_option, print_json
 from talka.cli.output import harmless, say, tell
 from talka.errors import Invalid, Unavailable
+from talka.units import MILLISECOND
 
 if TYPE_CHECKING:
     from talka.net.asker import NodeAsker
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 AGAIN_S: Final = 0.5
 BEYOND_S: Final = 60.0
 """After the time that the leader said it waits: it may have been replaced, and its successor waits anew."""
-MILLISECOND_NS: Final = 1_000_000
 
 
 @click.command(
@@ -51,9 +51,9 @@ def lease(duration: str | None, as_json: bool, **where: Any) -> int:
     if as_json:
         print_json(view)
         return 0
-    rows = [("lease", format_duration(view.lease_ms * MILLISECOND_NS)), ("set by", view.by)]
+    rows = [("lease", format_duration(view.lease_ms * MILLISECOND)), ("set by", view.by)]
     if view.next_ms:
-        next = format_duration(view.next_ms * MILLISECOND_NS)
+        next = format_duration(view.next_ms * MILLISECOND)
         rows.append(("changes", f"to {next} in {view.wait_ms / 1000:.1f} s, when the longer one is over"))
     say("\n".join(f"{word:<10} {harmless(text)}" for word, text in rows))
     return 0
@@ -80,7 +80,7 @@ async def changed(asker: "NodeAsker", lease_ns: int) -> "LeaseView":
     from talka.wire.views import LeaseView
     from talka.work.durations import format_duration
 
-    wanted_ms = lease_ns // MILLISECOND_NS
+    wanted_ms = lease_ns // MILLISECOND
     view = msgspec.json.decode(await asker.ask(ChangeLease(lease_ns)), type=LeaseView)
     if view.next_ms:
         tell(f"the longer of the two is waited for: {view.wait_ms / 1000:.1f} s")

@@ -14,7 +14,7 @@ from talka.cli.nodes.member import Printer, mishap
 from talka.cli.nodes.private import own_user
 from talka.cli.output import tell
 from talka.client.requests import Control
-from talka.clock import SECOND, realtime_ns
+from talka.clock import realtime_ns
 from talka.cluster.leadership.lease_terms import OtherLease
 from talka.control.clients.connections import WANTED_FILES
 from talka.engine.process_start import new_event_loop
@@ -23,6 +23,7 @@ from talka.nodes.control import ManagerControl
 from talka.nodes.manager import ManagerNode, ManagerOptions
 from talka.nodes.member_events import WORDS, Event, sentence_of
 from talka.nodes.worker import WorkerNode, WorkerOptions
+from talka.units import SECOND
 from talka.web.app import make_app
 from talka.web.audit import ApiAudit
 from talka.web.auth import Tokens

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from talka.errors import Invalid
+from talka.units import SECOND
 
 if TYPE_CHECKING:
     from talka.web.auth import Tokens
@@ -39,7 +40,7 @@ def drawn_tokens(folder: Path) -> tuple["Tokens", Path]:
     import secrets
 
     from talka.cli.nodes.token import ID_BYTES, KEY_BYTES, tokens_from
-    from talka.clock import SECOND, realtime_ns
+    from talka.clock import realtime_ns
     from talka.store.files.folder import replace_file
 
     key, file = folder / KEY_FILE, folder / TOKEN_FILE

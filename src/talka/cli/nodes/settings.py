@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from talka.cli.config import MOST_CORES, BadSetting, GivenSetting, Layer, layer_of_node, whole
 from talka.cli.nodes.secret import checked_id
-from talka.work.durations import SECOND_NS, format_duration, parse_duration, shown
+from talka.units import SECOND
+from talka.work.durations import format_duration, parse_duration, shown
 
 if TYPE_CHECKING:
     from talka.cluster.leadership.lease_terms import OwnLease
@@ -80,7 +81,7 @@ class NodeSettings:
 
         if not self.has("lease"):
             return OwnLease()
-        lease_ns = round(self.seconds("lease", "") * SECOND_NS)
+        lease_ns = round(self.seconds("lease", "") * SECOND)
         if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
             shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
             raise BadSetting(
@@ -91,10 +92,10 @@ class NodeSettings:
     def seconds(self, name: str, default: str) -> float:
         given = self._given.get(name)
         if given is None:
-            return parse_duration(default) / SECOND_NS
+            return parse_duration(default) / SECOND
         if not isinstance(given.value, str | int | float) or isinstance(given.value, bool):
             raise BadSetting(f"{given.label} = {shown(given.value)} is not a duration such as 30s")
-        return parse_duration(given.value, what=given.label) / SECOND_NS
+        return parse_duration(given.value, what=given.label) / SECOND
 
 
 def _number(given: GivenSetting) -> object:

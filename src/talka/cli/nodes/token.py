@@ -8,6 +8,7 @@ import click
 from talka.cli.command import CliCommand, CommandEntry, LazyGroup
 from talka.cli.output import say, tell
 from talka.errors import Invalid
+from talka.units import SECOND
 
 if TYPE_CHECKING:
     from talka.web.auth import Revoked, Tokens
@@ -83,7 +84,7 @@ def issue(
     import secrets
 
     from talka.cli.nodes.secret import checked_id
-    from talka.clock import SECOND, realtime_ns
+    from talka.clock import realtime_ns
     from talka.web.auth import ROLE_WORDS, Tokens
     from talka.work.durations import parse_duration
 

@@ -1,6 +1,6 @@
 """Leadership of a group: one voter's part in electing, following and being the leader.
 
-Told what arrived and what time it is, it answers with `Tell`s, `Persist`s and news. One leader per term is certain:
+Told what arrived and what time it is, it answers with `Send`s, `Persist`s and news. One leader per term is certain:
 votes are on disk before they are given. One acting leader at a time holds while clocks drift within the limit and
 nobody stalls between a check and its effect; the token (`fencing.py`) is what makes the rest harmless.
 """
@@ -12,18 +12,21 @@ from typing import Final
 
 import msgspec
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.ballot import Ballot, BallotStage
 from talka.cluster.leadership.election_timeouts import ElectionTimeouts
 from talka.cluster.leadership.followed_leader import FollowedLeader
 from talka.cluster.leadership.leader_term import LeaderTerm, ReadEnded, WriteEnded
 from talka.cluster.leadership.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
 from talka.cluster.leadership.quorum import check_size
-from talka.cluster.leadership.register import Acceptor, Tell
+from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voter_startup import Lesson, VoterStartup
 from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import NEVER
 from talka.wire.leadership import (
+    CHANNEL,
     Collect,
     Collected,
     Heartbeat,
@@ -47,7 +50,6 @@ from talka.work.durations import format_duration
 
 TERM_JUMP_LIMIT: Final = 2**20
 """A term that is further ahead is not believed: no group holds a million elections while a voter is away."""
-FOREVER: Final = 2**62
 ALARMS_LIMIT: Final = 64
 CLEARLY: Final = 3
 """By how much of local health another voter must be better off to be handed leadership."""
@@ -287,7 +289,7 @@ class Election:
         out: list[object] = []
         self._wake(now, out)
         if self.phase is Phase.SYNCING:
-            self._votes_from = FOREVER  # it has not heard yet whether its promises are still its own
+            self._votes_from = NEVER  # it has not heard yet whether its promises are still its own
         if self.phase is not Phase.DRAINING:
             self._enter(Phase.DRAINING, out)
         self._step_down(now, "draining", out, is_wanted=True)
@@ -314,7 +316,7 @@ class Election:
         while index < len(out):
             effect = out[index]
             index += 1
-            if isinstance(effect, Tell) and effect.to == self.name:
+            if isinstance(effect, Send) and effect.to == self.name:
                 self._hear(now, self.name, effect.message, out)
             else:
                 done.append(effect)
@@ -327,14 +329,14 @@ class Election:
 
     def _deadline(self) -> int:
         assert self.reign is not None
-        return self.reign.deadline() if self._safeguards.check_quorum else FOREVER
+        return self.reign.deadline() if self._safeguards.check_quorum else NEVER
 
     def _answer(self, to: str, message: LeadershipMessage, out: list[object]) -> None:
         """Say what rests on promises: at once when they are on disk, else when they are."""
         if self._acceptor.is_durable:
-            out.append(Tell(to, message))
+            out.append(Send(CHANNEL, to, message, Lane.CONTROL))
         else:
-            self._acceptor.hold(Tell(to, message))
+            self._acceptor.hold(Send(CHANNEL, to, message, Lane.CONTROL))
 
     def _alarm(self, kind: str, about: str, text: str, out: list[object]) -> None:
         key = f"{kind} {about}"
@@ -444,7 +446,7 @@ class Election:
 
     def _may_promise(self) -> bool:
         """Whether this voter's word counts: it has its disk, and its peers have not said otherwise since it started."""
-        is_known = self.phase is not Phase.SYNCING and self._votes_from < FOREVER
+        is_known = self.phase is not Phase.SYNCING and self._votes_from < NEVER
         return is_known and self._acceptor.record.admitted
 
     def _answer_heartbeat(self, to: str, number: int, out: list[object]) -> None:
@@ -480,7 +482,7 @@ class Election:
         if not self._may_promise():
             return
         if message.term < record.term:
-            out.append(Tell(sender, ProposalRefused(record.term)))
+            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out) or not self._acceptor.accept(message.entries):
             return
@@ -499,7 +501,7 @@ class Election:
         if not self._may_promise():
             return
         if message.term < record.term:
-            out.append(Tell(sender, ProposalRefused(record.term)))
+            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out):
             return
@@ -533,7 +535,7 @@ class Election:
     def _on_pre_vote(self, now: int, sender: str, message: PreVote, out: list[object]) -> None:
         granted = message.term > self.term and not self._objection(now, sender, message, out)
         if granted or self._acceptor.record.admitted:
-            out.append(Tell(sender, PreVoteReply(self.term, message.round, granted)))
+            out.append(Send(CHANNEL, sender, PreVoteReply(self.term, message.round, granted), Lane.CONTROL))
 
     def _on_vote(self, now: int, sender: str, message: Vote, out: list[object]) -> None:
         record = self._acceptor.record
@@ -541,7 +543,7 @@ class Election:
         if not is_free or self._objection(now, sender, message, out):
             if record.admitted:
                 # No revision: a refusal may be said before what is being written is on disk.
-                out.append(Tell(sender, VoteReply(record.term, False, record.storage, 0)))
+                out.append(Send(CHANNEL, sender, VoteReply(record.term, False, record.storage, 0), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out):
             return
@@ -628,7 +630,7 @@ class Election:
         self._allegiance.release(self.name, reign.term)
         successor, _ = reign.best_successor()
         for name in self._electorate.others():
-            out.append(Tell(name, Released(reign.term, successor)))
+            out.append(Send(CHANNEL, name, Released(reign.term, successor), Lane.CONTROL))
         self._adopt_config()
         if not is_wanted:
             self._candidacy.lost_leadership(now)
@@ -656,7 +658,7 @@ class Election:
             self._alarm("voters", sender, text, out)
             return
         is_fresh = self._arrival.is_fresh(sender, message)
-        out.append(Tell(sender, self._arrival.welcome(sender, message, self._electorate.config)))
+        out.append(Send(CHANNEL, sender, self._arrival.welcome(sender, message, self._electorate.config), Lane.CONTROL))
         if self.reign is not None and is_fresh:
             self.reign.on_hello(now, sender, message, out)
 

@@ -14,11 +14,11 @@ import msgspec
 from talka.cluster.fencing import Token
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.wire.leadership import WORKER_LEASE_LIMIT_BYTES
 from talka.work.durations import format_duration
 
 WORKER_LEASE_KEY: Final = "worker-lease"
-SECOND: Final = 1_000_000_000
 USUAL_NS: Final = 5 * SECOND
 LONGEST_NS: Final = 60 * SECOND
 BY_LIMIT: Final = 500

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from talka.errors import Invalid, Unavailable
+from talka.units import SECOND
 
 VOTERS_LIMIT: Final = 15
 """More voters make every write slower and no cluster noticeably safer."""
-SECOND_NS: Final = 1_000_000_000
 
 
 def majority(voters: int) -> int:
@@ -99,6 +99,6 @@ def _names(names: Sequence[str]) -> str:
 
 def _seconds(span_ns: int) -> str:
     """To a tenth of a second and never 0 for a wait that is left."""
-    tenths = -(-span_ns * 10 // SECOND_NS)
+    tenths = -(-span_ns * 10 // SECOND)
     whole, tenth = divmod(tenths, 10)
     return f"{whole}.{tenth} s" if tenth else f"{whole} s"

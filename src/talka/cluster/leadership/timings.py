@@ -6,9 +6,7 @@ import msgspec
 
 from talka.cluster.safeguards import Safeguards
 from talka.errors import Invalid
-
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000_000_000
+from talka.units import MILLISECOND, SECOND
 
 
 class LeadershipConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,15 +18,14 @@ from random import Random
 from typing import Final
 
 from talka.cluster.membership.suspicion import Suspicion
+from talka.units import NEVER, SECOND
 from talka.wire.membership import Alive, MemberState
 
 FORMER_LIMIT: Final = 8
 """Replaced lives remembered for each name."""
 PATIENCE_LIMIT: Final = 4
-PATIENCE_NS: Final = 30 * 1_000_000_000
+PATIENCE_NS: Final = 30 * SECOND
 """Refutations further apart than this have nothing to do with each other."""
-NEVER: Final = 1 << 62
-"""Later than any instant."""
 
 
 class Status(IntEnum):

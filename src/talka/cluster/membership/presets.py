@@ -5,10 +5,7 @@ from typing import Final
 import msgspec
 
 from talka.errors import Invalid
-
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000 * MILLISECOND
-MINUTE: Final = 60 * SECOND
+from talka.units import MILLISECOND, MINUTE, SECOND
 
 
 class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,11 @@ from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.members import NEVER, SUSPECT, Member, Members
+from talka.cluster.membership.members import SUSPECT, Member, Members
 from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, MembershipEffect
 from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.safeguards import Safeguards
+from talka.units import NEVER
 from talka.wire.membership import MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
 
 MISSES_LIMIT: Final = 3

@@ -12,9 +12,7 @@ import msgspec
 
 from talka.cluster.placement import Ewma
 from talka.errors import Invalid
-
-MILLISECOND_NS: Final = 1_000_000
-SECOND_NS: Final = 1_000_000_000
+from talka.units import MILLISECOND, SECOND
 
 
 class Level(IntEnum):
@@ -27,15 +25,15 @@ class Level(IntEnum):
 class OverloadConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Each triple says from where on a value means busy, stressed and overloaded."""
 
-    late_ns: tuple[int, int, int] = (200 * MILLISECOND_NS, 500 * MILLISECOND_NS, 2 * SECOND_NS)
+    late_ns: tuple[int, int, int] = (200 * MILLISECOND, 500 * MILLISECOND, 2 * SECOND)
     """How late the loop may be, and how old the oldest thing that waits."""
     above_percent: tuple[int, int, int] = (20, 50, 100)
     """How far above the baseline."""
-    floor_ns: int = 50 * MILLISECOND_NS
+    floor_ns: int = 50 * MILLISECOND
     """The baseline counts as no lower than this: what is small is small, however far above an even smaller one."""
     cpu_percent: int = 90
     """Of one core, used by this process. A loop that hardly rests is busy; only lateness says that it is more."""
-    baseline_half_life_ns: int = 60 * SECOND_NS
+    baseline_half_life_ns: int = 60 * SECOND
     """Slow, so that a load of minutes still stands out."""
     warm_up: int = 10
     """Samples before the baseline means anything."""

@@ -12,8 +12,8 @@ import msgspec
 
 from talka.control.clients.overload import Level
 from talka.errors import Invalid
+from talka.units import SECOND
 
-SECOND_NS: Final = 1_000_000_000
 CLIENTS_LIMIT: Final = 4096
 
 
@@ -21,7 +21,7 @@ class RateLimit(msgspec.Struct, frozen=True):
     """So many requests within any window, roughly."""
 
     requests: int
-    window_ns: int = 10 * SECOND_NS
+    window_ns: int = 10 * SECOND
     is_steady: bool = False
     """It does not shrink under load: what it limits must pass then of all times."""
 

@@ -9,6 +9,7 @@ from talka.control.dags.graph import Dependents
 from talka.control.tasks.retries import Terms
 from talka.control.tasks.task import DagTask, packed, unpacked
 from talka.errors import Invalid, Unavailable
+from talka.units import MILLISECOND
 from talka.work.dag import DagSettings, TaskSpec, encode_task
 from talka.work.lifecycle import TaskState, is_final
 from talka.work.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
@@ -16,7 +17,6 @@ from talka.work.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
 if TYPE_CHECKING:
     from talka.control.dags.job import DagJob
 
-MILLISECOND_NS: Final = 1_000_000
 ENDED: Final = frozenset(state for state in TaskState if is_final(state))
 FAILED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
 
@@ -99,7 +99,7 @@ class DagBook:
                 task.attempts, task.failures, task.fence = one.attempts, one.failures, one.fence
                 task.deaths, task.alone = one.deaths, one.deaths > 0
             if one.ready_ms:
-                task.ready_at = max(1, now + (one.ready_ms - wall_ms) * MILLISECOND_NS)
+                task.ready_at = max(1, now + (one.ready_ms - wall_ms) * MILLISECOND)
             if state is _ASSIGNED or state is _RUNNING:
                 task.worker = one.worker
             tasks.append(task)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.dags.book import ENDED, FAILED, MILLISECOND_NS, DagBook
+from talka.control.dags.book import ENDED, FAILED, DagBook
 from talka.control.dags.rows import (
     again_text,
     attempt_of,
@@ -24,8 +24,9 @@ from talka.control.dags.rows import (
 )
 from talka.control.tasks.retries import STOPPED, TOLD_TO_STOP, RetryVerdict, judged, longest_wait_ns
 from talka.control.tasks.task import DagTask
-from talka.control.tasks.timers import NEVER, QUEUE, WAKE, Timers
+from talka.control.tasks.timers import QUEUE, WAKE, Timers
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER
 from talka.wire.tasks import TaskResult
 from talka.work.dag import DagSettings, TaskSpec
 from talka.work.durations import format_duration, parse_duration
@@ -504,7 +505,7 @@ class DagJob(DagBook):
     def _set_deadlines(self, now: int, begun_at: int | None = None) -> None:
         if begun_at is None:
             begun_ms = self.row.started_ms or self.row.submitted_ms
-            begun_at = now - (self._clock(now) - begun_ms) * MILLISECOND_NS
+            begun_at = now - (self._clock(now) - begun_ms) * MILLISECOND
         self._begun_at = begun_at
         self._deadline = begun_at + self._timeout_ns if self._timeout_ns else NEVER
         for task in self.tasks:

@@ -12,14 +12,13 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.after import After, KeyedTask
 from talka.control.dags.job import NOTHING, DagJob, DagStep
 from talka.control.dags.shelf import DagShelf
 from talka.control.dags.spec_reading import SpecReading
 from talka.control.dags.waiting import standing
-from talka.control.member.speech import Speak
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.delivery import Claimed, Delivery, worker_of
 from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
@@ -28,8 +27,9 @@ from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, Ra
 from talka.control.tasks.task import DagTask
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
+from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import WorkerFacts
+from talka.wire.jobs import CHANNEL, WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import TASKS_LIMIT, Done, Held, ResultsStored, TaskMessage, TaskProgress, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
@@ -47,10 +47,8 @@ from talka.work.records import (
     TaskKey,
 )
 
-NEVER: Final = (1 << 63) - 1
 UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
 """Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats again."""
-MILLISECOND_NS: Final = 1_000_000
 ROWS_AT_ONCE: Final = 5_000
 SPARE: Final = 1_000
 """Instants at which nothing is due any more are left where they are until there are as many as jobs, and so many more."""
@@ -447,7 +445,7 @@ class DagKeeper:
         for name, fences in after.took.items():
             for first in range(0, len(fences), TASKS_LIMIT):
                 took = ResultsStored(self.floor.epoch, tuple(fences[first : first + TASKS_LIMIT]), self.floor.life)
-                effects.append(Speak(name, took, Lane.RESULTS))
+                effects.append(Send(CHANNEL, name, took, Lane.RESULTS))
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
         effects += self._given(now, self._handout.give(hand))
         for job, state, reason in after.ended:
@@ -487,7 +485,7 @@ class DagKeeper:
     # -- how it is done
 
     def _wall_ms(self, now: int) -> int:
-        return (now + self._wall_offset_ns) // MILLISECOND_NS
+        return (now + self._wall_offset_ns) // MILLISECOND
 
     def _new_job(
         self,

@@ -1,15 +1,12 @@
 """The changes a dag job makes to its tasks in the store, and the sentences in them."""
 
-from typing import Final
-
 from talka.control.tasks.retries import RetryVerdict
 from talka.control.tasks.task import DagTask
+from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
 from talka.work.durations import format_duration
 from talka.work.lifecycle import TaskState
 from talka.work.records import AttemptRow, Complete, PutAttempt, Release
-
-MILLISECOND_NS: Final = 1_000_000
 
 
 def done(number: int, task: DagTask, output: bytes, blob: str, took_us: int, at_ms: int) -> Complete:
@@ -79,7 +76,7 @@ def given_up(
 
 
 def again_text(task: DagTask, verdict: RetryVerdict) -> str:
-    wait_ns = verdict.wait_ns // MILLISECOND_NS * MILLISECOND_NS
+    wait_ns = verdict.wait_ns // MILLISECOND * MILLISECOND
     when = f"in {format_duration(wait_ns)}" if wait_ns else "at once"
     return f"attempt {task.attempts}: {verdict.error}; tried again {when}"
 

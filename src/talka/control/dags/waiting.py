@@ -4,9 +4,9 @@ from typing import Final
 
 from talka.control.tasks.delivery import worker_of
 from talka.control.tasks.task import DagTask
+from talka.units import SECOND
 from talka.work.lifecycle import JobState, TaskState
 
-SECOND_NS: Final = 1_000_000_000
 SHOWN: Final = 5
 """Of those it waits for."""
 
@@ -24,5 +24,5 @@ def standing(task: DagTask, now: int) -> str:
         return f"it waits for {first}{more}"
     if task.ready_at > now:
         what = "to be tried again" if task.attempts else "for its delay to be over"
-        return f"it waits {what} in {(task.ready_at - now) / SECOND_NS:.1f} s"
+        return f"it waits {what} in {(task.ready_at - now) / SECOND:.1f} s"
     return "it is about to be ready"

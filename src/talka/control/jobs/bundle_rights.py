@@ -9,9 +9,9 @@ from typing import Final
 
 from talka.control.jobs.entries import PREFIX
 from talka.errors import Untrusted
+from talka.units import SECOND
 from talka.wire.entries import JobEntry, decode_entry
 
-SECOND: Final = 1_000_000_000
 HOLDS_NS: Final = SECOND
 """How long an answer is believed: a bundle is fetched in many pieces."""
 KNOWN_LIMIT: Final = 4096

@@ -8,13 +8,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
-from talka.wire.jobs import AttemptResult, CheckpointStored, Fence, StoreCheckpoint
+from talka.cluster.effects import Lane, Send
+from talka.units import SECOND
+from talka.wire.jobs import CHANNEL, AttemptResult, CheckpointStored, Fence, JobMessage, StoreCheckpoint
 from talka.wire.shards import Go
 from talka.work.lifecycle import JobState
 
-SECOND: Final = 1_000_000_000
 AGAIN_NS: Final = SECOND // 2
 EVERY_NS: Final = SECOND
 """How often a checkpoint is made where nothing asks for one: time alone changes little that must survive."""
@@ -105,7 +104,7 @@ class Checkpoints:
     def drop(self) -> None:
         self._held.clear()
 
-    def say(self, now: int, content: bytes, state: JobState, unfit: tuple[str, ...]) -> list[Speak]:
+    def say(self, now: int, content: bytes, state: JobState, unfit: tuple[str, ...]) -> list[Send[JobMessage]]:
         """Tell the leader, if this is news. Not while a checkpoint is under way."""
         if content != self._content:
             self._content = content
@@ -117,7 +116,7 @@ class Checkpoints:
             StoreCheckpoint(self._job, self._fence, self._revision, state, content, unfit=unfit, life=self._life),
         )
 
-    def close(self, now: int, state: JobState, reason: str, result: str, exit_code: int) -> list[Speak]:
+    def close(self, now: int, state: JobState, reason: str, result: str, exit_code: int) -> list[Send[JobMessage]]:
         """The last checkpoint: the job has ended, and nothing of it need survive but this."""
         self._revision += 1
         self._final = StoreCheckpoint(
@@ -133,11 +132,11 @@ class Checkpoints:
         )
         return self._send(now, self._final)
 
-    def _send(self, now: int, checkpoint: StoreCheckpoint) -> list[Speak]:
+    def _send(self, now: int, checkpoint: StoreCheckpoint) -> list[Send[JobMessage]]:
         self._sent, self._sent_at = checkpoint.revision, now
-        return [Speak("", checkpoint, Lane.CONTROL)]
+        return [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
 
-    def say_again(self, now: int) -> list[Speak]:
+    def say_again(self, now: int) -> list[Send[JobMessage]]:
         """A checkpoint that was not answered: the last one as it is, another is made anew by whoever knows more."""
         if not self.is_under_way or now - self._sent_at < AGAIN_NS:
             return []
@@ -150,14 +149,14 @@ class Checkpoints:
         """The leader says that this manager leads the job."""
         self._heard_at = now
 
-    def ask_leader(self, now: int) -> list[Speak]:
+    def ask_leader(self, now: int) -> list[Send[JobMessage]]:
         """Ask who leads the job, after a long silence: nobody tells a manager that was replaced while it was cut off.
         Revision 0 is never written; the answer says who leads."""
         self._heard_at = self._heard_at or now
         if now - self._heard_at < UNTOLD_NS:
             return []
         self._heard_at = now
-        return [Speak("", StoreCheckpoint(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)]
+        return [Send(CHANNEL, "", StoreCheckpoint(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)]
 
     def is_mine(self, message: CheckpointStored) -> bool:
         return message.fence == self._fence and message.life == self._life

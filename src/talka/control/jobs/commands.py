@@ -8,13 +8,12 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
-from talka.wire.jobs import Acknowledge, Fence, Halt, JobMessage, Start, Sync
+from talka.units import SECOND
+from talka.wire.jobs import CHANNEL, Acknowledge, Fence, Halt, JobMessage, Start, Sync
 from talka.wire.shards import Go
 
-SECOND: Final = 1_000_000_000
 AGAIN_NS: Final = SECOND
 """After which a command that nobody answered is given again."""
 SILENCE_NS: Final = 3 * SECOND
@@ -47,27 +46,27 @@ class Commands:
         self._heard: dict[int, int] = {}
         self._sync_at = 0
 
-    def give(self, now: int, attempt: int, to: str, message: JobMessage, lane: Lane = Lane.STREAM) -> Speak:
+    def give(self, now: int, attempt: int, to: str, message: JobMessage, lane: Lane = Lane.STREAM) -> Send[JobMessage]:
         self._open[attempt] = _Command(to, message, now + AGAIN_NS, lane)
-        return Speak(to, message, lane)
+        return Send(CHANNEL, to, message, lane)
 
-    def stop(self, now: int, attempt: int, worker: str) -> Speak:
+    def stop(self, now: int, attempt: int, worker: str) -> Send[JobMessage]:
         self._starts.pop(attempt, None)
         return self.give(now, attempt, worker, Halt(self._job, self._fence, attempt, "stop"), Lane.RESULTS)
 
-    def kill(self, attempt: int, worker: str) -> Speak:
+    def kill(self, attempt: int, worker: str) -> Send[JobMessage]:
         """Said once: a worker that did not hear it is told by the leader that nobody waits for the job."""
         command, start = self._open.get(attempt), self._starts.get(attempt)
         told = command.to if command is not None else start[0] if start is not None else worker
         if told == worker:  # else another attempt of this number is under way at another worker
             self.drop(attempt)
             self._heard.pop(attempt, None)
-        return Speak(worker, Halt(self._job, self._fence, attempt, "kill"), Lane.RESULTS)
+        return Send(CHANNEL, worker, Halt(self._job, self._fence, attempt, "kill"), Lane.RESULTS)
 
-    def acknowledge(self, attempt: int, worker: str, sequence: int, lane: Lane) -> Speak:
+    def acknowledge(self, attempt: int, worker: str, sequence: int, lane: Lane) -> Send[JobMessage]:
         """Say which report of the attempt arrived last; not said again, the next report is acknowledged too."""
         every_ms = self._report_every_ms()
-        return Speak(worker, Acknowledge(self._job, self._fence, attempt, sequence, every_ms), lane)
+        return Send(CHANNEL, worker, Acknowledge(self._job, self._fence, attempt, sequence, every_ms), lane)
 
     def pending(self, attempt: int) -> JobMessage | None:
         """What has not been answered."""
@@ -93,17 +92,17 @@ class Commands:
         self._heard[attempt] = now - SILENCE_NS + AGAIN_NS
         return True
 
-    def again(self, now: int) -> list[Speak]:
-        effects: list[Speak] = []
+    def again(self, now: int) -> list[Send[JobMessage]]:
+        effects: list[Send[JobMessage]] = []
         for command in self._open.values():
             if now >= command.again_at:
                 command.again_at = now + AGAIN_NS
-                effects.append(Speak(command.to, command.message, command.lane))
+                effects.append(Send(CHANNEL, command.to, command.message, command.lane))
         return effects
 
     # -- starts, and the clocks they are told by
 
-    def start(self, now: int, attempt: int, worker: str, go: Go) -> list[Speak]:
+    def start(self, now: int, attempt: int, worker: str, go: Go) -> list[Send[JobMessage]]:
         """Tell the attempt when to start; as soon as the clock of its worker is known, if it is not."""
         if not self._clocks.knows(worker):
             self._starts[attempt] = (worker, go)
@@ -114,17 +113,17 @@ class Commands:
         message = Start(self._job, self._fence, attempt, start_at_ns, origin_ns, job_origin_ns)
         return [self.give(now, attempt, worker, message, Lane.CONTROL)]
 
-    def on_clock(self, now: int, worker: str) -> list[Speak]:
+    def on_clock(self, now: int, worker: str) -> list[Send[JobMessage]]:
         """A worker has told its time: those that wait for it can be started."""
         ready = [(attempt, go) for attempt, (to, go) in self._starts.items() if to == worker]
         for attempt, _ in ready:
             del self._starts[attempt]
         return [said for attempt, go in ready for said in self.start(now, attempt, worker, go)]
 
-    def ask_clock(self, now: int, worker: str) -> Speak:
-        return Speak(worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL)
+    def ask_clock(self, now: int, worker: str) -> Send[JobMessage]:
+        return Send(CHANNEL, worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL)
 
-    def ask_clocks(self, now: int, workers: Iterable[str]) -> list[Speak]:
+    def ask_clocks(self, now: int, workers: Iterable[str]) -> list[Send[JobMessage]]:
         """Ask the time of workers that will soon be told an instant, ten times a second at most."""
         if now < self._sync_at:
             return []

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from talka.cluster.effects import Send
 from talka.control.member.leader_calls import CallEnded
-from talka.control.member.speech import Speak
+from talka.wire.jobs import JobMessage
 from talka.wire.security.access import Asker
 from talka.wire.views import JobUpdate
 from talka.work.lifecycle import JobState
@@ -187,7 +188,7 @@ class WatchFailed(msgspec.Struct, frozen=True):
 
 
 JobsEffect: TypeAlias = (
-    Speak
+    Send[JobMessage]
     | KeepWanted
     | BlobWanted
     | DocumentWanted

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from talka.cluster.leadership.lease_terms import USUAL_NS
-from talka.cluster.leases import NEVER, margin_ns
+from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.effects import (
     EvictionHeld,
@@ -25,18 +25,17 @@ from talka.control.jobs.health import SILENT_NS, CorrelatedFailure, Decision
 from talka.control.jobs.heard_lives import HeardLives
 from talka.control.jobs.worker_life import WorkerLife, WorkerRow, fewest
 from talka.errors import Invalid, Unavailable
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts
 
-SECOND_NS: Final = 1_000_000_000
-MILLISECOND_NS: Final = 1_000_000
 LEASE_NS: Final = USUAL_NS
 SILENT_PERCENT: Final = 60
 """Of a lease that is shorter than usual: who was silent for so long gets nothing new."""
-DISCONNECT_GRACE_NS: Final = 300 * SECOND_NS
+DISCONNECT_GRACE_NS: Final = 300 * SECOND
 """How long a worker goes on without its only manager."""
 WORKERS_LIMIT: Final = 4096
 """Of lives that are known, and of lives that are known to be over."""
-REAP_NS: Final = 900 * SECOND_NS
+REAP_NS: Final = 900 * SECOND
 """How long a lost worker is still shown."""
 LEFT: Final = "it left"
 STARTED_ANEW: Final = "it was started anew"
@@ -397,7 +396,7 @@ class Fleet:
         for life in due:
             cause = "not heard since the leader changed" if life.facts is None else "its lease is over"
             silent_ns = now - life.heard_at
-            silence = f"{silent_ns // SECOND_NS} s" if silent_ns >= SECOND_NS else f"{silent_ns // MILLISECOND_NS} ms"
+            silence = f"{silent_ns // SECOND} s" if silent_ns >= SECOND else f"{silent_ns // MILLISECOND} ms"
             news.append(self._lose(now, life, f"{cause}: silent for {silence}"))
             # One failure is waited for once: who is given up after the wait is no reason for another one.
             life.is_silent = not is_waited

@@ -10,12 +10,12 @@ from itertools import product
 from typing import Final, Literal
 
 from talka.errors import Invalid
+from talka.units import SECOND
 
-SECOND_NS: Final = 1_000_000_000
-SILENT_NS: Final = 3 * SECOND_NS
+SILENT_NS: Final = 3 * SECOND
 """Three beats missed."""
-STALLED_NS: Final = 10 * SECOND_NS
-STUCK_NS: Final = 30 * SECOND_NS
+STALLED_NS: Final = 10 * SECOND
+STUCK_NS: Final = 30 * SECOND
 LOAD_LIMIT_PERCENT: Final = 95
 
 
@@ -113,7 +113,7 @@ class CorrelatedFailure:
 
     __slots__ = ("_hold_ns", "_least", "until", "window_ns")
 
-    def __init__(self, *, window_ns: int = 10 * SECOND_NS, hold_ns: int = 10 * SECOND_NS, least: int = 3) -> None:
+    def __init__(self, *, window_ns: int = 10 * SECOND, hold_ns: int = 10 * SECOND, least: int = 3) -> None:
         if window_ns < 0 or hold_ns < 1 or least < 1:
             raise Invalid(
                 "a correlated failure needs window_ns of at least 0, hold_ns and least of at least 1, "

@@ -1,11 +1,12 @@
 """What must be known to lead a job on, taken out of a load job and put into another one."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from talka.control.load.load_job import ENDED, JobSpec, LoadJob
-from talka.control.load.shard_group import JobWorkflow, ShardGroup
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, ShardAttempt, ShardRun
+from talka.control.load.times import JobWorkflow
+from talka.units import MILLISECOND
 from talka.wire.entries import (
     AttemptEntry,
     JobCheckpoint,
@@ -17,8 +18,6 @@ from talka.wire.jobs import AttemptResult
 from talka.wire.shards import BundleSource, Gap, Source, UrlSource
 from talka.work.lifecycle import TaskState
 from talka.work.load import PlanSlice
-
-MILLISECOND: Final = 1_000_000
 
 
 def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:

@@ -7,7 +7,7 @@ Only then the new one is written as the lease that holds. A leader that finds a 
 
 from typing import Final
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
@@ -18,19 +18,17 @@ from talka.cluster.leadership.lease_terms import (
     decode_terms,
     encode_terms,
 )
-from talka.cluster.leases import NEVER, margin_ns
+from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.effects import Alarmed, LeaseChanged
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
-from talka.wire.jobs import CallAnswer
+from talka.units import MILLISECOND, NEVER, SECOND
+from talka.wire.jobs import CHANNEL, CallAnswer, JobMessage
 from talka.wire.manager_calls import encode
 from talka.wire.views import LeaseView
 from talka.work.durations import format_duration
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 AGAIN_NS: Final = SECOND
 REFS_FROM: Final = 1 << 39
 """References of its writes; those of entries are smaller."""
@@ -107,7 +105,7 @@ class LeaseRule:
             terms.lease_ns // MILLISECOND, terms.next_ns // MILLISECOND, -(-wait_ns // MILLISECOND), terms.by
         )
 
-    def answer(self, now: int, sender: str, number: int) -> Speak:
+    def answer(self, now: int, sender: str, number: int) -> Send[JobMessage]:
         return _say(sender, CallAnswer(number, "", encode(self.view(now))))
 
     def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[object]:
@@ -160,5 +158,5 @@ class LeaseRule:
         return self._write(now, LeaseTerms(terms.next_ns, 0, terms.by, self._token))
 
 
-def _say(to: str, answer: CallAnswer) -> Speak:
-    return Speak(to, answer, Lane.RESULTS)
+def _say(to: str, answer: CallAnswer) -> Send[JobMessage]:
+    return Send(CHANNEL, to, answer, Lane.RESULTS)

@@ -13,7 +13,7 @@ from typing import Final, Literal, assert_never
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.assignments import Assignments
 from talka.control.jobs.attempt_results import AttemptResults
@@ -26,16 +26,16 @@ from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.losses import Losses
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.log_lines import JobLines
 from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.errors import Untrusted
 from talka.stats.tally import merged
 from talka.wire.entries import JobEntry, decode_checkpoint, encode_checkpoint
 from talka.wire.jobs import (
+    CHANNEL,
     Assign,
     AttemptResult,
     CheckpointStored,
@@ -265,7 +265,7 @@ class LedJob:
                 message.tally.merge(known.tally)
                 message = msgspec.structs.replace(message, sequence=known.sequence + 1)
         asked = self._job.on_message(now, attempt, message)
-        if all(isinstance(effect, Send) and isinstance(effect.message, Ack) for effect in asked):
+        if all(isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in asked):
             # Most reports change nothing that must survive; making the checkpoint of a large job takes a while.
             return self._act(now, asked)
         return self._carry_out(now, asked)
@@ -298,8 +298,8 @@ class LedJob:
             return []  # accepted once that is stored: until then the worker's copy may be the last one
         return [self._results.fetch(attempt, message.digest, message.size_bytes, sender)]
 
-    def _result_accepted(self, attempt: int, worker: str) -> Speak:
-        return Speak(worker, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)
+    def _result_accepted(self, attempt: int, worker: str) -> Send[JobMessage]:
+        return Send(CHANNEL, worker, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)
 
     def on_blob(self, now: int, digest: str, content: bytes | None) -> list[JobsEffect]:
         """A blob that was wanted, or None when nobody has it any more."""
@@ -383,7 +383,7 @@ class LedJob:
             effects += self._checkpoint(now)
         return effects
 
-    def _ask_silent(self, now: int) -> list[Speak]:
+    def _ask_silent(self, now: int) -> list[Send[JobMessage]]:
         """An attempt that says nothing may be gone while its worker lives: a repeated command finds out."""
         return [
             self._commands.acknowledge(number, attempt.place, attempt.sequence, Lane.STREAM)
@@ -502,9 +502,9 @@ class LedJob:
             match effect:
                 case StartCore(core=attempt):
                     effects += self._do(now, self._checkpoints.hold(AssignAttempt(attempt)))
-                case Send(core=attempt, message=Go() as go):
+                case TellCore(core=attempt, message=Go() as go):
                     effects += self._do(now, self._checkpoints.hold(StartAttempt(attempt, go)))
-                case Send(core=attempt, message=message):
+                case TellCore(core=attempt, message=message):
                     effects += self._tell(now, attempt, message)
                 case KillCore(core=attempt):
                     effects.append(self._commands.kill(attempt, self._job.place_of(attempt)))
@@ -544,13 +544,13 @@ class LedJob:
             return []
         return [self._commands.give(now, attempt, worker, message), self._commands.ask_clock(now, worker)]
 
-    def _start(self, now: int, attempt: int, go: Go) -> list[Speak]:
+    def _start(self, now: int, attempt: int, go: Go) -> list[Send[JobMessage]]:
         known = self._running(attempt)
         if known is None or attempt in self._losses or isinstance(self._commands.pending(attempt), Halt):
             return []  # lost, ended or told to stop while the start was stored
         return self._commands.start(now, attempt, known.place, go)
 
-    def _tell(self, now: int, attempt: int, message: ToCore) -> list[Speak]:
+    def _tell(self, now: int, attempt: int, message: ToCore) -> list[Send[JobMessage]]:
         if attempt in self._losses:
             return []  # its worker is gone, and a command to it would be repeated for ever
         worker = self._job.place_of(attempt)

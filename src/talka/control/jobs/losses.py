@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from talka.control.load.load_job import LoadJob
+from talka.units import SECOND
 
-SECOND: Final = 1_000_000_000
 REPLACE_WAIT_NS: Final = 300 * SECOND
 """How long the rest of a lost attempt waits for cores, at most: a plan that is over before waits for none."""
 
@@ -29,7 +29,7 @@ class Losses:
     def __init__(self) -> None:
         self._losses: dict[int, _Loss] = {}
 
-    def __contains__(self, attempt: int) -> bool:
+    def __contains__(self, attempt: object) -> bool:
         return attempt in self._losses
 
     def add(self, now: int, attempt: int, cause: str, *, is_stored: bool) -> None:

@@ -5,12 +5,11 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.leases import NEVER
 from talka.errors import Invalid, Unavailable
+from talka.units import NEVER, SECOND
 
-SECOND_NS: Final = 1_000_000_000
 QUEUE_LIMIT: Final = 256
-QUEUE_TIMEOUT_NS: Final = 300 * SECOND_NS
+QUEUE_TIMEOUT_NS: Final = 300 * SECOND
 PRIORITY_LEAST: Final = 1
 PRIORITY_MOST: Final = 10
 """The highest priority; the default is 5."""
@@ -32,7 +31,7 @@ class QueueTimedOut(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        return f"it waited {self.waited_ns // SECOND_NS} s for cores and got none"
+        return f"it waited {self.waited_ns // SECOND} s for cores and got none"
 
 
 class _Place(msgspec.Struct, frozen=True, order=True):

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import HANDLE, Lane
+from talka.cluster.effects import HANDLE, Lane, Send
 from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
@@ -33,10 +33,10 @@ from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import JobQueue, QueueFull, waiting_reason
 from talka.control.load.allocation import demand
 from talka.control.member.signers import SignersNamed
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
+from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import (
     ORDER_LIMIT_BYTES,
     SLOTS,
@@ -48,9 +48,11 @@ from talka.wire.entries import (
     shown,
 )
 from talka.wire.jobs import (
+    CHANNEL,
     Beat,
     CallAnswer,
     CheckpointStored,
+    JobMessage,
     Lead,
     Leaderless,
     ManagerAt,
@@ -64,8 +66,6 @@ from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, Worke
 from talka.work.lifecycle import JobState, is_final
 from talka.work.outcome import ExitCode
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 LOOK_EVERY_NS: Final = SECOND // 4
 LEAD_AGAIN_NS: Final = SECOND
 OWNER_SILENCE_NS: Final = 3 * SECOND // 2
@@ -330,7 +330,7 @@ class Registry:
             return []
         if not self.book.is_written(job):
             return self.book.once_written(entry, LeadWanted(job))
-        return [Speak(entry.owner, Lead(encode_entry(entry)), Lane.CONTROL)]
+        return [Send(CHANNEL, entry.owner, Lead(encode_entry(entry)), Lane.CONTROL)]
 
     def _regrant(self, now: int, entry: JobEntry) -> JobEntry:
         """Cores in place of lost ones, as many as are free."""
@@ -355,12 +355,12 @@ class Registry:
         entry = self.entries.get(checkpoint.job)
         if entry is None or entry.owner != sender or entry.fence != checkpoint.fence:
             gone = CheckpointStored(checkpoint.job, checkpoint.fence, 0, superseded=True, life=checkpoint.life)
-            return [Speak(sender, gone, Lane.CONTROL)]
+            return [Send(CHANNEL, sender, gone, Lane.CONTROL)]
         if not is_final(entry.state) and self._lives.setdefault(entry.fence, checkpoint.life) != checkpoint.life:
             return self._change_owner(now, entry, f"{sender} was started anew")
         if checkpoint.revision <= entry.revision or is_final(entry.state):
             done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
-            return self.book.once_written(entry, Speak(sender, done, Lane.CONTROL))
+            return self.book.once_written(entry, Send(CHANNEL, sender, done, Lane.CONTROL))
         if checkpoint.state not in STATES:
             return []  # of a later version: said again to a leader that knows it
         state = JobState(checkpoint.state)
@@ -389,7 +389,7 @@ class Registry:
         if unfit:
             entry = self._regrant(now, entry)
         done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
-        then: list[object] = [Speak(sender, done, Lane.CONTROL)]
+        then: list[object] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
         if ended:
             self._forget(entry)
             then.append(JobEndStored(entry.job, state, entry.result))
@@ -446,7 +446,7 @@ class Registry:
             self.fleet.is_drained(sender),
             self._signers.keys,
         )
-        return [*effects, Speak(sender, renew, Lane.CONTROL)]
+        return [*effects, Send(CHANNEL, sender, renew, Lane.CONTROL)]
 
     def on_goodbye(self, now: int, sender: str, boot: int) -> list[object]:
         return self._on_fleet_news(now, self.fleet.left(now, sender, boot))
@@ -568,16 +568,16 @@ class Registry:
 DECLINED: Final = "declined: "
 
 
-def _answer(sender: str, call: ManagerCall, content: bytes) -> Speak:
-    return Speak(sender, CallAnswer(call.number, "", content), Lane.RESULTS)
+def _answer(sender: str, call: ManagerCall, content: bytes) -> Send[JobMessage]:
+    return Send(CHANNEL, sender, CallAnswer(call.number, "", content), Lane.RESULTS)
 
 
-def _problem(sender: str, call: ManagerCall, kind: str, text: str, retry_after_ms: int = 0) -> Speak:
+def _problem(sender: str, call: ManagerCall, kind: str, text: str, retry_after_ms: int = 0) -> Send[JobMessage]:
     answer = CallAnswer(call.number, kind, text.encode(), retry_after_ms)  # type: ignore[arg-type]
-    return Speak(sender, answer, Lane.RESULTS)
+    return Send(CHANNEL, sender, answer, Lane.RESULTS)
 
 
-def _no_job(sender: str, call: ManagerCall, job: str) -> Speak:
+def _no_job(sender: str, call: ManagerCall, job: str) -> Send[JobMessage]:
     return _problem(sender, call, "missing", f"there is no job {job[:64]}: talka jobs lists those that are known")
 
 

@@ -6,15 +6,13 @@ See docs/decisions/0018-who-may-act-on-a-job.md.
 from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.load.load_job import LoadJob
 from talka.control.load.shard_run import ShardRun
-from talka.control.member.speech import Speak
-from talka.wire.jobs import AttemptResult, Fence, Reconcile, TaskFacts, WorkerSnapshot
+from talka.units import MILLISECOND, SECOND
+from talka.wire.jobs import CHANNEL, AttemptResult, Fence, JobMessage, Reconcile, TaskFacts, WorkerSnapshot
 from talka.work.lifecycle import TaskState
 
-SECOND: Final = 1_000_000_000
-MILLISECOND: Final = 1_000_000
 ASK_EVERY_NS: Final = SECOND // 2
 REMIND_EVERY_NS: Final = SECOND
 FENCE_ROUNDS: Final = 30
@@ -44,25 +42,25 @@ class TakeOver:
         """Take it that these have nothing."""
         self._snapshots = {worker: {} for worker in workers}
 
-    def ask(self, now: int, workers: Iterable[str]) -> list[Speak]:
+    def ask(self, now: int, workers: Iterable[str]) -> list[Send[JobMessage]]:
         if now < self._ask_at:
             return []
         self._ask_at = now + ASK_EVERY_NS
         self._numbers += 1
         word = Reconcile(self._job, self._fence, self._numbers)
-        return [Speak(worker, word, Lane.CONTROL) for worker in workers if worker not in self._snapshots]
+        return [Send(CHANNEL, worker, word, Lane.CONTROL) for worker in workers if worker not in self._snapshots]
 
     def also_tell(self, workers: Iterable[str]) -> None:
         """Workers that were lost may be back, and know only the manager before: they are told, and not waited for."""
         self._unfenced = {worker: FENCE_ROUNDS for worker in workers if worker not in self._snapshots}
 
-    def remind(self, now: int) -> list[Speak]:
+    def remind(self, now: int) -> list[Send[JobMessage]]:
         if not self._unfenced or now < self._remind_at:
             return []
         self._remind_at = now + REMIND_EVERY_NS
         self._numbers += 1
         word = Reconcile(self._job, self._fence, self._numbers)
-        effects = [Speak(worker, word, Lane.CONTROL) for worker in self._unfenced]
+        effects: list[Send[JobMessage]] = [Send(CHANNEL, worker, word, Lane.CONTROL) for worker in self._unfenced]
         self._unfenced = {worker: rounds - 1 for worker, rounds in self._unfenced.items() if rounds > 1}
         return effects
 

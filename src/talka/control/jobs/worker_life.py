@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from random import Random
-from typing import Final
 
 import msgspec
 
 from talka.cluster.placement import choose
 from talka.control.jobs.health import DECISIONS, Decision, ProgressSignal, ProgressWatch, is_ready
 from talka.control.member.breaker import Breaker, BreakerState
+from talka.units import SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts
-
-SECOND_NS: Final = 1_000_000_000
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -143,7 +141,7 @@ class WorkerLife:
 
     def silence(self, now: int, silent_ns: int, *, is_held: bool) -> str:
         """What is waited for before its work is given to others; empty while it is heard."""
-        given = f"given to others in {max(0, self.until - now) / SECOND_NS:.1f} s, unless {self.name} is heard before"
+        given = f"given to others in {max(0, self.until - now) / SECOND:.1f} s, unless {self.name} is heard before"
         if self.facts is None and self.was_heard:
             return f", which was not heard since this manager leads again: it is {given}"
         if self.facts is None:
@@ -152,7 +150,7 @@ class WorkerLife:
             )
         if now - self.heard_at < silent_ns:
             return ""
-        silent = f", which is silent for {(now - self.heard_at) / SECOND_NS:.1f} s"
+        silent = f", which is silent for {(now - self.heard_at) / SECOND:.1f} s"
         if is_held:
             return f"{silent}: so many workers are silent at once that nobody is given up yet"
         return f"{silent}: it is {given}"

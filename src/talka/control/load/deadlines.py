@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 import msgspec
 
 from talka.errors import Invalid
+from talka.units import SECOND
 
-SECOND_NS: Final = 1_000_000_000
-GRANT_LEAST_NS: Final = SECOND_NS
+GRANT_LEAST_NS: Final = SECOND
 GRANTS_LIMIT: Final = 5
-GRACE_NS: Final = 10 * SECOND_NS
+GRACE_NS: Final = 10 * SECOND
 
 
 class MoreTime(msgspec.Struct, frozen=True):

@@ -12,10 +12,12 @@ import msgspec
 from talka.control.load.allocation import CoreClaim, Seat, allocate, claim_of
 from talka.control.load.core_effects import Effect, JobEnded
 from talka.control.load.deadlines import Deadline, MoreTime
-from talka.control.load.shard_group import JobWorkflow, ShardGroup
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
+from talka.control.load.times import JobTimes, JobWorkflow
 from talka.stats.tally import Tally, merged
 from talka.stats.windows import Timeline, Window
+from talka.units import SECOND
 from talka.wire.jobs import AttemptResult
 from talka.wire.shards import (
     CONTEXT_PREFIX,
@@ -34,7 +36,6 @@ from talka.work.lifecycle import TaskState
 from talka.work.load import PlanSlice, Shard
 from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
 
-SECOND: Final = 1_000_000_000
 TICK_NS: Final = SECOND // 10
 START_DELAY_NS: Final = SECOND // 50
 """Between the order to go and the instant itself: every core must have read the order by then."""
@@ -70,10 +71,11 @@ def first_failure(tally: Tally) -> str | None:
     return None
 
 
-class LoadJob:
+class LoadJob(JobTimes[ShardGroup]):
     """Call `start` once, then `on_message`, `on_exit` and `tick` as things happen, and carry out what they return."""
 
     def __init__(self, spec: JobSpec, *, start_delay_ns: int = START_DELAY_NS) -> None:
+        super().__init__()
         self.spec = spec
         grace_ns = spec.settings.grace_ns
         self.workflows = {one.name: ShardGroup(self, one, grace_ns=grace_ns) for one in spec.workflows}
@@ -83,8 +85,6 @@ class LoadJob:
         self.pool = spec.cores
         """The cores that shares by priority are shares of."""
         self.own_lost: list[LostShard] = []
-        self.origin_ns = 0
-        self.ended_ns = 0
         self.next_tick_at = 0
         self.interrupted_by: Interruption | None = None
         self.aborted: Verdict | None = None
@@ -214,14 +214,6 @@ class LoadJob:
     def tally(self) -> Tally:
         return merged([run.tally() for run in self.workflows.values()])
 
-    def elapsed_ns(self, now: int) -> int:
-        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
-
-    def span_ns(self, now: int) -> int:
-        """From the first start to where the last of its plans ended."""
-        ends = [run.origin_ns + run.span_ns(now) for run in self.workflows.values() if run.origin_ns]
-        return max(ends, default=self.origin_ns) - self.origin_ns
-
     def verdicts(self, now: int) -> list[tuple[str | None, Threshold, Verdict]]:
         """Every rule with its workflow (None: the whole job) and how it stands."""
         runs = [run for run in self.workflows.values() if self.spec.thresholds or run.spec.thresholds]
@@ -237,9 +229,6 @@ class LoadJob:
                 counted = scoped(rule, tallies, tallies[name])
                 found.append((name, rule, judge(rule, counted, span_ns / SECOND)))
         return found
-
-    def active_vus(self) -> int:
-        return sum(attempt.vus for _, _, attempt in self.attempts.values())
 
     @property
     def is_stopping(self) -> bool:

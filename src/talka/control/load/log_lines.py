@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from talka.units import SECOND
 from talka.wire.jobs import LINE_CHARACTERS_LIMIT, LINES_LIMIT, LogLines
 from talka.wire.views import LogLine
 
-SECOND: Final = 1_000_000_000
 KEPT_OF_A_TASK: Final = 200
 KEPT_OF_A_JOB: Final = 500
 TOLD_FOR_NS: Final = 5 * SECOND

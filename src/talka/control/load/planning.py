@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from talka.control.load.load_job import JobSpec
-from talka.control.load.shard_group import JobWorkflow
+from talka.control.load.times import JobWorkflow
 from talka.errors import Invalid
 from talka.wire.shards import Settings, Source
 from talka.work.durations import format_duration, parse_duration

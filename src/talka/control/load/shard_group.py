@@ -9,11 +9,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.control.load.core_effects import Effect, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, KillCore, StartCore, TellCore
 from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
+from talka.control.load.times import JobWorkflow, WorkflowTimes
 from talka.stats.tally import Tally, fold_calls, merged
 from talka.stats.windows import Timeline, Window
+from talka.units import NEVER, SECOND
 from talka.wire.shards import (
     Ack,
     Arm,
@@ -31,35 +33,15 @@ from talka.wire.shards import (
     UnreadStep,
     engines_of,
 )
-from talka.work.dsl import Priority
 from talka.work.lifecycle import TaskState
-from talka.work.load import Plan, Shard
-from talka.work.thresholds import Threshold
+from talka.work.load import Shard
 
-SECOND: Final = 1_000_000_000
-NEVER: Final = (1 << 63) - 1
 ARM_LIMIT_NS: Final = 60 * SECOND
 STOP_SLACK_NS: Final = 5 * SECOND
 """Beyond the grace period: a core that has not reported its end by then is stuck in the user's code."""
 NOTES_LIMIT: Final = 64
 """Notes of one workflow: each is for a person to read."""
 NO_ROOM: Final = "the worker it was given was lost before it could start, and there was no room on others"
-
-
-class JobWorkflow(msgspec.Struct, frozen=True):
-    """A workflow as the planner sees it."""
-
-    name: str
-    plan: Plan
-    priority: Priority
-    is_test: bool
-    depends_on: frozenset[str]
-    timeout_ns: int
-    thresholds: tuple[Threshold, ...]
-    flows: tuple[tuple[str, str], ...]
-    """(workflow, key) of the values it receives: those on which both sides agree."""
-    is_teardown: bool = False
-    """It cleans up after those it depends on, whatever became of them, also when the job is stopped."""
 
 
 class GroupOwner(Protocol):
@@ -100,7 +82,7 @@ class GroupOwner(Protocol):
         """Nothing of it runs any more."""
 
 
-class ShardGroup:
+class ShardGroup(WorkflowTimes):
     """Call `start` once, then the others as things happen, and carry out what they return."""
 
     def __init__(
@@ -112,19 +94,12 @@ class ShardGroup:
         ordered_slack_ns: int = STOP_SLACK_NS,
     ) -> None:
         """`ordered_slack_ns`: beyond the grace period of a group that was told to stop."""
-        self.spec = spec
-        self.state = TaskState.PENDING
+        super().__init__(spec)
         self.shards: list[ShardRun] = []
-        self.origin_ns = 0
-        self.ended_ns = 0
-        self.stopped_ns = 0
-        """From when on it starts nothing new: it was told to stop, or its plan is over."""
         self.is_told_to_stop = False
         self.has_timed_out = False
         self.refused: Refused | None = None
-        self.failure: str | None = None
         self.provided: dict[str, bytes] = {}
-        self.notes: list[str] = []
         self.engine = ""
         self.deadline: Deadline | None = None
         """Once it has run longer than its timeout."""
@@ -139,10 +114,6 @@ class ShardGroup:
         """By shard: how the last core went that died before the start."""
 
     # What is known of it.
-
-    @property
-    def is_under_way(self) -> bool:
-        return self.state in (TaskState.ASSIGNED, TaskState.RUNNING)
 
     @property
     def is_armed(self) -> bool:
@@ -197,18 +168,6 @@ class ShardGroup:
             if not shard.is_done
         ]
         return sum(latest) // len(latest) if latest else 0
-
-    def elapsed_ns(self, now: int) -> int:
-        return max(0, (self.ended_ns or now) - self.origin_ns) if self.origin_ns else 0
-
-    def span_ns(self, now: int) -> int:
-        """What rates are over: the plan as far as it came, without the time in which the last iterations ended."""
-        lengths = [self.elapsed_ns(now)]
-        if self.spec.plan.length_ns is not None:
-            lengths.append(self.spec.plan.length_ns)
-        if self.stopped_ns:
-            lengths.append(max(0, self.stopped_ns - self.origin_ns))
-        return min(lengths)
 
     @property
     def next_tick_at(self) -> int:
@@ -265,7 +224,7 @@ class ShardGroup:
 
     def _send_off(self, shard: ShardRun, start_ns: int) -> Effect:
         shard.current.went_ns = start_ns
-        return Send(shard.current.core, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
+        return TellCore(shard.current.core, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
 
     def _on_armed(self, now: int, shard: ShardRun) -> list[Effect]:
         if self.state is TaskState.RUNNING:
@@ -309,7 +268,7 @@ class ShardGroup:
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
             self._owner.on_windows(core, attempt.on_totals(now, message))
-        effects: list[Effect] = [Send(core, Ack(message.sequence))]
+        effects: list[Effect] = [TellCore(core, Ack(message.sequence))]
         if message.final:
             effects += self.on_final(now, core, message.provided, message.notes, message.failure)
         return effects
@@ -442,7 +401,7 @@ class ShardGroup:
         """Start nothing new, finish what is under way."""
         self.is_told_to_stop = True
         self.stopped_ns = self.stopped_ns or now
-        effects: list[Effect] = [Send(core, Stop()) for core, _, attempt in self.attempts() if attempt.went_ns]
+        effects: list[Effect] = [TellCore(core, Stop()) for core, _, attempt in self.attempts() if attempt.went_ns]
         return effects + self._give_up_waiting(now, now)
 
     def _give_up_waiting(self, now: int, end_ns: int) -> list[Effect]:

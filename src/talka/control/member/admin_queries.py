@@ -10,6 +10,7 @@ from talka.control.member.announcement import standing_of
 from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import KeyDistribution
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.wire.asking import (
     AddKey,
     AskAudit,
@@ -29,7 +30,6 @@ from talka.wire.security.keys import checked_secrets
 
 PAGE_LIMIT: Final = 150
 """So many fit an answer, however long their names are."""
-SECOND: Final = 1_000_000_000
 STATES: Final = {Status.ALIVE: "alive", Status.SUSPECT: "suspect", Status.DEAD: "dead", Status.LEFT: "left"}
 
 

@@ -15,6 +15,7 @@ from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.ring_guard import RingGuard
+from talka.units import SECOND
 from talka.wire import asking, greeting
 from talka.wire.framing import BadContent, packed, unpacked
 from talka.wire.greeting import (
@@ -36,7 +37,6 @@ from talka.wire.security.roles import NOBODY, Proven, Role, a, may_connect
 from talka.wire.security.sealing import BadSeal, Opened, Seal
 from talka.wire.versions import Offer, ProtocolVersion, disagreement
 
-SECOND: Final = 1_000_000_000
 PROOF_NS: Final = 3 * SECOND
 """How long a nonce may be echoed, how long a frame is kept for its proof, and how old one may be that counts as fresh."""
 WELCOME_NS: Final = 10 * SECOND

@@ -2,11 +2,9 @@
 
 from collections import deque
 from enum import Enum
-from typing import Final
 
 from talka.errors import Invalid
-
-SECOND_NS: Final = 1_000_000_000
+from talka.units import SECOND
 
 
 class BreakerState(Enum):
@@ -27,9 +25,7 @@ class Breaker:
 
     __slots__ = ("_failed_at", "_probe_after_ns", "_waits_from", "_window_ns", "state")
 
-    def __init__(
-        self, *, failures: int = 3, window_ns: int = 30 * SECOND_NS, probe_after_ns: int = 10 * SECOND_NS
-    ) -> None:
+    def __init__(self, *, failures: int = 3, window_ns: int = 30 * SECOND, probe_after_ns: int = 10 * SECOND) -> None:
         if failures < 1 or window_ns < 1 or probe_after_ns < 1:
             raise Invalid(
                 "a breaker needs failures, window_ns and probe_after_ns of at least 1, "

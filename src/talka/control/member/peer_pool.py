@@ -14,10 +14,8 @@ import msgspec
 
 from talka.cluster.placement import choose, order
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER, SECOND
 
-MILLISECOND_NS: Final = 1_000_000
-SECOND_NS: Final = 1_000 * MILLISECOND_NS
-NEVER: Final = (1 << 63) - 1
 OUTCOMES_KEPT: Final = 100
 """Of each peer; the error rate is over these."""
 LATENCIES_KEPT: Final = 64
@@ -100,12 +98,12 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """More failures than this in a row, and the peer is evicted."""
     slow_factor: float = 3.0
     """A mean latency above this many times the baseline, and the peer is evicted."""
-    rest_ns: int = 30 * SECOND_NS
+    rest_ns: int = 30 * SECOND
     """An evicted peer is not chosen again for this long, unless nobody else is left."""
-    replenish_min_ns: int = 100 * MILLISECOND_NS
-    replenish_max_ns: int = 500 * MILLISECOND_NS
+    replenish_min_ns: int = 100 * MILLISECOND
+    replenish_max_ns: int = 500 * MILLISECOND
     """A vacancy is filled after a random time between the two: not by all nodes at once when a peer dies."""
-    age_ns: int = 3600 * SECOND_NS
+    age_ns: int = 3600 * SECOND
     """Connections older than this, and up to a tenth more by chance, are due for refresh."""
     peers_limit: int = 1024
 

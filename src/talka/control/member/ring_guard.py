@@ -11,10 +11,10 @@ from typing import Final
 from talka.cluster.effects import Lane
 from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import SECOND
 from talka.wire.security.keys import BadRing, Keyring, decode_ring
 from talka.wire.security.roles import Proven, Role
 
-SECOND: Final = 1_000_000_000
 KEPT_LIMIT: Final = 64
 """Refusals that were told, by reason and sender, and nodes that let this one in."""
 REPAIR: Final = "if nobody of you changed them, see `talka cluster keys --repair`"

@@ -7,8 +7,7 @@ from typing import Final
 import msgspec
 
 from talka.errors import Invalid
-
-MILLISECOND_NS: Final = 1_000_000
+from talka.units import MILLISECOND
 
 
 class Class(IntEnum):
@@ -31,8 +30,8 @@ class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
     """In each lane."""
     size_bytes: int = 8 * 1024 * 1024
     """In each lane: several frames of the largest size."""
-    jobs_age_ns: int = 10_000 * MILLISECOND_NS
-    statistics_age_ns: int = 2_000 * MILLISECOND_NS
+    jobs_age_ns: int = 10_000 * MILLISECOND
+    statistics_age_ns: int = 2_000 * MILLISECOND
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.size_bytes < 1:

@@ -4,8 +4,8 @@ from collections import OrderedDict
 from typing import Final
 
 from talka.errors import Invalid
+from talka.units import SECOND
 
-SECOND_NS: Final = 1_000_000_000
 SOURCES_LIMIT: Final = 4096
 
 
@@ -26,7 +26,7 @@ class TokenBuckets:
             )
         self._rate_per_s = rate_per_s
         # Counted in billionths of a token: as many as nanoseconds times the rate, so whole numbers hold it exactly.
-        self._depth = burst * SECOND_NS
+        self._depth = burst * SECOND
         self._sources_limit = sources_limit
         # For each source the point of its own time up to which tokens are spent, in the order of the last use. An
         # ordered dict: taking the oldest from a plain one walks over all that were deleted before it.
@@ -52,7 +52,7 @@ class TokenBuckets:
             # Above the brim nothing is kept.
             if used < floor:
                 used = floor
-        used += cost * SECOND_NS
+        used += cost * SECOND
         if used > gained:
             self.refused += 1
             return False

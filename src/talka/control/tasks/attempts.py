@@ -4,20 +4,20 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.control.tasks.delivery import worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.task import DagTask
+from talka.units import SECOND
+from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
 from talka.work.records import Change, Extend, LogRow, PutLogs
 
-SECOND_NS: Final = 1_000_000_000
-CHECK_EVERY_NS: Final = 5 * SECOND_NS
+CHECK_EVERY_NS: Final = 5 * SECOND
 """How often a worker is asked whether it has what it was handed: a frame may have been lost with its connection."""
-CHECK_AFTER_NS: Final = 3 * SECOND_NS
+CHECK_AFTER_NS: Final = 3 * SECOND
 """What was handed later may still be on its way."""
-ANSWER_NS: Final = 15 * SECOND_NS
+ANSWER_NS: Final = 15 * SECOND
 """So long an answer is waited for. One that is later than the next question would speak of what was not handed then."""
 GRACE_MS: Final = 30_000
 TAKEN_LIMIT: Final = 65_536
@@ -165,7 +165,7 @@ class Attempts:
         effects: list[object] = []
         if not known.is_known or self._wants_check(now, known):
             known.asked_at, known.is_asked = now, True
-            effects.append(Speak(name, AskHeld(floor.epoch, floor.life), Lane.RESULTS))
+            effects.append(Send(CHANNEL, name, AskHeld(floor.epoch, floor.life), Lane.RESULTS))
         if key in self._recalled:
             effects += self._say_recall(key, list(self._recalled[key]))
         return effects
@@ -243,7 +243,7 @@ class Attempts:
         name = worker_of(key)[0]
         epoch, life = self._floor.epoch, self._floor.life
         return [
-            Speak(name, Recall(epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS, life), Lane.RESULTS)
+            Send(CHANNEL, name, Recall(epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS, life), Lane.RESULTS)
             for first in range(0, len(fences), TASKS_LIMIT)
         ]
 

@@ -2,8 +2,9 @@
 
 from typing import Final
 
-SECOND_NS: Final = 1_000_000_000
-LEAST_NS: Final = SECOND_NS
+from talka.units import SECOND
+
+LEAST_NS: Final = SECOND
 """A smaller difference between two looks is drift, which is followed."""
 
 

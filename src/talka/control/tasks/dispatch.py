@@ -14,17 +14,16 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.leases import NEVER
 from talka.control.dags.job import DagJob
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import Quarantine
 from talka.control.tasks.ready_queues import GroupKey, QueueGroup, ReadyQueues
 from talka.control.tasks.task import DagTask, Needs
+from talka.units import NEVER, SECOND
 from talka.wire.task_views import QueuesView, QueueView, Reason
 from talka.work.durations import format_duration
 from talka.work.records import TaskKey
 
-SECOND_NS: Final = 1_000_000_000
 AHEAD_NS: Final = 20_000_000
 """So much work lies ready for a core: longer than it takes to hear of an end and to hand the next task."""
 FEWEST_PER_CORE: Final = 2
@@ -399,7 +398,7 @@ class Dispatcher:
                 ready.get(name, 0),
                 running.get(name, 0),
                 workers.get(name, 0),
-                (now - oldest_at.get(name, now)) / SECOND_NS,
+                (now - oldest_at.get(name, now)) / SECOND,
             )
             for name in sorted({**ready, **running, **workers})
         ]
@@ -526,7 +525,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _about(ns: int) -> str:
-    return format_duration(-(-ns // SECOND_NS) * SECOND_NS)
+    return format_duration(-(-ns // SECOND) * SECOND)
 
 
 def _cores(cores: int) -> str:

@@ -7,11 +7,12 @@ worker anything.
 
 from typing import Final
 
+from talka.units import SECOND
 from talka.wire.attempts import StoreLife
 
 STEP_LIMIT: Final = 1024
 """So much an epoch grows at once: a worker that names a huge one cannot use them up. The rest follows with its next beats."""
-PAUSE_NS: Final = 1_000_000_000
+PAUSE_NS: Final = SECOND
 """Between two: who tells of ever higher ones, all the time, has used them up after weeks of alarms."""
 EPOCH_LIMIT: Final = (1 << 31) - 1
 """A fence has 63 bits, 32 of which count within an epoch."""

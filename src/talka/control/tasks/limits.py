@@ -9,19 +9,17 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from talka.cluster.leases import NEVER
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.task_views import LimitView
 from talka.work.dag import Limit
 from talka.work.durations import format_duration, parse_rate
 
-SECOND_NS: Final = 1_000_000_000
 KEYS_LIMIT: Final = 10_000
 """Keys that nobody names are remembered for their rate up to so many together with the others."""
-BURST_NS: Final = SECOND_NS // 10
+BURST_NS: Final = SECOND // 10
 """Starts that were not used are kept for so long; at a low rate one is. A tenth of a second in which nothing was given
 out can so be made up for, and no second sees more than a tenth above its rate, or one start."""
-MILLISECOND_NS: Final = 1_000_000
 
 
 class _Key:
@@ -194,10 +192,10 @@ def _interval_ns(rate: str) -> int:
     if not rate:
         return 0
     per_s = parse_rate(rate)
-    return -(-SECOND_NS // per_s) if per_s else NEVER
+    return -(-SECOND // per_s) if per_s else NEVER
 
 
 def _wait(ns: int) -> str:
     if ns > NEVER // 2:
         return "none ever does"
-    return f"the next one does in {format_duration(-(-ns // MILLISECOND_NS) * MILLISECOND_NS)}"
+    return f"the next one does in {format_duration(-(-ns // MILLISECOND) * MILLISECOND)}"

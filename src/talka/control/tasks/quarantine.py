@@ -7,15 +7,14 @@ to blame, and gets no tasks for a while.
 from collections import OrderedDict
 from typing import Final
 
-from talka.cluster.leases import NEVER
 from talka.errors import Invalid
+from talka.units import MINUTE, NEVER
 from talka.work.records import TaskKey
 
-MINUTE_NS: Final = 60 * 1_000_000_000
 DEATHS: Final = 3
 """Of different tasks."""
-WITHIN_NS: Final = 10 * MINUTE_NS
-LASTS_NS: Final = 5 * MINUTE_NS
+WITHIN_NS: Final = 10 * MINUTE
+LASTS_NS: Final = 5 * MINUTE
 TASKS_LIMIT: Final = 10_000
 """Tasks whose deaths are remembered; the one that died longest ago is forgotten first."""
 WORKERS_LIMIT: Final = 8

@@ -18,12 +18,11 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from talka.cluster.leases import NEVER
 from talka.control.dags.job import DagJob
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.task import DagTask, Needs
+from talka.units import MINUTE, NEVER
 
-MINUTE_NS: Final = 60 * 1_000_000_000
 PRIORITY_BITS: Final = 4
 """Enough for 1 to 10."""
 PRIORITY_MASK: Final = (1 << PRIORITY_BITS) - 1
@@ -130,11 +129,11 @@ class _Lane(_Ranked):
         """The band of its best key."""
         key = self.keys[0]
         priority = key & PRIORITY_MASK
-        earlier = priority * MINUTE_NS
+        earlier = priority * MINUTE
         since = (key >> PRIORITY_BITS) + earlier
         if since < self.served_at:
             since = self.served_at
-        return (since - earlier) // MINUTE_NS
+        return (since - earlier) // MINUTE
 
     def head(self) -> _Bucket:
         """The bucket whose next task is the lane's next. There is one."""
@@ -201,7 +200,7 @@ class Queue(_Ranked):
     def oldest_at(self) -> int:
         """When the task that is next in its lane became ready, of all lanes the earliest."""
         heads = [lane.head().key for lane in self.lanes.values()]
-        return min((key >> PRIORITY_BITS) + (key & PRIORITY_MASK) * MINUTE_NS for key in heads)
+        return min((key >> PRIORITY_BITS) + (key & PRIORITY_MASK) * MINUTE for key in heads)
 
     def refresh(self) -> bool:
         lane = self.rotation.best()
@@ -288,7 +287,7 @@ class ReadyQueues:
                 lane = self._lane(now, job, needs)
                 bucket = None
             priority = task.priority
-            key = (task.queued_at - priority * MINUTE_NS << PRIORITY_BITS) + priority
+            key = (task.queued_at - priority * MINUTE << PRIORITY_BITS) + priority
             if bucket is None or bucket.key != key:
                 bucket = lane.buckets.get(key)
                 if bucket is None:

@@ -11,18 +11,19 @@ from typing import Final
 import msgspec
 
 from talka.control.tasks.task import DagTask, Needs, Policy
+from talka.units import MILLISECOND
 from talka.wire.tasks import TaskResult
 from talka.work.dag import DagSettings, Duration, Retry, TaskSpec, Timeouts, bytes_of
 from talka.work.durations import parse_duration
 from talka.work.lifecycle import TaskState
-from talka.work.retry import LONGEST_DELAY_NS, MILLISECOND_NS, RetryPolicy, delay
+from talka.work.retry import LONGEST_DELAY_NS, RetryPolicy, delay
 
 REFUSALS_LIMIT: Final = 10
 OF_THE_WORKER: Final = ("lease", "draining", "cores", "full", "inputs")
 """Causes of refusals that say nothing of the task: it may be refused so as often as workers come and go."""
-REFUSED: Final = RetryPolicy(attempts=None, base_ns=100 * MILLISECOND_NS, cap_ns=30_000 * MILLISECOND_NS)
+REFUSED: Final = RetryPolicy(attempts=None, base_ns=100 * MILLISECOND, cap_ns=30_000 * MILLISECOND)
 """A refused task waits a little, so that the worker that refused is not asked all ten times in a moment."""
-STOPPED: Final = RetryPolicy(attempts=None, base_ns=10 * MILLISECOND_NS, cap_ns=60_000 * MILLISECOND_NS)
+STOPPED: Final = RetryPolicy(attempts=None, base_ns=10 * MILLISECOND, cap_ns=60_000 * MILLISECOND)
 """A task that was told to stop by somebody else is never given up for that, so its tries must grow rare."""
 FAULTS: Final = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE")
 FAULT_DEATHS: Final = 2

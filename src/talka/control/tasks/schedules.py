@@ -7,10 +7,10 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.work.cron import LAST_MS, Cron
 from talka.work.records import ScheduleRow
 
-SECOND_NS: Final = 1_000_000_000
 UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -68,7 +68,7 @@ def ahead_text(count: int) -> str:
 
 
 def _about(ns: int) -> str:
-    seconds = max(1, round(ns / SECOND_NS))
+    seconds = max(1, round(ns / SECOND))
     unit, size_s = next(one for one in UNITS if seconds >= 2 * one[1] or seconds % one[1] == 0)
     number = round(seconds / size_s)
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"

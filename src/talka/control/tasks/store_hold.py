@@ -8,13 +8,13 @@ is the epoch, which is looked up within every transaction.
 from typing import Final, TypeAlias
 
 from talka.errors import Invalid
+from talka.units import SECOND
 
-SECOND_NS: Final = 1_000_000_000
-LEASE_NS: Final = 10 * SECOND_NS
-RENEW_NS: Final = 2 * SECOND_NS
-MARGIN_NS: Final = 2 * SECOND_NS
+LEASE_NS: Final = 10 * SECOND
+RENEW_NS: Final = 2 * SECOND
+MARGIN_NS: Final = 2 * SECOND
 """More than the lease, since the two count it by clocks of their own."""
-LOOK_NS: Final = SECOND_NS
+LOOK_NS: Final = SECOND
 
 Mark: TypeAlias = tuple[int, int]
 """Epoch and beat of a lease: another with every renewal."""

@@ -5,9 +5,9 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from talka.control.tasks.task import DagTask
+from talka.units import NEVER
 from talka.work.lifecycle import TaskState
 
-NEVER: Final = (1 << 63) - 1
 WAKE, QUEUE, TOTAL = 0, 1, 2
 SPARE: Final = 1_000
 """Entries that came to nothing are left where they are until there are as many as tasks, and so many more."""

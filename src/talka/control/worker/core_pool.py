@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
-SECOND: Final = 1_000_000_000
+from talka.units import NEVER, SECOND
+
 LEAVE_LIMIT_NS: Final = 5 * SECOND
 """An attempt that has said its last word ends by itself; one that has not by then is killed."""
 DEATH_LIMIT_NS: Final = 10 * SECOND
 """An attempt that was killed is no longer counted after this, whatever is heard of it."""
-NEVER: Final = (1 << 63) - 1
 
 TaskKey = tuple[str, int]
 SeatKey = tuple[str, int, int]

@@ -7,9 +7,9 @@ import msgspec
 
 from talka.cluster.fencing import ZERO, Admission, Fence, Token
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import NEVER, SECOND
 from talka.wire import jobs
 
-SECOND: Final = 1_000_000_000
 PREFIX: Final = "fence/"
 IDLE_LIMIT_NS: Final = 600 * SECOND
 """A job without a task is remembered so long: what is still under way to it must find the fence."""
@@ -17,7 +17,6 @@ JOBS_LIMIT: Final = 4096
 JOBS_KEPT: Final = 2048
 """The next sweep makes room down to these. More than a worker has tasks and commands: none of those gives way."""
 SWEEP_EVERY_NS: Final = 10 * SECOND
-NEVER: Final = (1 << 63) - 1
 
 
 class _Job:

@@ -9,16 +9,17 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.speech import Speak
 from talka.control.worker.bundles import Puts
 from talka.control.worker.effects import AttemptsDropped
 from talka.control.worker.handlers_effects import ExitFacts
 from talka.control.worker.handlers_outbox import HandlerOutbox
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.attempts import Dropped, StoreLife
+from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import (
     INPUTS_LIMIT_BYTES,
     AskHeld,
@@ -35,9 +36,6 @@ from talka.wire.tasks import (
     TaskResult,
 )
 
-MS: Final = 1_000_000
-SECOND: Final = 1_000 * MS
-NEVER: Final = (1 << 63) - 1
 WAITING_LIMIT: Final = 16_384
 WAITING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 TASK_BYTES: Final = 512
@@ -260,7 +258,7 @@ class HandlerPool:
                 self._took(fences)
                 return []
             case Recall(fences=fences, grace_ms=grace_ms):
-                return self._recall(now, fences, grace_ms * MS)
+                return self._recall(now, fences, grace_ms * MILLISECOND)
             case TaskInputs(fence=fence, inputs=inputs):
                 self._feed(now, fence, inputs)
                 return []
@@ -347,7 +345,8 @@ class HandlerPool:
         fences = [*self._slots.held, *self._outbox.fences]
         parts = max(1, -(-len(fences) // HOLDING_LIMIT))
         return [
-            Speak(
+            Send(
+                CHANNEL,
                 sender,
                 Held(
                     epoch,

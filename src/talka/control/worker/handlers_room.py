@@ -9,18 +9,16 @@ from typing import Final, Literal
 from talka.control.worker.effects import HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_attempt import CoreStage, CoreState, HandlerAttempt, is_bounded, last_word
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import ERROR_LIMIT, HandedTask, Load, Loaded, RunTasks, StopTasks, TaskResult
 
-MS: Final = 1_000_000
-SECOND: Final = 1_000 * MS
-NEVER: Final = (1 << 63) - 1
 FULL: Final = 64
 """So many attempts are in one core's hands; one that weighs more counts as several."""
-PLAIN_AHEAD_NS: Final = 20 * MS
+PLAIN_AHEAD_NS: Final = 20 * MILLISECOND
 """Plain functions run one after the other: a core is given as many as it does in this time, and at least one."""
 RUN_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """Of what a core is told at once, unless one task alone is larger."""
-BEGAN_NS: Final = 100 * MS
+BEGAN_NS: Final = 100 * MILLISECOND
 """What runs for so long is worth a word."""
 STOP_LIMIT_NS: Final = 2 * SECOND
 """An attempt that took too long and was asked to stop is killed after this."""
@@ -369,7 +367,7 @@ class HandlerRoom:
         core.load += attempt.weight
         core.batch.append(attempt)
         self.waiting_bytes -= attempt.size_bytes
-        look_ns = BEGAN_NS if attempt.limit_ms == 0 else min(BEGAN_NS, attempt.limit_ms * MS)
+        look_ns = BEGAN_NS if attempt.limit_ms == 0 else min(BEGAN_NS, attempt.limit_ms * MILLISECOND)
         self._scan_at = min(self._scan_at, now + look_ns)
 
     def _tell_batch(self, core: CoreState) -> list[object]:
@@ -556,7 +554,7 @@ class HandlerRoom:
                 else:
                     at = min(at, run_at + BEGAN_NS)
             if attempt.limit_ms:
-                until = run_at + attempt.limit_ms * MS
+                until = run_at + attempt.limit_ms * MILLISECOND
                 if now >= until:
                     attempt.verdict, attempt.kill_at = "timeout", now + STOP_LIMIT_NS
                     late.append(attempt.fence)

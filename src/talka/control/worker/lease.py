@@ -3,8 +3,8 @@
 from typing import Final
 
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.units import NEVER, SECOND
 
-SECOND: Final = 1_000_000_000
 BEATS_REMEMBERED: Final = 16
 USUAL_NS: Final = 5 * SECOND
 """Of a lease that nobody has told the length of yet. For a longer one beats are as frequent, for a shorter one more."""
@@ -20,7 +20,6 @@ before it, so whatever lease it counts is longer; and it needs two seconds from 
 Of a shorter lease it is less: those two seconds and two fifths of it."""
 ANSWERS_AFTER_NS: Final = 2 * SECOND
 DISCONNECT_GRACE_NS: Final = 300 * SECOND
-NEVER: Final = (1 << 63) - 1
 
 
 class WorkerLease:

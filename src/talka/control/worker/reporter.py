@@ -6,14 +6,12 @@ from typing import Final
 
 from talka.cluster.effects import Lane
 from talka.control.load.log_lines import TaskLines
-from talka.control.load.shard_group import NEVER
 from talka.control.worker.core_pool import SeatKey
 from talka.control.worker.shards import TaskStage, WorkerShards
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
 from talka.wire.shards import Armed, Refused, encode, encode_unread
 
-MILLISECOND: Final = 1_000_000
-SECOND: Final = 1_000 * MILLISECOND
 BLUR_NS: Final = SECOND // 2
 """A manager that wants reports no more often has many workers, or much to do."""
 REPEAT_NS: Final = SECOND

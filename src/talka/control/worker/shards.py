@@ -10,11 +10,13 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from talka.control.load.core_effects import Effect
-from talka.control.load.shard_group import NEVER, SECOND, JobWorkflow, ShardGroup
+from talka.control.load.shard_group import ShardGroup
 from talka.control.load.shard_run import LostShard, Seats, ShardAttempt, ShardRun
+from talka.control.load.times import JobWorkflow
 from talka.control.worker.report import ShardsReport, ShardsSummary
 from talka.stats.tally import merged
 from talka.stats.windows import WINDOW_NS, Window
+from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
 from talka.wire.shards import Arm, FromCore, Gap, Refused, Source
 from talka.work.lifecycle import TaskState

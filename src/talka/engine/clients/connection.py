@@ -11,9 +11,10 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed
-from talka.engine.clients.deadlines import NEVER, Deadlines
+from talka.engine.clients.deadlines import Deadlines
 from talka.engine.clients.requests import Request
 from talka.stats.tally import Exchanges
+from talka.units import NEVER
 from talka.work.responses import HTTPResponse
 
 RECEIVE_BUFFER_BYTES: Final = 256 * 1024

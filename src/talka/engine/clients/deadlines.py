@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from talka.clock import MILLISECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER, SECOND
 
 SLOT_NS: Final = 10 * MILLISECOND
-NEVER: Final = 1 << 62
 LONGEST_S: Final = 86_400.0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urljoin
 
-from talka.clock import SECOND, monotonic_ns, utc_now
+from talka.clock import monotonic_ns, utc_now
 from talka.engine.calls import ExchangeFailed, NodeRun, checked_name, current_call
 from talka.engine.clients.connection import MAX_BODY_BYTES, Connection, Pool, SharedPool
 from talka.engine.clients.cookies import CookieJar
@@ -33,6 +33,7 @@ from talka.engine.clients.requests import (
 from talka.engine.clients.urls import Address, BadURL, PreparedURL, parse_url
 from talka.errors import Invalid
 from talka.stats.tally import Exchanges
+from talka.units import SECOND
 from talka.work.responses import HTTPResponse
 
 if TYPE_CHECKING:

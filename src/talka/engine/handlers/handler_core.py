@@ -21,13 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
-from talka.clock import MILLISECOND, SECOND, cpu_ns, realtime_ns
+from talka.clock import cpu_ns, realtime_ns
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun, Reason, described, failure, run_async, run_plain, sendable
 from talka.engine.handlers.kin import is_of_command, kin
 from talka.engine.loader import import_file
 from talka.engine.process_start import begin_core, new_event_loop
 from talka.errors import Invalid
+from talka.units import MILLISECOND, SECOND
 from talka.wire.framing import HEADER_BYTES, Deframer
 from talka.wire.tasks import (
     BadTaskMessage,

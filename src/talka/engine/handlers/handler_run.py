@@ -9,8 +9,9 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from talka.clock import MICROSECOND, MILLISECOND, monotonic_ns, realtime_ns
+from talka.clock import monotonic_ns, realtime_ns
 from talka.errors import Invalid
+from talka.units import MICROSECOND, MILLISECOND
 from talka.wire.tasks import ERROR_LIMIT, LOG_LINE_LIMIT, HandedTask, Outcome, TaskLine, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES
 

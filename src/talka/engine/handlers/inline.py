@@ -22,10 +22,10 @@ import msgspec
 from talka.clock import monotonic_ns
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.tasks.task import DagTask
-from talka.control.tasks.timers import NEVER
 from talka.engine.handlers.command_run import run_command
 from talka.engine.handlers.handler_run import HandlerRun, run_async, run_plain
 from talka.errors import Invalid
+from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.tasks import HandedTask, TaskLine, TaskResult
 from talka.work.dag import DagSpec, checked
 from talka.work.handlers import HandlerSpec, handlers_of
@@ -33,9 +33,7 @@ from talka.work.lifecycle import JobState, TaskState
 from talka.work.pipeline import Dag
 from talka.work.records import JobRow
 
-SECOND_NS: Final = 1_000_000_000
-MILLISECOND_NS: Final = 1_000_000
-START_NS: Final = SECOND_NS
+START_NS: Final = SECOND
 """Not 0, which means "never" in rows."""
 AT_ONCE: Final = 16
 JOB: Final = "inline"
@@ -151,7 +149,7 @@ class SimulatedClock(selectors.DefaultSelector):
             return found
         found = super().select(0)
         if not found and timeout > 0:
-            self.now_ns += -int(-timeout * SECOND_NS // 1)
+            self.now_ns += -int(-timeout * SECOND // 1)
         return found
 
 
@@ -161,7 +159,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         super().__init__(self.clock)
 
     def time(self) -> float:
-        return self.clock.now_ns / SECOND_NS
+        return self.clock.now_ns / SECOND
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Arguments], Result], *args: *Arguments
@@ -187,10 +185,10 @@ class Inline:
             id=JOB,
             name=spec.name,
             state=JobState.SUBMITTED,
-            submitted_ms=START_NS // MILLISECOND_NS,
+            submitted_ms=START_NS // MILLISECOND,
             settings=msgspec.json.encode(spec.settings),
         )
-        self._job = DagJob(row, spec.settings, Random(seed), lambda now: now // MILLISECOND_NS)
+        self._job = DagJob(row, spec.settings, Random(seed), lambda now: now // MILLISECOND)
         self._ready: list[tuple[int, int]] = []
         """Heap of (−priority, index). One that was taken out of the queues is passed over."""
         self._attempts: dict[int, HandlerRun] = {}
@@ -224,7 +222,7 @@ class Inline:
                 self._take(job.tick(clock.now_ns))
         job.end(clock.now_ns)
         tasks = {task.id: self._told(task) for task in job.tasks}
-        took_s = (clock.now_ns - START_NS) / SECOND_NS
+        took_s = (clock.now_ns - START_NS) / SECOND
         return InlineRun(state=job.state, reason=job.reason, tasks=tasks, took_s=took_s)
 
     async def _wait(self, until_ns: int) -> None:
@@ -240,7 +238,7 @@ class Inline:
             clock.now_ns = max(clock.now_ns, until_ns)
             self._news.set()
 
-        timer = self._loop.call_at(until_ns / SECOND_NS, due)
+        timer = self._loop.call_at(until_ns / SECOND, due)
         await self._news.wait()
         timer.cancel()
 
@@ -277,7 +275,7 @@ class Inline:
             attempt=task.attempts,
             config=bytes(task.spec.config),
             inputs={other.id: self._outputs[other.index] for other in self._job.inputs_of(task)},
-            attempt_ms=task.policy.attempt_ns // MILLISECOND_NS,
+            attempt_ms=task.policy.attempt_ns // MILLISECOND,
             key=task.key,
             checkpoint=self._checkpoints.get(task.index, b""),
         )

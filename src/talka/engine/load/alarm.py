@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.kernel_timer import TFD_TIMER_ABSTIME, TimerSetting, timer_calls
+from talka.units import SECOND
 
 CLOCK_MONOTONIC: Final = 1
 EXPIRATIONS: Final = 8

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from talka.clock import SECOND, cpu_ns, monotonic_ns
+from talka.clock import cpu_ns, monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.load.executor import Executor
 from talka.engine.load.machine import MachineReading, machine_between, reading
@@ -19,6 +19,7 @@ from talka.errors import Invalid, Untrusted
 from talka.stats.histogram import Histogram
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import COUNTERS_PER_REPORT, WINDOW_NS, Window
+from talka.units import SECOND
 from talka.wire.shards import (
     WINDOWS_PER_REPORT,
     Ack,

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from talka.clock import MICROSECOND, SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.load.alarm import Alarm
 from talka.engine.load.core import Core, OwnerGone
 from talka.engine.load.recorder import described
@@ -23,6 +23,7 @@ from talka.engine.load.warm_up import rehearse
 from talka.engine.loader import load
 from talka.engine.process_start import begin_core, new_event_loop, wake_in_time
 from talka.stats.histogram import Histogram
+from talka.units import MICROSECOND, SECOND
 from talka.wire.framing import Deframer, framed
 from talka.wire.shards import Arm, FromCore, Source, decode_to_core, encode, enveloped, opened
 from talka.work.specs import WorkflowSpec

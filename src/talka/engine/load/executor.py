@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from talka.clock import MICROSECOND, SECOND, monotonic_ns, sleep_until
+from talka.clock import monotonic_ns, sleep_until
 from talka.engine.load.alarm import Alarm
 from talka.engine.load.recorder import Recorder, described
 from talka.engine.load.steps import Iterations, VirtualUser
+from talka.units import MICROSECOND, SECOND
 from talka.work.load import Shard
 
 MADE_AHEAD = 256

@@ -9,9 +9,9 @@ import msgspec
 
 from talka.clock import monotonic_ns
 from talka.stats.machine import Machine
+from talka.units import MICROSECOND
 
 PROC: Final = Path("/proc")
-MICROSECOND: Final = 1_000
 STEAL: Final = 7
 """Its place among the numbers of a CPU; those after it are in others already."""
 

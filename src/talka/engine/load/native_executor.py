@@ -9,7 +9,6 @@ from pathlib import Path
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from talka.clock import SECOND
 from talka.engine.calls import ExchangeFailed, NodeRun, current_call
 from talka.engine.load.direct import is_users_own
 from talka.engine.load.executor import LEFT_BEHIND_S, Executor
@@ -19,6 +18,7 @@ from talka.errors import TalkaError
 from talka.stats.histogram import CoarseHistogram, Histogram
 from talka.stats.tally import OTHER_CALLS, Sample, StepTally
 from talka.stats.windows import StepWindow, Window
+from talka.units import SECOND
 from talka.work.dsl import BoundStep, Skip, Workflow
 from talka.work.load import Shard
 from talka.work.responses import Response

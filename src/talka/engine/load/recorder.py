@@ -4,7 +4,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Final, Protocol
 
-from talka.clock import MICROSECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.calls import ExchangeFailed
 from talka.engine.load.direct import is_users_own
 from talka.errors import Invalid
@@ -20,6 +20,7 @@ from talka.stats.tally import (
     Tally,
 )
 from talka.stats.windows import UNACKNOWLEDGED_LIMIT, WINDOW_NS, StepWindow, Window, WindowLog
+from talka.units import MICROSECOND
 from talka.work.responses import BrokenBody, HTTPResponse, NotJSON, Response
 from talka.work.specs import WorkflowSpec
 

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
-from talka.clock import SECOND, monotonic_ns
+from talka.clock import monotonic_ns
 from talka.engine.calls import NodeRun, current_call
 from talka.engine.clients.http import HTTPEngine, Trace
 from talka.engine.load import native
@@ -29,6 +29,7 @@ from talka.engine.load.users import (
     received_values,
 )
 from talka.errors import Invalid
+from talka.units import SECOND
 from talka.version import VERSION
 from talka.work.dsl import BoundStep, Workflow
 from talka.work.feeds import Cursor

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
-from talka.clock import SECOND
 from talka.report.document import Call, ResultDocument, Step, TimelineRow, Totals
 from talka.report.files import BadOutput
 from talka.report.measurements import ended_ns, tag_labels, times_of_step
 from talka.report.outputs.output import JobInfo
 from talka.report.outputs.targets import HttpPlace, TargetDatagrams, address, http_place
+from talka.units import SECOND
 
 LINES_IN_A_REQUEST: Final = 5_000
 NANOSECONDS: Final = ("ns", "n", "nanosecond", "auto")

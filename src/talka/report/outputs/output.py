@@ -15,14 +15,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from talka.clock import SECOND, monotonic_ns, utc_now
-from talka.control.load.load_job import LoadJob
+from talka.clock import monotonic_ns, utc_now
 from talka.report.document import ResultDocument, TimelineRow
 from talka.report.files import BadOutput, reason_of
+from talka.report.job_view import JobView
 from talka.report.outputs.targets import address, http_place
 from talka.report.over_time import row_of, with_errors
 from talka.report.text import cleaned, counted_text, cut
 from talka.stats.windows import Span
+from talka.units import SECOND
 
 MOST_WAITING: Final = 6_000
 """Rows kept for an output that is slow: ten minutes of windows."""
@@ -201,11 +202,11 @@ class WindowFeed:
         self._job: JobInfo | None = None
         self._sent_until_ns = 0
 
-    def __call__(self, job: LoadJob, now: int) -> None:
+    def __call__(self, job: JobView, now: int) -> None:
         if self._job is None:
-            self._job = JobInfo(job.spec.job, self._name, since_1970(utc_now()) - (now - job.origin_ns))
+            self._job = JobInfo(job.id, self._name, since_1970(utc_now()) - (now - job.origin_ns))
         rows, self._sent_until_ns = new_rows(job.timeline.spans(), self._sent_until_ns)
-        self._outputs.rows(with_errors(rows, job), self._job)
+        self._outputs.rows(with_errors(rows, [run.timeline for run in job.workflows.values()]), self._job)
 
     def finish(self, document: ResultDocument, limit_s: float = FINISH_LIMIT_S) -> list[str]:
         rest = [row for row in document.timeline if round(row.t_s * SECOND) >= self._sent_until_ns]

@@ -9,10 +9,10 @@ from talka.report.files import FilePlace
 from talka.report.measurements import Family, RunProgress, families_of
 from talka.report.outputs.output import JobInfo
 from talka.report.outputs.targets import HttpPlace
+from talka.units import MILLISECOND
 
 LITERAL_BYTES: Final = 65_536
 SHORT_LITERAL_BYTES: Final = 60
-MILLISECOND: Final = 1_000_000
 HEADERS: Final = {
     "Content-Type": "application/x-protobuf",
     "Content-Encoding": "snappy",

@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from talka.clock import SECOND
 from talka.report.document import Call, ResultDocument, Step, TimelineRow, Totals
 from talka.report.measurements import ended_ns, times_of_step
 from talka.report.outputs.output import JobInfo
 from talka.report.outputs.targets import TargetAddress, TargetDatagrams, send_over_tcp
+from talka.units import SECOND
 
 NAME_CHARACTERS: Final = 100
 NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")

@@ -14,8 +14,8 @@ import msgspec
 from talka.errors import Invalid
 from talka.store.dags.records import BadRecords, KeyedRow, Lease, StoreTaken
 from talka.store.dags.sqlite_changes import JOB_NUMBERS, TASK_NUMBERS, ChangeStep, drop_jobs, plan
-from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, SqliteFile, Synchronous
-from talka.store.history.runs import SCHEME, Queries, is_storable
+from talka.store.dags.sqlite_file import INDEX_BITS, LAST_INDEX, QUERIES, SqliteFile, Synchronous
+from talka.store.history.runs import SCHEME, is_storable
 from talka.work.records import (
     JOB_STATES,
     TASK_STATES,
@@ -49,7 +49,7 @@ class SqliteRecords:
     def __init__(self, path: str, synchronous: Synchronous = "FULL") -> None:
         self.file = SqliteFile(path, synchronous)
         self.is_quick = synchronous == "NORMAL"
-        self._queries = Queries("tasks")
+        self._queries = QUERIES
         self._is_held = self._queries["is_held"]
         self._fence: tuple[str, str, int] | None = None
         """Key, owner and epoch of the lease under which everything is changed."""

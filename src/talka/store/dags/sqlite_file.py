@@ -17,7 +17,6 @@ from talka.clock import monotonic_ns
 from talka.errors import Invalid, TalkaError, Unavailable
 from talka.store.dags.records import BadRecords, RecordsUnavailable, StoreGone
 from talka.store.files.folder import FILE_MODE, FOLDER_MODE, sync_folder
-from talka.store.history.runs import Queries
 from talka.store.history.sqlite import (
     IN_MEMORY,
     folder_reason,
@@ -27,6 +26,7 @@ from talka.store.history.sqlite import (
     version_of,
     write_ahead,
 )
+from talka.store.sql_text import read_queries
 from talka.work.records import TASK_STATES
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
@@ -46,6 +46,7 @@ LOOK_NS: Final = 200_000_000
 INDEX_BITS: Final = 32
 LAST_INDEX: Final = (1 << INDEX_BITS) - 1
 VERSION_TABLE: Final = "talka_tasks_version"
+QUERIES: Final = read_queries("talka.store.dags", "sqlite")
 CHECKS: Final = {
     "check_tasks": "tasks without their job",
     "check_attempts": "attempts without their task",
@@ -76,7 +77,7 @@ class SqliteFile:
         self._in_memory = path == IN_MEMORY
         self.place = "memory" if self._in_memory else os.path.abspath(path)
         self._synchronous = synchronous
-        self._queries = Queries("tasks")
+        self._queries = QUERIES
         self.found_version = 0
         """Of its tables before they were brought to this version; 0: there were none."""
         self._is_older = False

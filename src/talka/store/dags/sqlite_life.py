@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from talka.store.dags.sqlite import SqliteRecords
+from talka.store.dags.sqlite_file import QUERIES
 from talka.store.files.folder import StoreFailed, read_file, replace_file
-from talka.store.history.runs import Queries
 
 MEMORY_NAME: Final = "stores"
 MEMORY_LIMIT_BYTES: Final = 64 * 1024
@@ -66,11 +66,10 @@ class StoreMemory:
 
 def open_life(records: SqliteRecords, epoch: int, memory: StoreMemory, draw: Callable[[], int]) -> OpenedLife:
     """Of a store that a manager has just taken, under this epoch. A new life is durable once this returns."""
-    queries = Queries("tasks")
     inode = inode_of(records.place)
 
     def act(connection: sqlite3.Connection) -> OpenedLife:
-        row = connection.execute(queries["life"]).fetchone()
+        row = connection.execute(QUERIES["life"]).fetchone()
         if row is None:  # it was made just now, or by a version that knew of no lives
             opened = OpenedLife(draw(), draw(), "")
         else:
@@ -78,7 +77,7 @@ def open_life(records: SqliteRecords, epoch: int, memory: StoreMemory, draw: Cal
             reason = why_new(life, epoch, memory.of(store), memory, bool(is_copy), inode == inode_before)
             opened = OpenedLife(store, draw() if reason else life, reason)
         values = {"store": opened.store, "life": opened.life, "inode": inode}
-        connection.execute(queries["put_life"], values)
+        connection.execute(QUERIES["put_life"], values)
         return opened
 
     return records.file.write(act)

@@ -20,7 +20,6 @@ from talka.store.history.runs import (
     History,
     KeptRun,
     NewerStore,
-    Queries,
     RunFacts,
     Runs,
     StoreUnavailable,
@@ -28,10 +27,12 @@ from talka.store.history.runs import (
     is_storable,
     oldest_to_keep,
 )
+from talka.store.sql_text import read_queries
 
 CONNECT_S: Final = 10
 CALL_S: Final = 60
 """For one call with everything in it: connecting, waiting for other writers, and a document of 16 MiB."""
+QUERIES: Final = read_queries("talka.store.history", "postgres")
 Answer = TypeVar("Answer")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -42,7 +43,7 @@ class PostgresHistory(History):
     def __init__(self, url: str, keep_count: int) -> None:
         self.place = address_of(url)
         self._url, self._keep_count = url, keep_count
-        self._queries = Queries("postgres")
+        self._queries = QUERIES
         # Not in the caller's thread: it may be running a loop of its own, and two do not fit into one.
         self._thread = new_thread()
 

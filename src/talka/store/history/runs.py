@@ -9,8 +9,7 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import resources
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -265,35 +264,6 @@ def open_postgres(url: str, keep_count: int) -> History:
 
 
 # What both engines need.
-
-
-class Migration(NamedTuple):
-    version: int
-    sql: str
-
-
-class Queries:
-    """The named SQL of one dialect. `queries["keep_run"]` is the text of keep_run.sql."""
-
-    def __init__(self, dialect: str) -> None:
-        folder = resources.files("talka.store") / "sql" / dialect
-        self._texts = {
-            file.name.removesuffix(".sql"): file.read_text(encoding="utf-8")
-            for file in folder.iterdir()
-            if file.name.endswith(".sql")
-        }
-        self.migrations = sorted(
-            Migration(int(file.name[:4]), file.read_text(encoding="utf-8"))
-            for file in (folder / "migrations").iterdir()
-            if file.name.endswith(".sql")
-        )
-
-    @property
-    def version(self) -> int:
-        return self.migrations[-1].version
-
-    def __getitem__(self, name: str) -> str:
-        return self._texts[name]
 
 
 def checked_limit(limit: int) -> int:

@@ -20,7 +20,6 @@ from talka.store.history.runs import (
     History,
     KeptRun,
     NewerStore,
-    Queries,
     RunFacts,
     Runs,
     StoreUnavailable,
@@ -28,6 +27,7 @@ from talka.store.history.runs import (
     is_storable,
     oldest_to_keep,
 )
+from talka.store.sql_text import Queries, read_queries
 
 IN_MEMORY: Final = ":memory:"
 BUSY_S: Final = 10
@@ -35,6 +35,7 @@ BUSY_S: Final = 10
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 VERSION_TABLE: Final = "talka_history_version"
+QUERIES: Final = read_queries("talka.store.history", "sqlite")
 Answer = TypeVar("Answer")
 Rows: TypeAlias = list[tuple[Any, ...]]
 
@@ -45,7 +46,7 @@ class SqliteHistory(History):
         self.place = "memory" if path == IN_MEMORY else os.path.abspath(path)
         self._in_memory = path == IN_MEMORY
         self._keep_count = keep_count
-        self._queries = Queries("sqlite")
+        self._queries = QUERIES
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.Lock()
 

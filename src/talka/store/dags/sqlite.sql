@@ -1,0 +1,476 @@
+-- Dag jobs, their tasks, schedules and leases, in SQLite.
+-- Sections are read by their names (store/sql_text.py). A migration that has been released is never edited: add one.
+
+-- migration: 1
+-- States are positions in talka.work.records.JOB_STATES and TASK_STATES. Jobs have ended from 7 on, tasks from 4 on.
+CREATE TABLE talka_tasks_version (
+    version INTEGER PRIMARY KEY
+);
+
+CREATE TABLE talka_jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- so that a number is never used twice
+    id TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    submitted_ms INTEGER NOT NULL,
+    settings BLOB NOT NULL,
+    tasks INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    submitted_by TEXT NOT NULL,
+    started_ms INTEGER NOT NULL,
+    ended_ms INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    counts BLOB NOT NULL  -- JSON
+);
+
+CREATE UNIQUE INDEX talka_jobs_by_key ON talka_jobs (key) WHERE key <> '';
+CREATE INDEX talka_live_jobs ON talka_jobs (number) WHERE state < 7;
+CREATE INDEX talka_ended_jobs ON talka_jobs (ended_ms, number) WHERE state >= 7;
+
+-- One integer as the key: a little faster than two columns, and four times with specs of a kilobyte.
+CREATE TABLE talka_tasks (
+    key INTEGER PRIMARY KEY,  -- number of the job << 32 | index of the task
+    state INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    ready_ms INTEGER NOT NULL,
+    started_ms INTEGER NOT NULL,
+    ended_ms INTEGER NOT NULL,
+    deaths INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    handler TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    cause TEXT NOT NULL,
+    depends_on BLOB NOT NULL,  -- indexes, four bytes each, little end first
+    blob TEXT NOT NULL,
+    error TEXT NOT NULL,
+    -- What may be large is last, so that the rest is read without it.
+    spec BLOB NOT NULL,
+    checkpoint BLOB NOT NULL,
+    output BLOB NOT NULL
+);
+
+CREATE INDEX talka_dead_tasks ON talka_tasks (key) WHERE state = 9;
+CREATE INDEX talka_tasks_by_blob ON talka_tasks (blob) WHERE blob <> '';
+
+CREATE TABLE talka_attempts (
+    task INTEGER NOT NULL,  -- key of the task
+    fence INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    started_ms INTEGER NOT NULL,
+    ended_ms INTEGER NOT NULL,
+    cause TEXT NOT NULL,
+    exit_code INTEGER,
+    signal TEXT NOT NULL,
+    memory_bytes INTEGER NOT NULL,
+    error TEXT NOT NULL,
+    PRIMARY KEY (task, fence)
+) WITHOUT ROWID;
+
+CREATE TABLE talka_events (
+    number INTEGER PRIMARY KEY,
+    job INTEGER NOT NULL,
+    task INTEGER NOT NULL,  -- index, -1: of the job itself
+    at_ms INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+
+CREATE INDEX talka_events_by_job ON talka_events (job);
+
+CREATE TABLE talka_logs (
+    number INTEGER PRIMARY KEY,
+    task INTEGER NOT NULL,  -- key of the task
+    attempt INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    text TEXT NOT NULL
+);
+
+CREATE INDEX talka_logs_by_task ON talka_logs (task);
+
+CREATE TABLE talka_keys (
+    key TEXT PRIMARY KEY,
+    task INTEGER NOT NULL  -- key of the task that completed under it
+) WITHOUT ROWID;
+
+CREATE INDEX talka_keys_by_task ON talka_keys (task);
+
+CREATE TABLE talka_schedules (
+    name TEXT PRIMARY KEY,
+    cron TEXT NOT NULL,
+    next_ms INTEGER NOT NULL,
+    last_job TEXT NOT NULL,
+    submitted_by TEXT NOT NULL,
+    spec BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE talka_leases (
+    key TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,  -- empty: released
+    epoch INTEGER NOT NULL,  -- stays when the lease is over
+    until_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- migration: 2
+-- Which store this is, and which of its lives: one row, made when a manager first opens the file.
+CREATE TABLE talka_life (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    store INTEGER NOT NULL,  -- drawn when the store was made
+    life INTEGER NOT NULL,  -- drawn with it, and anew when a copy is first opened
+    inode INTEGER NOT NULL,  -- of the file that was opened last
+    is_copy INTEGER NOT NULL  -- 1: made by a backup, and not opened by a manager yet
+);
+
+-- migration: 3
+-- A lease ends when its holder was watched and did not stir, whatever any clock says: each renewal changes `beat`.
+-- until_ms stays for a manager of an earlier version that still runs: it changes that, and is seen to live.
+ALTER TABLE talka_leases ADD COLUMN beat INTEGER NOT NULL DEFAULT 0;
+
+-- For how long managers have had this store, by clocks that nobody sets.
+CREATE TABLE talka_age (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    ms INTEGER NOT NULL
+);
+INSERT INTO talka_age (one, ms) VALUES (1, 0);
+
+ALTER TABLE talka_jobs ADD COLUMN ended_age_ms INTEGER;  -- how old the store was; empty until its end was seen
+DROP INDEX talka_ended_jobs;
+CREATE INDEX talka_ended_jobs ON talka_jobs (ended_age_ms, ended_ms, number) WHERE state >= 7;
+
+-- name: tables
+SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
+
+-- name: read_version
+SELECT max(version) FROM talka_tasks_version;
+
+-- name: write_version
+INSERT INTO talka_tasks_version (version) VALUES (:version);
+
+-- name: put_job
+INSERT INTO talka_jobs
+    (number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
+     counts)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: move_job
+UPDATE talka_jobs
+SET state = ?,
+    started_ms = coalesce(nullif(started_ms, 0), ?),
+    ended_ms = ?,
+    ended_age_ms = NULL,
+    reason = ?,
+    tasks = coalesce(?, tasks),
+    counts = coalesce(?, counts)
+WHERE number = ?;
+
+-- name: job
+SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
+    counts
+FROM talka_jobs
+WHERE id = :id;
+
+-- name: job_by_key
+SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
+    counts
+FROM talka_jobs
+WHERE key = :key AND key <> '';
+
+-- name: jobs
+SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
+    counts
+FROM talka_jobs
+WHERE number < :before AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+ORDER BY number DESC
+LIMIT :limit;
+
+-- name: live_jobs
+SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
+    counts
+FROM talka_jobs
+WHERE state < 7
+ORDER BY number;
+
+-- name: next_number
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'talka_jobs'), 0) + 1;
+
+-- name: see_ends
+UPDATE talka_jobs SET ended_age_ms = :age_ms WHERE state >= 7 AND ended_age_ms IS NULL;
+
+-- name: swept_jobs
+-- The oldest first, whichever of the two bounds they are beyond. By the store's age, since clocks are set; the clock
+-- tells apart what was seen together.
+SELECT number
+FROM talka_jobs
+WHERE state >= 7
+    AND (ended_age_ms <= :ended_before_ms
+        OR number IN (
+            SELECT number FROM talka_jobs WHERE state >= 7
+            ORDER BY ended_age_ms DESC, ended_ms DESC, number DESC LIMIT -1 OFFSET :keep))
+ORDER BY ended_age_ms, ended_ms, number
+LIMIT :limit;
+
+-- name: drop_job
+DELETE FROM talka_jobs WHERE number = ?;
+
+-- name: put_task
+INSERT INTO talka_tasks
+    (key, state, attempts, fence, ready_ms, started_ms, ended_ms, deaths, failures, priority, id, handler, worker,
+     cause, depends_on, blob, error, spec, checkpoint, output)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: replace_spec
+UPDATE talka_tasks SET handler = ?, priority = ?, spec = ? WHERE key = ?;
+
+-- name: claim
+-- To ASSIGNED. A higher fence is of somebody who came later.
+UPDATE talka_tasks
+SET state = 2, attempts = ?, fence = ?, worker = ?, started_ms = ?
+WHERE key = ? AND fence <= ? AND state < 4;
+
+-- name: extend
+UPDATE talka_tasks SET checkpoint = ? WHERE key = ? AND fence = ? AND state < 4;
+
+-- name: release
+-- To PENDING.
+UPDATE talka_tasks
+SET state = 0, ready_ms = ?, attempts = ?, deaths = ?, failures = ?, cause = ?, error = ?
+WHERE key = ? AND ? IN (fence, 0) AND state < 4;
+
+-- name: complete
+-- What is 0 or empty of the last three says nothing new.
+UPDATE talka_tasks
+SET state = ?,
+    ended_ms = ?,
+    output = ?,
+    blob = ?,
+    error = ?,
+    cause = ?,
+    started_ms = coalesce(nullif(?, 0), started_ms),
+    worker = coalesce(nullif(?, ''), worker),
+    attempts = coalesce(nullif(?, 0), attempts)
+WHERE key = ? AND ? IN (fence, 0) AND state < 4;
+
+-- name: reset
+-- Without its fence: a result of an attempt before this must not become that of the next.
+UPDATE talka_tasks
+SET state = 0, attempts = 0, fence = 0, ready_ms = 0, started_ms = 0, ended_ms = 0, deaths = 0, failures = 0, worker = '',
+    cause = '', blob = '', error = '', checkpoint = x'', output = x''
+WHERE key = ?;
+
+-- name: task
+-- Without an index: one would cost every new task as much as all the rest of it.
+SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
+    output, blob, error, cause, deaths, checkpoint, failures
+FROM talka_tasks
+WHERE key BETWEEN :first AND :last AND id = :id
+LIMIT 1;
+
+-- name: tasks
+SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
+    output, blob, error, cause, deaths, checkpoint, failures
+FROM talka_tasks
+WHERE key > :after AND key <= :last AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))
+ORDER BY key
+LIMIT :limit;
+
+-- name: live_tasks
+SELECT key & 4294967295, state, id, depends_on, attempts, fence, worker, ready_ms, deaths, handler, priority,
+    failures
+FROM talka_tasks
+WHERE key > :after AND key <= :last
+ORDER BY key
+LIMIT :limit;
+
+-- name: specs
+SELECT key >> 32, key & 4294967295, spec, checkpoint
+FROM (SELECT value AS wanted FROM json_each(:keys)) CROSS JOIN talka_tasks ON key = wanted;
+
+-- name: outputs
+SELECT key >> 32, key & 4294967295, output, blob
+FROM (SELECT value AS wanted FROM json_each(:keys)) CROSS JOIN talka_tasks ON key = wanted
+WHERE state = 4;
+
+-- name: dead_letters
+SELECT key >> 32, key & 4294967295, id, state, spec, depends_on, attempts, fence, worker, ready_ms, started_ms, ended_ms,
+    output, blob, error, cause, deaths, checkpoint, failures
+FROM talka_tasks
+WHERE key > :after AND state = 9
+ORDER BY key
+LIMIT :limit;
+
+-- name: counts
+SELECT state, count(*) FROM talka_tasks WHERE key BETWEEN :first AND :last GROUP BY state ORDER BY state;
+
+-- name: blobs
+SELECT DISTINCT blob FROM talka_tasks WHERE blob <> '' AND blob > :after ORDER BY blob LIMIT :limit;
+
+-- name: drop_tasks
+DELETE FROM talka_tasks WHERE key BETWEEN ? AND ?;
+
+-- name: put_attempt
+INSERT OR REPLACE INTO talka_attempts
+    (task, fence, attempt, worker, started_ms, ended_ms, cause, exit_code, signal, memory_bytes, error)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: attempts
+SELECT task >> 32, task & 4294967295, attempt, fence, worker, started_ms, ended_ms, cause, error, exit_code, signal,
+    memory_bytes
+FROM (SELECT value AS wanted FROM json_each(:keys)) CROSS JOIN talka_attempts ON task = wanted
+ORDER BY task, fence;
+
+-- name: drop_attempts
+DELETE FROM talka_attempts WHERE task BETWEEN ? AND ?;
+
+-- name: put_event
+INSERT INTO talka_events (job, task, at_ms, kind, text) VALUES (?, ?, ?, ?, ?);
+
+-- name: events
+SELECT job, at_ms, kind, task, text, number
+FROM talka_events
+WHERE job = :job AND number > :after
+ORDER BY number
+LIMIT :limit;
+
+-- name: drop_events
+DELETE FROM talka_events WHERE job = ?;
+
+-- name: put_log
+INSERT INTO talka_logs (task, attempt, at_ms, text) VALUES (?, ?, ?, ?);
+
+-- name: logs
+SELECT task >> 32, task & 4294967295, attempt, at_ms, text, number
+FROM talka_logs
+WHERE task = :key AND number > :after
+ORDER BY number
+LIMIT :limit;
+
+-- name: drop_logs
+DELETE FROM talka_logs WHERE task BETWEEN ? AND ?;
+
+-- name: remember_key
+-- Only of a task that did complete, under this fence.
+INSERT OR REPLACE INTO talka_keys (key, task)
+SELECT ?, key FROM talka_tasks WHERE key = ? AND ? IN (fence, 0) AND state = 4;
+
+-- name: keyed
+SELECT talka_keys.key, talka_jobs.id, talka_tasks.id, output, blob
+FROM (SELECT value AS wanted FROM json_each(:keys))
+CROSS JOIN talka_keys ON talka_keys.key = wanted
+CROSS JOIN talka_tasks ON talka_tasks.key = talka_keys.task
+CROSS JOIN talka_jobs ON number = talka_keys.task >> 32
+WHERE talka_tasks.state = 4;
+
+-- name: drop_keys
+DELETE FROM talka_keys WHERE task BETWEEN ? AND ?;
+
+-- name: put_schedule
+INSERT OR REPLACE INTO talka_schedules (name, cron, next_ms, last_job, submitted_by, spec) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: schedules
+SELECT name, cron, spec, next_ms, last_job, submitted_by FROM talka_schedules ORDER BY name;
+
+-- name: drop_schedule
+DELETE FROM talka_schedules WHERE name = ?;
+
+-- name: acquire
+INSERT INTO talka_leases (key, owner, epoch, until_ms, beat)
+SELECT value, :owner, 1, 0, 0 FROM json_each(:keys) WHERE true
+ON CONFLICT (key) DO UPDATE
+SET owner = excluded.owner, epoch = epoch + (owner <> excluded.owner), until_ms = 0, beat = beat + 1
+WHERE owner IN ('', excluded.owner)
+RETURNING key, owner, epoch, beat + until_ms;
+
+-- name: renew
+UPDATE talka_leases
+SET beat = beat + 1
+FROM (SELECT value ->> 0 AS key, value ->> 1 AS epoch FROM json_each(:held)) AS held
+WHERE talka_leases.key = held.key AND talka_leases.epoch = held.epoch AND owner = :owner
+RETURNING talka_leases.key, owner, talka_leases.epoch, beat + until_ms;
+
+-- name: take_leases
+-- Only as they were seen: a holder that stirred meanwhile keeps its own.
+UPDATE talka_leases
+SET owner = :owner, epoch = talka_leases.epoch + 1, until_ms = 0, beat = talka_leases.beat + 1
+FROM (SELECT value ->> 0 AS key, value ->> 1 AS epoch, value ->> 2 AS beat FROM json_each(:seen)) AS seen
+WHERE talka_leases.key = seen.key AND talka_leases.epoch = seen.epoch AND talka_leases.beat + until_ms = seen.beat
+RETURNING talka_leases.key, owner, talka_leases.epoch, talka_leases.beat + until_ms;
+
+-- name: release_leases
+UPDATE talka_leases
+SET owner = '', until_ms = 0
+FROM (SELECT value ->> 0 AS key, value ->> 1 AS epoch FROM json_each(:held)) AS held
+WHERE talka_leases.key = held.key AND talka_leases.epoch = held.epoch AND owner = :owner;
+
+-- name: leases
+-- The second bound lets the index answer: no key goes on with the last of all characters.
+SELECT key, owner, epoch, beat + until_ms
+FROM talka_leases
+WHERE key >= :prefix AND key < :prefix || char(1114111) AND owner <> ''
+ORDER BY key;
+
+-- name: is_held
+SELECT 1 FROM talka_leases WHERE key = ? AND owner = ? AND epoch = ?;
+
+-- name: raise_epoch
+UPDATE talka_leases
+SET epoch = :epoch
+WHERE key = :key AND owner = :owner AND epoch = :held AND epoch < :epoch
+RETURNING epoch;
+
+-- name: free_leases
+-- Of a copy: nobody has it yet, and nobody need wait for who has the original. Epochs stay.
+UPDATE talka_leases SET owner = '', until_ms = 0;
+
+-- name: life
+SELECT store, life, inode, is_copy FROM talka_life;
+
+-- name: put_life
+INSERT INTO talka_life (only, store, life, inode, is_copy)
+VALUES (1, :store, :life, :inode, 0)
+ON CONFLICT (only) DO UPDATE
+SET store = excluded.store, life = excluded.life, inode = excluded.inode, is_copy = 0;
+
+-- name: mark_copy
+UPDATE talka_life SET is_copy = 1;
+
+-- name: grow_older
+UPDATE talka_age SET ms = ms + :grown_ms RETURNING ms;
+
+-- name: sizes
+SELECT (SELECT count(*) FROM talka_jobs), (SELECT count(*) FROM talka_tasks);
+
+-- name: check_file
+PRAGMA integrity_check(20);
+
+-- name: check_tasks
+SELECT count(*), min(key >> 32) FROM talka_tasks WHERE key >> 32 NOT IN (SELECT number FROM talka_jobs);
+
+-- name: check_attempts
+SELECT count(*), min(task >> 32) FROM talka_attempts WHERE task NOT IN (SELECT key FROM talka_tasks);
+
+-- name: check_events
+SELECT count(*), min(job) FROM talka_events WHERE job NOT IN (SELECT number FROM talka_jobs);
+
+-- name: check_logs
+SELECT count(*), min(task >> 32) FROM talka_logs WHERE task NOT IN (SELECT key FROM talka_tasks);
+
+-- name: check_keys
+SELECT count(*), min(task >> 32) FROM talka_keys WHERE task NOT IN (SELECT key FROM talka_tasks);
+
+-- name: check_sizes
+-- A job that is still SUBMITTED may get more tasks.
+SELECT id, tasks, found
+FROM talka_jobs
+JOIN (SELECT number AS of_job, (SELECT count(*) FROM talka_tasks WHERE key BETWEEN number << 32 AND (number << 32) + 4294967295)
+        AS found
+    FROM talka_jobs) ON of_job = number
+WHERE state > 0 AND tasks <> found
+ORDER BY number
+LIMIT 20;
+
+-- name: check_counts
+SELECT number, id, counts FROM talka_jobs WHERE state >= 7 AND counts <> CAST('{}' AS BLOB) ORDER BY number;

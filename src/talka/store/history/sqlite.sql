@@ -1,0 +1,88 @@
+-- The run history, in SQLite.
+-- Sections are read by their names (store/sql_text.py). A migration that has been released is never edited: add one.
+
+-- migration: 1
+CREATE TABLE talka_history_version (
+    version INTEGER PRIMARY KEY
+);
+
+CREATE TABLE talka_runs (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    status TEXT NOT NULL,
+    exit_code INTEGER NOT NULL,
+    started_at_us INTEGER NOT NULL,  -- since 1970, UTC
+    duration_s REAL NOT NULL,
+    requests INTEGER NOT NULL,
+    rate_per_s REAL NOT NULL,
+    failed INTEGER NOT NULL,
+    p50_ms REAL,
+    p99_ms REAL,
+    document BLOB NOT NULL  -- last, so that a list does not read past it
+);
+
+CREATE INDEX talka_runs_by_start ON talka_runs (started_at_us, id);
+
+-- migration: 2
+CREATE TABLE talka_baselines (
+    name TEXT PRIMARY KEY,
+    id TEXT NOT NULL  -- of a run in talka_runs
+);
+
+-- name: tables
+SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\';
+
+-- name: read_version
+SELECT max(version) FROM talka_history_version;
+
+-- name: write_version
+INSERT INTO talka_history_version (version) VALUES (:version);
+
+-- name: keep_run
+INSERT OR REPLACE INTO talka_runs
+    (id, name, status, exit_code, started_at_us, duration_s, requests, rate_per_s, failed, p50_ms, p99_ms, document)
+VALUES
+    (:id, :name, :status, :exit_code, :started_at_us, :duration_s, :requests, :rate_per_s, :failed, :p50_ms, :p99_ms,
+     :document);
+
+-- name: list_runs
+SELECT id, name, status, exit_code, started_at_us, duration_s, requests, rate_per_s, failed, p50_ms, p99_ms
+FROM talka_runs
+WHERE :name IS NULL OR name = :name
+ORDER BY started_at_us DESC, id DESC
+LIMIT :limit;
+
+-- name: find_runs
+-- The second bound lets the index answer: no id goes on with the last of all characters.
+SELECT id, name, status, exit_code, started_at_us, duration_s, requests, rate_per_s, failed, p50_ms, p99_ms
+FROM talka_runs
+WHERE id >= :start AND id < :start || char(1114111)
+ORDER BY id
+LIMIT :limit;
+
+-- name: load_document
+SELECT document FROM talka_runs WHERE id = :id;
+
+-- name: forget_run
+DELETE FROM talka_runs WHERE id = :id AND id NOT IN (SELECT id FROM talka_baselines);
+
+-- name: prune_runs
+-- What a baseline names stays, however old it is.
+DELETE FROM talka_runs
+WHERE id NOT IN (SELECT id FROM talka_baselines)
+  AND (started_at_us < :oldest_us
+       OR id IN (SELECT id FROM talka_runs ORDER BY started_at_us DESC, id DESC LIMIT -1 OFFSET :keep_count));
+
+-- name: baselines
+SELECT name, id FROM talka_baselines ORDER BY name;
+
+-- name: set_baseline
+INSERT INTO talka_baselines (name, id)
+SELECT :name, :id
+WHERE EXISTS (SELECT 1 FROM talka_runs WHERE id = :id)
+  AND (EXISTS (SELECT 1 FROM talka_baselines WHERE name = :name)
+       OR (SELECT count(*) FROM talka_baselines) < :most)
+ON CONFLICT (name) DO UPDATE SET id = excluded.id;
+
+-- name: drop_baseline
+DELETE FROM talka_baselines WHERE name = :name;

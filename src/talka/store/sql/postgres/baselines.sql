@@ -1,1 +1,0 @@
-SELECT name, id FROM talka_baselines ORDER BY name;

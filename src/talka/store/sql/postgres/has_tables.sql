@@ -1,1 +1,0 @@
-SELECT to_regclass('talka_history_version') IS NOT NULL;

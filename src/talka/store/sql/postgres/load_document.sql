@@ -1,1 +1,0 @@
-SELECT document FROM talka_runs WHERE id = $1;

@@ -1,1 +1,0 @@
-DELETE FROM talka_runs WHERE id = :id AND id NOT IN (SELECT id FROM talka_baselines);

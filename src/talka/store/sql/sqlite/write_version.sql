@@ -1,1 +1,0 @@
-INSERT INTO talka_history_version (version) VALUES (:version);

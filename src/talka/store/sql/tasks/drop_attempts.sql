@@ -1,1 +1,0 @@
-DELETE FROM talka_attempts WHERE task BETWEEN ? AND ?;

@@ -1,1 +1,0 @@
-DELETE FROM talka_jobs WHERE number = ?;

@@ -1,1 +1,0 @@
-DELETE FROM talka_keys WHERE task BETWEEN ? AND ?;

@@ -1,1 +1,0 @@
-DELETE FROM talka_logs WHERE task BETWEEN ? AND ?;

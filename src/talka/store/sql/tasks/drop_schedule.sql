@@ -1,1 +1,0 @@
-DELETE FROM talka_schedules WHERE name = ?;

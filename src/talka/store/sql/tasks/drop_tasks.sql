@@ -1,1 +1,0 @@
-DELETE FROM talka_tasks WHERE key BETWEEN ? AND ?;

@@ -1,1 +1,0 @@
-UPDATE talka_tasks SET checkpoint = ? WHERE key = ? AND fence = ? AND state < 4;

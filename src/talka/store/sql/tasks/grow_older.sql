@@ -1,1 +1,0 @@
-UPDATE talka_age SET ms = ms + :grown_ms RETURNING ms;

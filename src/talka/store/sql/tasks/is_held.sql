@@ -1,1 +1,0 @@
-SELECT 1 FROM talka_leases WHERE key = ? AND owner = ? AND epoch = ?;

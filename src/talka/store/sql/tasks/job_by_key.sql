@@ -1,4 +1,0 @@
-SELECT number, id, name, state, submitted_ms, settings, tasks, key, digest, submitted_by, started_ms, ended_ms, reason,
-    counts
-FROM talka_jobs
-WHERE key = :key AND key <> '';

@@ -1,1 +1,0 @@
-SELECT store, life, inode, is_copy FROM talka_life;

@@ -1,1 +1,0 @@
-UPDATE talka_life SET is_copy = 1;

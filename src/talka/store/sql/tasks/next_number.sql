@@ -1,1 +1,0 @@
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'talka_jobs'), 0) + 1;

@@ -1,1 +1,0 @@
-INSERT INTO talka_events (job, task, at_ms, kind, text) VALUES (?, ?, ?, ?, ?);

@@ -1,1 +1,0 @@
-INSERT INTO talka_logs (task, attempt, at_ms, text) VALUES (?, ?, ?, ?);

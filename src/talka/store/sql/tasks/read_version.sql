@@ -1,1 +1,0 @@
-SELECT max(version) FROM talka_tasks_version;

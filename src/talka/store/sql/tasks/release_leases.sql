@@ -1,4 +1,0 @@
-UPDATE talka_leases
-SET owner = '', until_ms = 0
-FROM (SELECT value ->> 0 AS key, value ->> 1 AS epoch FROM json_each(:held)) AS held
-WHERE talka_leases.key = held.key AND talka_leases.epoch = held.epoch AND owner = :owner;

@@ -1,1 +1,0 @@
-UPDATE talka_tasks SET handler = ?, priority = ?, spec = ? WHERE key = ?;

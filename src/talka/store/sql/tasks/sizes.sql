@@ -1,1 +1,0 @@
-SELECT (SELECT count(*) FROM talka_jobs), (SELECT count(*) FROM talka_tasks);

@@ -1,1 +1,0 @@
-INSERT INTO talka_tasks_version (version) VALUES (:version);
