@@ -19,11 +19,11 @@ from talka.control.clients.overload import Level, report_interval_ms
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
 from talka.control.jobs.effects import Alarmed, BlobWanted, JobOver, KeepWanted, LeadWanted, WorkerLost
-from talka.control.jobs.heard_lives import HeardLives
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.registry import Registry
 from talka.control.jobs.watching import Audience, JobWatches
 from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter

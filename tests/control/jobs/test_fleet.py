@@ -17,7 +17,7 @@ from talka.control.jobs.effects import (
 )
 from talka.control.jobs.fleet import REAP_NS, Fleet, NotFree
 from talka.control.jobs.health import Decision
-from talka.control.jobs.heard_lives import HeardLives
+from talka.control.jobs.worker_life import HeardLives
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts

@@ -4,9 +4,12 @@ See docs/decisions/0019-results-are-blobs-on-a-majority.md.
 """
 
 from collections.abc import Mapping
+from hashlib import sha256
 
 from talka.control.jobs.effects import BlobWanted, KeepWanted
-from talka.wire.jobs import AttemptResult
+from talka.control.load.shard_run import ShardAttempt
+from talka.errors import Untrusted
+from talka.wire.jobs import AttemptResult, decode_result, encode_result
 
 
 class AttemptResults:
@@ -30,13 +33,39 @@ class AttemptResults:
         self._fetching[digest] = attempt
         return BlobWanted(self._job, digest, size_bytes, holders)
 
-    def fetched(self, digest: str) -> int | None:
-        """The attempt whose result was asked for under this digest; None: nobody asked."""
-        return self._fetching.pop(digest, None)
+    def fetched(self, digest: str, content: bytes | None) -> tuple[int, AttemptResult | None] | None:
+        """The attempt whose result was asked for under this digest, and the result: None where nobody has it, or it cannot
+        be read. None for both: nobody asked."""
+        attempt = self._fetching.pop(digest, None)
+        if attempt is None:
+            return None
+        try:
+            return attempt, None if content is None else decode_result(content)
+        except Untrusted:
+            return attempt, None
 
     def keep(self, digest: str, content: bytes, result: AttemptResult) -> KeepWanted:
         self._keeping[digest] = result
         return KeepWanted(self._job, digest, content)
+
+    def keep_counts(self, lost: ShardAttempt, origin_ns: int) -> KeepWanted:
+        """What a lost attempt had told last is its result. `origin_ns`: when the load of the job began."""
+        result = AttemptResult(
+            job=self._job,
+            attempt=lost.core,
+            tally=lost.tally,
+            windows=[],
+            shares=lost.shares,
+            started_at_ns=lost.started_at_ns - origin_ns if lost.started_at_ns else 0,
+            ended_at_ns=lost.reported_ns - origin_ns,
+            spread_ns=lost.spread_ns,
+            gaps=lost.gaps,
+            is_lost=True,
+            worker=lost.place,
+            life=lost.life,
+        )
+        content = encode_result(result)
+        return self.keep(sha256(content).hexdigest(), content, result)
 
     def taken(self, digest: str) -> AttemptResult | None:
         """A majority has this blob: the result that it is, unless nobody waits for it."""

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.units import SECOND
 from talka.wire.jobs import CHANNEL, Acknowledge, Fence, Halt, JobMessage, Start, Sync
@@ -85,6 +86,14 @@ class Commands:
     def heard(self, now: int, attempt: int) -> None:
         self._heard[attempt] = now
 
+    def ask_silent(self, now: int, attempts: Iterable[ShardAttempt]) -> list[Send[JobMessage]]:
+        """An attempt that says nothing may be gone while its worker lives: a repeated command finds out."""
+        return [
+            self.acknowledge(one.core, one.place, one.sequence, Lane.STREAM)
+            for one in attempts
+            if self.is_silent(now, one.core)
+        ]
+
     def is_silent(self, now: int, attempt: int) -> bool:
         """Whether it is time to ask after an attempt; then not again before a while."""
         if attempt in self._open or now - self._heard.setdefault(attempt, now) < SILENCE_NS:
@@ -123,9 +132,10 @@ class Commands:
     def ask_clock(self, now: int, worker: str) -> Send[JobMessage]:
         return Send(CHANNEL, worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL)
 
-    def ask_clocks(self, now: int, workers: Iterable[str]) -> list[Send[JobMessage]]:
+    def ask_clocks(self, now: int, attempts: Iterable[ShardAttempt]) -> list[Send[JobMessage]]:
         """Ask the time of workers that will soon be told an instant, ten times a second at most."""
         if now < self._sync_at:
             return []
         self._sync_at = now + SYNC_EVERY_NS
+        workers = (one.place for one in attempts if not one.went_ns or not self._clocks.knows(one.place))
         return [self.ask_clock(now, worker) for worker in dict.fromkeys(workers)]

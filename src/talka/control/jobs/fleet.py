@@ -22,8 +22,7 @@ from talka.control.jobs.effects import (
     WorkerReturned,
 )
 from talka.control.jobs.health import SILENT_NS, CorrelatedFailure, Decision
-from talka.control.jobs.heard_lives import HeardLives
-from talka.control.jobs.worker_life import WorkerLife, WorkerRow, fewest
+from talka.control.jobs.worker_life import HeardLives, WorkerLife, WorkerRow, fewest
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts

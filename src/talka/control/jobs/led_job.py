@@ -7,7 +7,7 @@ See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0018-who-may-act-o
 0019-results-are-blobs-on-a-majority.md.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, Literal, assert_never
 
@@ -21,7 +21,7 @@ from talka.control.jobs.checkpoints import AssignAttempt, Checkpoints, CountResu
 from talka.control.jobs.commands import SYNC_EVERY_NS, Commands
 from talka.control.jobs.effects import AttemptAccepted, DocumentWanted, JobOver, JobsEffect, KeepWanted, TaskLost
 from talka.control.jobs.granted_workers import GrantedWorkers
-from talka.control.jobs.job_checkpoint import checkpoint_of, closed_of, lives_of, resume, spec_of
+from talka.control.jobs.job_checkpoint import checkpoint_of, closed_of, spec_of
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.losses import Losses
 from talka.control.jobs.take_over import TakeOver
@@ -50,8 +50,6 @@ from talka.wire.jobs import (
     Start,
     TaskDeclined,
     WorkerSnapshot,
-    decode_result,
-    encode_result,
 )
 from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
 from talka.wire.views import JobFacts
@@ -163,7 +161,8 @@ class LedJob:
         self._workers.update(entry.grants)
         job = self.job
         if job is None:
-            return [*self._fence_gone(), *self._take_up_if_known(now)]
+            self._fence_gone()
+            return self._take_up_if_known(now)
         effects: list[JobsEffect] = []
         job.places, job.pool = self.workers(), entry.pool
         for worker, cause in self._workers.gone().items():
@@ -303,15 +302,10 @@ class LedJob:
 
     def on_blob(self, now: int, digest: str, content: bytes | None) -> list[JobsEffect]:
         """A blob that was wanted, or None when nobody has it any more."""
-        attempt = self._results.fetched(digest)
-        if attempt is None:
+        fetched = self._results.fetched(digest, content)
+        if fetched is None:
             return []
-        result = None
-        if content is not None:
-            try:
-                result = decode_result(content)
-            except Untrusted:
-                result = None
+        attempt, result = fetched
         if self.job is None:
             if result is None:
                 self._warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
@@ -374,8 +368,14 @@ class LedJob:
                 asked = job.tick(now)
                 effects += self._carry_out(now, asked) if asked else []
             effects += self._settle_losses(now)
-            effects += self._ask_silent(now)
-            effects += self._commands.ask_clocks(now, self._workers_to_sync())
+            running = {number: attempt for number, (_, _, attempt) in job.running().items()}
+            awaited = [
+                one
+                for number, one in running.items()
+                if not (number in self._losses or self._results.is_fetched(number))
+            ]
+            effects += self._commands.ask_silent(now, awaited)
+            effects += self._commands.ask_clocks(now, running.values())
             for attempt in self._assignments.waiting():
                 effects += self._assign(now, attempt)
         effects += [*self._commands.again(now), *self._checkpoints.say_again(now)]
@@ -383,29 +383,11 @@ class LedJob:
             effects += self._checkpoint(now)
         return effects
 
-    def _ask_silent(self, now: int) -> list[Send[JobMessage]]:
-        """An attempt that says nothing may be gone while its worker lives: a repeated command finds out."""
-        return [
-            self._commands.acknowledge(number, attempt.place, attempt.sequence, Lane.STREAM)
-            for number, (_, _, attempt) in self._job.running().items()
-            if number not in self._losses
-            and not self._results.is_fetched(number)
-            and self._commands.is_silent(now, number)
-        ]
-
-    def _workers_to_sync(self) -> Iterable[str]:
-        """Workers that will soon be told an instant."""
-        return (
-            attempt.place
-            for _, _, attempt in self._job.running().values()
-            if not attempt.went_ns or not self._clocks.knows(attempt.place)
-        )
-
     # -- beginning, and taking over
 
     def start(self, now: int) -> list[JobsEffect]:
         if not self.entry.checkpoint:
-            return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS), {})
+            return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS))
         effects = self._results.fetch_kept(closed_of(decode_checkpoint(self.entry.checkpoint)))
         if not self._safeguards.takeover_barrier:
             self._take_over.skip(self._workers.granted())
@@ -416,32 +398,24 @@ class LedJob:
     def _spec(self) -> JobSpec:
         return spec_of(self.name, self.entry.order, max(1, sum(self.workers().values())))
 
-    def _fence_gone(self) -> list[JobsEffect]:
+    def _fence_gone(self) -> None:
         """Workers that were lost may be back: they are told of this manager too."""
         if self._safeguards.takeover_barrier:
             self._take_over.also_tell(self._workers.gone())
-        return []
 
     def _take_up_if_known(self, now: int) -> list[JobsEffect]:
         """Go on with the job, once its results are here and every worker has said what it has."""
-        if self.job is not None or self._results.is_fetching:
-            return []
-        if not all(self._take_over.has(worker) for worker in self._workers.granted()):
+        if self.job is not None or self._results.is_fetching or not self._take_over.has_all(self._workers.granted()):
             return []
         checkpoint = decode_checkpoint(self.entry.checkpoint)
-        self._take_over.forget_others(lives_of(checkpoint))
-        origin_ns, origins = self._take_over.origins(checkpoint.origin_ms, self._wall_offset_ns)
-        results = self._take_over.results
-        job = resume(self._spec(), checkpoint, results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
-        return self._lead(now, job, origins)
+        job = self._take_over.resumed(now, self._spec(), checkpoint, self._wall_offset_ns, START_DELAY_NS)
+        return self._lead(now, job)
 
-    def _lead(self, now: int, job: LoadJob, origins: dict[int, int]) -> list[JobsEffect]:
-        """`origins`: when the plan of each attempt began that runs, in nanoseconds of this clock."""
+    def _lead(self, now: int, job: LoadJob) -> list[JobsEffect]:
         self.job = job
         job.life = self._life
         self.phase = "leading"
         job.places, job.pool = self.workers(), self.entry.pool or job.pool
-        self._take_over.adopt(job, origins, self._results.kept)
         effects: list[JobsEffect] = []
         for attempt in list(job.running()):
             if attempt in job.running():  # what was taken up before it may have ended its workflow
@@ -584,23 +558,7 @@ class LedJob:
         news = TaskLost(self.name, number, worker, cause)
         if not has_counts:
             return [news, *self._settle_losses(now)]
-        origin_ns = self._job.origin_ns
-        result = AttemptResult(
-            job=self.name,
-            attempt=number,
-            tally=attempt.tally,
-            windows=[],
-            shares=attempt.shares,
-            started_at_ns=attempt.started_at_ns - origin_ns if attempt.started_at_ns else 0,
-            ended_at_ns=attempt.reported_ns - origin_ns,
-            spread_ns=attempt.spread_ns,
-            gaps=attempt.gaps,
-            is_lost=True,
-            worker=worker,
-            life=attempt.life,
-        )
-        content = encode_result(result)
-        return [news, self._results.keep(sha256(content).hexdigest(), content, result)]
+        return [news, self._results.keep_counts(attempt, self._job.origin_ns)]
 
     def _settle_losses(self, now: int) -> list[JobsEffect]:
         """Let the load job replace what was lost, once there are cores for it; without it after a while."""

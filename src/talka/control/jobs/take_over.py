@@ -7,9 +7,11 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from talka.cluster.effects import Lane, Send
-from talka.control.load.load_job import LoadJob
+from talka.control.jobs.job_checkpoint import lives_of, resume
+from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.shard_run import ShardRun
 from talka.units import MILLISECOND, SECOND
+from talka.wire.entries import JobCheckpoint
 from talka.wire.jobs import CHANNEL, AttemptResult, Fence, JobMessage, Reconcile, TaskFacts, WorkerSnapshot
 from talka.work.lifecycle import TaskState
 
@@ -70,15 +72,16 @@ class TakeOver:
             self._snapshots[worker] = {facts.attempt: facts for facts in snapshot.tasks}
             self._heard_at[worker] = now
 
-    def forget_others(self, lives: Mapping[int, int]) -> None:
+    def _forget_others(self, lives: Mapping[int, int]) -> None:
         """Only what the checkpoint names with number and life is there: of another life, the number is of something else."""
         for worker, tasks in self._snapshots.items():
             self._snapshots[worker] = {
                 number: facts for number, facts in tasks.items() if facts.life in (0, lives.get(number, facts.life))
             }
 
-    def has(self, worker: str) -> bool:
-        return worker in self._snapshots
+    def has_all(self, workers: Iterable[str]) -> bool:
+        """Whether each of these has said what it has."""
+        return all(worker in self._snapshots for worker in workers)
 
     def facts(self, worker: str, attempt: int) -> TaskFacts | None:
         return self._snapshots.get(worker, {}).get(attempt)
@@ -99,13 +102,21 @@ class TakeOver:
             return min(heard_at - facts.job_origin_age_ns for heard_at, facts in found), origins
         return (origin_ms * MILLISECOND - wall_offset_ns if origin_ms else 0), origins
 
-    def adopt(self, job: LoadJob, origins: Mapping[int, int], kept: Container[int]) -> None:
-        """Let the load job go on with the attempts that the manager before had given out. `origins` as above; `kept`:
-        attempts whose results a majority has."""
+    def resumed(
+        self, now: int, spec: JobSpec, checkpoint: JobCheckpoint, wall_offset_ns: int, start_delay_ns: int
+    ) -> LoadJob:
+        """The load job, going on with the attempts that the manager before had given out."""
+        self._forget_others(lives_of(checkpoint))
+        origin_ns, origins = self.origins(checkpoint.origin_ms, wall_offset_ns)
+        job = resume(spec, checkpoint, self.results, now=now, origin_ns=origin_ns, start_delay_ns=start_delay_ns)
+        self._adopt(job, origins)
+        return job
+
+    def _adopt(self, job: LoadJob, origins: Mapping[int, int]) -> None:
         for run in job.workflows.values():
             if not run.is_under_way:
                 continue
-            is_untold = all(self._is_untold(shard, kept) for shard in run.shards)
+            is_untold = all(map(self._is_untold, run.shards))
             if run.state is TaskState.RUNNING and not run.stopped_ns and is_untold:
                 job.start_anew(run)
             for shard in run.shards:
@@ -116,10 +127,10 @@ class TakeOver:
                 if attempt.core in origins and run.state is TaskState.ASSIGNED:
                     run.state, run.origin_ns = TaskState.RUNNING, origins[attempt.core]
 
-    def _is_untold(self, shard: ShardRun, kept: Container[int]) -> bool:
+    def _is_untold(self, shard: ShardRun) -> bool:
         """Its worker has its first attempt and was not told to start it: by nobody, as it hears the manager before no
         more."""
-        if shard.is_done or shard.gap is not None or len(shard.attempts) != 1 or shard.current.core in kept:
+        if shard.is_done or shard.gap is not None or len(shard.attempts) != 1 or shard.current.core in self.results:
             return False
         facts = self.facts(shard.current.place, shard.current.core)
         return facts is not None and facts.state in ("arming", "armed")
