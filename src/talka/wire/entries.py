@@ -1,10 +1,12 @@
 """What the majority register holds of a job. Written by the cluster's leader alone."""
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from talka.errors import Invalid, Untrusted
+from talka.wire.channels import Codec
 from talka.wire.jobs import BundleFacts, Fence
 from talka.wire.shards import PLAIN_GET, Gap, Refused, Settings
 from talka.work.dsl import Priority
@@ -167,43 +169,17 @@ class BadEntry(Untrusted):
     """What the register holds under a job's key is no entry of a job."""
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[JobEntry] = msgspec.msgpack.Decoder(JobEntry)
-_order_decoder: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
-
-
-def encode_entry(entry: JobEntry) -> bytes:
-    return _encoder.encode(entry)
-
-
-def decode_entry(content: bytes) -> JobEntry:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadEntry(f"the register holds what is no entry of a job: {error}") from None
-
-
-def encode_order(order: JobOrder) -> bytes:
-    return _encoder.encode(order)
+ENTRIES: Final[Codec[JobEntry]] = Codec(JobEntry, BadEntry, "the register holds what is no entry of a job")
+CHECKPOINTS: Final[Codec[JobCheckpoint]] = Codec(JobCheckpoint, BadEntry, "the checkpoint of a job cannot be read")
+encode_entry, decode_entry = ENTRIES.encode, ENTRIES.decode
+encode_checkpoint, decode_checkpoint = CHECKPOINTS.encode, CHECKPOINTS.decode
+encode_order: Callable[[JobOrder], bytes] = msgspec.msgpack.Encoder().encode
+_orders: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
 
 
 def decode_order(content: bytes) -> JobOrder:
     """The order a client sent; what is wrong with it is said in words."""
     try:
-        return _order_decoder.decode(content)
+        return _orders.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"this is no order of a job: {error}") from None
-
-
-_checkpoint_decoder: msgspec.msgpack.Decoder[JobCheckpoint] = msgspec.msgpack.Decoder(JobCheckpoint)
-
-
-def encode_checkpoint(checkpoint: JobCheckpoint) -> bytes:
-    return _encoder.encode(checkpoint)
-
-
-def decode_checkpoint(content: bytes) -> JobCheckpoint:
-    try:
-        return _checkpoint_decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadEntry(f"the checkpoint of a job cannot be read: {error}") from None

@@ -63,7 +63,7 @@ from talka.wire.jobs import (
 from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
 from talka.wire.security.access import CALLED_BY, objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
-from talka.work.lifecycle import JobState, is_final
+from talka.work.lifecycle import JobState, is_final, move
 from talka.work.outcome import ExitCode
 
 LOOK_EVERY_NS: Final = SECOND // 4
@@ -259,7 +259,7 @@ class Registry:
             self.queue.remove(entry.job)
             cancelled = msgspec.structs.replace(entry, cancel=reason)
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
-        entry = msgspec.structs.replace(entry, cancel=reason, state=JobState.CANCELLING)
+        entry = msgspec.structs.replace(entry, cancel=reason, state=move(entry.state, JobState.CANCELLING))
         answer = _answer(sender, call, encode(self.facts(entry)))
         return self.book.put(now, entry, answer, *self._lead(now, entry))
 
@@ -271,8 +271,9 @@ class Registry:
         reason: str,
         answer_to: tuple[str, ManagerCall] | None = None,
     ) -> list[object]:
+        before = move(entry.state, JobState.CANCELLING) if state is JobState.CANCELLED else entry.state
         ended = msgspec.structs.replace(
-            entry, state=state, reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
+            entry, state=move(before, state), reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
         )
         then: list[object] = [JobEndStored(entry.job, state, "")]
         if answer_to is not None:
@@ -297,7 +298,7 @@ class Registry:
                 self.fleet.reserve(job, worker, cores, boot)
             entry = msgspec.structs.replace(
                 entry,
-                state=JobState.DISPATCHING,
+                state=move(entry.state, JobState.DISPATCHING),
                 owner=owner,
                 fence=self._new_fence(),
                 pool=total,

@@ -13,7 +13,7 @@ from talka.control.load.shard_run import ShardRun
 from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import JobCheckpoint
 from talka.wire.jobs import CHANNEL, AttemptResult, Fence, JobMessage, Reconcile, TaskFacts, WorkerSnapshot
-from talka.work.lifecycle import TaskState
+from talka.work.lifecycle import TaskState, move
 
 ASK_EVERY_NS: Final = SECOND // 2
 REMIND_EVERY_NS: Final = SECOND
@@ -72,7 +72,7 @@ class TakeOver:
             self._snapshots[worker] = {facts.attempt: facts for facts in snapshot.tasks}
             self._heard_at[worker] = now
 
-    def _forget_others(self, lives: Mapping[int, int]) -> None:
+    def forget_others(self, lives: Mapping[int, int]) -> None:
         """Only what the checkpoint names with number and life is there: of another life, the number is of something else."""
         for worker, tasks in self._snapshots.items():
             self._snapshots[worker] = {
@@ -106,7 +106,7 @@ class TakeOver:
         self, now: int, spec: JobSpec, checkpoint: JobCheckpoint, wall_offset_ns: int, start_delay_ns: int
     ) -> LoadJob:
         """The load job, going on with the attempts that the manager before had given out."""
-        self._forget_others(lives_of(checkpoint))
+        self.forget_others(lives_of(checkpoint))
         origin_ns, origins = self.origins(checkpoint.origin_ms, wall_offset_ns)
         job = resume(spec, checkpoint, self.results, now=now, origin_ns=origin_ns, start_delay_ns=start_delay_ns)
         self._adopt(job, origins)
@@ -125,7 +125,7 @@ class TakeOver:
                 attempt = shard.current
                 job.adopt(run, shard, attempt)
                 if attempt.core in origins and run.state is TaskState.ASSIGNED:
-                    run.state, run.origin_ns = TaskState.RUNNING, origins[attempt.core]
+                    run.state, run.origin_ns = move(run.state, TaskState.RUNNING), origins[attempt.core]
 
     def _is_untold(self, shard: ShardRun) -> bool:
         """Its worker has its first attempt and was not told to start it: by nobody, as it hears the manager before no
