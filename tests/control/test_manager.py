@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, PersistBlob, Send
-from talka.cluster.leadership.election import LeaderChanged, SteppedDown
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.lease_terms import OwnLease
+from talka.cluster.leadership.news import Elected, LeaderChanged, SteppedDown, WriteEnded
 from talka.control import manager as managers
 from talka.control.blobs import replicated_blobs
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob

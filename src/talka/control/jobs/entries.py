@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.leadership.leader_term import WriteEnded
+from talka.cluster.leadership.news import WriteEnded
 from talka.control.jobs.effects import Alarmed
 from talka.control.member.voter import Voter
 from talka.wire.entries import SLOTS, BadEntry, JobEntry, decode_entry, encode_entry
@@ -109,7 +109,7 @@ class EntryBook:
         self._refs += 1
         self._writing[self._refs] = entry
         self._dirty.pop(job, None)
-        return self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_entry(entry))
+        return [*self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_entry(entry))]
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
         entry = self._writing.pop(ended.ref, None)

@@ -8,7 +8,6 @@ Only then the new one is written as the lease that holds. A leader that finds a 
 from typing import Final
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
     LONGEST_NS,
@@ -18,6 +17,7 @@ from talka.cluster.leadership.lease_terms import (
     decode_terms,
     encode_terms,
 )
+from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.effects import Alarmed, LeaseChanged
@@ -131,7 +131,7 @@ class LeaseRule:
     def _write(self, now: int, terms: LeaseTerms) -> list[object]:
         self._ref += 1
         self._writing = terms
-        return self._voter.write(now, self._ref, WORKER_LEASE_KEY, encode_terms(terms))
+        return [*self._voter.write(now, self._ref, WORKER_LEASE_KEY, encode_terms(terms))]
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
         """Of any write; only its own concerns it."""
