@@ -21,8 +21,7 @@ from talka.cluster.effects import HANDLE, Lane, Persist, PersistBlob, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.control.clients.overload import Level, report_interval_ms
-from talka.control.jobs.registry import JobAcceptedNews
-from talka.control.jobs.watching import Updated
+from talka.control.jobs.effects import JobAcceptedNews, Updated
 from talka.control.manager import Manager
 from talka.control.member.admission import Admission
 from talka.control.member.composite import ClusterMember

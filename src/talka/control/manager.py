@@ -17,27 +17,24 @@ from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady
 from talka.control.clients.overload import Level, report_interval_ms
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
-from talka.control.jobs.entries import Alarmed
-from talka.control.jobs.fleet import WorkerLost
-from talka.control.jobs.heard_lives import HeardLives
-from talka.control.jobs.led_effects import BlobWanted, JobOver, KeepWanted
+from talka.control.jobs.effects import Alarmed, BlobWanted, JobOver, KeepWanted, LeadWanted, WorkerLost
 from talka.control.jobs.led_job import LedJob
-from talka.control.jobs.registry import LeadWanted, Registry
+from talka.control.jobs.registry import Registry
 from talka.control.jobs.watching import Audience, JobWatches
 from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
 from talka.control.member.voter import Voter
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import StoreLife
-from talka.wire.entries import JobRecord, decode_account, decode_record
+from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Beat,
     CallAnswer,
+    CheckpointStored,
     Elsewhere,
     Goodbye,
     JobMessage,
@@ -48,6 +45,7 @@ from talka.wire.jobs import (
     ManagerAt,
     ManagerCall,
     Piece,
+    StoreCheckpoint,
     Synced,
     ViewUpdate,
     WantBlob,
@@ -105,7 +103,7 @@ class Manager:
         """While this manager leads the cluster."""
         self.led: dict[str, LedJob] = {}
         self.vault = ReplicatedBlobs(name, voter.election.config.names, blobs, rng)
-        self.bundle_rights = BundleRights(self._known_records, voter.election.held)
+        self.bundle_rights = BundleRights(self._known_entries, voter.election.held)
         self.calls = LeaderCalls(rng)
         self.clocks = ClockOffsets()
         self.watches = JobWatches()
@@ -135,9 +133,9 @@ class Manager:
     def leader(self) -> str:
         return self.name if self.registry is not None else self._voter.election.leader
 
-    def _known_records(self) -> list[JobRecord]:
-        decided = [] if self.registry is None else list(self.registry.records.values())
-        return [*decided, *(led.record for led in self.led.values())]
+    def _known_entries(self) -> list[JobEntry]:
+        decided = [] if self.registry is None else list(self.registry.entries.values())
+        return [*decided, *(led.entry for led in self.led.values())]
 
     # -- inputs
 
@@ -163,12 +161,12 @@ class Manager:
                 return [] if self.durable is None else [*self.durable.on_message(now, sender, message)]
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
-            case Lead(record=content):
+            case Lead(entry=content):
                 return self._on_lead(now, sender, content)
-            case Account():
-                return self._on_account(now, sender, message)
-            case Accounted(job=job):
-                return self.led[job].on_accounted(now, message) if job in self.led else []
+            case StoreCheckpoint():
+                return self._on_checkpoint(now, sender, message)
+            case CheckpointStored(job=job):
+                return [*self.led[job].on_checkpoint_stored(now, message)] if job in self.led else []
             case Leaderless():
                 return [] if self.registry is None else self.registry.on_leaderless(now, sender, message)
             case ManagerCall():
@@ -192,7 +190,7 @@ class Manager:
                 return [effect for led in self.led.values() for effect in led.on_clock(now, sender)]
             case _:
                 job = getattr(message, "job", "")
-                return self.led[job].on_message(now, sender, message) if job in self.led else []
+                return [*self.led[job].on_message(now, sender, message)] if job in self.led else []
 
     def on_news(self, now: int, news: object) -> list[object]:
         """What the voter beside it tells."""
@@ -273,7 +271,7 @@ class Manager:
         self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
     ) -> list[object]:
         led = self.led.get(job)
-        return [] if led is None else self._out(now, led.on_document(now, content, state, exit_code, reason))
+        return [] if led is None else self._out(now, [*led.on_document(now, content, state, exit_code, reason)])
 
     def tick(self, now: int) -> list[object]:
         effects: list[object] = []
@@ -332,27 +330,27 @@ class Manager:
 
     def _on_lead(self, now: int, sender: str, content: bytes) -> list[object]:
         try:
-            record = decode_record(content)
+            entry = decode_entry(content)
         except Untrusted:
             return []
-        led = self.led.get(record.job)
-        if led is not None and record.fence == led.fence:
-            return led.on_record(now, record)
-        if record.owner != self.name or (led is not None and record.fence < led.fence):
+        led = self.led.get(entry.job)
+        if led is not None and entry.fence == led.fence:
+            return [*led.on_entry(now, entry)]
+        if entry.owner != self.name or (led is not None and entry.fence < led.fence):
             return []
-        if self.is_draining or (led is None and record.revision > 0):
+        if self.is_draining or (led is None and entry.revision > 0):
             # An earlier life of this manager led it under this fence: what it did since is not known here.
-            return [Send(CHANNEL, sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
+            return [Send(CHANNEL, sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
         if led is None and len(self.led) >= LED_LIMIT:
             return []
-        if record.account:
+        if entry.checkpoint:
             try:
-                decode_account(record.account)
+                decode_checkpoint(entry.checkpoint)
             except Untrusted as problem:
-                text = f"job {record.job} cannot be led on by {self.name}: {problem}; another manager is asked to"
-                return [Alarmed(text), Send(CHANNEL, sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
+                text = f"job {entry.job} cannot be led on by {self.name}: {problem}; another manager is asked to"
+                return [Alarmed(text), Send(CHANNEL, sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
         led = LedJob(
-            record,
+            entry,
             life=self._boot,
             clocks=self.clocks,
             keys=self._keys,
@@ -360,8 +358,8 @@ class Manager:
             every_ms=self._report_every_ms,
             safeguards=self._safeguards,
         )
-        self.led[record.job] = led
-        return led.start(now)
+        self.led[entry.job] = led
+        return [*led.start(now)]
 
     def _report_every_ms(self) -> int:
         workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
@@ -378,10 +376,10 @@ class Manager:
             HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names)
         ]
 
-    def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
+    def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> list[object]:
         if self.registry is None:
             return []  # said again to whoever leads then
-        return self.registry.on_account(now, sender, account)
+        return self.registry.on_checkpoint(now, sender, checkpoint)
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         if self.registry is None:

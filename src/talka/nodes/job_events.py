@@ -2,11 +2,22 @@
 
 from typing import Final
 
-from talka.control.jobs.entries import Alarmed
-from talka.control.jobs.fleet import EvictionHeld, FleetFull, NameTaken, WorkerLost, WorkerRegistered, WorkerReturned
-from talka.control.jobs.lease_rule import LeaseChanged
-from talka.control.jobs.led_effects import AttemptAccepted, JobOver, TaskLost
-from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, OwnerChanged
+from talka.control.jobs.effects import (
+    Alarmed,
+    AttemptAccepted,
+    EvictionHeld,
+    FleetFull,
+    JobAcceptedNews,
+    JobEndStored,
+    JobOver,
+    LeaseChanged,
+    NameTaken,
+    OwnerChanged,
+    TaskLost,
+    WorkerLost,
+    WorkerRegistered,
+    WorkerReturned,
+)
 from talka.control.worker.effects import (
     Drained,
     LeaseEnded,
@@ -57,7 +68,7 @@ def job_event_of(news: object) -> Event | None:
         case LeaseChanged(lease_ns=lease_ns, next_ns=next_ns, by=by):
             facts = {"lease": format_duration(lease_ns), "next": format_duration(next_ns), "by": by}
             return {"event": "lease-changing", **facts}
-        case JobRecorded(job=job, state=state):
+        case JobEndStored(job=job, state=state):
             return {"event": "job-ended", "job": job, "state": str(state)}
         case TaskLost(job=job, attempt=attempt, worker=worker, cause=cause):
             return {"event": "task-lost", "job": job, "attempt": attempt, "worker": worker, "cause": cause}

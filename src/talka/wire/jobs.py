@@ -187,7 +187,7 @@ class Assign(Message, frozen=True, tag=10):
     variables: Annotated[bytes, msgspec.Meta(max_length=ENVELOPE_LIMIT_BYTES)] = b""
     """Those of the job, sealed to this life of this worker for this attempt; empty when there are none."""
     life: Count = 0
-    """The boot of the manager that drew the attempt's number, as it is on account: part of the attempt's name, and told
+    """The boot of the manager that drew the attempt's number, as it is in the checkpoint: part of the attempt's name, and told
     with all that is said of it. A register that was put back draws the same numbers again, in another life."""
 
 
@@ -371,14 +371,14 @@ class Kept(Message, frozen=True, tag=33):
 
 
 class Lead(Message, frozen=True, tag=40):
-    """Lead this job. Sent when it is given, whenever its record changes, and once a second."""
+    """Lead this job. Sent when it is given, whenever its entry changes, and once a second."""
 
-    record: Annotated[bytes, msgspec.Meta(max_length=300_000)]
-    """A `JobRecord`."""
+    entry: Annotated[bytes, msgspec.Meta(max_length=300_000)]
+    """A `JobEntry`."""
 
 
-class Account(Message, frozen=True, tag=41):
-    """What the manager that leads a job wants to be on record."""
+class StoreCheckpoint(Message, frozen=True, tag=41):
+    """What the manager that leads a job wants to be stored: a checkpoint."""
 
     job: JobName
     fence: Fence
@@ -396,7 +396,7 @@ class Account(Message, frozen=True, tag=41):
     """The boot of the manager that says so."""
 
 
-class Accounted(Message, frozen=True, tag=42):
+class CheckpointStored(Message, frozen=True, tag=42):
     job: JobName
     fence: Fence
     revision: Count
@@ -478,8 +478,8 @@ JobMessage: TypeAlias = (
     | KeepBlob
     | Kept
     | Lead
-    | Account
-    | Accounted
+    | StoreCheckpoint
+    | CheckpointStored
     | Leaderless
     | ManagerCall
     | CallAnswer

@@ -6,20 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.safeguards import Safeguards
-from talka.control.jobs.fleet import (
-    REAP_NS,
+from talka.control.jobs.effects import (
     EvictionHeld,
-    Fleet,
     FleetFull,
     FleetNews,
     NameTaken,
-    NotFree,
     WorkerLost,
     WorkerRegistered,
     WorkerReturned,
 )
+from talka.control.jobs.fleet import REAP_NS, Fleet, NotFree
 from talka.control.jobs.health import Decision
-from talka.control.jobs.heard_lives import HeardLives
+from talka.control.jobs.worker_life import HeardLives
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts
@@ -320,7 +318,7 @@ def test_an_expected_worker_that_beats_keeps_what_was_reserved() -> None:
     assert (fleet.free("a"), fleet.lease_over_at("a", 1)) == (1, SECOND + LEASE)
 
 
-def test_more_cores_on_record_than_a_worker_has_leave_none_free() -> None:
+def test_more_cores_stored_than_a_worker_has_leave_none_free() -> None:
     fleet = Fleet()
     fleet.expect(0, "a", 1)
     fleet.reserve("job", "a", 6, boot=1)

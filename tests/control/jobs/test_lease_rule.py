@@ -19,9 +19,7 @@ from talka.cluster.leadership.lease_terms import (
 from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.safeguards import Safeguards
 from talka.control.jobs import lease_rule
-from talka.control.jobs.entries import Alarmed
-from talka.control.jobs.fleet import WorkerLost
-from talka.control.jobs.lease_rule import LeaseChanged
+from talka.control.jobs.effects import Alarmed, LeaseChanged, WorkerLost
 from talka.control.manager import Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.testing.trust import keys_of_workers

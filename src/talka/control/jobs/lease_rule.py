@@ -7,8 +7,6 @@ Only then the new one is written as the lease that holds. A leader that finds a 
 
 from typing import Final
 
-import msgspec
-
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
@@ -22,7 +20,7 @@ from talka.cluster.leadership.lease_terms import (
 from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.entries import Alarmed
+from talka.control.jobs.effects import Alarmed, LeaseChanged
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -33,20 +31,12 @@ from talka.work.durations import format_duration
 
 AGAIN_NS: Final = SECOND
 REFS_FROM: Final = 1 << 39
-"""References of its writes; those of records are smaller."""
+"""References of its writes; those of entries are smaller."""
 SHORTEST_LEASE_NS: Final = SECOND // 2
 LONGEST_LEASE_NS: Final = LONGEST_NS
 """What a cluster may be told: with less a node that is busy for a moment loses its work, with more a dead one is waited
 for by everybody."""
 WAITING_LIMIT: Final = 64
-
-
-class LeaseChanged(msgspec.Struct, frozen=True):
-    """News: workers have another lease from now on, or will have after a while."""
-
-    lease_ns: int
-    next_ns: int
-    by: str
 
 
 class LeaseRule:
@@ -68,7 +58,7 @@ class LeaseRule:
         self.earlier_ns = self.count_ns
         """For how long a lease may still run that a leader before this one gave."""
         if self.terms.token == self._token:
-            # None was on record: of an earlier version's leaders nothing is known but what they usually gave.
+            # None was stored: of an earlier version's leaders nothing is known but what they usually gave.
             self.earlier_ns = max(self.earlier_ns, USUAL_NS)
         self._settles_at = self._write_at = self._end_of_wait(now)
 
@@ -160,7 +150,7 @@ class LeaseRule:
         return [changed, *(self.answer(now, sender, number) for sender, number in waiting)]
 
     def tick(self, now: int) -> list[object]:
-        """Nobody can have a longer lease than the new one any more: it holds from when that is on record."""
+        """Nobody can have a longer lease than the new one any more: it holds from when that is stored."""
         if now < self._write_at or self._writing is not None:
             return []
         self._write_at = NEVER

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.jobs.job_view import fitting, update_of
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.step_merge import StepMerge
@@ -34,17 +35,6 @@ AUDIENCE_LIMIT: Final = 4096
 _decoder = msgspec.msgpack.Decoder(JobUpdate)
 _facts = msgspec.msgpack.Decoder(JobFacts)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
-class Updated(msgspec.Struct, frozen=True):
-    number: int
-    update: JobUpdate
-
-
-class WatchFailed(msgspec.Struct, frozen=True):
-    number: int
-    problem: str
-    text: str
 
 
 class _Watch(msgspec.Struct):
@@ -229,7 +219,7 @@ class Audience:
         return merge.latest
 
     def over(self, now: int, led: LedJob | None) -> list[object]:
-        """The job is led no more: those who listen find out from the record, and are told a last time what was printed."""
+        """The job is led no more: those who listen find out from the entry, and are told a last time what was printed."""
         effects: list[object] = []
         if led is not None:
             for key, listener in [(key, one) for key, one in self._listeners.items() if one.job == led.name]:
