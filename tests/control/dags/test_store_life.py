@@ -196,7 +196,7 @@ def test_reports_of_many_lives_are_bounded() -> None:
     for number in range(REPORTS_LIMIT + 3):
         life = StoreLife(1, 50 + number)
         rig.hear(AskHeld(10 + number, life))
-        rig.pool._slots.add(task(number), 100)
+        rig.pool._room.add(task(number), 100)
     rig.hear(AskHeld(99, OTHER))
 
     (*_, holding) = rig.all(Held)

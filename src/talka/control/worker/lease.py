@@ -29,19 +29,6 @@ class WorkerLease:
     grace. Silence is a cut, and ends it.
     """
 
-    __slots__ = (
-        "_beats",
-        "_end_ns",
-        "_grace_end_ns",
-        "_is_on",
-        "_lease_ns",
-        "_number",
-        "_refused_until_ns",
-        "_renewed_ns",
-        "_sole",
-        "is_held",
-    )
-
     def __init__(self, safeguards: Safeguards = ALL) -> None:
         self.is_held = False
         """As of the last `renew` or `has_ended`."""
