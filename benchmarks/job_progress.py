@@ -173,7 +173,7 @@ class SimulatedWorker:
         return next(one.frame for one in self._porter.hello(now, MANAGER) if isinstance(one, Transmit))
 
     def frame(self, now: int, message: JobMessage) -> bytes:
-        return self._porter.wrap(now, jobs.CHANNEL, jobs.encode(message), to=MANAGER)
+        return self._porter.wrap(now, jobs.CHANNEL.number, jobs.encode(message), to=MANAGER)
 
     def beat(self, now: int) -> bytes:
         self._beats += 1

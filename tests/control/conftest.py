@@ -13,7 +13,7 @@ from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
-from talka.control.load.shard_group import JobWorkflow
+from talka.control.load.times import JobWorkflow
 from talka.control.member.voter import Voter
 from talka.stats.tally import Tally
 from talka.stats.windows import Window

@@ -71,7 +71,7 @@ class Peer:
     def __init__(self, name: str, source: str) -> None:
         self.door, self.source = ReplayGuard(group="g", name=name, boot=77), source
 
-    def say(self, member: ClusterMember, body: bytes, channel: int = jobs.CHANNEL) -> list[object]:
+    def say(self, member: ClusterMember, body: bytes, channel: int = jobs.CHANNEL.number) -> list[object]:
         return member.on_frame(0, self.source, self.door.wrap(channel, body), Lane.STREAM, 0)
 
     def speak(self, member: ClusterMember, message: JobMessage) -> list[object]:
@@ -284,7 +284,7 @@ def test_a_write_that_failed_is_told_to_the_part_that_asked_for_it() -> None:
 def test_without_such_a_part_a_write_that_failed_is_nobodys() -> None:
     member = member_of(None, has_receiver=True)
     persist = persist_of(
-        Peer("a", "from-a").say(member, leases.encode(LeaseCommand(TOKEN, 1, b"work")), leases.CHANNEL)
+        Peer("a", "from-a").say(member, leases.encode(LeaseCommand(TOKEN, 1, b"work")), leases.CHANNEL.number)
     )
 
     assert member.on_not_persisted(0, persist.ticket, "the disk is full") == []

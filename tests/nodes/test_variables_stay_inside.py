@@ -35,7 +35,7 @@ from talka.wire.security.envelopes import SEALING_PURPOSE, Opener, SealingKey, v
 from talka.wire.security.roles import Role
 from talka.work.lifecycle import JobState
 from tests.nodes.small_cluster import SmallCluster, small_cluster
-from tests.wire.test_jobs import ALL
+from tests.wire.samples import JOBS
 
 MARKER = "swordfish-5a17c0de"
 TEST = """
@@ -106,7 +106,7 @@ def calls(job: str, order: Any, key: str) -> dict[str, bytes]:
 def answers_of_the_port(node: ManagerNode, job: str, order: Any, sender: str) -> dict[str, bytes]:
     """What the node port says to every message there is, about this job where it is about one."""
     asked: dict[str, JobMessage] = {}
-    for name, message in ALL.items():
+    for name, message in JOBS.items():
         if isinstance(getattr(message, "job", None), str):
             message = msgspec.structs.replace(message, job=job)  # type: ignore[call-arg]
         asked[name] = message

@@ -4,9 +4,11 @@ News of a core (`MemberLost`, `Elected` …) live beside the core that tells the
 """
 
 from enum import IntEnum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+
+from talka.wire.channels import Channel
 
 
 class Lane(IntEnum):
@@ -30,7 +32,7 @@ MessageT = TypeVar("MessageT", bound=msgspec.Struct, covariant=True)
 class Send(msgspec.Struct, Generic[MessageT], frozen=True, gc=False):
     """Send this message. Whether it arrives is not known. The composite puts it into a packet."""
 
-    channel: int
+    channel: Channel[Any]
     """The conversation it belongs to: a `CHANNEL` of `talka.wire`."""
     to: str
     """A node's name; in membership and greetings, where a name may not be known yet, an address."""

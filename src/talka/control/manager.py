@@ -161,7 +161,7 @@ class Manager:
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
-                return [] if self.durable is None else self.durable.on_message(now, sender, message)
+                return [] if self.durable is None else [*self.durable.on_message(now, sender, message)]
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
             case Lead(record=content):

@@ -43,7 +43,7 @@ NEVER_WRITTEN = Version(0, 0)
 VOTER_LEASE = LAN.voter_lease_ns(ALL)
 Conversation = MembershipMessage | LeadershipMessage | LeaseMessage
 GOSSIP = msgspec.msgpack.encode(Gossip())
-CODECS = {membership.CHANNEL: membership, leadership.CHANNEL: leadership, leases.CHANNEL: leases}
+CODECS = {membership.CHANNEL.number: membership, leadership.CHANNEL.number: leadership, leases.CHANNEL.number: leases}
 
 
 def member_of(

@@ -479,7 +479,7 @@ def test_keys_from_one_that_lacks_some_are_answered_with_all_of_them() -> None:
 
 def told_by(name: str, boot: int = 7, key: str = K1) -> ArrivedPacket:
     """Some frame of this life."""
-    packet = Packet(PROTOCOL, "shop/staging", name, boot, 1, greeting.CHANNEL, msgspec.Raw(b""))
+    packet = Packet(PROTOCOL, "shop/staging", name, boot, 1, greeting.CHANNEL.number, msgspec.Raw(b""))
     return ArrivedPacket(packet, f"at-{name}", 0, key)
 
 

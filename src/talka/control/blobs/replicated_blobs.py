@@ -61,6 +61,8 @@ class ServeBlob(msgspec.Struct, frozen=True):
 
 
 class BlobsFull(Unavailable):
+    """This manager passes on as many bytes as it may at a time."""
+
     def __init__(self) -> None:
         super().__init__(
             f"this manager is already passing on {KEEPING_LIMIT_BYTES >> 20} MiB to others: try again in a moment"

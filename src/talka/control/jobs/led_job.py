@@ -52,7 +52,7 @@ from talka.wire.jobs import (
 )
 from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
 from talka.wire.views import JobFacts
-from talka.work.lifecycle import JobState, TaskState
+from talka.work.lifecycle import JobState, TaskState, move
 
 START_DELAY_NS: Final = 150 * MILLISECOND
 """Between the decision to go and the instant: time to put it on record, and to reach the slowest worker."""
@@ -475,7 +475,7 @@ class LedJob:
                 attempt = shard.current
                 job.adopt(run, shard, attempt)
                 if attempt.number in origins and run.state is TaskState.ASSIGNED:
-                    run.state, run.origin_ns = TaskState.RUNNING, origins[attempt.number]
+                    run.state, run.origin_ns = move(run.state, TaskState.RUNNING), origins[attempt.number]
         for core, (run, _, attempt) in list(job.running().items()):
             if core in job.running():  # what was taken up before it may have ended its workflow
                 effects += self._take_up(now, core, attempt.place, run.state is TaskState.RUNNING, run.origin_ns)

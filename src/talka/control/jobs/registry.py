@@ -55,7 +55,7 @@ from talka.wire.jobs import (
 from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
 from talka.wire.security.access import CALLED_BY, objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
-from talka.work.lifecycle import JobState, is_final
+from talka.work.lifecycle import JobState, is_final, move
 from talka.work.outcome import ExitCode
 
 LOOK_EVERY_NS: Final = SECOND // 4
@@ -273,7 +273,7 @@ class Registry:
             self.queue.remove(record.job)
             cancelled = msgspec.structs.replace(record, cancel=reason)
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
-        record = msgspec.structs.replace(record, cancel=reason, state=JobState.CANCELLING)
+        record = msgspec.structs.replace(record, cancel=reason, state=move(record.state, JobState.CANCELLING))
         answer = _answer(sender, call, encode(self.facts(record)))
         return self.book.put(now, record, answer, *self._lead(now, record))
 
@@ -285,8 +285,9 @@ class Registry:
         reason: str,
         answer_to: tuple[str, ManagerCall] | None = None,
     ) -> list[object]:
+        before = move(record.state, JobState.CANCELLING) if state is JobState.CANCELLED else record.state
         ended = msgspec.structs.replace(
-            record, state=state, reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
+            record, state=move(before, state), reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
         )
         then: list[object] = [JobRecorded(record.job, state, "")]
         if answer_to is not None:
@@ -311,7 +312,7 @@ class Registry:
                 self.fleet.reserve(job, worker, cores, boot)
             record = msgspec.structs.replace(
                 record,
-                state=JobState.DISPATCHING,
+                state=move(record.state, JobState.DISPATCHING),
                 owner=owner,
                 fence=self._new_fence(),
                 pool=total,

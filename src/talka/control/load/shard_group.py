@@ -33,7 +33,7 @@ from talka.wire.shards import (
     UnreadStep,
     engines_of,
 )
-from talka.work.lifecycle import TaskState
+from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 
 ARM_LIMIT_NS: Final = 60 * SECOND
@@ -193,7 +193,7 @@ class ShardGroup(WorkflowTimes):
 
     def start(self, now: int, shards: Iterable[tuple[ShardRun, Seats]]) -> list[CoreEffect]:
         """Arm each of these shards on its seats."""
-        self.state = TaskState.ASSIGNED
+        self.state = move(self.state, TaskState.ASSIGNED)
         effects: list[CoreEffect] = []
         for shard, seats in shards:
             self.shards.append(shard)
@@ -210,7 +210,7 @@ class ShardGroup(WorkflowTimes):
 
     def go(self, now: int, start_at_ns: int, origin_ns: int) -> list[CoreEffect]:
         """Start together. A core that died since it was armed joins as soon as its replacement is ready."""
-        self.state, self.origin_ns = TaskState.RUNNING, origin_ns
+        self.state, self.origin_ns = move(self.state, TaskState.RUNNING), origin_ns
         effects: list[CoreEffect] = []
         for shard in self.shards:
             if shard.is_done:
@@ -423,7 +423,7 @@ class ShardGroup(WorkflowTimes):
 
     def end(self, now: int, state: TaskState) -> list[CoreEffect]:
         """It is over: what still runs is killed."""
-        self.state = state
+        self.state = move(self.state, state)
         # Of a core that was lost only its last report is known.
         ends = [attempt.ended_at_ns or attempt.reported_ns for shard in self.shards for attempt in shard.attempts]
         self.ended_ns = max(ends, default=0) or now

@@ -223,7 +223,7 @@ class ClusterMember:
         """What hearing this packet comes to. Only reading it can fail; what is heard is heard to the end."""
         packet, source, age_ns = arrival.packet, arrival.source, arrival.age_ns
         sender, boot = packet.sender, packet.boot
-        if packet.channel == membership.CHANNEL:
+        if packet.channel == membership.CHANNEL.number:
             word = membership.decode(packet.body)
             self.roles.check(arrival.proven, word)
             if packet.group != self.group and not isinstance(word, WatchGroup | WatchReply):
@@ -239,7 +239,7 @@ class ClusterMember:
             return lambda: members.on_message(now, source, sender, boot, word, packet.updates, age_ns)
         if packet.group != self.group:
             raise BadPacket("group", f"{sender!r} of group {packet.group!r} may only watch")
-        if packet.channel == greeting.CHANNEL:
+        if packet.channel == greeting.CHANNEL.number:
             greeted, keyholder = greeting.decode(packet.body), self.keyholder
             self.roles.check(arrival.proven, greeted)
             if keyholder is None or not isinstance(greeted, ShareRing):
@@ -247,21 +247,21 @@ class ClusterMember:
             theirs = decode_ring(greeted.ring)
             merged = keyholder.ring.merge(theirs)
             return lambda: keyholder.learn(now, arrival, theirs, merged)
-        if packet.channel == asking.CHANNEL:
+        if packet.channel == asking.CHANNEL.number:
             asked = asking.decode(packet.body)
             self.roles.check(arrival.proven, asked)
             if not isinstance(asked, Ask):
                 return _nothing
             return lambda: [QuestionAsked(source, sender, asked, arrival.key_id, arrival.proven)]
-        if packet.channel == leadership.CHANNEL:
+        if packet.channel == leadership.CHANNEL.number:
             saying, voter = leadership.decode(packet.body), self.voter
             self._admit(arrival, saying)
             return _nothing if voter is None else lambda: voter.on_message(now, sender, saying)
-        if packet.channel == leases.CHANNEL:
+        if packet.channel == leases.CHANNEL.number:
             wanted = leases.decode(packet.body)
             self._admit(arrival, wanted)
             return lambda: self._on_lease_message(now, sender, wanted)
-        if packet.channel == jobs.CHANNEL:
+        if packet.channel == jobs.CHANNEL.number:
             said, part = jobs.decode(packet.body), self.jobs
             self._admit(arrival, said)
             if part is None:
@@ -305,7 +305,7 @@ class ClusterMember:
         return self._out(now, [*effects])
 
     def answer(self, now: int, asked: QuestionAsked, answer: AskAnswer) -> list[object]:
-        frame = self._wrap(now, asking.CHANNEL, asking.encode(answer), to=asked.sender, key_id=asked.key_id)
+        frame = self._wrap(now, asking.CHANNEL.number, asking.encode(answer), to=asked.sender, key_id=asked.key_id)
         return [Transmit(asked.source, frame, Lane.STREAM)]
 
     # -- routing
@@ -354,9 +354,9 @@ class ClusterMember:
         body = self._encode(send.message)
         if send.channel in BY_ADDRESS:
             key_id = send.key_id or self._key_for(now, send.to)
-            frame = self._wrap(now, send.channel, body, send.updates, key_id=key_id)
+            frame = self._wrap(now, send.channel.number, body, send.updates, key_id=key_id)
             return Transmit(send.to, frame, send.lane)
-        frame = self._wrap(now, send.channel, body, to=send.to)
+        frame = self._wrap(now, send.channel.number, body, to=send.to)
         return Transmit(self._address_of(send.to), frame, send.lane)
 
     def _ticket(self, part: int, own: int) -> int:
