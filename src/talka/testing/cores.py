@@ -128,34 +128,6 @@ class Ends:
 class CoreRun:
     """One shard in a core process."""
 
-    __slots__ = (
-        "acknowledged",
-        "arm",
-        "attempt",
-        "began_at",
-        "boot",
-        "ended_at",
-        "final",
-        "go",
-        "host",
-        "is_alive",
-        "is_over",
-        "is_stopping",
-        "journeys",
-        "known",
-        "last_ns",
-        "manner",
-        "most_under_way",
-        "number",
-        "process",
-        "reported",
-        "rest_ns",
-        "sent",
-        "sequence",
-        "stopped_ns",
-        "windows",
-    )
-
     def __init__(self, host: Host, number: int, attempt: int, arm: Arm, process: int) -> None:
         self.host = host
         self.process = process

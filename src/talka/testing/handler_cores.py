@@ -63,25 +63,6 @@ class Script(msgspec.Struct, frozen=True, omit_defaults=True):
 class SimulatedRun:
     """One attempt as it really was."""
 
-    __slots__ = (
-        "attempt",
-        "began_at",
-        "boot",
-        "checkpoint",
-        "core",
-        "ended_at",
-        "fence",
-        "host",
-        "id",
-        "inputs",
-        "is_alive",
-        "job",
-        "number",
-        "outcome",
-        "output",
-        "script",
-    )
-
     def __init__(self, host: Host, core: int, task: HandedTask, began_at: int) -> None:
         self.number = 0
         """Of all there are, given by the ledger: what no store and no manager gives."""

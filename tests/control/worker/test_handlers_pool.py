@@ -1092,7 +1092,7 @@ def test_a_manager_that_begins_its_life_is_told_everything_again() -> None:
 
 
 def test_what_is_here_is_told_in_parts_when_there_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers_pool, "HOLDING_LIMIT", 2)
+    monkeypatch.setattr(handlers_pool, "HELD_LIMIT", 2)
     rig = Rig()
     rig.hand(*[task(number) for number in range(5)])
 

@@ -155,7 +155,7 @@ class HandlerOutbox:
         self._again.pop(fence, None)
         self._repeats.pop(fence, None)
 
-    def took(self, fences: Iterable[int]) -> None:
+    def stored(self, fences: Iterable[int]) -> None:
         for fence in fences:
             result = self._results.pop(fence, None)
             if result is not None:

@@ -1,7 +1,10 @@
-"""A worker's side of tasks of dag jobs: what managers hand it is run by its handler cores, and told until it is taken.
+"""A worker's side of tasks of dag jobs: attempts that a manager assigns run in its handler cores (`HandlerRoom`), and
+their results are told until the manager has stored them (`HandlerOutbox`).
 
-A manager's life has an epoch: the highest seen is obeyed, and on disk before it is. Of tasks nothing is written. All that
-is held here is of one store in one of its lives: when another is obeyed, the rest is dropped, and that is told.
+An attempt is named by its fence, a number that one store in one of its lives never gives to another attempt. Each life of
+a manager has an epoch: the worker obeys the highest it has seen, once that is on disk. Of tasks nothing is written. All
+that is held here is of one life of one store: when another is obeyed, the rest is dropped, and that is told.
+See docs/decisions/0022-who-runs-a-task.md, 0031-whose-attempt-it-is.md, 0034-no-clock-decides-who-has-the-store.md.
 """
 
 from collections.abc import Mapping
@@ -39,14 +42,14 @@ from talka.wire.tasks import (
 WAITING_LIMIT: Final = 16_384
 WAITING_LIMIT_BYTES: Final = 256 * 1024 * 1024
 TASK_BYTES: Final = 512
-"""What a task takes beside what is in it."""
+"""Bytes a task takes beside what is in it."""
 HELD_BACK_LIMIT: Final = 64
 """Messages that wait until the epoch is on disk."""
 CLOSED_LIMIT: Final = 65_536
-"""Attempts that are over and remembered at least: one that is handed late must not begin again."""
-HOLDING_LIMIT: Final = 65_536
-"""Of one part."""
-REPORTS_LIMIT: Final = 16
+"""Attempts that are over and remembered at least: one that is assigned late must not begin again."""
+HELD_LIMIT: Final = 65_536
+"""Fences in one part of what is told to be held."""
+DROPS_LIMIT: Final = 16
 
 TaskCommand: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskInputs
 
@@ -75,7 +78,7 @@ class HandlerPool:
         self.outcomes: dict[str, int] = {}
         """Results, by outcome."""
         self.repeated = 0
-        """Tasks that were handed again."""
+        """Tasks that were assigned again."""
         self.dropped = 0
         """Attempts and results of another store, or of another life of it."""
         self.next_tick_at = NEVER
@@ -88,15 +91,16 @@ class HandlerPool:
         self._outbox = HandlerOutbox()
         self._obeyed = ObeyedEpoch(stored)
         self._outbox.life = self._obeyed.life
-        self._reports: list[Dropped] = []
+        self._drops: list[Dropped] = []
         """What was dropped, until it is clear that the manager knows."""
         self._ticket = 0
-        """Of the write that puts it on disk; 0: it is there."""
+        """Ticket of the write that puts the obeyed epoch on disk; 0: it is there."""
         self._held_back: list[tuple[str, TaskCommand]] = []
         self._early = EarlyInputs()
         self._closed: dict[int, None] = {}
+        """Fences of attempts whose results are stored."""
         self._closed_before: dict[int, None] = {}
-        """The ones before these: together they are those remembered."""
+        """Likewise, the ones before these. When `_closed` is full it takes their place: old ones go at once."""
 
     @property
     def handlers(self) -> tuple[str, ...]:
@@ -213,8 +217,9 @@ class HandlerPool:
         self.first_beat = beat
 
     def lease_ended(self, now: int) -> list[HandlerEffect]:
-        """Nothing goes on, and what waits for the disk does not begin: it was handed under this lease. What ran is told as refused once its process is gone: whoever counts on it still, can give
-        it to another; results that were not taken stay, for their fences say whether they count."""
+        """Nothing goes on, and what waits for the disk does not begin: it was assigned under this lease. What ran is told
+        as refused once its process is gone: whoever still counts on it can give it to another. Results that were not
+        stored stay, for their fences say whether they count."""
         self.has_lease = False
         self._held_back = [held for held in self._held_back if not isinstance(held[1], AssignTasks | TaskInputs)]
         self._early = EarlyInputs()
@@ -241,15 +246,15 @@ class HandlerPool:
 
     def _obey(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
         self._outbox.manager = sender
-        if self._reports and not isinstance(message, AskHeld):
-            self._reports = []  # it was told: nobody is given anything before
+        if self._drops and not isinstance(message, AskHeld):
+            self._drops = []  # it was told: nobody is given anything before
         match message:
             case AssignTasks(boot=boot) | TaskInputs(boot=boot) if boot not in (0, self._boot):
                 return self._count("boot")  # meant for an earlier life
             case AssignTasks():
-                return self._hand(now, message)
+                return self._assign(now, message)
             case ResultsStored(fences=fences):
-                self._took(fences)
+                self._stored(fences)
                 return []
             case Recall(fences=fences, grace_ms=grace_ms):
                 return self._recall(now, fences, grace_ms * MILLISECOND)
@@ -258,18 +263,18 @@ class HandlerPool:
                     self._count("inputs")
                 return []
             case AskHeld(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
-                return self._holding(sender, epoch)
+                return self._tell_held(sender, epoch)
 
-    def _hand(self, now: int, hand: AssignTasks) -> list[HandlerEffect]:
+    def _assign(self, now: int, message: AssignTasks) -> list[HandlerEffect]:
         room, outbox = self._room, self._outbox
         held, closed, closed_before, early = room.held, self._closed, self._closed_before, self._early
         why = self._why_not()
-        if why is None and 0 < hand.beat < self.first_beat:
+        if why is None and 0 < message.beat < self.first_beat:
             # Whoever handed it may have given this worker up before the present lease, and the task to another.
             self._count("lease")
             why = "lease", f"worker {self._name} has another lease than when it was handed"
         left = WAITING_LIMIT - room.waiting
-        for task in hand.tasks:
+        for task in message.tasks:
             fence = task.fence
             if fence in held or fence in closed or fence in outbox or fence in closed_before:
                 self.repeated += 1
@@ -330,26 +335,26 @@ class HandlerPool:
                 self._room.ended.append(TaskResult(fence, "cancelled", cause="cancelled", error=text))
         return effects + self._room.fill(now)
 
-    def _took(self, fences: tuple[int, ...]) -> None:
-        self._outbox.took(fences)
+    def _stored(self, fences: tuple[int, ...]) -> None:
+        self._outbox.stored(fences)
         self._closed.update(dict.fromkeys(fences))
         if len(self._closed) >= CLOSED_LIMIT:
             self._closed_before, self._closed = self._closed, {}
 
-    def _holding(self, sender: str, epoch: int) -> list[HandlerEffect]:
+    def _tell_held(self, sender: str, epoch: int) -> list[HandlerEffect]:
         fences = [*self._room.held, *self._outbox.fences]
-        parts = max(1, -(-len(fences) // HOLDING_LIMIT))
+        parts = max(1, -(-len(fences) // HELD_LIMIT))
         return [
             Send(
                 CHANNEL,
                 sender,
                 Held(
                     epoch,
-                    tuple(fences[part * HOLDING_LIMIT : (part + 1) * HOLDING_LIMIT]),
+                    tuple(fences[part * HELD_LIMIT : (part + 1) * HELD_LIMIT]),
                     part,
                     parts,
                     self._outbox.life,
-                    tuple(self._reports),
+                    tuple(self._drops),
                 ),
                 Lane.RESULTS,
             )
@@ -369,7 +374,7 @@ class HandlerPool:
         self._early = EarlyInputs()
         if report.attempts or report.results:
             self.dropped += report.attempts + report.results
-            self._reports = [*self._reports, report][-REPORTS_LIMIT:]
+            self._drops = [*self._drops, report][-DROPS_LIMIT:]
             effects.append(AttemptsDropped(report))
         return effects + room.fill(now)
 

@@ -1,4 +1,7 @@
-"""A worker's lease: until when it may go on with its tasks without hearing from the leader."""
+"""A worker's lease: until when it may go on with its work without hearing from the leader.
+
+See docs/decisions/0033-one-lease.md.
+"""
 
 from typing import Final
 
