@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import pytest
 
 from talka.cluster.effects import Persist, PersistBlob, Send
-from talka.cluster.leadership.election import SteppedDown
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.lease_terms import OwnLease
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.times import JobWorkflow

@@ -132,7 +132,7 @@ class ManagerNode(MemberNode):
     def sheds(self, request: RequestKind) -> bool:
         return self._overload.sheds(request)
 
-    def _make_part(self, voter: Voter | None) -> JobsPart:
+    def _make_part(self, voter: Voter | None) -> JobsPart[object]:
         if voter is None:
             name = self._options.name
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")

@@ -73,7 +73,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 class NodeRuntime(Generic[Effect]):
     """Set `member` before anything arrives. Then `do` and `act` carry out what it answers; `close`, then `release`."""
 
-    member: ClusterMember
+    member: ClusterMember[object]
 
     def __init__(
         self,

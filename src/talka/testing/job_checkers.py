@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.leader_term import Elected
+from talka.cluster.leadership.news import Elected
 from talka.control import manager
 from talka.control.blobs import replicated_blobs
 from talka.control.jobs import watching
