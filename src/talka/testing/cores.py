@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ClusterMember, MemberEffect
 from talka.control.worker.composite import Worker
 from talka.control.worker.effects import CoresUntil, WorkerEffect
 from talka.errors import Invalid
@@ -459,7 +459,7 @@ class _Hearing:
         self.boot = boot
         self.call = call
 
-    def __call__(self, now: int) -> list[object]:
+    def __call__(self, now: int) -> list[MemberEffect | WorkerEffect]:
         node = self.host.node
         if self.host.boot != self.boot or not isinstance(node, ClusterMember):
             return []
