@@ -3,6 +3,8 @@ and news go out.
 
 It beats to every manager it knows and lives by the lease the leader renews; it obeys whoever has the highest fence of a
 job; it keeps each result on disk until a manager has it for good.
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md,
+0018-who-may-act-on-a-job.md, 0033-one-lease.md.
 """
 
 from collections import deque
