@@ -12,7 +12,7 @@ import pytest
 
 from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
-from talka.cluster.leadership.news import Elected, LeaderChanged, SteppedDown, WriteEnded
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control import manager as managers
 from talka.control.blobs import replicated_blobs
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob
@@ -361,13 +361,6 @@ def test_a_leader_that_steps_down_keeps_the_jobs_it_leads_itself(trio: Play, ord
     assert list(trio.manager(before).led) == led
     assert [trio.entry(job).owner for job in led] == [before] * len(led)
     assert trio.manager(before).on_news(trio.now, WriteEnded(1, "accepted")) == [], "of a write as a leader"
-
-
-def test_other_news_of_its_voter_is_no_news_to_a_manager(sole: Play) -> None:
-    assert sole.manager().on_news(sole.now, LeaderChanged("m1", 1)) == []
-    assert sole.manager().registry is not None
-    assert sole.manager().on_news(sole.now, SteppedDown(1, "draining")) == []
-    assert sole.manager().registry is None
 
 
 def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
