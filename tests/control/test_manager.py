@@ -363,6 +363,14 @@ def test_a_leader_that_steps_down_keeps_the_jobs_it_leads_itself(trio: Play, ord
     assert trio.manager(before).on_news(trio.now, WriteEnded(1, "accepted")) == [], "of a write as a leader"
 
 
+def test_a_manager_whose_voter_steps_down_keeps_no_registry(sole: Play) -> None:
+    assert sole.manager().registry is not None
+
+    assert sole.manager().on_news(sole.now, SteppedDown(1, "draining")) == []
+
+    assert sole.manager().registry is None
+
+
 def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
     sole.act("m1", sole.group.voters["m1"].write(sole.now, 900, "job/007", b"\xc1"))
     sole.group.stop("m1")
