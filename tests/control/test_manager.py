@@ -12,7 +12,7 @@ import pytest
 
 from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
-from talka.cluster.leadership.news import Elected, LeaderChanged, SteppedDown, WriteEnded
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control import manager as managers
 from talka.control.blobs import replicated_blobs
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob
@@ -363,10 +363,11 @@ def test_a_leader_that_steps_down_keeps_the_jobs_it_leads_itself(trio: Play, ord
     assert trio.manager(before).on_news(trio.now, WriteEnded(1, "accepted")) == [], "of a write as a leader"
 
 
-def test_other_news_of_its_voter_is_no_news_to_a_manager(sole: Play) -> None:
-    assert sole.manager().on_news(sole.now, LeaderChanged("m1", 1)) == []
+def test_a_manager_whose_voter_steps_down_keeps_no_registry(sole: Play) -> None:
     assert sole.manager().registry is not None
+
     assert sole.manager().on_news(sole.now, SteppedDown(1, "draining")) == []
+
     assert sole.manager().registry is None
 
 

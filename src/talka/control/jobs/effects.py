@@ -9,6 +9,7 @@ import msgspec
 
 from talka.cluster.effects import Send
 from talka.control.member.leader_calls import CallEnded
+from talka.control.member.voter import VoterEffect
 from talka.wire.jobs import JobMessage
 from talka.wire.security.access import Asker
 from talka.wire.views import JobUpdate
@@ -206,4 +207,5 @@ JobsEffect: TypeAlias = (
     | Updated
     | WatchFailed
     | CallEnded
+    | VoterEffect
 )

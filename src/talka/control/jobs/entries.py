@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.leadership.news import WriteEnded
-from talka.control.jobs.effects import Alarmed
+from talka.control.jobs.effects import Alarmed, JobsEffect
 from talka.control.member.voter import Voter
 from talka.wire.entries import SLOTS, BadEntry, JobEntry, decode_entry, encode_entry
 from talka.work.lifecycle import is_final
@@ -19,7 +19,7 @@ PREFIX: Final = "job/"
 
 class _Held(msgspec.Struct, frozen=True):
     version: int
-    effect: object
+    effect: JobsEffect
 
 
 class EntryBook:
@@ -73,14 +73,14 @@ class EntryBook:
         """Whether another job can be remembered; the one that ended longest ago gives way."""
         return len(self._slots) < SLOTS or any(is_final(entry.state) for entry in self.written.values())
 
-    def add(self, now: int, entry: JobEntry, *then: object) -> list[object]:
+    def add(self, now: int, entry: JobEntry, *then: JobsEffect) -> list[JobsEffect]:
         """A new job. Ask `has_room` first."""
         self._slots[entry.job] = self._free_slot()
         if entry.key:
             self._keys[entry.key] = entry.job
         return self.put(now, entry, *then)
 
-    def put(self, now: int, entry: JobEntry, *then: object) -> list[object]:
+    def put(self, now: int, entry: JobEntry, *then: JobsEffect) -> list[JobsEffect]:
         """Decide this. `then` is done once a majority has it on disk."""
         before = self.decided.get(entry.job)
         entry = msgspec.structs.replace(entry, version=1 + (before.version if before is not None else 0))
@@ -88,7 +88,7 @@ class EntryBook:
         self._held.setdefault(entry.job, []).extend(_Held(entry.version, effect) for effect in then)
         return self._write(now, entry.job)
 
-    def once_written(self, entry: JobEntry, effect: object) -> list[object]:
+    def once_written(self, entry: JobEntry, effect: JobsEffect) -> list[JobsEffect]:
         """Now, if this is on disk; else once it is."""
         known = self.written.get(entry.job)
         if known is not None and known.version >= entry.version:
@@ -98,11 +98,11 @@ class EntryBook:
             held.append(wanted)
         return []
 
-    def write_again(self, now: int) -> list[object]:
+    def write_again(self, now: int) -> list[JobsEffect]:
         """Writes that did not come through."""
         return [effect for job in list(self._dirty) for effect in self._write(now, job)]
 
-    def _write(self, now: int, job: str) -> list[object]:
+    def _write(self, now: int, job: str) -> list[JobsEffect]:
         if any(entry.job == job for entry in self._writing.values()):
             return []  # written again when that has ended
         entry = self.decided[job]
@@ -111,7 +111,7 @@ class EntryBook:
         self._dirty.pop(job, None)
         return [*self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_entry(entry))]
 
-    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
         entry = self._writing.pop(ended.ref, None)
         if entry is None:
             return []

@@ -20,7 +20,7 @@ from talka.cluster.leadership.lease_terms import (
 from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.effects import Alarmed, LeaseChanged
+from talka.control.jobs.effects import Alarmed, JobsEffect, LeaseChanged
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -108,7 +108,7 @@ class LeaseRule:
     def answer(self, now: int, sender: str, number: int) -> Send[JobMessage]:
         return _say(sender, CallAnswer(number, "", encode(self.view(now))))
 
-    def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[object]:
+    def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[JobsEffect]:
         """Make it this one. Who asks, and asks again, is answered once that is on a majority of disks."""
         if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
             shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
@@ -128,12 +128,12 @@ class LeaseRule:
         self._waiting[sender, number] = None
         return self._write(now, LeaseTerms(terms.lease_ns, lease_ns, by[:BY_LIMIT], self._token))
 
-    def _write(self, now: int, terms: LeaseTerms) -> list[object]:
+    def _write(self, now: int, terms: LeaseTerms) -> list[JobsEffect]:
         self._ref += 1
         self._writing = terms
         return [*self._voter.write(now, self._ref, WORKER_LEASE_KEY, encode_terms(terms))]
 
-    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
         """Of any write; only its own concerns it."""
         terms = self._writing
         if terms is None or ended.ref != self._ref:
@@ -149,7 +149,7 @@ class LeaseRule:
         changed = LeaseChanged(terms.lease_ns, terms.next_ns, terms.by)
         return [changed, *(self.answer(now, sender, number) for sender, number in waiting)]
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[JobsEffect]:
         """Nobody can have a longer lease than the new one any more: it holds from when that is stored."""
         if now < self._write_at or self._writing is not None:
             return []

@@ -19,6 +19,7 @@ from talka.control.jobs.effects import (
     FleetNews,
     JobAcceptedNews,
     JobEndStored,
+    JobsEffect,
     LeadWanted,
     OwnerChanged,
     WorkerLost,
@@ -140,7 +141,7 @@ class Registry:
                         self.fleet.expect(now, grant.worker, grant.boot, folder=grant.folder, sole=self._is_sole)
                         self.fleet.reserve(entry.job, grant.worker, grant.cores, grant.boot)
 
-    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
         effects = self.lease.on_write_ended(now, ended)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         return effects + self.book.on_write_ended(now, ended)
@@ -153,16 +154,16 @@ class Registry:
 
     # -- what clients ask
 
-    def on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def on_call(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         problem = objection(call.asker, call.what) if call.what in CALLED_BY else ""
-        news: list[object] = [] if sender == self._me else [*forwarded(sender, call, problem)]
+        news: list[JobsEffect] = [] if sender == self._me else [*forwarded(sender, call, problem)]
         if problem:
             self._count("forbidden")
             kind = "invalid" if call.asker is None else "forbidden"  # an earlier version knows no other word
             return [*news, _problem(sender, call, kind, problem)]
         return [*news, *self._answered(now, sender, call)]
 
-    def _answered(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def _answered(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         try:
             return self._answer(now, sender, call)
         except QueueFull as problem:
@@ -176,7 +177,7 @@ class Registry:
     def _count(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
-    def _answer(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def _answer(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         match call.what:
             case "submit":
                 return self._submit(now, sender, call)
@@ -218,7 +219,7 @@ class Registry:
             case what:
                 raise Invalid(f"nobody knows how to answer {what!r}")
 
-    def _submit(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def _submit(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         asked = decode(call.content, SubmitCall)
         order, key = asked.order, asked.key
         if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
@@ -248,7 +249,7 @@ class Registry:
         effects = self.book.add(now, entry, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
 
-    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelCall) -> list[object]:
+    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelCall) -> list[JobsEffect]:
         entry = self.entries.get(asked.job)
         if entry is None:
             return [_no_job(sender, call, asked.job)]
@@ -270,21 +271,21 @@ class Registry:
         state: JobState,
         reason: str,
         answer_to: tuple[str, ManagerCall] | None = None,
-    ) -> list[object]:
+    ) -> list[JobsEffect]:
         before = move(entry.state, JobState.CANCELLING) if state is JobState.CANCELLED else entry.state
         ended = msgspec.structs.replace(
             entry, state=move(before, state), reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
         )
-        then: list[object] = [JobEndStored(entry.job, state, "")]
+        then: list[JobsEffect] = [JobEndStored(entry.job, state, "")]
         if answer_to is not None:
             then.append(_answer(*answer_to, encode(self.facts(ended))))
         return self.book.put(now, ended, *then)
 
     # -- giving out cores
 
-    def _schedule(self, now: int) -> list[object]:
+    def _schedule(self, now: int) -> list[JobsEffect]:
         """Start what can be started: in order, nobody is overtaken."""
-        effects: list[object] = []
+        effects: list[JobsEffect] = []
         for job in self.queue.jobs():
             entry = self.entries[job]
             total, free = self.fleet.total(), self.fleet.total_free()
@@ -320,11 +321,11 @@ class Registry:
         others = [name for name in answering if name != but]
         return candidates_for(job, dict.fromkeys(others or answering, 1.0))[0]
 
-    def _lead(self, now: int, entry: JobEntry) -> list[object]:
+    def _lead(self, now: int, entry: JobEntry) -> list[JobsEffect]:
         self._lead_at[entry.job] = now + LEAD_AGAIN_NS
         return [LeadWanted(entry.job)]
 
-    def lead_message(self, job: str) -> list[object]:
+    def lead_message(self, job: str) -> list[JobsEffect]:
         """The entry as it is on disk now, to its owner."""
         entry = self.entries.get(job)
         if entry is None or is_final(entry.state) or not entry.owner:
@@ -352,7 +353,7 @@ class Registry:
 
     # -- managers that lead jobs
 
-    def on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> list[object]:
+    def on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> list[JobsEffect]:
         entry = self.entries.get(checkpoint.job)
         if entry is None or entry.owner != sender or entry.fence != checkpoint.fence:
             gone = CheckpointStored(checkpoint.job, checkpoint.fence, 0, superseded=True, life=checkpoint.life)
@@ -390,7 +391,7 @@ class Registry:
         if unfit:
             entry = self._regrant(now, entry)
         done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
-        then: list[object] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
+        then: list[JobsEffect] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
         if ended:
             self._forget(entry)
             then.append(JobEndStored(entry.job, state, entry.result))
@@ -405,14 +406,14 @@ class Registry:
         self._lead_at.pop(entry.job, None)
         self._lives.pop(entry.fence, None)
 
-    def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[object]:
+    def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[JobsEffect]:
         entry = self.entries.get(message.job)
         if entry is None or entry.owner != sender or entry.fence != message.fence or is_final(entry.state):
             return []
         # By its name a job would always come back to the same manager: one that leaves must not get it again.
         return self._change_owner(now, entry, f"{sender} was started anew or leaves", but=sender)
 
-    def _change_owner(self, now: int, entry: JobEntry, reason: str, but: str = "") -> list[object]:
+    def _change_owner(self, now: int, entry: JobEntry, reason: str, but: str = "") -> list[JobsEffect]:
         owner = self._owner_for(now, entry.job, but)
         self._lives.pop(entry.fence, None)
         entry = msgspec.structs.replace(entry, owner=owner, fence=self._new_fence(), revision=0)
@@ -422,7 +423,7 @@ class Registry:
 
     # -- workers
 
-    def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[object]:
+    def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[JobsEffect]:
         effects = self._on_fleet_news(now, self.fleet.beat(now, sender, boot, source, beat))
         # One that stalled may have been replaced: what it renews now, another leader may have given away already.
         if not self.fleet.holds(sender, boot) or not self._voter.election.is_leading(now):
@@ -449,11 +450,11 @@ class Registry:
         )
         return [*effects, Send(CHANNEL, sender, renew, Lane.CONTROL)]
 
-    def on_goodbye(self, now: int, sender: str, boot: int) -> list[object]:
+    def on_goodbye(self, now: int, sender: str, boot: int) -> list[JobsEffect]:
         return self._on_fleet_news(now, self.fleet.left(now, sender, boot))
 
-    def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[object]:
-        effects: list[object] = list(news)
+    def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[JobsEffect]:
+        effects: list[JobsEffect] = list(news)
         for one in news:
             if isinstance(one, WorkerLost):
                 effects += self._on_lost(now, one)
@@ -461,8 +462,8 @@ class Registry:
             effects += self._schedule(now)
         return effects
 
-    def _on_lost(self, now: int, lost: WorkerLost) -> list[object]:
-        effects: list[object] = []
+    def _on_lost(self, now: int, lost: WorkerLost) -> list[JobsEffect]:
+        effects: list[JobsEffect] = []
         for entry in list(self.entries.values()):
             if is_final(entry.state):
                 continue
@@ -479,7 +480,7 @@ class Registry:
 
     # -- time
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[JobsEffect]:
         self.next_tick_at = now + LOOK_EVERY_NS
         effects = self._on_fleet_news(now, self.fleet.tick(now))
         for late in self.queue.tick(now):
