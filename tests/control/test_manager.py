@@ -370,7 +370,7 @@ def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
     sole.group.leader()
 
     (alarm,) = of(sole.everything()[before:], Alarmed)
-    assert alarm.text.startswith("job/007: the register holds what is no record of a job")
+    assert alarm.text.startswith("job/007: the register holds a malformed entry of a job")
 
 
 # -- being told to lead
@@ -423,7 +423,7 @@ def test_a_job_whose_account_cannot_be_read_is_given_back_and_told_of(told: Told
     alarm, given_back = told.lead(account=b"\xc1")
 
     assert alarm.text == (
-        f"job b4k7 cannot be led on by {told.name}: the account of a job cannot be read: MessagePack data is malformed: "
+        f"job b4k7 cannot be led on by {told.name}: the checkpoint of a job cannot be read: MessagePack data is malformed: "
         "invalid opcode '\\xc1' (byte 0); another manager is asked to"
     )
     assert given_back == Speak("m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)
@@ -482,7 +482,7 @@ def test_a_manager_that_was_started_anew_gets_its_jobs_under_a_new_fence(sole: P
 
     effects = sole.everything()[before:]
     assert sole.record(job).fence > fence
-    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was started anew or leaves"]
+    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was restarted or leaves"]
     assert sole.manager().led[job].fence == sole.record(job).fence
 
 

@@ -105,15 +105,15 @@ def test_fields_of_a_newer_protocol_are_ignored() -> None:
         ("a secret that is too long", [20, 1, [6, "s" * (SECRET_LIMIT + 1)]]),
         ("a key id that is too long", [20, 1, [7, "k" * 65]]),
         ("a force that is no yes or no", [20, 1, [8, "k", 1]]),
-        ("a number of no question", [20, 1, [9]]),
-        ("no question", [20, 1]),
+        ("a number of malformed question", [20, 1, [9]]),
+        ("malformed question", [20, 1]),
         ("a problem that is too long", [21, 1, "p" * 4097]),
         ("an answer that is too large", [21, 1, "", bytes(ANSWER_LIMIT_BYTES + 1)]),
         ("a number of no message", [22, 1, ""]),
     ],
 )
 def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -> None:
-    with pytest.raises(BadQuestion, match="^a node sent what is no question and no answer: "):
+    with pytest.raises(BadQuestion, match="^a node sent a malformed question or answer: "):
         decode(msgspec.msgpack.encode(parts))
 
 

@@ -150,7 +150,7 @@ def test_what_a_newer_version_wrote_in_addition_is_ignored() -> None:
     ],
 )
 def test_what_is_no_record_is_untrusted(content: bytes) -> None:
-    with pytest.raises(BadRecord, match="^the register holds what is no record of a job: "):
+    with pytest.raises(BadRecord, match="^the register holds a malformed entry of a job: "):
         decode_record(content)
 
 
@@ -164,13 +164,13 @@ def test_what_is_no_record_is_untrusted(content: bytes) -> None:
     ],
 )
 def test_what_is_no_account_is_untrusted(content: bytes) -> None:
-    with pytest.raises(BadRecord, match="^the account of a job cannot be read: "):
+    with pytest.raises(BadRecord, match="^the checkpoint of a job cannot be read: "):
         decode_account(content)
 
 
 def test_what_is_wrong_with_an_order_is_told_to_the_one_who_ordered() -> None:
     for content in (b"", encode_account(ACCOUNT), encode_order(ORDER).replace(b"shop.py", b"\xc3\x28op.py")):
-        with pytest.raises(Invalid, match="^this is no order of a job: "):
+        with pytest.raises(Invalid, match="^this is not the order of a job: "):
             decode_order(content)
     with pytest.raises(Invalid, match="^nothing would run: not one VU is wanted at any time"):
         decode_order(encode_order(ORDER).replace(b"\xa3vus\x04", b"\xa3vus\x00"))

@@ -105,7 +105,7 @@ MINE = ["c", "e", "r", "1.0"]
     ],
 )
 def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -> None:
-    with pytest.raises(BadGreeting, match="^a node sent what is no greeting: "):
+    with pytest.raises(BadGreeting, match="^a node sent a malformed greeting: "):
         decode(msgspec.msgpack.encode(parts))
 
 

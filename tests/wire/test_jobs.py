@@ -353,7 +353,7 @@ FACTS = [4]
     ],
 )
 def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -> None:
-    with pytest.raises(BadJobMessage, match="^a frame holds no message about jobs: "):
+    with pytest.raises(BadJobMessage, match="^a frame holds a malformed message about jobs: "):
         decode(msgspec.msgpack.encode(parts))
 
 
@@ -383,7 +383,7 @@ def test_bytes_that_are_no_message_are_untrusted(content: bytes) -> None:
     ],
 )
 def test_bytes_that_are_no_result_are_untrusted(content: bytes) -> None:
-    with pytest.raises(BadJobMessage, match="^a blob holds no result of an attempt: "):
+    with pytest.raises(BadJobMessage, match="^a blob does not hold the result of an attempt: "):
         decode_result(content)
 
 

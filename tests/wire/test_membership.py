@@ -160,9 +160,9 @@ def test_an_update_is_read_where_it_lies_in_a_packet() -> None:
 
 
 def test_errors_are_sentences() -> None:
-    with pytest.raises(BadMembershipMessage, match="^a member sent what is no message of membership: "):
+    with pytest.raises(BadMembershipMessage, match="^a member sent a malformed membership message: "):
         decode(b"")
-    with pytest.raises(BadMembershipMessage, match="^a member sent what is no update of membership: "):
+    with pytest.raises(BadMembershipMessage, match="^a member sent a malformed membership update: "):
         decode_update(b"")
 
 

@@ -266,11 +266,11 @@ def test_a_tally_that_turns_out_to_be_none_is_untrusted() -> None:
     metric = decode_unread(msgspec.msgpack.encode([18, 1, "size", msgspec.msgpack.encode({"kind": "none"})]))
     assert isinstance(step, UnreadStep) and isinstance(metric, UnreadMetric)
 
-    with pytest.raises(BadMessage, match="^a worker sent what is no tally of a step: "):
+    with pytest.raises(BadMessage, match="^a worker sent a malformed tally of a step: "):
         read_step(step.tally)
-    with pytest.raises(BadMessage, match="^a worker sent what is no tally of a metric: "):
+    with pytest.raises(BadMessage, match="^a worker sent a malformed tally of a metric: "):
         read_metric(metric.tally)
-    with pytest.raises(BadMessage, match="^a worker sent what is no message of ours: "):
+    with pytest.raises(BadMessage, match="^a worker sent a malformed message: "):
         decode_unread(b"")
 
 
@@ -282,9 +282,9 @@ def test_one_side_does_not_take_the_messages_of_the_other() -> None:
 
 
 def test_errors_name_the_side_that_sent_the_bytes() -> None:
-    with pytest.raises(BadMessage, match="^the owner sent what is no message of ours: "):
+    with pytest.raises(BadMessage, match="^the owner sent a malformed message: "):
         decode_to_core(b"")
-    with pytest.raises(BadMessage, match="^a core sent what is no message of ours: "):
+    with pytest.raises(BadMessage, match="^a core sent a malformed message: "):
         decode_from_core(b"")
 
 

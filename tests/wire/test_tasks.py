@@ -186,7 +186,7 @@ def test_no_two_messages_share_a_number() -> None:
     ],
 )
 def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -> None:
-    with pytest.raises(BadJobMessage, match="^a frame holds no message about jobs: "):
+    with pytest.raises(BadJobMessage, match="^a frame holds a malformed message about jobs: "):
         decode(msgspec.msgpack.encode(parts))
 
 
@@ -200,9 +200,9 @@ def test_what_is_beyond_a_limit_is_untrusted(reason: str, parts: list[object]) -
     ],
 )
 def test_bytes_that_are_no_message_to_or_of_a_core_are_untrusted(content: bytes) -> None:
-    with pytest.raises(BadTaskMessage, match="^a frame holds no message to a core: "):
+    with pytest.raises(BadTaskMessage, match="^a frame holds a malformed message to a core: "):
         decode_to_handlers(content)
-    with pytest.raises(BadTaskMessage, match="^a frame holds no message of a core: "):
+    with pytest.raises(BadTaskMessage, match="^a frame holds a malformed message from a core: "):
         decode_from_handlers(content)
 
 

@@ -222,7 +222,9 @@ class Packer:
         """Certificates are named relative to the current folder. On a worker that is the root of the bundle."""
         try:
             if os.path.isabs(given) or not os.path.isfile(given):
-                raise Invalid(f"{given} is no file below the current folder: put it there and name it relative to that")
+                raise Invalid(
+                    f"{given} is not a file below the current folder: put it there and name it relative to that"
+                )
             name = self._walked(given, PurePosixPath())
             if name in self._files and not os.path.samefile(self._files[name], given):
                 raise Invalid(f"{given} is also the name of another file of this test: rename one of them")

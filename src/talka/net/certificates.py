@@ -157,7 +157,7 @@ def _check_ids(**ids: str) -> None:
 
 def _end(now: datetime, days: int) -> datetime:
     if not 1 <= days <= MOST_DAYS:
-        raise BadCertificate(f"a certificate cannot hold for {days} days: use 1 to {MOST_DAYS:,}")
+        raise BadCertificate(f"a certificate cannot be valid for {days} days: use 1 to {MOST_DAYS:,}")
     return now + timedelta(days=days)
 
 
@@ -225,7 +225,7 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     try:
         key = serialization.load_pem_private_key(read(files.key), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
-        raise BadCertificate(f"{files.key} is no private key in PEM form without a password") from None
+        raise BadCertificate(f"{files.key} is not a private key in PEM form without a password") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
         raise BadCertificate(f"{files.key} is not the private key of {files.certificate}")
     return authority, key

@@ -299,7 +299,7 @@ async def _lines(path: Path, problems: list[str]) -> list[str]:
 def _read(path: Path) -> str:
     # Opening a pipe or a device could wait for ever.
     if path.exists() and not path.is_file():
-        raise OSError("it is no plain file")
+        raise OSError("it is not a regular file")
     with path.open("rb") as file:
         content = file.read(FILE_LIMIT_BYTES + 1)
     if len(content) > FILE_LIMIT_BYTES:

@@ -46,7 +46,7 @@ class Voucher:
         try:
             key = serialization.load_pem_private_key(read(files.key), None)
         except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
-            raise BadCertificate(f"{files.key} is no private key in PEM form without a password") from None
+            raise BadCertificate(f"{files.key} is not a private key in PEM form without a password") from None
         if not isinstance(key, PrivateKey):
             raise BadCertificate(f"{files.key} is a key that cannot sign: use one of EC, Ed25519 or RSA")
         self.certificate = certificate.public_bytes(serialization.Encoding.DER)

@@ -121,7 +121,7 @@ _decoder: msgspec.msgpack.Decoder[AskingMessage] = msgspec.msgpack.Decoder(Askin
 
 
 class BadQuestion(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 def encode(message: AskingMessage) -> bytes:
@@ -132,7 +132,7 @@ def decode(content: bytes | msgspec.Raw) -> AskingMessage:
     try:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadQuestion(f"a node sent what is no question and no answer: {error}") from None
+        raise BadQuestion(f"a node sent a malformed question or answer: {error}") from None
 
 
 def encode_content(value: Any) -> bytes:

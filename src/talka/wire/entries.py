@@ -178,7 +178,7 @@ def decode_record(content: bytes) -> JobRecord:
     try:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadRecord(f"the register holds what is no record of a job: {error}") from None
+        raise BadRecord(f"the register holds a malformed entry of a job: {error}") from None
 
 
 def encode_order(order: JobOrder) -> bytes:
@@ -190,7 +190,7 @@ def decode_order(content: bytes) -> JobOrder:
     try:
         return _order_decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"this is no order of a job: {error}") from None
+        raise Invalid(f"this is not the order of a job: {error}") from None
 
 
 _account_decoder: msgspec.msgpack.Decoder[JobAccount] = msgspec.msgpack.Decoder(JobAccount)
@@ -204,4 +204,4 @@ def decode_account(content: bytes) -> JobAccount:
     try:
         return _account_decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadRecord(f"the account of a job cannot be read: {error}") from None
+        raise BadRecord(f"the checkpoint of a job cannot be read: {error}") from None

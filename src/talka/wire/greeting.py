@@ -94,7 +94,7 @@ _decoder: msgspec.msgpack.Decoder[GreetingMessage] = msgspec.msgpack.Decoder(Gre
 
 
 class BadGreeting(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 def encode(message: GreetingMessage) -> bytes:
@@ -105,4 +105,4 @@ def decode(content: bytes | msgspec.Raw) -> GreetingMessage:
     try:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadGreeting(f"a node sent what is no greeting: {error}") from None
+        raise BadGreeting(f"a node sent a malformed greeting: {error}") from None

@@ -494,7 +494,7 @@ JobMessage: TypeAlias = (
 
 
 class BadJobMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -510,7 +510,7 @@ def decode(content: bytes | msgspec.Raw) -> JobMessage:
     try:
         return _decoder.decode(content)
     except _NO_MESSAGE as error:
-        raise BadJobMessage(f"a frame holds no message about jobs: {error}") from None
+        raise BadJobMessage(f"a frame holds a malformed message about jobs: {error}") from None
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
@@ -553,4 +553,4 @@ def decode_result(content: bytes) -> AttemptResult:
     try:
         return _result_decoder.decode(content)
     except _NO_MESSAGE as error:
-        raise BadJobMessage(f"a blob holds no result of an attempt: {error}") from None
+        raise BadJobMessage(f"a blob does not hold the result of an attempt: {error}") from None

@@ -223,7 +223,7 @@ _decoder: msgspec.msgpack.Decoder[LeadershipMessage] = msgspec.msgpack.Decoder(L
 
 
 class BadLeadershipMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 def encode(message: LeadershipMessage) -> bytes:
@@ -234,7 +234,7 @@ def decode(content: bytes | msgspec.Raw) -> LeadershipMessage:
     try:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadLeadershipMessage(f"a voter sent what is no message of ours: {error}") from None
+        raise BadLeadershipMessage(f"a voter sent a malformed message: {error}") from None
 
 
 def pages(entries: list[RegisterEntry]) -> list[tuple[RegisterEntry, ...]]:

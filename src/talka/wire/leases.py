@@ -70,7 +70,7 @@ _decoder: msgspec.msgpack.Decoder[LeaseMessage] = msgspec.msgpack.Decoder(LeaseM
 
 
 class BadLeaseMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 def encode(message: LeaseMessage) -> bytes:
@@ -81,4 +81,4 @@ def decode(content: bytes | msgspec.Raw) -> LeaseMessage:
     try:
         return _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadLeaseMessage(f"a peer sent what is no message of ours: {error}") from None
+        raise BadLeaseMessage(f"a peer sent a malformed message: {error}") from None

@@ -240,7 +240,7 @@ _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class BadMembershipMessage(Untrusted):
-    """Bytes that are no message or update of this conversation."""
+    """Bytes that are not a message or an update of this conversation."""
 
 
 def encode(message: MembershipMessage) -> bytes:
@@ -251,7 +251,7 @@ def decode(content: bytes | msgspec.Raw) -> MembershipMessage:
     try:
         return _messages.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMembershipMessage(f"a member sent what is no message of membership: {error}") from None
+        raise BadMembershipMessage(f"a member sent a malformed membership message: {error}") from None
 
 
 def encode_update(update: MemberUpdate) -> bytes:
@@ -266,4 +266,4 @@ def decode_update(content: bytes | msgspec.Raw) -> MemberUpdate:
     try:
         return _updates.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMembershipMessage(f"a member sent what is no update of membership: {error}") from None
+        raise BadMembershipMessage(f"a member sent a malformed membership update: {error}") from None

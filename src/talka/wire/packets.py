@@ -55,7 +55,7 @@ def decode_packet(data: bytes) -> Packet:
     try:
         packet = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadPacket("malformed", f"a frame is no packet: {error}") from None
+        raise BadPacket("malformed", f"a frame is not a packet: {error}") from None
     if packet.protocol != PROTOCOL:
         raise BadPacket("protocol", f"{packet.sender!r} speaks protocol {packet.protocol}, this member {PROTOCOL}")
     return packet

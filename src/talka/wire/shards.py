@@ -256,7 +256,7 @@ _NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, 
 
 
 class BadMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 def enveloped(attempt: int, content: bytes = b"") -> bytes:
@@ -297,14 +297,14 @@ def decode_to_core(content: bytes) -> ToCore:
     try:
         return _to_core.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMessage(f"the owner sent what is no message of ours: {error}") from None
+        raise BadMessage(f"the owner sent a malformed message: {error}") from None
 
 
 def decode_from_core(content: bytes) -> FromCore:
     try:
         return _from_core.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMessage(f"a core sent what is no message of ours: {error}") from None
+        raise BadMessage(f"a core sent a malformed message: {error}") from None
 
 
 def decode_unread(content: bytes) -> Unread:
@@ -312,18 +312,18 @@ def decode_unread(content: bytes) -> Unread:
     try:
         return _unread.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMessage(f"a worker sent what is no message of ours: {error}") from None
+        raise BadMessage(f"a worker sent a malformed message: {error}") from None
 
 
 def read_step(content: bytes) -> StepTally:
     try:
         return _step.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMessage(f"a worker sent what is no tally of a step: {error}") from None
+        raise BadMessage(f"a worker sent a malformed tally of a step: {error}") from None
 
 
 def read_metric(content: bytes) -> MetricTally:
     try:
         return _metric.decode(content)
     except _NO_MESSAGE as error:
-        raise BadMessage(f"a worker sent what is no tally of a metric: {error}") from None
+        raise BadMessage(f"a worker sent a malformed tally of a metric: {error}") from None

@@ -240,7 +240,7 @@ FromHandlers: TypeAlias = Loaded | Ran | Said | Spent
 
 
 class BadTaskMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -257,11 +257,11 @@ def decode_to_handlers(content: bytes) -> ToHandlers:
     try:
         return _to_handlers.decode(content)
     except _NO_MESSAGE as error:
-        raise BadTaskMessage(f"a frame holds no message to a core: {error}") from None
+        raise BadTaskMessage(f"a frame holds a malformed message to a core: {error}") from None
 
 
 def decode_from_handlers(content: bytes) -> FromHandlers:
     try:
         return _from_handlers.decode(content)
     except _NO_MESSAGE as error:
-        raise BadTaskMessage(f"a frame holds no message of a core: {error}") from None
+        raise BadTaskMessage(f"a frame holds a malformed message from a core: {error}") from None

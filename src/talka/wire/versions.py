@@ -37,7 +37,7 @@ class ProtocolVersion(msgspec.Struct, frozen=True, array_like=True, order=True):
         match = _TEXT.fullmatch(text)
         if match is None:
             raise Invalid(
-                f"{ascii(text[:20])} is no version of the protocol. Write it as MAJOR.MINOR, for example {VERSION}"
+                f"{ascii(text[:20])} is not a version of the protocol. Write it as MAJOR.MINOR, for example {VERSION}"
             )
         return cls(int(match[1]), int(match[2]))
 

@@ -181,7 +181,7 @@ def test_what_is_no_record_is_an_alarm_and_harms_nothing_else(books: Books, reco
     assert list(book.decided) == ["job1"]
     first, second = sorted(book.alarms, key=lambda alarm: alarm.text)
     assert isinstance(first, Alarmed) and first.text.startswith(
-        "job/001: the register holds what is no record of a job"
+        "job/001: the register holds a malformed entry of a job"
     )
     assert second.text.startswith("job/x: ")
 

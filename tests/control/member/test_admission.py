@@ -574,7 +574,7 @@ def test_whatever_words_a_stranger_uses_its_refusal_can_be_read(
             lambda node: node.greet(GreetingWelcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES))), id="welcome"
         ),
         pytest.param(lambda node: node.greet(ShareRing(b"")), id="keys"),
-        pytest.param(lambda node: node.frame(channel=greeting.CHANNEL, body=b"\xc0"), id="no greeting"),
+        pytest.param(lambda node: node.frame(channel=greeting.CHANNEL, body=b"\xc0"), id="malformed greeting"),
     ],
 )
 def test_whatever_another_cluster_or_environment_says_is_counted_so_before_anything_else(
@@ -681,7 +681,7 @@ def test_with_certificates_keys_count_only_on_a_stream_from_a_proven_manager() -
             "keys",
             "keys in a datagram, which no certificate covers, were refused; 'a' at 1.2.3.4:5 sent them: " + facts,
         ),
-        LeadershipAlarm("keys", "'a' at 1.2.3.4:5 is no manager and sent keys, which were refused: " + facts),
+        LeadershipAlarm("keys", "'a' at 1.2.3.4:5 is not a manager; the keys it sent were refused: " + facts),
     ]
 
     b.get(a.greet(ShareRing(encode_ring(ring))), proven="a", lane=Lane.STREAM)

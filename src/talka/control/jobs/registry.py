@@ -219,7 +219,7 @@ class Registry:
             case "cluster":
                 return [_answer(sender, call, encode(self._cluster()))]
             case what:
-                raise Invalid(f"nobody knows how to answer {what!r}")
+                raise Invalid(f"this leader cannot answer {what!r}")
 
     def _submit(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         asked = decode(call.content, SubmitCall)
@@ -360,7 +360,7 @@ class Registry:
             gone = Accounted(account.job, account.fence, 0, superseded=True, life=account.life)
             return [Speak(sender, gone, Lane.CONTROL)]
         if not is_final(record.state) and self._lives.setdefault(record.fence, account.life) != account.life:
-            return self._change_owner(now, record, f"{sender} was started anew")
+            return self._change_owner(now, record, f"{sender} was restarted")
         if account.revision <= record.revision or is_final(record.state):
             done = Accounted(record.job, record.fence, record.revision, life=account.life)
             return self.book.once_written(record, Speak(sender, done, Lane.CONTROL))
@@ -412,7 +412,7 @@ class Registry:
         if record is None or record.owner != sender or record.fence != message.fence or is_final(record.state):
             return []
         # By its name a job would always come back to the same manager: one that leaves must not get it again.
-        return self._change_owner(now, record, f"{sender} was started anew or leaves", but=sender)
+        return self._change_owner(now, record, f"{sender} was restarted or leaves", but=sender)
 
     def _change_owner(self, now: int, record: JobRecord, reason: str, but: str = "") -> list[object]:
         owner = self._owner_for(now, record.job, but)
@@ -519,7 +519,7 @@ class Registry:
             before = int(asked.cursor) if asked.cursor else 1 << 62
             state = JobState(asked.state) if asked.state else None
         except ValueError:
-            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is none of ours") from None
+            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is not known") from None
         found = [
             record
             for record in sorted(self.book.written.values(), key=lambda record: -record.number)

@@ -279,7 +279,7 @@ class Worker:
         self._wants_to_drain = self._wants_to_drain or renew.drain
         for held in self.tasks:
             if held.job in renew.orphans:
-                effects += self.tasks.kill(now, held, "nobody waits for its job any more")
+                effects += self.tasks.kill(now, held, "its job has ended")
             elif held.job in renew.cancelled and held.stage != "ended":
                 effects += self.tasks.stop(now, held, is_cancelled=True)
         return effects
@@ -351,7 +351,7 @@ class Worker:
                 held.acknowledged(now, sequence, every_ms)
                 return []
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
-                return self.tasks.kill(now, held, "its manager wants nothing more of it")
+                return self.tasks.kill(now, held, "its manager no longer needs it")
 
     def _unable(self) -> str:
         """Why this worker takes no task at all."""

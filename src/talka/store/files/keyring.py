@@ -42,7 +42,7 @@ class KeyringFile:
         """What was saved is no keyring: keep it aside, and say so."""
         kept = set_aside(self.path)
         self.problem = (
-            f"{self.path} is damaged or no keyring; it was kept as {kept.name}, and only the keys of the "
+            f"{self.path} is damaged or not a keyring; it was kept as {kept.name}, and only the keys of the "
             "secret file are known until another member tells of newer ones; if none does, repair it with "
             "talka cluster keys --repair FILE"
         )

@@ -136,9 +136,7 @@ class Shelf:
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
                 problem: TalkaError = BadShelf(self._path, f"is damaged ({error}): {ADVICE}")
             case _:
-                problem = StoreFailed(
-                    self._path, f"{self._path} could not be used ({error}): mend that and start again"
-                )
+                problem = StoreFailed(self._path, f"{self._path} could not be used ({error}): fix that and start again")
         self._failure = f"an earlier write failed ({error})"
         return problem
 

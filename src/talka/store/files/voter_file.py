@@ -372,5 +372,5 @@ class VoterFile:
         kept = [set_aside(self._folder / slot.name) for slot in sorted(slots, key=lambda slot: slot.generation)]
         self.problem = (
             f"the voter's files in {self._folder} are damaged ({damage}); they were kept as "
-            f"{' and '.join(path.name for path in kept)}, and this voter starts empty: the others must admit it anew"
+            f"{' and '.join(path.name for path in kept)}, and this voter starts empty: the others must admit it again"
         )
