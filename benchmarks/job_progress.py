@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import HANDLE, Lane, Persist, Transmit
+from talka.cluster.effects import HANDLE, Lane, Persist, PersistBlob, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.control.clients.overload import Level, report_interval_ms
@@ -172,7 +172,7 @@ class SimulatedWorker:
         return next(one.frame for one in self._porter.hello(now, MANAGER) if isinstance(one, Transmit))
 
     def frame(self, now: int, message: JobMessage) -> bytes:
-        return self._porter.wrap(now, jobs.CHANNEL, jobs.encode(message), to=MANAGER)
+        return self._porter.wrap(now, jobs.CHANNEL.number, jobs.encode(message), to=MANAGER)
 
     def beat(self, now: int) -> bytes:
         self._beats += 1
@@ -259,7 +259,7 @@ class Bench:
             match effect:
                 case Transmit():
                     self.sent.append(effect)
-                case Persist(ticket=ticket):
+                case Persist(ticket=ticket) | PersistBlob(ticket=ticket):
                     self.carry_out(self.member.on_persisted(self.now, ticket))
                 case Updated(update=update):
                     self.told_steps += any(one.tally is not None and one.tally.steps for one in update.workflows)

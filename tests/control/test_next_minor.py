@@ -39,7 +39,7 @@ def manager() -> ClusterMember:
 
 
 def hear(member: ClusterMember, door: ReplayGuard, parts: object) -> list[object]:
-    frame = door.wrap(jobs.CHANNEL, msgspec.msgpack.encode(parts))
+    frame = door.wrap(jobs.CHANNEL.number, msgspec.msgpack.encode(parts))
     return member.on_frame(SECOND, "from-a", frame, Lane.STREAM, 0)
 
 

@@ -25,10 +25,9 @@ from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import AddKey, Ask, AskAnswer, AskLeader, AskMembers, ChangeLease
 from talka.wire.jobs import Beat, Lead, ManagerCall, WorkerFacts
 from talka.wire.packets import decode_packet
-from talka.wire.security.permissions import CALLS, CHANNELS, COLUMNS, TABLE, may_say, name_of, rows
+from talka.wire.security.permissions import CALLS, CHANNELS, COLUMNS, MESSAGES, TABLE, may_say, name_of, rows
 from talka.wire.security.roles import NOBODY, Proven, Role
 
-MESSAGES = [(channel, kind) for channel, kinds in CHANNELS.items() for kind in kinds]
 TIMES = 3
 """Each is drawn so often."""
 
@@ -89,8 +88,10 @@ def test_every_message_of_every_conversation_has_a_row() -> None:
 
 def test_every_conversation_that_has_a_channel_is_in_the_table() -> None:
     files = (Path(talka.__file__).parent / "wire").glob("*.py")
-    numbers = {int(found) for file in files for found in re.findall(r"^CHANNEL: Final = (\d+)", file.read_text(), re.M)}
-    assert set(CHANNELS) == numbers
+    numbers = [
+        int(found) for file in files for found in re.findall(r"Channel\(\s*(\d+),", file.read_text()) if found != "0"
+    ]
+    assert sorted(CHANNELS) == sorted(numbers) == list(range(1, 7))
 
 
 def test_every_thing_a_call_may_ask_has_a_row() -> None:
@@ -127,32 +128,32 @@ def test_message_is_heard_where_the_table_allows_it_and_nowhere_else(
 @pytest.mark.parametrize("role", COLUMNS, ids=str)
 def test_call_is_for_managers_whatever_it_asks(role: Role | None, what: str) -> None:
     member, call = a_manager(), Sampler(Random(what)).call(what)
-    Speaker(role).say(member, jobs.CHANNEL, call)
+    Speaker(role).say(member, jobs.CHANNEL.number, call)
     assert refusals(member) == (role is not Role.MANAGER)
     assert member.roles.refused == ({} if role is Role.MANAGER else {f"Call {what}": 1})
 
 
 def test_without_certificates_whoever_has_the_secret_is_a_node() -> None:
     member = a_manager(certified=False)
-    Speaker(None).say(member, jobs.CHANNEL, ManagerCall(1, "jobs", b""))
+    Speaker(None).say(member, jobs.CHANNEL.number, ManagerCall(1, "jobs", b""))
     assert refusals(member) == 0
 
 
 def test_certificate_that_names_another_than_the_sender_proves_nothing() -> None:
     member, speaker = a_manager(), Speaker(Role.MANAGER, "x")
     speaker.proven = Proven("y", Role.MANAGER)
-    assert speaker.say(member, jobs.CHANNEL, ManagerCall(1, "jobs", b"")) == []
+    assert speaker.say(member, jobs.CHANNEL.number, ManagerCall(1, "jobs", b"")) == []
     assert member.door.refused == {"certificate": 1}
 
 
 def test_what_is_refused_is_told_once_of_each_and_counted_always() -> None:
     member, speaker = a_manager(), Speaker(Role.WORKER)
     for number in range(3):
-        effects = speaker.say(member, jobs.CHANNEL, Lead(b"x"))
+        effects = speaker.say(member, jobs.CHANNEL.number, Lead(b"x"))
         told = [RoleRefused("x", "worker", "Lead", "from-x")] if number == 0 else []
         assert effects == told
     assert member.roles.refused == {"Lead": 3}
-    [news] = Speaker(None, "z").say(member, jobs.CHANNEL, Lead(b"x"))
+    [news] = Speaker(None, "z").say(member, jobs.CHANNEL.number, Lead(b"x"))
     assert isinstance(news, RoleRefused)
     assert "'z', which no certificate names here, may not say Lead" in news.text
 
@@ -162,14 +163,14 @@ def test_refusals_of_many_names_are_told_of_so_many_only() -> None:
     told = [
         effect
         for number in range(TOLD_LIMIT + 10)
-        for effect in Speaker(Role.WORKER, f"x{number}").say(member, jobs.CHANNEL, Lead(b"x"))
+        for effect in Speaker(Role.WORKER, f"x{number}").say(member, jobs.CHANNEL.number, Lead(b"x"))
     ]
     assert len(told) == TOLD_LIMIT
     assert member.roles.refused == {"Lead": TOLD_LIMIT + 10}
 
 
 def answer_to(member: ClusterMember, role: Role, question: Any) -> AskAnswer:
-    effects = Speaker(role).say(member, asking.CHANNEL, Ask(5, question))
+    effects = Speaker(role).say(member, asking.CHANNEL.number, Ask(5, question))
     [transmit] = [effect for effect in effects if isinstance(effect, Transmit)]
     answer = asking.decode(decode_packet(transmit.frame).body)
     assert isinstance(answer, AskAnswer) and answer.number == 5
@@ -203,11 +204,11 @@ def test_nothing_that_is_no_message_may_be_said() -> None:
 def test_whoever_was_refused_is_not_taken_for_one_that_can_be_reached() -> None:
     """Else a worker could have the answers of a manager's name sent to itself."""
     member, speaker = a_manager(), Speaker(Role.WORKER, "n")
-    speaker.say(member, leadership.CHANNEL, Sampler(Random(1)).message(leadership.Heartbeat))
+    speaker.say(member, leadership.CHANNEL.number, Sampler(Random(1)).message(leadership.Heartbeat))
     assert "n" not in member._addresses and "n" not in member._connections
 
 
 def test_without_the_table_a_worker_is_heard_as_a_manager_would_be() -> None:
     member = a_manager(Safeguards(role_table=False))
-    assert Speaker(Role.WORKER).say(member, jobs.CHANNEL, ManagerCall(1, "jobs", b"")) != []
-    assert Speaker(Role.WORKER).say(a_manager(), jobs.CHANNEL, Beat(1, WorkerFacts(cores=1))) != []
+    assert Speaker(Role.WORKER).say(member, jobs.CHANNEL.number, ManagerCall(1, "jobs", b"")) != []
+    assert Speaker(Role.WORKER).say(a_manager(), jobs.CHANNEL.number, Beat(1, WorkerFacts(cores=1))) != []

@@ -16,22 +16,15 @@ from talka.control.member.send_queue import Class
 from talka.errors import Untrusted
 from talka.net.identity import Certified
 from talka.net.streams import Streams
-from talka.wire import asking, greeting, jobs, leadership, leases, membership
+from talka.wire import greeting, membership
 from talka.wire.greeting import Self
 from talka.wire.security.keys import Keyring
+from talka.wire.security.permissions import CHANNELS
 from talka.wire.security.roles import Proven, Role
 from talka.wire.security.sealing import Seal
 from talka.wire.versions import VERSION
 
 LIMIT_S = 30.0
-DECODERS: dict[int, Callable[[Any], object]] = {
-    membership.CHANNEL: membership.decode,
-    greeting.CHANNEL: greeting.decode,
-    asking.CHANNEL: asking.decode,
-    leadership.CHANNEL: leadership.decode,
-    leases.CHANNEL: leases.decode,
-    jobs.CHANNEL: jobs.decode,
-}
 
 
 class Intruder:
@@ -72,7 +65,7 @@ class Intruder:
     def say(self, channel: int, message: object) -> None:
         body = msgspec.msgpack.encode(message)
         # As the real ones: what only one node may hear is sealed for it.
-        to = "" if channel in (membership.CHANNEL, greeting.CHANNEL) else self._node
+        to = "" if channel in (membership.CHANNEL.number, greeting.CHANNEL.number) else self._node
         frame = self._porter.wrap(boottime_ns(), channel, body, to=to)
         self._streams.renew(self._target)
         self._streams.send(self._target, frame, Class.JOBS)
@@ -101,7 +94,7 @@ class Intruder:
         arrivals, effects = self._porter.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
         for arrival in arrivals:
             try:
-                self.heard.append(DECODERS[arrival.packet.channel](arrival.packet.body))
+                self.heard.append(CHANNELS[arrival.packet.channel].decode(arrival.packet.body))
             except Untrusted:
                 continue
         self._carry(effects)

@@ -464,7 +464,7 @@ def hello(secret: str, who: str) -> bytes:
     body = greeting.encode(
         GreetingHello(Self("default", "default", "manager", "1.0"), os.urandom(greeting.NONCE_BYTES))
     )
-    packet = Packet(PROTOCOL, "default/default", who, boot, 1, greeting.CHANNEL, msgspec.Raw(body))
+    packet = Packet(PROTOCOL, "default/default", who, boot, 1, greeting.CHANNEL.number, msgspec.Raw(body))
     return Seal(Keyring.of((secret,)), boot).seal(1, packed(encode_packet(packet)))
 
 

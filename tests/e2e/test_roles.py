@@ -132,16 +132,16 @@ async def attack(cluster: JobCluster, job: str, name: str, role: Role) -> dict[s
             call("submit", manager_calls.SubmitCall(an_order())),
             call("workers", manager_calls.NameCall("")),
         ):
-            say(jobs.CHANNEL, content)
+            say(jobs.CHANNEL.number, content)
         record = JobRecord(
             job="J-stolen", key="", order=an_order(), state=JobState.DISPATCHING, number=99, submitted_ms=1, owner="m1",
             fence=(0, 9, 9),
         )  # fmt: skip
-        say(jobs.CHANNEL, Lead(encode_record(record)))
-        say(jobs.CHANNEL, Account(job, (0, 1, 1), 99, "completed", b""))
-        say(jobs.CHANNEL, KeepBlob("0" * 64, 0, 1, b"x"))
-        say(leases.CHANNEL, leases.LeaseCommand((0, 99, 1), 1, b""))
-        key = await attacker.ask(asking.CHANNEL, Ask(7, AddKey(new_secret())), asking.AskAnswer)
+        say(jobs.CHANNEL.number, Lead(encode_record(record)))
+        say(jobs.CHANNEL.number, Account(job, (0, 1, 1), 99, "completed", b""))
+        say(jobs.CHANNEL.number, KeepBlob("0" * 64, 0, 1, b"x"))
+        say(leases.CHANNEL.number, leases.LeaseCommand((0, 99, 1), 1, b""))
+        key = await attacker.ask(asking.CHANNEL.number, Ask(7, AddKey(new_secret())), asking.AskAnswer)
         await attacker.settle()
         cluster.hear(0)
         return {
@@ -161,7 +161,7 @@ def test_manager_that_passes_on_what_nobody_may_or_nobody_asked_is_refused(certi
                 asked = ManagerCall(
                     number, "cancel", manager_calls.encode(manager_calls.CancelCall(job, "because")), asker
                 )
-                answer = await other.ask(jobs.CHANNEL, asked, CallAnswer)
+                answer = await other.ask(jobs.CHANNEL.number, asked, CallAnswer)
                 problems.append(f"{answer.problem}: {answer.content.decode()}")
         return problems
 
@@ -189,7 +189,7 @@ def test_worker_gets_no_bundle_of_others_and_no_result(certified: JobCluster, jo
 
     async def fetch(name: str, role: Role) -> Piece:
         async with intruder(certified, name, role) as other:
-            found = await other.ask(jobs.CHANNEL, WantBlob(digest, 0), Piece)
+            found = await other.ask(jobs.CHANNEL.number, WantBlob(digest, 0), Piece)
             assert isinstance(found, Piece)
             return found
 

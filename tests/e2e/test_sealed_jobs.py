@@ -50,7 +50,7 @@ async def order_of(cluster: JobCluster, job: str) -> bytes:
     who = Intruder(place, secret=cluster.secret, certs=certs, name="operator", role=Role.MANAGER)
     async with who:
         answer = await who.ask(
-            jobs.CHANNEL,
+            jobs.CHANNEL.number,
             ManagerCall(1, "order", manager_calls.encode(manager_calls.NameCall(job)), own("order")),
             CallAnswer,
         )

@@ -153,7 +153,7 @@ async def test_two_datagrams_do_not_take_over_the_keys_of_a_certified_member(
     a = member("a", certs=certs)
     await a.sees("ready")
     with contextlib.closing(Intruder(a.node.address)) as intruder:
-        await intruder.say(greeting.CHANNEL, greeting.encode(ShareRing(encode_ring(taken_over()))))
+        await intruder.say(greeting.CHANNEL.number, greeting.encode(ShareRing(encode_ring(taken_over()))))
         await a.sees("alarm", kind="keys")
 
     assert a.ring == Keyring.of((SECRET,))
@@ -178,7 +178,7 @@ async def test_a_datagram_does_not_say_where_another_member_is(member: Callable[
     )
     with contextlib.closing(Intruder(a.node.address, name="x")) as intruder:
         await intruder.say(
-            membership_wire.CHANNEL,
+            membership_wire.CHANNEL.number,
             membership_wire.encode(Gossip()),
             [membership_wire.encode_update(elsewhere), membership_wire.encode_update(stated)],
         )

@@ -124,7 +124,7 @@ class Attack:
         match rng.randrange(3):
             case 0:
                 taken = mine.with_key(THEIRS).with_primary(key_id(THEIRS)).without(key_id(SECRET))
-                intruder.say(victim.name, greeting.CHANNEL, _share(taken))
+                intruder.say(victim.name, greeting.CHANNEL.number, _share(taken))
             case 1:
                 elsewhere = Alive(subject.name, subject.boot, rng.randrange(50, 90), f"{INTRUDER}-elsewhere")
                 state = MemberState(
@@ -132,10 +132,10 @@ class Attack:
                 )
                 news = [elsewhere, Stated(subject.name, subject.boot, state), Alive("ghost", 1, 0, INTRUDER)]
                 updates = [encode_update(each) for each in news]
-                intruder.say(victim.name, membership.CHANNEL, membership.encode(Gossip()), updates)
+                intruder.say(victim.name, membership.CHANNEL.number, membership.encode(Gossip()), updates)
             case _:
                 ahead = msgspec.structs.replace(mine, primary=(2**61, mine.primary_id))
-                self._liar.say(victim.name, greeting.CHANNEL, _share(ahead))
+                self._liar.say(victim.name, greeting.CHANNEL.number, _share(ahead))
 
 
 def _share(ring: Keyring) -> bytes:

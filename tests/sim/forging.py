@@ -64,5 +64,5 @@ class Forger:
         self._world.after(self._rng.randrange(500, 2500) * SECOND // 1000, partial(self.begin, until_ns))
 
     def _say(self, worker: str, assign: Assign) -> None:
-        frame = self._door.wrap(CHANNEL, encode(assign))
+        frame = self._door.wrap(CHANNEL.number, encode(assign))
         self._world.network.inject(worker, NAME, self._world.network.seal(frame), Lane.STREAM)

@@ -45,7 +45,7 @@ PLAYED_AT_ONCE: Final = 12
 KEPT_LIMIT: Final = 20_000
 STALE_NS: Final = PROOF_NS + SECOND
 """What was sent so long before a life began must never be heard by it."""
-FOR_EVERYBODY: Final = (membership.CHANNEL, greeting.CHANNEL)
+FOR_EVERYBODY: Final = (membership.CHANNEL.number, greeting.CHANNEL.number)
 """What is said on other channels is for its recipient only."""
 
 

@@ -20,6 +20,7 @@ from msgspec import inspect
 
 from talka.errors import Untrusted
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, shards, tasks
+from talka.wire.channels import Channel
 from talka.wire.framing import FRAME_LIMIT_BYTES, Deframer, framed, packed, unpacked
 from talka.wire.packets import PROTOCOL, Packet, decode_packet, encode_packet
 from talka.wire.security.keys import Keyring, decode_ring, encode_ring, key_id
@@ -33,21 +34,16 @@ ME: Final = "manager-1"
 TAKEN: Final = "taken"
 
 
-class Conversation(NamedTuple):
-    messages: Any
-    """The union of its messages."""
-    decode: Callable[[bytes], object]
-    channel: int
-    """Of a packet; 0 for what does not travel as the body of one."""
-
-
-CONVERSATIONS: Final[dict[str, Conversation]] = {
-    "membership": Conversation(membership.MembershipMessage, membership.decode, membership.CHANNEL),
-    "updates": Conversation(membership.MemberUpdate, membership.decode_update, 0),
-    "leadership": Conversation(leadership.LeadershipMessage, leadership.decode, leadership.CHANNEL),
-    "leases": Conversation(leases.LeaseMessage, leases.decode, leases.CHANNEL),
-    "greeting": Conversation(greeting.GreetingMessage, greeting.decode, greeting.CHANNEL),
-    "asking": Conversation(asking.AskingMessage, asking.decode, asking.CHANNEL),
+CONVERSATIONS: Final[dict[str, Channel[Any]]] = {
+    channel.name: channel
+    for channel in (
+        membership.CHANNEL,
+        membership.UPDATES,
+        leadership.CHANNEL,
+        leases.CHANNEL,
+        greeting.CHANNEL,
+        asking.CHANNEL,
+    )
 }
 # Their messages hold tallies that not every number fits, so they are not made but taken from the golden bytes.
 SHARDS: Final[dict[str, Callable[[bytes], object]]] = {
@@ -110,11 +106,9 @@ def size(least: int | None, most: int | None, rng: Random) -> int:
     return rng.choice([low, min(high, low + 8), min(high, low + rng.getrandbits(6)), min(high, 512)])
 
 
-def kinds_of(conversation: Conversation) -> list[inspect.Type]:
-    """Each message of it by itself, so that none is left out."""
-    union = inspect.type_info(conversation.messages)
-    assert isinstance(union, inspect.UnionType)
-    return list(union.types)
+def golden(*folders: str) -> list[bytes]:
+    paths = (path for folder in folders for path in sorted((GOLDEN / folder).glob("*.hex")))
+    return [bytes.fromhex(path.read_text()) for path in paths]
 
 
 class Corpus:
@@ -122,23 +116,16 @@ class Corpus:
 
     def __init__(self, rng: Random) -> None:
         self.messages: dict[str, list[bytes]] = {
-            name: [msgspec.msgpack.encode(made(kind, rng)) for kind in kinds_of(conversation) for _ in range(6)]
-            for name, conversation in CONVERSATIONS.items()
+            name: [
+                msgspec.msgpack.encode(made(inspect.type_info(kind), rng)) for kind in channel.kinds for _ in range(6)
+            ]
+            for name, channel in CONVERSATIONS.items()
         }
-        others = ("packet", *(f"{name}-" for name in CONVERSATIONS))
-        self.messages["shards"] = [
-            bytes.fromhex(path.read_text()) for path in sorted(GOLDEN.glob("*.hex")) if not path.stem.startswith(others)
-        ]
-        self.messages["jobs"] = [
-            bytes.fromhex(path.read_text())
-            for folder in ("jobs", "tasks")
-            for path in sorted((GOLDEN / folder).glob("*.hex"))
-        ]
-        self.messages["handlers"] = [
-            bytes.fromhex(path.read_text()) for path in sorted((GOLDEN / "handlers").glob("*.hex"))
-        ]
+        self.messages["shards"] = golden("shards", "unread")
+        self.messages["jobs"] = golden("jobs", "tasks", "results")
+        self.messages["handlers"] = golden("handlers")
         # As many as of each kind of message, for what is taken only rarely is hardly tried.
-        self.messages["results"] = 6 * [bytes.fromhex((GOLDEN / "jobs" / "result.hex").read_text())]
+        self.messages["results"] = 6 * golden("results")
         bodies = [*CONVERSATIONS, "jobs"]
         self.packets = [self._packet(name, body, rng) for name in bodies for body in self.messages[name]]
         secrets = [urlsafe_b64encode(rng.randbytes(32)).decode() for _ in range(4)]
@@ -162,7 +149,7 @@ class Corpus:
         ]
 
     def _packet(self, name: str, body: bytes, rng: Random) -> bytes:
-        channel = jobs.CHANNEL if name == "jobs" else CONVERSATIONS[name].channel or rng.randrange(8)
+        channel = jobs.CHANNEL.number if name == "jobs" else CONVERSATIONS[name].number or rng.randrange(8)
         updates = [msgspec.Raw(each) for each in rng.sample(self.messages["updates"], rng.randrange(3))]
         counter = rng.getrandbits(62)
         return encode_packet(
@@ -277,8 +264,8 @@ class Reader:
         self.fault_count = 0
         self._receiver = receiver
         self._frame: tuple[str, bytes] = ("", b"")
-        self._bodies = {each.channel: name for name, each in CONVERSATIONS.items() if each.channel}
-        self._bodies[jobs.CHANNEL] = "jobs"
+        self._bodies = {each.number: name for name, each in CONVERSATIONS.items() if each.number}
+        self._bodies[jobs.CHANNEL.number] = "jobs"
         self._messages = {name: each.decode for name, each in CONVERSATIONS.items()} | SHARDS | HANDLERS | JOBS
 
     def read(self, kind: str, data: bytes) -> None:

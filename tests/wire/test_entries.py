@@ -227,3 +227,12 @@ def test_what_was_spoilt_raises_nothing_but_what_is_said(which: int, data: st.Da
         (decode_record, decode_account, decode_order)[which](bytes(content))
     except expected:
         pass
+
+
+def test_nothing_of_what_is_on_disk_minds_a_field_it_does_not_know() -> None:
+    def longer(content: bytes) -> bytes:
+        return msgspec.msgpack.encode({**msgspec.msgpack.decode(content), "new": ["new", {"of": [1, None]}]})
+
+    assert decode_record(longer(encode_record(RECORD))) == RECORD
+    assert decode_order(longer(encode_order(ORDER))) == ORDER
+    assert decode_account(longer(encode_account(ACCOUNT))) == ACCOUNT

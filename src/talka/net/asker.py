@@ -103,7 +103,7 @@ class NodeAsker:
         answered: asyncio.Future[AskAnswer] = asyncio.get_running_loop().create_future()
         self._answers[number] = answered
         body = asking.encode(Ask(number, question, round(self._timeout_s * 1000)))
-        frame = self._porter.wrap(boottime_ns(), asking.CHANNEL, body, to=self._node)
+        frame = self._porter.wrap(boottime_ns(), asking.CHANNEL.number, body, to=self._node)
         try:
             self._streams.send(self._target, frame, Class.JOBS)
             async with asyncio.timeout(self._timeout_s):
@@ -121,7 +121,7 @@ class NodeAsker:
         arrivals, effects = self._porter.receive(boottime_ns(), source, frame, Lane.STREAM, -1, proven)
         self._carry(effects)
         for arrival in arrivals:
-            if arrival.packet.channel != asking.CHANNEL:
+            if arrival.packet.channel != asking.CHANNEL.number:
                 continue
             try:
                 message = asking.decode(arrival.packet.body)

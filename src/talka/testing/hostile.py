@@ -14,9 +14,9 @@ from talka.control.member.replay_guard import ReplayGuard
 from talka.errors import TalkaError
 from talka.testing.messages import Sampler
 from talka.units import MILLISECOND, NEVER
-from talka.wire import asking, greeting, jobs, leadership, leases, membership, tasks
+from talka.wire import asking, jobs, membership, tasks
 from talka.wire.packets import decode_packet
-from talka.wire.security.permissions import CHANNELS, name_of
+from talka.wire.security.permissions import CHANNELS, MESSAGES, name_of
 from talka.wire.security.roles import Proven, Role
 
 if TYPE_CHECKING:
@@ -27,15 +27,7 @@ GAP_MS: Final = (3, 60)
 """Between two of its messages."""
 HOSTILE: Final = "hostile member"
 """The fault's name in `World.struck`."""
-DECODERS: Final = {
-    membership.CHANNEL: membership.decode,
-    greeting.CHANNEL: greeting.decode,
-    asking.CHANNEL: asking.decode,
-    leadership.CHANNEL: leadership.decode,
-    leases.CHANNEL: leases.decode,
-    jobs.CHANNEL: jobs.decode,
-}
-HARMLESS: Final = (
+HARMLESS: Final[tuple[type, ...]] = (
     # What any worker is told that beats, or that names an attempt it does not have.
     jobs.Renew,
     jobs.Elsewhere,
@@ -45,7 +37,7 @@ HARMLESS: Final = (
     tasks.AskHeld,
     tasks.Recall,
     # Whoever has the secret can be taken for a member by datagrams: a hint, and nothing of jobs is said there.
-    *CHANNELS[membership.CHANNEL],
+    *membership.CHANNEL.kinds,
 )
 
 Known: TypeAlias = Mapping[str, Sequence[object]]
@@ -94,7 +86,7 @@ class HostileNode:
         word = name_of(message)
         self._sent[word] = self._sent.get(word, 0) + 1
         self._world.struck[HOSTILE] = self._world.struck.get(HOSTILE, 0) + 1
-        is_datagram = channel == membership.CHANNEL and self._rng.random() < 0.5
+        is_datagram = channel == membership.CHANNEL.number and self._rng.random() < 0.5
         lane = Lane.DATAGRAM if is_datagram else Lane.CONTROL
         return [Transmit(self._rng.choice(self._targets), frame, lane)]
 
@@ -103,7 +95,7 @@ class HostileNode:
     ) -> list[object]:
         try:
             packet = decode_packet(frame)
-            message = DECODERS[packet.channel](packet.body)
+            message = CHANNELS[packet.channel].decode(packet.body)
         except TalkaError:
             return []
         if not is_harmless(message):
@@ -135,4 +127,4 @@ def identities(names: Mapping[str, "Host"], workers: Callable[[str], bool]) -> d
     return {name: Proven(name, Role.WORKER if workers(name) else Role.MANAGER) for name in names}
 
 
-KINDS: Final = sum(len(kinds) for kinds in CHANNELS.values())
+KINDS: Final = len(MESSAGES)

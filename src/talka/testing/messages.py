@@ -7,7 +7,7 @@ than not: a message that names nothing real would be refused for that alone.
 import string
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import inspect
@@ -16,17 +16,14 @@ from talka.units import SECOND
 from talka.wire import asking, jobs, manager_calls
 from talka.wire.entries import JobOrder, JobRecord, encode_record
 from talka.wire.security.keys import Keyring, encode_ring
-from talka.wire.security.permissions import CALLS, CHANNELS, TABLE, Column
+from talka.wire.security.permissions import CALLS, MESSAGES, TABLE, Column
 from talka.work.load import Plan, Segment
 
 LENGTH: Final = 24
 """Of words and bytes, where nothing says more."""
 ITEMS: Final = 2
 KNOWN_SHARE: Final = 0.8
-EVERY: Final = [
-    *((channel, kind) for channel, kinds in CHANNELS.items() for kind in kinds),
-    *[(jobs.CHANNEL, jobs.ManagerCall)] * (len(CALLS) - 1),
-]
+EVERY: Final = [*MESSAGES, *[(jobs.CHANNEL.number, jobs.ManagerCall)] * (len(CALLS) - 1)]
 """One for each row of the table."""
 PLAN: Final = Plan.of_vus((Segment(SECOND, 1, 1),))
 CALL_CONTENTS: Final[dict[str, type]] = {
@@ -57,7 +54,7 @@ class Sampler:
 
     def message(self, kind: type) -> Any:
         """A message of this kind, as it travels: a question inside its Ask."""
-        if kind in CHANNELS[asking.CHANNEL] and kind is not asking.AskAnswer:
+        if kind in get_args(asking.Question):
             return asking.Ask(self._rng.getrandbits(30), self.value(kind))
         if kind is jobs.ManagerCall:
             return self.call(self._rng.choice(tuple(CALLS)))

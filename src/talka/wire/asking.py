@@ -9,19 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from talka.errors import Untrusted
+from talka.wire.channels import Channel, Message, Number
 
-CHANNEL: Final = 5
 SECRET_LIMIT: Final = 1024
 SECRETS_LIMIT: Final = 8
 ANSWER_LIMIT_BYTES: Final = 960 * 1024
 """What fits a frame beside the packet around it."""
 
-Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 Word: TypeAlias = Annotated[str, Meta(max_length=64)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers are never reused; new fields go last and have a default."""
 
 
 class AskMembers(Message, frozen=True, tag=1):
@@ -99,14 +94,14 @@ Question: TypeAlias = (
 )
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag=20):
+class Ask(Message, frozen=True, tag=20):
     number: Number
     question: Question
     within_ms: Annotated[int, Meta(ge=0, le=600_000)] = 10_000
     """After so long nobody waits for the answer any more."""
 
 
-class AskAnswer(msgspec.Struct, frozen=True, array_like=True, tag=21):
+class AskAnswer(Message, frozen=True, tag=21):
     number: Number
     problem: Annotated[str, Meta(max_length=4096)]
     """A sentence when it cannot be answered; else empty."""
@@ -116,23 +111,15 @@ class AskAnswer(msgspec.Struct, frozen=True, array_like=True, tag=21):
 
 AskingMessage: TypeAlias = Ask | AskAnswer
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[AskingMessage] = msgspec.msgpack.Decoder(AskingMessage)
-
 
 class BadQuestion(Untrusted):
     """Bytes that are not a message of this conversation."""
 
 
-def encode(message: AskingMessage) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(content: bytes | msgspec.Raw) -> AskingMessage:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadQuestion(f"a node sent a malformed question or answer: {error}") from None
+CHANNEL: Final[Channel[AskingMessage]] = Channel(
+    5, "asking", AskingMessage, BadQuestion, "a node sent a malformed question or answer"
+)
+encode, decode = CHANNEL.encode, CHANNEL.decode
 
 
 def encode_content(value: Any) -> bytes:

@@ -1,10 +1,12 @@
 """What the majority register holds of a job. Written by the cluster's leader alone."""
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from talka.errors import Invalid, Untrusted
+from talka.wire.channels import Codec
 from talka.wire.jobs import BundleFacts, Fence
 from talka.wire.shards import PLAIN_GET, Gap, Refused, Settings
 from talka.work.dsl import Priority
@@ -165,43 +167,17 @@ class BadRecord(Untrusted):
     """What the register holds under a job's key is no record of a job."""
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[JobRecord] = msgspec.msgpack.Decoder(JobRecord)
-_order_decoder: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
-
-
-def encode_record(record: JobRecord) -> bytes:
-    return _encoder.encode(record)
-
-
-def decode_record(content: bytes) -> JobRecord:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadRecord(f"the register holds a malformed entry of a job: {error}") from None
-
-
-def encode_order(order: JobOrder) -> bytes:
-    return _encoder.encode(order)
+RECORDS: Final[Codec[JobRecord]] = Codec(JobRecord, BadRecord, "the register holds a malformed entry of a job")
+ACCOUNTS: Final[Codec[JobAccount]] = Codec(JobAccount, BadRecord, "the checkpoint of a job cannot be read")
+encode_record, decode_record = RECORDS.encode, RECORDS.decode
+encode_account, decode_account = ACCOUNTS.encode, ACCOUNTS.decode
+encode_order: Callable[[JobOrder], bytes] = msgspec.msgpack.Encoder().encode
+_orders: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
 
 
 def decode_order(content: bytes) -> JobOrder:
     """The order a client sent; what is wrong with it is said in words."""
     try:
-        return _order_decoder.decode(content)
+        return _orders.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"this is not the order of a job: {error}") from None
-
-
-_account_decoder: msgspec.msgpack.Decoder[JobAccount] = msgspec.msgpack.Decoder(JobAccount)
-
-
-def encode_account(account: JobAccount) -> bytes:
-    return _encoder.encode(account)
-
-
-def decode_account(content: bytes) -> JobAccount:
-    try:
-        return _account_decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
-        raise BadRecord(f"the checkpoint of a job cannot be read: {error}") from None

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from talka.errors import Untrusted
+from talka.wire.channels import Channel, Message, Number
 
-CHANNEL: Final = 4
 NONCE_BYTES: Final = 16
 TEXT_LIMIT: Final = 512
 RING_LIMIT_BYTES: Final = 64 * 1024
@@ -19,12 +19,7 @@ RING_LIMIT_BYTES: Final = 64 * 1024
 Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Word: TypeAlias = Annotated[str, Meta(max_length=64)]
 Text: TypeAlias = Annotated[str, Meta(max_length=TEXT_LIMIT)]
-Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 Capabilities: TypeAlias = Annotated[list[Word], Meta(max_length=64)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Numbers are never reused; new fields go last and have a default."""
 
 
 class Self(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -89,20 +84,12 @@ class ShareRing(Message, frozen=True, tag=6):
 
 GreetingMessage: TypeAlias = GreetingHello | GreetingWelcome | Challenge | Proof | GreetingRefusal | ShareRing
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[GreetingMessage] = msgspec.msgpack.Decoder(GreetingMessage)
-
 
 class BadGreeting(Untrusted):
     """Bytes that are not a message of this conversation."""
 
 
-def encode(message: GreetingMessage) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(content: bytes | msgspec.Raw) -> GreetingMessage:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadGreeting(f"a node sent a malformed greeting: {error}") from None
+CHANNEL: Final[Channel[GreetingMessage]] = Channel(
+    4, "greeting", GreetingMessage, BadGreeting, "a node sent a malformed greeting"
+)
+encode, decode = CHANNEL.encode, CHANNEL.decode

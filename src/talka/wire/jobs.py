@@ -11,10 +11,11 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Invalid, Untrusted
+from talka.errors import Untrusted
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
 from talka.wire.attempts import NOWHERE, StoreLife
+from talka.wire.channels import Channel, Codec, Message
 from talka.wire.leadership import Count, Name
 from talka.wire.security.access import Asker
 from talka.wire.security.bundles import KEY_BYTES, WORD_LIMIT_BYTES
@@ -23,7 +24,6 @@ from talka.wire.shards import PLAIN_GET, Gap, Settings, UrlRequest
 from talka.wire.tasks import TaskMessage
 from talka.work.load import Plan
 
-CHANNEL: Final = 6
 PIECE_LIMIT_BYTES: Final = 512 * 1024
 """Of a blob, in one message."""
 BLOB_LIMIT_BYTES: Final = 64 * 1024 * 1024
@@ -44,10 +44,6 @@ Fence: TypeAlias = tuple[Count, Count, Count]
 JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64, pattern=r"\A[0-9a-f]+\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers are never reused; new fields go last and have a default."""
 
 
 # Workers and their lease.
@@ -497,20 +493,10 @@ class BadJobMessage(Untrusted):
     """Bytes that are not a message of this conversation."""
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[JobMessage] = msgspec.msgpack.Decoder(JobMessage)
-_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
-
-
-def encode(message: JobMessage) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(content: bytes | msgspec.Raw) -> JobMessage:
-    try:
-        return _decoder.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadJobMessage(f"a frame holds a malformed message about jobs: {error}") from None
+CHANNEL: Final[Channel[JobMessage]] = Channel(
+    6, "jobs", JobMessage, BadJobMessage, "a frame holds a malformed message about jobs"
+)
+encode, decode = CHANNEL.encode, CHANNEL.decode
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
@@ -542,15 +528,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
     """As in Assign."""
 
 
-_result_decoder: msgspec.msgpack.Decoder[AttemptResult] = msgspec.msgpack.Decoder(AttemptResult)
-
-
-def encode_result(result: AttemptResult) -> bytes:
-    return _encoder.encode(result)
-
-
-def decode_result(content: bytes) -> AttemptResult:
-    try:
-        return _result_decoder.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadJobMessage(f"a blob does not hold the result of an attempt: {error}") from None
+RESULTS: Final[Codec[AttemptResult]] = Codec(
+    AttemptResult, BadJobMessage, "a blob does not hold the result of an attempt"
+)
+encode_result, decode_result = RESULTS.encode, RESULTS.decode

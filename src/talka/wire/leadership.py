@@ -10,9 +10,9 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from talka.errors import Untrusted
+from talka.wire.channels import Channel, Message
 from talka.wire.packets import NAME_LIMIT
 
-CHANNEL: Final = 2
 KEY_LIMIT: Final = 200
 VALUE_LIMIT_BYTES: Final = 256 * 1024
 PAGE_LIMIT_BYTES: Final = 512 * 1024
@@ -24,10 +24,6 @@ WORKER_LEASE_LIMIT_BYTES: Final = 4096
 Name = Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_LIMIT)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers are never reused; new fields go last and have a default."""
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -218,23 +214,15 @@ LeadershipMessage: TypeAlias = (
     | Released
 )
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[LeadershipMessage] = msgspec.msgpack.Decoder(LeadershipMessage)
-
 
 class BadLeadershipMessage(Untrusted):
     """Bytes that are not a message of this conversation."""
 
 
-def encode(message: LeadershipMessage) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(content: bytes | msgspec.Raw) -> LeadershipMessage:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadLeadershipMessage(f"a voter sent a malformed message: {error}") from None
+CHANNEL: Final[Channel[LeadershipMessage]] = Channel(
+    2, "leadership", LeadershipMessage, BadLeadershipMessage, "a voter sent a malformed message"
+)
+encode, decode = CHANNEL.encode, CHANNEL.decode
 
 
 def pages(entries: list[RegisterEntry]) -> list[tuple[RegisterEntry, ...]]:

@@ -9,18 +9,14 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from talka.errors import Untrusted
+from talka.wire.channels import Channel, Message
 from talka.wire.leadership import KEY_LIMIT, Count, Name
 
-CHANNEL: Final = 3
 BODY_LIMIT_BYTES: Final = 256 * 1024
 LEASE_KEY_LIMIT: Final = KEY_LIMIT - 6
 """Leases are kept in the register under a prefix of six characters."""
 
 LeaseKey = Annotated[str, msgspec.Meta(min_length=1, max_length=LEASE_KEY_LIMIT)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers are never reused; new fields go last and have a default."""
 
 
 class AcquireLease(Message, frozen=True, tag=1):
@@ -65,20 +61,12 @@ class CommandAnswer(Message, frozen=True, tag=5):
 
 LeaseMessage: TypeAlias = AcquireLease | LeaseAnswer | ReleaseLease | LeaseCommand | CommandAnswer
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[LeaseMessage] = msgspec.msgpack.Decoder(LeaseMessage)
-
 
 class BadLeaseMessage(Untrusted):
     """Bytes that are not a message of this conversation."""
 
 
-def encode(message: LeaseMessage) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(content: bytes | msgspec.Raw) -> LeaseMessage:
-    try:
-        return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadLeaseMessage(f"a peer sent a malformed message: {error}") from None
+CHANNEL: Final[Channel[LeaseMessage]] = Channel(
+    3, "leases", LeaseMessage, BadLeaseMessage, "a peer sent a malformed message"
+)
+encode, decode = CHANNEL.encode, CHANNEL.decode

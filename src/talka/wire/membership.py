@@ -10,10 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from talka.errors import Untrusted
+from talka.wire.channels import Channel, Message, Number
 from talka.wire.packets import NAME_LIMIT
 
-CHANNEL: Final = 1
-"""This conversation's number in a packet."""
 ADDRESS_LIMIT: Final = 256
 ZONE_LIMIT: Final = 64
 REASON_LIMIT: Final = 64
@@ -36,13 +35,8 @@ Zone: TypeAlias = Annotated[str, Meta(max_length=ZONE_LIMIT)]
 Accuser: TypeAlias = Annotated[str, Meta(max_length=NAME_LIMIT)]
 Reason: TypeAlias = Annotated[str, Meta(max_length=REASON_LIMIT)]
 Payload: TypeAlias = Annotated[bytes, Meta(max_length=PAYLOAD_LIMIT_BYTES)]
-Number: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 Certificate: TypeAlias = Annotated[bytes, Meta(max_length=CERTIFICATE_LIMIT_BYTES)]
 Signature: TypeAlias = Annotated[bytes, Meta(max_length=SIGNATURE_LIMIT_BYTES)]
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Numbers are never reused; new fields go last and have a default."""
 
 
 class Update(Message, frozen=True):
@@ -71,17 +65,6 @@ class Alive(Update, frozen=True, tag=21):
     """The member's, where there are certificates. Who knows this life with this address needs neither of the two."""
     signature: Signature = b""
     """Over all but the incarnation, with the key of the certificate."""
-
-
-class _Bare(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=21):
-    """An Alive as it is encoded where nobody signed it."""
-
-    name: Name
-    boot: Number
-    incarnation: Number
-    address: Address
-    zone: Zone
-    meta: Payload
 
 
 class Suspect(Update, frozen=True, tag=22):
@@ -232,38 +215,25 @@ GroupMessage: TypeAlias = Ping | ProbeAck | PingRequest | Nack | Gossip | SyncOf
 MembershipMessage: TypeAlias = GroupMessage | WatchGroup | WatchReply
 MemberUpdate: TypeAlias = Alive | Suspect | Dead | MemberHasLeft | Stated
 
-_encoder = msgspec.msgpack.Encoder()
-_messages: msgspec.msgpack.Decoder[MembershipMessage] = msgspec.msgpack.Decoder(MembershipMessage)
-_updates: msgspec.msgpack.Decoder[MemberUpdate] = msgspec.msgpack.Decoder(MemberUpdate)
-# Beside its own errors the decoder lets through those of text and of nesting.
-_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
 
 class BadMembershipMessage(Untrusted):
     """Bytes that are not a message or an update of this conversation."""
 
 
-def encode(message: MembershipMessage) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode(content: bytes | msgspec.Raw) -> MembershipMessage:
-    try:
-        return _messages.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadMembershipMessage(f"a member sent a malformed membership message: {error}") from None
+CHANNEL: Final[Channel[MembershipMessage]] = Channel(
+    1, "membership", MembershipMessage, BadMembershipMessage, "a member sent a malformed membership message"
+)
+encode, decode = CHANNEL.encode, CHANNEL.decode
+UPDATES: Final[Channel[MemberUpdate]] = Channel(
+    0, "updates", MemberUpdate, BadMembershipMessage, "a member sent a malformed membership update"
+)
+decode_update = UPDATES.decode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_update(update: MemberUpdate) -> bytes:
     if isinstance(update, Alive) and not update.certificate:
         # Most news is of members that are known: without the two fields more of it fits a datagram.
-        bare = _Bare(update.name, update.boot, update.incarnation, update.address, update.zone, update.meta)
-        return _encoder.encode(bare)
-    return _encoder.encode(update)
-
-
-def decode_update(content: bytes | msgspec.Raw) -> MemberUpdate:
-    try:
-        return _updates.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadMembershipMessage(f"a member sent a malformed membership update: {error}") from None
+        tag = Alive.__struct_config__.tag
+        return _encode((tag, update.name, update.boot, update.incarnation, update.address, update.zone, update.meta))
+    return UPDATES.encode(update)

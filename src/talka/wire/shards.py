@@ -8,14 +8,16 @@ A core process may run shards of several workflows: on its connection every mess
 its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is over.
 """
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Invalid, Untrusted
+from talka.errors import Untrusted
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import Window
+from talka.wire.channels import Channel, Codec, Message
 from talka.work.load import Shard
 
 PROTOCOL: Final = 1
@@ -31,10 +33,6 @@ BODY_LIMIT_BYTES: Final = 512 * 1024
 ATTEMPT_BYTES: Final = 8
 WINDOWS_PER_REPORT: Final = 40
 """Forty of the widest windows there can be fit a frame."""
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers are never reused; new fields go last and have a default."""
 
 
 class FileSource(msgspec.Struct, frozen=True, tag="file"):
@@ -245,18 +243,21 @@ FromCore: TypeAlias = Hello | Armed | Refused | StepTotals | MetricTotals | Tota
 
 Unread: TypeAlias = Hello | Armed | Refused | UnreadStep | UnreadMetric | Totals
 
-_encoder = msgspec.msgpack.Encoder()
-_to_core: msgspec.msgpack.Decoder[ToCore] = msgspec.msgpack.Decoder(ToCore)
-_from_core: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
-_unread: msgspec.msgpack.Decoder[Unread] = msgspec.msgpack.Decoder(Unread)
-_step: msgspec.msgpack.Decoder[StepTally] = msgspec.msgpack.Decoder(StepTally)
-_metric: msgspec.msgpack.Decoder[MetricTally] = msgspec.msgpack.Decoder(MetricTally)
-# Beside its own errors the decoder lets through those of text, of nesting and of the values' own checks.
-_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
-
 
 class BadMessage(Untrusted):
     """Bytes that are not a message of this conversation."""
+
+
+TO_CORE: Final[Channel[ToCore]] = Channel(0, "to core", ToCore, BadMessage, "the owner sent a malformed message")
+FROM_CORE: Final[Channel[FromCore]] = Channel(0, "from core", FromCore, BadMessage, "a core sent a malformed message")
+UNREAD: Final[Channel[Unread]] = Channel(0, "from worker", Unread, BadMessage, "a worker sent a malformed message")
+"""What `encode_unread` made."""
+STEPS: Final[Codec[StepTally]] = Codec(StepTally, BadMessage, "a worker sent a malformed tally of a step")
+METRICS: Final[Codec[MetricTally]] = Codec(MetricTally, BadMessage, "a worker sent a malformed tally of a metric")
+
+encode: Callable[[ToCore | FromCore | Unread], bytes] = msgspec.msgpack.Encoder().encode
+decode_to_core, decode_from_core, decode_unread = TO_CORE.decode, FROM_CORE.decode, UNREAD.decode
+read_step, read_metric = STEPS.decode, METRICS.decode
 
 
 def enveloped(attempt: int, content: bytes = b"") -> bytes:
@@ -278,52 +279,12 @@ def engines_of(*told: str) -> str:
     return ", ".join(sorted({word for text in told for word in text.split(", ") if word}))
 
 
-def encode(message: ToCore | FromCore) -> bytes:
-    return _encoder.encode(message)
-
-
 def encode_unread(message: FromCore) -> bytes:
     """From a worker to its manager."""
     match message:
         case StepTotals(sequence, name, step, measured, call):
-            return _encoder.encode(UnreadStep(sequence, name, _encoder.encode(step), measured, call))
+            return encode(UnreadStep(sequence, name, STEPS.encode(step), measured, call))
         case MetricTotals(sequence, name, metric):
-            return _encoder.encode(UnreadMetric(sequence, name, _encoder.encode(metric)))
+            return encode(UnreadMetric(sequence, name, METRICS.encode(metric)))
         case _:
-            return _encoder.encode(message)
-
-
-def decode_to_core(content: bytes) -> ToCore:
-    try:
-        return _to_core.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadMessage(f"the owner sent a malformed message: {error}") from None
-
-
-def decode_from_core(content: bytes) -> FromCore:
-    try:
-        return _from_core.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadMessage(f"a core sent a malformed message: {error}") from None
-
-
-def decode_unread(content: bytes) -> Unread:
-    """What `encode_unread` made."""
-    try:
-        return _unread.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadMessage(f"a worker sent a malformed message: {error}") from None
-
-
-def read_step(content: bytes) -> StepTally:
-    try:
-        return _step.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadMessage(f"a worker sent a malformed tally of a step: {error}") from None
-
-
-def read_metric(content: bytes) -> MetricTally:
-    try:
-        return _metric.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadMessage(f"a worker sent a malformed tally of a metric: {error}") from None
+            return encode(message)

@@ -5,12 +5,14 @@ what is said of another than the one given out last counts for nothing. Everythi
 be lost, doubled or overtaken: a result is told again until it was taken.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.errors import Invalid, Untrusted
+from talka.errors import Untrusted
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
+from talka.wire.channels import Channel, Message
 
 TASKS_LIMIT: Final = 1024
 """Of one message."""
@@ -93,15 +95,10 @@ class HandlerProgress(msgspec.Struct, frozen=True, array_like=True):
     """JSON."""
 
 
-class TaskMessageBase(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers are never reused; new fields go last and have a default. They are of the conversation about jobs
-    (`wire.jobs`), from 60 on."""
+# Manager to worker. Tags from 60 on, as they are of the conversation about jobs. `epoch` is of the manager's life: a worker obeys the highest it has seen, which is on its disk.
 
 
-# Manager to worker. `epoch` is of the manager's life: a worker obeys the highest it has seen, which is on its disk.
-
-
-class AssignTasks(TaskMessageBase, frozen=True, tag=60):
+class AssignTasks(Message, frozen=True, tag=60):
     """Run these. One that the worker has already is not begun again."""
 
     epoch: Number
@@ -115,7 +112,7 @@ class AssignTasks(TaskMessageBase, frozen=True, tag=60):
     """Whose attempts these are: a worker forgets all others when it first obeys a higher epoch of another."""
 
 
-class Recall(TaskMessageBase, frozen=True, tag=61):
+class Recall(Message, frozen=True, tag=61):
     """Stop these, asking first and killing after `grace_ms`; each ends with a result. Unknown ones are answered with
     `cancelled` too."""
 
@@ -125,7 +122,7 @@ class Recall(TaskMessageBase, frozen=True, tag=61):
     of: StoreLife = NOWHERE
 
 
-class ResultsStored(TaskMessageBase, frozen=True, tag=62):
+class ResultsStored(Message, frozen=True, tag=62):
     """These results are kept for good, or refused for good: forget them."""
 
     epoch: Number
@@ -133,14 +130,14 @@ class ResultsStored(TaskMessageBase, frozen=True, tag=62):
     of: StoreLife = NOWHERE
 
 
-class AskHeld(TaskMessageBase, frozen=True, tag=63):
+class AskHeld(Message, frozen=True, tag=63):
     """A manager that begins its life asks what the worker has. It is asked again until it is answered."""
 
     epoch: Number
     of: StoreLife = NOWHERE
 
 
-class TaskInputs(TaskMessageBase, frozen=True, tag=67):
+class TaskInputs(Message, frozen=True, tag=67):
     """Inputs of an attempt that is about to be handed, as many as fit. Forgotten when no AssignTasks follows."""
 
     epoch: Number
@@ -154,13 +151,13 @@ class TaskInputs(TaskMessageBase, frozen=True, tag=67):
 # Worker to manager.
 
 
-class Done(TaskMessageBase, frozen=True, tag=64):
+class Done(Message, frozen=True, tag=64):
     results: Annotated[tuple[TaskResult, ...], msgspec.Meta(max_length=TASKS_LIMIT)]
     of: StoreLife = NOWHERE
     """Whose attempts these were."""
 
 
-class TaskProgress(TaskMessageBase, frozen=True, tag=65):
+class TaskProgress(Message, frozen=True, tag=65):
     """What runs since longer than a moment, what it told of itself, and its lines. Lost ones are not told again,
     except that the latest progress of each is."""
 
@@ -170,7 +167,7 @@ class TaskProgress(TaskMessageBase, frozen=True, tag=65):
     of: StoreLife = NOWHERE
 
 
-class Held(TaskMessageBase, frozen=True, tag=66):
+class Held(Message, frozen=True, tag=66):
     """The answer to AskHeld: attempts that wait or run here, or have ended and were not taken yet. In several parts when
     there are many; those of one answer have its number."""
 
@@ -189,7 +186,7 @@ TaskMessage: TypeAlias = AssignTasks | Recall | ResultsStored | AskHeld | TaskIn
 # A worker and one of its cores, over a unix socket. The core has imported the handlers' file.
 
 
-class Load(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Load(Message, frozen=True, tag=1):
     """The first word: import these files. Answered with `Loaded`."""
 
     files: tuple[str, ...]
@@ -198,18 +195,18 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag=1):
     worker: str = ""
 
 
-class RunTasks(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class RunTasks(Message, frozen=True, tag=2):
     tasks: tuple[HandedTask, ...]
 
 
-class StopTasks(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class StopTasks(Message, frozen=True, tag=3):
     """Cancel these; each answers with a result as soon as its code lets it."""
 
     fences: tuple[int, ...]
     reason: Literal["cancelled", "timeout"] = "cancelled"
 
 
-class Loaded(msgspec.Struct, frozen=True, array_like=True, tag=10):
+class Loaded(Message, frozen=True, tag=10):
     pid: int
     handlers: tuple[str, ...] = ()
     problem: str = ""
@@ -218,16 +215,16 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """Those of `handlers` that are plain functions: a core runs one of them at a time, in the order it was told."""
 
 
-class Ran(msgspec.Struct, frozen=True, array_like=True, tag=11):
+class Ran(Message, frozen=True, tag=11):
     results: tuple[TaskResult, ...]
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, tag=12):
+class Said(Message, frozen=True, tag=12):
     progress: tuple[HandlerProgress, ...] = ()
     lines: tuple[TaskLine, ...] = ()
 
 
-class Spent(msgspec.Struct, frozen=True, array_like=True, tag=13):
+class Spent(Message, frozen=True, tag=13):
     """An attempt in this core did not return, and processes that handlers started are left: give it nothing more, and end
     it with them when nothing runs in it."""
 
@@ -243,25 +240,11 @@ class BadTaskMessage(Untrusted):
     """Bytes that are not a message of this conversation."""
 
 
-_encoder = msgspec.msgpack.Encoder()
-_to_handlers: msgspec.msgpack.Decoder[ToHandlers] = msgspec.msgpack.Decoder(ToHandlers)
-_from_handlers: msgspec.msgpack.Decoder[FromHandlers] = msgspec.msgpack.Decoder(FromHandlers)
-_NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
-
-
-def encode(message: ToHandlers | FromHandlers) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode_to_handlers(content: bytes) -> ToHandlers:
-    try:
-        return _to_handlers.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadTaskMessage(f"a frame holds a malformed message to a core: {error}") from None
-
-
-def decode_from_handlers(content: bytes) -> FromHandlers:
-    try:
-        return _from_handlers.decode(content)
-    except _NO_MESSAGE as error:
-        raise BadTaskMessage(f"a frame holds a malformed message from a core: {error}") from None
+TO_HANDLERS: Final[Channel[ToHandlers]] = Channel(
+    0, "to handlers", ToHandlers, BadTaskMessage, "a frame holds a malformed message to a core"
+)
+FROM_HANDLERS: Final[Channel[FromHandlers]] = Channel(
+    0, "from handlers", FromHandlers, BadTaskMessage, "a frame holds a malformed message from a core"
+)
+encode: Callable[[ToHandlers | FromHandlers], bytes] = msgspec.msgpack.Encoder().encode
+decode_to_handlers, decode_from_handlers = TO_HANDLERS.decode, FROM_HANDLERS.decode

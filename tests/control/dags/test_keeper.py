@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from talka.cluster.safeguards import Safeguards
-from talka.control.dags import keeper, shelf
+from talka.control.dags import job_timers, keeper, shelf
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks import attempts, delivery
 from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, ReadOutputs
@@ -25,7 +25,7 @@ from talka.wire.tasks import (
     TaskResult,
 )
 from talka.work.dag import BadDag, Limit, Retry, Timeouts
-from talka.work.lifecycle import JobState, TaskState
+from talka.work.lifecycle import IllegalMove, JobState, TaskState
 from talka.work.records import (
     ClaimTask,
     Complete,
@@ -221,7 +221,7 @@ def test_results_are_remembered_for_a_while(play: Play, monkeypatch: pytest.Monk
 
 
 def test_many_results_are_taken_in_parts(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "TASKS_LIMIT", 2)
+    monkeypatch.setattr(delivery, "TASKS_LIMIT", 2)
     play.beat("w", cores=8)
     play.submit(dict.fromkeys("abcde", ""))
     play.results([TaskResult(play.fence(id), "completed", b"1") for id in "abcde"])
@@ -715,12 +715,12 @@ def test_a_task_is_run_again_with_another_config(play: Play) -> None:
     id = play.submit({"a": {"config": msgspec.Raw(b'"old"')}}, retry=Retry(max=0))
     assert play.handed[play.fence("a")].config == b'"old"'
     play.result(play.fence("a"), "failed")
-    assert play.durable._handout.specs_bytes == 0
+    assert play.durable._delivery.specs_bytes == 0
     play.rerun(id, configs={"a": msgspec.Raw(b'"a new one"')})
     assert play.handed[play.fence("a")].config == b'"a new one"'
     assert msgspec.json.decode(play.row(0).spec)["config"] == "a new one"
     play.done("a")
-    assert play.durable._handout.specs_bytes == 0
+    assert play.durable._delivery.specs_bytes == 0
 
 
 def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> None:
@@ -732,7 +732,7 @@ def test_a_job_that_cannot_be_run_again_is_not_kept_in_memory(play: Play) -> Non
     with pytest.raises(Invalid, match="has no task z"):
         play.rerun(id, "z", configs={"a": msgspec.Raw(b"1")})
     assert play.durable.jobs == {}
-    assert play.durable._handout.specs_bytes == 0
+    assert play.durable._delivery.specs_bytes == 0
     with pytest.raises(Invalid, match="is not under way"):
         play.durable.rerun(play.now, 1, id)
 
@@ -821,13 +821,13 @@ def test_inputs_that_are_read_and_too_large_fail_their_task_too(play: Play, monk
 
 
 def test_instants_that_came_to_nothing_do_not_pile_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "SPARE", 3)
+    monkeypatch.setattr(job_timers, "SPARE", 3)
     play.beat("w", cores=64)
     play.submit({f"t{number}": "" for number in range(60)}, timeout=3600.0)
     for number in range(59):
         play.done(f"t{number}")
     assert play.durable.next_tick_at == play.start + 3600 * SECOND
-    assert len(play.durable._due) < 10
+    assert len(play.durable._timers._heap) < 10
     play.pass_time(3601)
     play.result(play.fence("t59"), "cancelled")
     assert [one.state for one in play.ended] == [JobState.TIMEOUT]
@@ -901,14 +901,15 @@ def test_without_waiting_for_the_store_a_crash_takes_what_was_told(play_of: Play
     assert [job.row.id for job in play.durable.jobs.values()] == [id], "this time it was written after all"
 
 
-def test_without_a_memory_of_results_one_is_accepted_twice(play_of: PlayOf) -> None:
+def test_without_a_memory_of_results_a_second_one_is_an_illegal_move(play_of: PlayOf) -> None:
     play = play_of(safeguards=Safeguards(task_result_key=False))
     play.beat("w")
     play.submit({"a": "", "b": ""})
     play.hold()
     play.done("a")
-    play.done("a")
-    assert [change.index for change in play.changes(Complete)] == [0, 0]
+    with pytest.raises(IllegalMove, match="task that is completed cannot become completed"):
+        play.done("a")
+    assert [change.index for change in play.changes(Complete)] == [0]
 
 
 def test_without_fences_the_result_of_a_lost_attempt_counts(play_of: PlayOf) -> None:

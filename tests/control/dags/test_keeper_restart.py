@@ -373,7 +373,7 @@ def test_what_is_read_twice_counts_once(play: Play) -> None:
     play.change(id, "resume")
     play.release()
     assert len(play.fetches) == 2
-    assert play.durable._handout.specs_bytes == delivery.SPEC_BYTES + len(b"null")
+    assert play.durable._delivery.specs_bytes == delivery.SPEC_BYTES + len(b"null")
 
 
 # Whatever happens, in any order.

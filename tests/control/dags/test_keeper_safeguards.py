@@ -8,7 +8,6 @@ from talka.cluster.safeguards import Safeguards
 from talka.control.dags.keeper import DagKeeper
 from talka.wire.tasks import Held
 from talka.work.dag import Limit
-from talka.work.lifecycle import TaskState
 
 Play = Any
 PlayOf = Callable[..., Any]
@@ -37,17 +36,6 @@ def test_without_the_attempt_fence_an_attempt_that_was_given_up_brings_a_result(
     play.result(first, output=b'"of the first"')
     assert play.row(0).output == b'"of the first"'
     assert play.durable.stale_results == 0
-
-
-def test_without_the_key_of_results_one_that_is_told_again_counts_again(play: Play) -> None:
-    without(play, task_result_key=False)
-    play.beat("w")
-    id = play.submit({"a": "", "b": "", "c": ("a", "b")})
-    play.done("a")
-    assert "c" not in play.names()
-    play.done("a")
-    assert "c" in play.names(), "though b has not ended"
-    assert play.job(id).tasks[1].state is not TaskState.COMPLETED
 
 
 def test_without_leases_of_limits_a_manager_that_starts_again_knows_of_no_holds(play: Play) -> None:

@@ -86,11 +86,13 @@ class Node:
         self.heard: list[int] = []
         self.news: list[object] = []
 
-    def frame(self, now: int = 0, *, channel: int = membership.CHANNEL, to: str = "", body: bytes = BODY) -> bytes:
+    def frame(
+        self, now: int = 0, *, channel: int = membership.CHANNEL.number, to: str = "", body: bytes = BODY
+    ) -> bytes:
         return self.porter.wrap(now, channel, body, to=to)
 
     def greet(self, message: GreetingMessage, now: int = 0) -> bytes:
-        return self.frame(now, channel=greeting.CHANNEL, body=greeting.encode(message))
+        return self.frame(now, channel=greeting.CHANNEL.number, body=greeting.encode(message))
 
     def get(
         self, frame: bytes, now: int = 0, *, source: str = "from", proven: str = "", lane: Lane = Lane.DATAGRAM
@@ -240,7 +242,7 @@ def test_a_recording_of_a_whole_conversation_played_to_a_restarted_receiver_is_r
     a, b = pair()
     hellos = [effect for effect in a.porter.hello(0, "at-b") if isinstance(effect, Transmit)]
     recording = converse(a, b, hellos[0].frame)
-    frames = [a.frame() for _ in range(5)] + [a.frame(channel=leases.CHANNEL, to="b") for _ in range(5)]
+    frames = [a.frame() for _ in range(5)] + [a.frame(channel=leases.CHANNEL.number, to="b") for _ in range(5)]
     for frame in frames:
         recording += converse(a, b, frame)
     to_b = [frame for to, frame in recording if to == "b"]
@@ -259,7 +261,9 @@ def test_a_recording_of_what_was_said_to_a_node_is_refused_by_it_when_it_is_rest
     a, b = pair()
     hellos = [effect for effect in a.porter.hello(0, "at-b") if isinstance(effect, Transmit)]
     recording = converse(a, b, hellos[0].frame)
-    recording += [("a", b.frame(channel=greeting.CHANNEL, body=greeting.encode(ShareRing(encode_ring(b.porter.ring)))))]
+    recording += [
+        ("a", b.frame(channel=greeting.CHANNEL.number, body=greeting.encode(ShareRing(encode_ring(b.porter.ring)))))
+    ]
 
     restarted = Node("a", boot=9)
     restarted.porter.hello(0, "at-b")
@@ -335,7 +339,7 @@ def test_once_a_life_is_known_frames_below_its_floor_are_refused_as_well() -> No
 def test_what_an_earlier_life_of_the_receiver_has_heard_is_not_heard_by_its_next_life() -> None:
     a, b = pair()
     met(a, b)
-    vote = a.frame(channel=leadership.CHANNEL, to="b")
+    vote = a.frame(channel=leadership.CHANNEL.number, to="b")
     b.get(vote)
     assert len(b.heard) == 1
 
@@ -566,15 +570,15 @@ def test_whatever_words_a_stranger_uses_its_refusal_can_be_read(
     "say",
     [
         pytest.param(lambda node: node.frame(), id="membership"),
-        pytest.param(lambda node: node.frame(channel=leadership.CHANNEL, to="b"), id="leadership"),
-        pytest.param(lambda node: node.frame(channel=leadership.CHANNEL), id="leadership, not addressed"),
+        pytest.param(lambda node: node.frame(channel=leadership.CHANNEL.number, to="b"), id="leadership"),
+        pytest.param(lambda node: node.frame(channel=leadership.CHANNEL.number), id="leadership, not addressed"),
         pytest.param(lambda node: node.greet(Challenge(bytes(NONCE_BYTES))), id="challenge"),
         pytest.param(lambda node: node.greet(Proof(bytes(NONCE_BYTES), 0)), id="proof"),
         pytest.param(
             lambda node: node.greet(GreetingWelcome(ME, bytes(NONCE_BYTES), bytes(NONCE_BYTES))), id="welcome"
         ),
         pytest.param(lambda node: node.greet(ShareRing(b"")), id="keys"),
-        pytest.param(lambda node: node.frame(channel=greeting.CHANNEL, body=b"\xc0"), id="malformed greeting"),
+        pytest.param(lambda node: node.frame(channel=greeting.CHANNEL.number, body=b"\xc0"), id="no greeting"),
     ],
 )
 def test_whatever_another_cluster_or_environment_says_is_counted_so_before_anything_else(
@@ -589,7 +593,7 @@ def test_whatever_another_cluster_or_environment_says_is_counted_so_before_anyth
 
 def test_another_protocol_is_counted_so() -> None:
     b = Node("b", boot=2)
-    packet = Packet(PROTOCOL + 1, "shop/staging", "a", 1, 1, membership.CHANNEL, msgspec.Raw(BODY))
+    packet = Packet(PROTOCOL + 1, "shop/staging", "a", 1, 1, membership.CHANNEL.number, msgspec.Raw(BODY))
 
     assert b.get(Seal(b.porter.ring, 1).seal(1, b"\x00" + encode_packet(packet))) == []
     assert b.door.refused == {"protocol": 1}
@@ -603,14 +607,14 @@ def test_a_frame_addressed_to_one_does_not_open_at_another() -> None:
     c = Node("c", boot=3)
     met(a, b)
     met(a, c)
-    frame = a.frame(channel=leadership.CHANNEL, to="c")
+    frame = a.frame(channel=leadership.CHANNEL.number, to="c")
 
     assert b.get(frame) == c.get(frame) == []
     assert (b.heard, b.door.refused) == ([], {"forged": 1})
     assert (len(c.heard), c.door.refused) == (1, {})
 
 
-@pytest.mark.parametrize("channel", [leadership.CHANNEL, leases.CHANNEL, asking.CHANNEL, 99])
+@pytest.mark.parametrize("channel", [leadership.CHANNEL.number, leases.CHANNEL.number, asking.CHANNEL.number, 99])
 def test_a_control_frame_that_is_not_addressed_is_refused(channel: int) -> None:
     a, b = pair()
     met(a, b)
@@ -624,11 +628,11 @@ def test_a_control_frame_that_is_not_addressed_is_refused(channel: int) -> None:
 def test_a_control_frame_that_is_not_addressed_is_not_even_held() -> None:
     a, b = pair()
 
-    assert b.get(a.frame(channel=leases.CHANNEL)) == []
+    assert b.get(a.frame(channel=leases.CHANNEL.number)) == []
     assert (b.door.refused, b.porter.challenged) == ({"unaddressed": 1}, 0)
 
 
-@pytest.mark.parametrize("channel", [leadership.CHANNEL, leases.CHANNEL, asking.CHANNEL])
+@pytest.mark.parametrize("channel", [leadership.CHANNEL.number, leases.CHANNEL.number, asking.CHANNEL.number])
 def test_with_certificates_a_control_frame_whose_certificate_names_another_is_refused(channel: int) -> None:
     a, b = Node("a", boot=1), Node("b", boot=2, certified=True)
     met(a, b)
@@ -719,12 +723,12 @@ def test_a_proven_manager_is_answered_under_a_key_that_only_the_file_of_the_node
         Opened(a.seal.open(share.frame).content, 2, 2, key_id(OLD), False),
         ShareRing(encode_ring(b.porter.ring)),
     ), "it may have missed what was repaired"
-    b.get(a.frame(channel=asking.CHANNEL, to="b"), proven="a", lane=Lane.STREAM)
+    b.get(a.frame(channel=asking.CHANNEL.number, to="b"), proven="a", lane=Lane.STREAM)
     b.get(a.greet(ShareRing(encode_ring(a.porter.ring))), proven="a", lane=Lane.STREAM)
     assert (len(b.heard), b.door.refused) == (2, {})
     assert b.porter.key_of("a") == "" and b.porter.spare_ids == (key_id(OLD),)
 
-    for channel in (membership.CHANNEL, leadership.CHANNEL, leases.CHANNEL):
+    for channel in (membership.CHANNEL.number, leadership.CHANNEL.number, leases.CHANNEL.number):
         assert b.get(a.frame(channel=channel, to="b"), proven="a", lane=Lane.STREAM) == []
     assert (len(b.heard), b.door.refused) == (2, {"key": 3})
 
@@ -754,7 +758,7 @@ def test_a_seal_whose_life_is_not_that_of_the_packet_in_it_is_forged() -> None:
     b = Node("b", boot=2)
     seal = Seal(b.porter.ring, 1)
     for number, (boot, counter) in enumerate([(7, 1), (1, 99)], 1):
-        packet = Packet(PROTOCOL, "shop/staging", "a", boot, counter, membership.CHANNEL, msgspec.Raw(BODY))
+        packet = Packet(PROTOCOL, "shop/staging", "a", boot, counter, membership.CHANNEL.number, msgspec.Raw(BODY))
 
         assert b.get(seal.seal(number, b"\x00" + encode_packet(packet))) == []
 
@@ -816,7 +820,7 @@ def test_what_is_sealed_and_still_no_packet_is_counted(content: bytes, reason: s
 def test_a_greeting_that_nobody_can_read_is_counted() -> None:
     a, b = pair()
 
-    assert b.get(a.frame(channel=greeting.CHANNEL, body=b"\xc0")) == []
+    assert b.get(a.frame(channel=greeting.CHANNEL.number, body=b"\xc0")) == []
     assert b.door.refused == {"body": 1}
 
 
@@ -834,7 +838,12 @@ def test_garbage_is_counted_and_nothing_is_raised(frame: bytes) -> None:
 def test_a_turned_bit_or_a_missing_end_is_counted_and_nothing_is_raised(data: st.DataObject) -> None:
     a, b = pair()
     met(a, b)
-    says = [a.frame(), a.frame(channel=leases.CHANNEL, to="b"), hello_frame(a), a.greet(Challenge(bytes(NONCE_BYTES)))]
+    says = [
+        a.frame(),
+        a.frame(channel=leases.CHANNEL.number, to="b"),
+        hello_frame(a),
+        a.greet(Challenge(bytes(NONCE_BYTES))),
+    ]
     frame = bytearray(data.draw(st.sampled_from(says)))
     if data.draw(st.booleans()):
         place = data.draw(st.integers(0, 8 * len(frame) - 1))
@@ -852,7 +861,7 @@ def test_whatever_one_with_the_key_says_it_is_heard_or_answered_or_counted(chann
     a, b = pair()
     met(a, b)
     counted = sum(b.door.refused.values())
-    content = msgspec.msgpack.encode(body) if channel != greeting.CHANNEL else msgspec.msgpack.encode([5, body])
+    content = msgspec.msgpack.encode(body) if channel != greeting.CHANNEL.number else msgspec.msgpack.encode([5, body])
 
     sent = b.get(a.frame(channel=channel, body=content, to=to))
 
@@ -865,7 +874,7 @@ def test_the_key_of_a_frame_is_of_its_life() -> None:
 
     nonce, header = bytes(4) + frame[14:22], frame[:22]
     assert AESGCM(boot_key(OLD, 1)).decrypt(nonce, frame[22:], header)[1:] == encode_packet(
-        Packet(PROTOCOL, "shop/staging", "a", 1, 1, membership.CHANNEL, msgspec.Raw(BODY))
+        Packet(PROTOCOL, "shop/staging", "a", 1, 1, membership.CHANNEL.number, msgspec.Raw(BODY))
     )
 
 

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.effects import Lane, Persist, Send, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberSuspected
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member.admission import Admission, RingChanged
 from talka.control.member.announcement import Announcement
 from talka.control.member.composite import ClusterMember, QuestionAsked
-from talka.control.member.key_distribution import Greet
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
 from talka.control.member.replay_guard import ReplayGuard
@@ -32,7 +31,7 @@ from talka.wire.security.sealing import Seal
 
 VOTERS = ("a", "b", "c")
 CONFIG = PRESETS["default"]
-CHANNELS = (membership.CHANNEL, leadership.CHANNEL, leases.CHANNEL)
+CHANNELS = (membership.CHANNEL.number, leadership.CHANNEL.number, leases.CHANNEL.number)
 A, C = Proven("a", Role.MANAGER), Proven("c", Role.MANAGER)
 GOSSIP = msgspec.msgpack.encode(Gossip())
 
@@ -56,7 +55,7 @@ def door_of_a() -> ReplayGuard:
 
 def test_a_frame_is_handled_once() -> None:
     member = whole_member()
-    frame = door_of_a().wrap(leases.CHANNEL, msgspec.msgpack.encode(LeaseCommand((0, 9, 1), 1, b"")))
+    frame = door_of_a().wrap(leases.CHANNEL.number, msgspec.msgpack.encode(LeaseCommand((0, 9, 1), 1, b"")))
 
     assert member.on_frame(0, "from-a", frame, Lane.CONTROL, 0) != []
     assert member.on_frame(0, "from-a", frame, Lane.CONTROL, 0) == []
@@ -97,7 +96,7 @@ def test_whatever_rides_along_with_a_body_it_never_raises(news: list[bytes]) -> 
     member = whole_member()
     updates = [msgspec.msgpack.encode(each) for each in news]
 
-    member.on_frame(0, "from-a", door_of_a().wrap(membership.CHANNEL, GOSSIP, updates), Lane.STREAM, 0)
+    member.on_frame(0, "from-a", door_of_a().wrap(membership.CHANNEL.number, GOSSIP, updates), Lane.STREAM, 0)
 
     assert (member.frames_admitted, member.door.refused) == (1, {})
 
@@ -108,9 +107,9 @@ def test_no_part_hears_of_what_cannot_be_read() -> None:
     assert member.membership is not None and member.voter is not None
     too_long = msgspec.msgpack.encode(Heartbeat(2**62, 1, 0))
 
-    assert member.on_frame(0, "from-a", door.wrap(leadership.CHANNEL, too_long), Lane.STREAM, 0) == []
+    assert member.on_frame(0, "from-a", door.wrap(leadership.CHANNEL.number, too_long), Lane.STREAM, 0) == []
     late = 4 * CONFIG.probe_interval_ns + 1
-    assert member.on_frame(0, "from-a", door.wrap(membership.CHANNEL, b"\xc0"), Lane.STREAM, late) == []
+    assert member.on_frame(0, "from-a", door.wrap(membership.CHANNEL.number, b"\xc0"), Lane.STREAM, late) == []
 
     assert member.door.refused == {"body": 2}
     assert member.voter.election.term == 0
@@ -185,12 +184,12 @@ class Talker:
         return member.on_frame(0, "from-a", proof.frame, Lane.STREAM, 0, proven)
 
     def meet(self, member: ClusterMember, *, proven: Proven = NOBODY) -> None:
-        self.prove(member, self.say(member, membership.CHANNEL, GOSSIP, to="", proven=proven), proven=proven)
+        self.prove(member, self.say(member, membership.CHANNEL.number, GOSSIP, to="", proven=proven), proven=proven)
 
 
 def test_a_sealed_member_hears_a_frame_of_an_unknown_life_only_after_the_proof() -> None:
     member, talker = sealed_member(), Talker()
-    said = talker.say(member, membership.CHANNEL, GOSSIP, to="")
+    said = talker.say(member, membership.CHANNEL.number, GOSSIP, to="")
     assert [type(effect) for effect in said] == [Transmit], "the challenge"
     assert member.frames_admitted == 0
 
@@ -201,17 +200,17 @@ def test_a_sealed_member_hears_a_frame_of_an_unknown_life_only_after_the_proof()
 
 def test_a_sealed_member_obeys_a_command_only_that_was_sent_after_the_proof() -> None:
     member, talker = sealed_member(), Talker()
-    said = talker.say(member, leases.CHANNEL, COMMAND)
+    said = talker.say(member, leases.CHANNEL.number, COMMAND)
 
     assert talker.prove(member, said) == [], "an earlier life of this member may have heard it"
     assert member.door.refused == {"replayed": 1}
 
-    assert len(talker.say(member, leases.CHANNEL, COMMAND)) == 1, "what it wants to be written before it obeys"
+    assert len(talker.say(member, leases.CHANNEL.number, COMMAND)) == 1, "what it wants to be written before it obeys"
 
 
 def test_a_restarted_member_hears_nothing_of_a_recording() -> None:
     member, talker = sealed_member(), Talker()
-    frames = [talker.porter.wrap(0, membership.CHANNEL, GOSSIP) for _ in range(3)]
+    frames = [talker.porter.wrap(0, membership.CHANNEL.number, GOSSIP) for _ in range(3)]
     recorded = list(frames)
     (challenge,) = member.on_frame(0, "from-a", frames[0], Lane.CONTROL, 0)
     assert isinstance(challenge, Transmit)
@@ -232,9 +231,9 @@ def test_a_restarted_member_hears_nothing_of_a_recording() -> None:
 @pytest.mark.parametrize(
     ("channel", "body"),
     [
-        pytest.param(leadership.CHANNEL, msgspec.msgpack.encode(Heartbeat(1, 1, 0)), id="leadership"),
-        pytest.param(leases.CHANNEL, COMMAND, id="leases"),
-        pytest.param(asking.CHANNEL, asking.encode(Ask(1, AskLeader())), id="asking"),
+        pytest.param(leadership.CHANNEL.number, msgspec.msgpack.encode(Heartbeat(1, 1, 0)), id="leadership"),
+        pytest.param(leases.CHANNEL.number, COMMAND, id="leases"),
+        pytest.param(asking.CHANNEL.number, asking.encode(Ask(1, AskLeader())), id="asking"),
     ],
 )
 def test_of_control_frames_a_sealed_member_hears_those_only_that_are_addressed_to_it_and_certified(
@@ -256,7 +255,7 @@ def test_of_control_frames_a_sealed_member_hears_those_only_that_are_addressed_t
 def test_what_a_sealed_member_says_to_a_voter_only_that_voter_can_open() -> None:
     member, talker = sealed_member(), Talker()
     talker.meet(member)
-    talker.say(member, membership.CHANNEL, GOSSIP, encode_update(Alive("a", 77, 0, "at-a")), to="")
+    talker.say(member, membership.CHANNEL.number, GOSSIP, encode_update(Alive("a", 77, 0, "at-a")), to="")
     assert member.owner is not None
 
     sent = [effect for effect in member.act(0, member.owner.want(0, "k", 10**9)) if isinstance(effect, Transmit)]
@@ -291,7 +290,7 @@ def test_a_question_is_told_with_the_key_it_came_under_and_its_answer_is_for_the
     talker.meet(member)
     ask = Ask(3, AskLeader())
 
-    (asked,) = talker.say(member, asking.CHANNEL, asking.encode(ask), source="#9")
+    (asked,) = talker.say(member, asking.CHANNEL.number, asking.encode(ask), source="#9")
 
     assert asked == QuestionAsked("#9", "asker", ask, key_id(SECRET))
     assert isinstance(asked, QuestionAsked)
@@ -309,7 +308,7 @@ def test_an_answer_that_nobody_asked_for_is_ignored() -> None:
     member, talker = sealed_member(), Talker()
     talker.meet(member)
 
-    assert talker.say(member, asking.CHANNEL, asking.encode(AskAnswer(1, ""))) == []
+    assert talker.say(member, asking.CHANNEL.number, asking.encode(AskAnswer(1, ""))) == []
     assert member.door.refused == {}
 
 
@@ -317,7 +316,7 @@ def test_a_member_without_a_seal_tells_a_question_too() -> None:
     member = whole_member()
     ask = Ask(3, AskLeader())
 
-    (asked,) = member.on_frame(0, "#9", door_of_a().wrap(asking.CHANNEL, asking.encode(ask)), Lane.STREAM, 0)
+    (asked,) = member.on_frame(0, "#9", door_of_a().wrap(asking.CHANNEL.number, asking.encode(ask)), Lane.STREAM, 0)
 
     assert asked == QuestionAsked("#9", "a", ask)
     assert isinstance(asked, QuestionAsked)
@@ -329,8 +328,8 @@ def test_the_address_of_a_connection_that_somebody_opened_is_not_remembered() ->
     member, talker = sealed_member(), Talker()
     talker.meet(member)
     wants = msgspec.msgpack.encode(ReleaseLease("k", 1))
-    talker.say(member, leases.CHANNEL, wants, source="from-a")
-    talker.say(member, leases.CHANNEL, wants, source="#12")
+    talker.say(member, leases.CHANNEL.number, wants, source="from-a")
+    talker.say(member, leases.CHANNEL.number, wants, source="#12")
 
     assert member._address_of("a") == "from-a"
 
@@ -340,7 +339,7 @@ def test_keys_that_a_live_member_tells_are_taken_over_and_told_on() -> None:
     talker.meet(member)
     talker.say(
         member,
-        membership.CHANNEL,
+        membership.CHANNEL.number,
         GOSSIP,
         encode_update(Alive("a", 77, 0, "at-a")),
         encode_update(Alive("c", 5, 0, "at-c")),
@@ -348,7 +347,7 @@ def test_keys_that_a_live_member_tells_are_taken_over_and_told_on() -> None:
     )
     ring = talker.porter.ring.with_key(NEW)
 
-    out = talker.say(member, greeting.CHANNEL, greeting.encode(ShareRing(encode_ring(ring))), to="")
+    out = talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(encode_ring(ring))), to="")
 
     assert RingChanged(ring, "a") in out
     assert member.porter is not None and member.porter.ring == ring
@@ -362,7 +361,7 @@ def test_one_that_says_it_has_other_keys_is_told_ours_at_once() -> None:
     state = MemberState(1, msgspec.msgpack.encode(Announcement("other keys")))
     news = [encode_update(Alive("a", 77, 0, "at-a")), encode_update(Stated("a", 77, state))]
 
-    out = talker.say(member, membership.CHANNEL, GOSSIP, *news, to="")
+    out = talker.say(member, membership.CHANNEL.number, GOSSIP, *news, to="")
 
     (sent,) = [effect for effect in out if isinstance(effect, Transmit)]
     assert (sent.to, sent.lane) == ("at-a", Lane.STREAM)
@@ -375,7 +374,7 @@ def test_keys_that_nobody_can_read_change_nothing_and_are_counted(ring: bytes) -
     assert member.porter is not None
     before = member.porter.ring
 
-    assert talker.say(member, greeting.CHANNEL, greeting.encode(ShareRing(ring)), to="") == []
+    assert talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(ring)), to="") == []
     assert member.porter.ring == before
     assert member.door.refused == {"body": 1}
 
@@ -384,7 +383,7 @@ def test_keys_told_by_one_that_is_only_recorded_change_nothing() -> None:
     member, talker = sealed_member(), Talker()
     ring = encode_ring(talker.porter.ring.with_key(NEW))
 
-    talker.say(member, greeting.CHANNEL, greeting.encode(ShareRing(ring)), to="")
+    talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(ring)), to="")
 
     assert member.porter is not None
     assert member.porter.ring == talker.porter.ring
@@ -396,12 +395,12 @@ def test_one_that_holds_no_keys_for_others_ignores_theirs() -> None:
     assert member.keyholder is None
     ring = encode_ring(talker.porter.ring.with_key(NEW))
 
-    assert talker.say(member, greeting.CHANNEL, greeting.encode(ShareRing(ring)), to="") == []
+    assert talker.say(member, greeting.CHANNEL.number, greeting.encode(ShareRing(ring)), to="") == []
     assert member.door.refused == {}
     assert RingChanged(talker.porter.ring) in member.act(0, [RingChanged(talker.porter.ring)])
     without_porter = whole_member()
     for message in (ShareRing(ring), Challenge(bytes(16)), Proof(bytes(16), 0)):
-        frame = door_of_a().wrap(greeting.CHANNEL, greeting.encode(message))
+        frame = door_of_a().wrap(greeting.CHANNEL.number, greeting.encode(message))
         assert without_porter.on_frame(0, "from-a", frame, Lane.STREAM, 0) == []
 
 
@@ -409,7 +408,7 @@ def test_a_greeting_of_its_keyholder_goes_over_the_stream() -> None:
     member = sealed_member()
     assert member.porter is not None
 
-    (sent,) = member.act(0, [Greet("at-x", ShareRing(encode_ring(member.porter.ring)))])
+    (sent,) = member.act(0, [Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(member.porter.ring)), Lane.STREAM)])
 
     assert isinstance(sent, Transmit)
     assert (sent.to, sent.lane) == ("at-x", Lane.STREAM)
@@ -422,10 +421,10 @@ def test_a_member_that_was_told_of_no_age_takes_it_for_none() -> None:
     door = door_of_a()
     ping = msgspec.msgpack.encode(Ping(1, "b", 1))
 
-    member.on_frame(0, "from-a", door.wrap(membership.CHANNEL, ping), Lane.STREAM, late)
+    member.on_frame(0, "from-a", door.wrap(membership.CHANNEL.number, ping), Lane.STREAM, late)
     score = member.membership.health.score
     for _ in range(5):
-        member.on_frame(0, "from-a", door.wrap(membership.CHANNEL, ping), Lane.STREAM, -1)
+        member.on_frame(0, "from-a", door.wrap(membership.CHANNEL.number, ping), Lane.STREAM, -1)
 
     assert score > 0
     assert member.membership.health.score == score, "it neither blames nor clears"
@@ -454,9 +453,10 @@ def suspects_c(recorded: int) -> bool:
     member, talker = sealed_member(), Talker("c", 5)
     member.start(0)
     talker.meet(member)
-    talker.say(member, membership.CHANNEL, GOSSIP, encode_update(Alive("c", 5, 0, "at-c")), to="")
+    talker.say(member, membership.CHANNEL.number, GOSSIP, encode_update(Alive("c", 5, 0, "at-c")), to="")
     answers = [
-        talker.porter.wrap(0, membership.CHANNEL, msgspec.msgpack.encode(ProbeAck(2 * n))) for n in range(recorded)
+        talker.porter.wrap(0, membership.CHANNEL.number, msgspec.msgpack.encode(ProbeAck(2 * n)))
+        for n in range(recorded)
     ]
     reader = Seal(talker.porter.ring, 1)
     while member.next_tick_at < 20 * CONFIG.probe_interval_ns:

@@ -80,7 +80,7 @@ class Peer:
         return member.on_frame(now, self.source, frame, Lane.STREAM, age_ns)
 
     def reply(self, member: ClusterMember, now: int, reply: WatchReply, *, age_ns: int = 0) -> list[object]:
-        return self.say(member, now, membership.CHANNEL, reply, age_ns=age_ns)
+        return self.say(member, now, membership.CHANNEL.number, reply, age_ns=age_ns)
 
 
 def said(effects: list[object]) -> list[tuple[str, object]]:
@@ -96,15 +96,15 @@ def test_a_watcher_of_another_group_may_ask_and_say_nothing_else() -> None:
     member = watched_member()
     watcher = Peer("w", group="h")
 
-    ((to, reply),) = said(watcher.say(member, 0, membership.CHANNEL, WatchGroup(5, "b")))
+    ((to, reply),) = said(watcher.say(member, 0, membership.CHANNEL.number, WatchGroup(5, "b")))
     assert to == watcher.source
     assert isinstance(reply, WatchReply) and (reply.sequence, reply.name) == (5, "b")
     assert watcher.reply(member, 0, WatchReply(5, "w", 77, 1)) == []
     assert member.door.refused == {}
 
-    assert watcher.say(member, 0, membership.CHANNEL, Ping(1, "b", 1)) == []
-    assert watcher.say(member, 0, leadership.CHANNEL, Heartbeat(1, 1, 0)) == []
-    assert watcher.say(member, 0, leases.CHANNEL, LeaseCommand((0, 9, 1), 1, b"")) == []
+    assert watcher.say(member, 0, membership.CHANNEL.number, Ping(1, "b", 1)) == []
+    assert watcher.say(member, 0, leadership.CHANNEL.number, Heartbeat(1, 1, 0)) == []
+    assert watcher.say(member, 0, leases.CHANNEL.number, LeaseCommand((0, 9, 1), 1, b"")) == []
     assert member.door.refused == {"group": 3}
 
 

@@ -229,7 +229,7 @@ def test_the_counter_of_a_door_is_the_number_of_its_last_frame() -> None:
 
 def test_a_life_that_is_known_and_shows_again_that_it_lives_keeps_its_frames_on_the_way() -> None:
     door, peer = door_of("a"), door_of("b")
-    first, on_its_way, again = (decode_packet(peer.wrap(leases.CHANNEL, NIL)) for _ in range(3))
+    first, on_its_way, again = (decode_packet(peer.wrap(leases.CHANNEL.number, NIL)) for _ in range(3))
     door.raise_floor(first, 0)
 
     door.raise_floor(again, 0)

@@ -17,12 +17,12 @@ import pytest
 
 from talka.control.worker.effects import Drained, HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.engine.exit_facts import MemoryGroup
+from talka.engine.containment import MemoryGroup
 from talka.engine.handlers import handler_supervisor
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
-from talka.nodes import handlers as node_handlers
-from talka.nodes.handlers import HandlerProcesses, files_of, handler_event_of, short_of_disk
+from talka.nodes import cores as node_cores
+from talka.nodes.cores import HandlerProcesses, files_of, handler_event_of, short_of_disk
 from talka.nodes.member_events import sentence_of
 from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, RunTasks, Said, Spent, StopTasks, TaskResult
 
@@ -677,7 +677,7 @@ def test_files_of_handlers_are_named_so_that_cores_find_them(tmp_path: Path, mon
 
 def test_little_room_on_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert short_of_disk(tmp_path) == ""
-    monkeypatch.setattr(node_handlers, "DISK_LEAST_BYTES", 1 << 62)
+    monkeypatch.setattr(node_cores, "DISK_LEAST_BYTES", 1 << 62)
     assert short_of_disk(tmp_path).startswith("disk: ")
     assert "cannot be looked at: No such file or directory" in short_of_disk(tmp_path / "gone")
 

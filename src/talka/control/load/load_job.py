@@ -32,7 +32,7 @@ from talka.wire.shards import (
     Unread,
     engines_of,
 )
-from talka.work.lifecycle import TaskState
+from talka.work.lifecycle import TaskState, move
 from talka.work.load import PlanSlice, Shard
 from talka.work.thresholds import Threshold, Verdict, judge, scoped, should_abort
 
@@ -181,7 +181,7 @@ class LoadJob(JobTimes[ShardGroup]):
 
     def start_anew(self, run: ShardGroup) -> None:
         """Its start was decided, and no core was told of it or ever will be: it is decided again."""
-        run.state, run.origin_ns = TaskState.ASSIGNED, 0
+        run.state, run.origin_ns = move(run.state, TaskState.ASSIGNED), 0
         if not any(other.origin_ns for other in self.workflows.values()):
             self.origin_ns = 0
 
@@ -259,21 +259,22 @@ class LoadJob(JobTimes[ShardGroup]):
             before = [self.workflows[name].state for name in run.spec.depends_on]
             if run.spec.is_teardown:
                 if all(state in ENDED for state in before):
-                    run.state = self._state_of_teardown(run)
+                    run.state = move(run.state, self._state_of_teardown(run))
                     self._refuse_what_does_not_fit(run)
             elif self.is_stopping:
-                run.state = TaskState.CANCELLED
+                run.state = move(run.state, TaskState.CANCELLED)
             elif any(state in ENDED and state is not TaskState.COMPLETED for state in before):
-                run.state = TaskState.SKIPPED
+                run.state = move(run.state, TaskState.SKIPPED)
                 run.failure = "a workflow it depends on did not complete"
             elif all(state is TaskState.COMPLETED for state in before):
-                run.state = TaskState.READY
+                run.state = move(run.state, TaskState.READY)
                 self._refuse_what_does_not_fit(run)
 
     def _refuse_what_does_not_fit(self, run: ShardGroup) -> None:
         text = self._size_problem(run) or self._conflict(run)
         if run.state is TaskState.READY and text:
-            run.refused, run.failure, run.state = Refused("setup", text), text, TaskState.FAILED
+            run.refused, run.failure = Refused("setup", text), text
+            run.state = move(run.state, TaskState.FAILED)
 
     def _state_of_teardown(self, run: ShardGroup) -> TaskState:
         """Once all is over that it cleans up after."""

@@ -186,7 +186,7 @@ class Admission:
             return self._turn_away("certificate")  # who holds the key could speak in anybody's name
         if (packet.boot, packet.counter) != (opened.boot, opened.counter):
             return self._turn_away("forged")
-        if packet.channel == greeting.CHANNEL:
+        if packet.channel == greeting.CHANNEL.number:
             try:
                 message = greeting.decode(packet.body)
             except BadGreeting:
@@ -197,7 +197,7 @@ class Admission:
             if barred := self.rings.bars(lane, proven):
                 self._door.turn_away("certificate")
                 return [], self.rings.refuse(now, barred, packet.sender, source, message.ring)
-        elif opened.is_spare and packet.channel != asking.CHANNEL:
+        elif opened.is_spare and packet.channel != asking.CHANNEL.number:
             return self._turn_away("key")
         if difference := self._difference(packet.group):
             return self._turn_away(difference[0])
@@ -385,7 +385,7 @@ class Admission:
         return [self._reply(now, source, Lane.STREAM, ShareRing(encode_ring(self.ring)), key_id)]
 
     def _reply(self, now: int, to: str, lane: Lane, message: GreetingMessage, key_id: str) -> Transmit:
-        return Transmit(to, self.wrap(now, greeting.CHANNEL, greeting.encode(message), key_id=key_id), lane)
+        return Transmit(to, self.wrap(now, greeting.CHANNEL.number, greeting.encode(message), key_id=key_id), lane)
 
     def _nonce(self) -> bytes:
         return self._rng.randbytes(NONCE_BYTES)

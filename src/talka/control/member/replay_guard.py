@@ -15,7 +15,7 @@ from talka.wire.security.replay import ReplayWindow
 
 SENDERS_LIMIT: Final = 16_384
 """Senders whose frames are told apart; the one known longest is forgotten first."""
-REPEATABLE: Final = (membership.CHANNEL, greeting.CHANNEL)
+REPEATABLE: Final = (membership.CHANNEL.number, greeting.CHANNEL.number)
 """Conversations that bear it when a restarted member hears again what was said shortly before: news is idempotent."""
 BOOTS_PER_SENDER: Final = 16
 """Lives of one sender whose frames are told apart; the oldest is forgotten first."""

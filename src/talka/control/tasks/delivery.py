@@ -1,5 +1,5 @@
 """From tasks that were given out to the messages that carry them: what a handler needs is gathered from memory or from
-the store, and cut into frames."""
+the store, and cut into frames (`docs/decisions/0022`)."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -7,13 +7,22 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
 from talka.units import MILLISECOND
-from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, AssignTasks, HandedTask, TaskInputs
+from talka.wire.jobs import CHANNEL
+from talka.wire.tasks import (
+    BATCH_LIMIT_BYTES,
+    INPUTS_LIMIT_BYTES,
+    TASKS_LIMIT,
+    AssignTasks,
+    HandedTask,
+    ResultsStored,
+    TaskInputs,
+    TaskMessage,
+)
 from talka.work.dag import TaskSpec, bytes_of, seconds_of
 from talka.work.records import TaskKey
 
@@ -37,7 +46,7 @@ class Unfit(msgspec.Struct, frozen=True):
 class Claimed(msgspec.Struct):
     """What became of tasks that were to be given out."""
 
-    effects: list[object] = []
+    effects: list[Send[TaskMessage] | ReadOutputs] = []
     fences: list[int] = []
     """Of those that were: the others follow when what they need was read."""
     unfit: list[Unfit] = []
@@ -52,7 +61,7 @@ class _Fetching(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """`give` tasks that have a fence and a worker; `Speak`s carry those that are complete, a `ReadOutputs` asks for the rest."""
+    """`give` tasks that have a fence and a worker; `Send`s carry those that are complete, a `ReadOutputs` asks for the rest."""
 
     def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int]) -> None:
         """`beat_of` says which beat of a worker was heard last."""
@@ -94,7 +103,16 @@ class Delivery:
             _, dropped = self._outputs.popitem(last=False)
             self._outputs_bytes -= len(dropped)
 
-    # Giving out.
+    # Messages.
+
+    def stored(self, fences: Mapping[str, list[int]]) -> list[Send[TaskMessage]]:
+        """Tell each worker which of its results are durable."""
+        epoch, life = self._floor.epoch, self._floor.life
+        return [
+            Send(CHANNEL, name, ResultsStored(epoch, tuple(own[first : first + TASKS_LIMIT]), life), Lane.RESULTS)
+            for name, own in fences.items()
+            for first in range(0, len(own), TASKS_LIMIT)
+        ]
 
     def give(self, tasks: Iterable[DagTask]) -> Claimed:
         given = Claimed()
@@ -186,8 +204,8 @@ class Delivery:
         ready.setdefault(task.worker, []).append(_handed(task, spec, inputs, fed))
         given.fences.append(task.fence)
 
-    def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[object]:
-        effects: list[object] = []
+    def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[Send[TaskMessage]]:
+        effects: list[Send[TaskMessage]] = []
         floor = self._floor
         name, boot, _ = worker_of(task.worker)
         part: dict[str, bytes] = {}
@@ -195,15 +213,17 @@ class Delivery:
         for id, content in inputs.items():
             more = len(content) + len(id)
             if part and size + more > BATCH_LIMIT_BYTES:
-                effects.append(Speak(name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+                effects.append(
+                    Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS)
+                )
                 part, size = {}, 0
             part[id] = content
             size += more
-        effects.append(Speak(name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+        effects.append(Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
         return effects
 
-    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[object]:
-        effects: list[object] = []
+    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[Send[TaskMessage]]:
+        effects: list[Send[TaskMessage]] = []
         floor = self._floor
         for worker, tasks in ready.items():
             name, boot, _ = worker_of(worker)
@@ -216,12 +236,16 @@ class Delivery:
                     more += sum([len(id) + len(content) for id, content in task.inputs.items()])
                 if batch and (len(batch) >= TASKS_LIMIT or size + more > BATCH_LIMIT_BYTES):
                     effects.append(
-                        Speak(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS)
+                        Send(
+                            CHANNEL, name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS
+                        )
                     )
                     batch, size = [], 0
                 batch.append(task)
                 size += more
-            effects.append(Speak(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
+            effects.append(
+                Send(CHANNEL, name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS)
+            )
         return effects
 
 

@@ -19,7 +19,7 @@ from talka.stats.windows import WINDOW_NS, Window
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import Assign, AttemptResult, Start, encode_result
 from talka.wire.shards import Arm, FromCore, Gap, Refused, Source
-from talka.work.lifecycle import TaskState
+from talka.work.lifecycle import TaskState, move
 from talka.work.load import Shard
 
 TaskStage: TypeAlias = Literal["arming", "armed", "running", "ended"]
@@ -82,6 +82,7 @@ class WorkerShards:
             (ShardRun(Shard(assign.plan, assign.first + offset, assign.of), (done,)), Seats("", (seat,)))
             for offset, (done, seat) in enumerate(zip(assign.iterations_done, seats, strict=True))
         ]
+        self._group.state = move(self._group.state, TaskState.READY)  # here it waits for nothing
         return self._planned(self._group.start(now, shards))
 
     def on_message(self, now: int, core: int, message: FromCore) -> list[Effect]:

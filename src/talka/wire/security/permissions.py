@@ -9,6 +9,7 @@ import sys
 from typing import Any, Final, TypeAlias, get_args
 
 from talka.wire import asking, greeting, jobs, leadership, leases, membership, tasks
+from talka.wire.channels import Channel
 from talka.wire.security.roles import Role
 
 Column: TypeAlias = Role | None
@@ -32,23 +33,25 @@ WATCHERS: Final[Senders] = (Role.MANAGER, Role.GATE, None)
 ANYBODY: Final[Senders] = COLUMNS
 NOBODY_MAY: Final[Senders] = ()
 
-CHANNELS: Final[dict[int, tuple[type, ...]]] = {
-    membership.CHANNEL: get_args(membership.MembershipMessage),
-    greeting.CHANNEL: get_args(greeting.GreetingMessage),
-    asking.CHANNEL: (*get_args(asking.Question), asking.AskAnswer),
-    leadership.CHANNEL: get_args(leadership.LeadershipMessage),
-    leases.CHANNEL: get_args(leases.LeaseMessage),
-    jobs.CHANNEL: get_args(jobs.JobMessage),
+CHANNELS: Final[dict[int, Channel[Any]]] = {
+    channel.number: channel
+    for channel in (
+        membership.CHANNEL,
+        leadership.CHANNEL,
+        leases.CHANNEL,
+        greeting.CHANNEL,
+        asking.CHANNEL,
+        jobs.CHANNEL,
+    )
 }
-"""Every message of every conversation. A question stands for the Ask around it."""
-CONVERSATIONS: Final = {
-    membership.CHANNEL: "membership",
-    greeting.CHANNEL: "greeting",
-    asking.CHANNEL: "asking",
-    leadership.CHANNEL: "leadership",
-    leases.CHANNEL: "leases",
-    jobs.CHANNEL: "jobs",
-}
+"""Every conversation between nodes, by its number in a packet."""
+MESSAGES: Final[list[tuple[int, type]]] = [
+    (number, row)
+    for number, channel in CHANNELS.items()
+    for kind in channel.kinds
+    for row in (get_args(asking.Question) if kind is asking.Ask else (kind,))
+]
+"""Every message between nodes, with the number of its conversation. A question stands for the Ask around it."""
 CALLS: Final[dict[str, Senders]] = dict.fromkeys(
     ("submit", "jobs", "job", "order", "result", "cancel", "workers", "drain", "cluster", "lease"), MANAGERS
 )
@@ -185,19 +188,19 @@ def _name(kind: Any) -> str:
     return f"{kind.__module__.rpartition('.')[2]}.{name}" if name in _SHARED else name
 
 
-_NAMES: Final = [kind.__name__ for kinds in CHANNELS.values() for kind in kinds]
+_NAMES: Final = [kind.__name__ for _, kind in MESSAGES]
 _SHARED: Final = frozenset(name for name in _NAMES if _NAMES.count(name) > 1)
 
 
 def rows() -> list[tuple[str, str, Senders]]:
-    """(conversation, message, who may say it), in the order of channels; a Call has a row for each thing it may ask."""
+    """(conversation, message, who may say it), by the number of the channel; a Call has a row for each thing it may ask."""
     found: list[tuple[str, str, Senders]] = []
-    for channel, kinds in sorted(CHANNELS.items()):
-        for kind in kinds:
-            if kind is jobs.ManagerCall:
-                found += [(CONVERSATIONS[channel], f"Call {what}", who) for what, who in CALLS.items()]
-            else:
-                found.append((CONVERSATIONS[channel], _name(kind), TABLE[kind]))
+    for number, kind in MESSAGES:
+        name = CHANNELS[number].name
+        if kind is jobs.ManagerCall:
+            found += [(name, f"Call {what}", who) for what, who in CALLS.items()]
+        else:
+            found.append((name, _name(kind), TABLE[kind]))
     return found
 
 

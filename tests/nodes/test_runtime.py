@@ -6,8 +6,8 @@ import pytest
 
 from talka.clock import boottime_ns
 from talka.engine.process_start import new_event_loop
-from talka.nodes import upkeep
-from talka.nodes.upkeep import CoreTimer
+from talka.nodes import runtime
+from talka.nodes.runtime import TickTimer
 from talka.units import MILLISECOND, NEVER
 
 
@@ -20,7 +20,7 @@ def test_the_timer_does_not_fire_before_its_time(factory) -> None:
         for part in range(1, 10):  # of a millisecond
             due = boottime_ns() + 3 * MILLISECOND + part * MILLISECOND // 10
             fired: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            timer = CoreTimer(lambda at=due: at, lambda end=fired: end.set_result(boottime_ns()))
+            timer = TickTimer(lambda at=due: at, lambda end=fired: end.set_result(boottime_ns()))
             timer.follow()
             found.append(await fired - due)
             timer.close()
@@ -33,7 +33,7 @@ def test_the_timer_does_not_fire_before_its_time(factory) -> None:
 def test_a_loop_that_calls_too_early_is_asked_to_wait_for_the_rest(monkeypatch) -> None:
     now, due = 1_000 * MILLISECOND, 1_002 * MILLISECOND
     nows = iter([now, due - 1, due - 1, due])  # set; called too early, so set again; called in time
-    monkeypatch.setattr(upkeep, "boottime_ns", lambda: next(nows))
+    monkeypatch.setattr(runtime, "boottime_ns", lambda: next(nows))
 
     async def fired() -> int:
         count = 0
@@ -45,7 +45,7 @@ def test_a_loop_that_calls_too_early_is_asked_to_wait_for_the_rest(monkeypatch) 
             count += 1
             over.set()
 
-        timer = CoreTimer(lambda: next(ticks), fire)
+        timer = TickTimer(lambda: next(ticks), fire)
         timer.follow()
         await over.wait()
         assert not timer.is_set

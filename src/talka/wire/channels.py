@@ -1,0 +1,51 @@
+"""What all conversations share: a base for messages, and a channel that knows its messages, their bytes and its error."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, get_args
+
+import msgspec
+
+from talka.errors import Invalid, TalkaError
+
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid)
+"""What a decoder raises: beside its own errors it lets through those of text, of nesting and of the values' own checks."""
+
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Value = TypeVar("Value")
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message of a conversation. Its tag is never reused; new fields go last and have a default.
+
+    It refers to nothing that refers to it, so the garbage collector need not look at it.
+    """
+
+
+class Codec(Generic[Value]):
+    """Values of one type as MessagePack. Bytes that hold no such value raise `error`, with a sentence."""
+
+    def __init__(self, kind: Any, error: type[TalkaError], sentence: str) -> None:
+        self.encode: Callable[[Value], bytes] = msgspec.msgpack.Encoder().encode
+        self.kind = kind
+        """The type or the union of types."""
+        self.error = error
+        self.sentence = sentence
+        """What is wrong with other bytes; the decoder's own words follow it."""
+        self._read: Callable[[bytes | msgspec.Raw], Value] = msgspec.msgpack.Decoder(kind).decode
+
+    def decode(self, content: bytes | msgspec.Raw) -> Value:
+        try:
+            return self._read(content)
+        except UNREADABLE as problem:
+            raise self.error(f"{self.sentence}: {problem}") from None
+
+
+class Channel(Codec[Value]):
+    """One conversation: a union of messages, told apart by their tags."""
+
+    def __init__(self, number: int, name: str, messages: Any, error: type[TalkaError], sentence: str) -> None:
+        super().__init__(messages, error, sentence)
+        self.number = number
+        """In a packet; 0: it travels on a connection of its own."""
+        self.name = name
+        self.kinds: tuple[type[Message], ...] = get_args(messages)
