@@ -2,6 +2,8 @@
 
 Whatever workers would miss is said before anything is sent: other people's modules, files that are not there, variables
 that are set here and do not travel. The same files give the same bytes.
+
+Decision: docs/decisions/0029-signed-by-managers-sealed-to-workers.md.
 """
 
 import ast

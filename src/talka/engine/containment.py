@@ -3,6 +3,8 @@
 Each core leads a process group of its own; children of the user's code are in it. Whoever sees a core end kills the
 group. If the owner itself is killed, the kernel kills the cores (they ask for it), and a guard kills their groups.
 Where a version 2 control group can be made, `cgroup.kill` also reaches children that left their group.
+
+Decision: docs/decisions/0004-no-process-is-left-behind.md.
 """
 
 import contextlib

@@ -2,6 +2,8 @@
 
 The kernel tells by counters of control groups: of the process's own one where it has a bound and the system lends us
 one, else of that which this process is in.
+
+Decision: docs/decisions/0023-a-core-that-dies.md.
 """
 
 import contextlib

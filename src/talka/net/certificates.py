@@ -1,6 +1,9 @@
 """A cluster's own authority, the certificates it issues, and what stands in them.
 
 The key of the authority signs and does nothing else: members need ca.crt only, and ca.key belongs where no member runs.
+
+X.509: RFC 5280 section 4.
+Decision: docs/decisions/0028-one-table-of-roles.md.
 """
 
 import os

@@ -1,6 +1,9 @@
 """How a node finds its first peer. Where it has found one, membership does the rest.
 
 What the sources say are hints: merged, asked all at once, and believed only after a valid answer.
+
+SRV records: RFC 2782.
+Decision: docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 import asyncio

@@ -2,6 +2,9 @@
 
 The name is in the certificate and not in the address, so that a node may move; `check_identity` looks at it. This module
 knows no clock: what is valid now is decided by the TLS library.
+
+TLS 1.3: RFC 8446.
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 import contextlib

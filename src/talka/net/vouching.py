@@ -3,6 +3,8 @@
 A connection proves who is at its other end. What is told further (a member's address, the key a manager signs bundles
 with, the key a worker is sealed to) needs a proof that travels with it. A signature is over purpose and statement, so that
 none can be used for another purpose. This module knows no clock: `now` is of UTC.
+
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 from collections.abc import Sequence

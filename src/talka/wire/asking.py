@@ -1,6 +1,8 @@
 """Questions to one node and its answers, as `talka cluster …` asks them. Channel 5 of a packet.
 
 Many may be under way on one connection: the number says which answer belongs to which question.
+
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 from typing import Annotated, Any, Final, TypeAlias

@@ -1,4 +1,7 @@
-"""What the majority register holds of a job. Written by the cluster's leader alone."""
+"""What the majority register holds of a job. Written by the cluster's leader alone.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
+"""
 
 from collections.abc import Callable
 from typing import Final

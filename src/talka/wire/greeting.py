@@ -2,6 +2,8 @@
 
 A nonce is answered by its echo, so that a frame kept by somebody else proves nothing. The newest keys travel here too:
 one that was away while keys changed reads this conversation with the key it still has.
+
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 from typing import Annotated, Final, TypeAlias

@@ -5,6 +5,8 @@ that leads a job assigns tasks under the job's fence, starts and halts them, ack
 result of each as a blob. Managers keep blobs for each other, tell the cluster's leader what became of their jobs, and
 pass on what clients ask. Every message may be lost, doubled or overtaken; none carries an instant of another machine's
 clock, except where the receiver's own is meant.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias

@@ -2,6 +2,9 @@
 
 An owner asks for a key and is answered; the leader commands under its token and is told whether the command was
 applied. Any of it may be lost or doubled.
+
+Leases (Gray, Cheriton, 1989) section 2.
+Decision: docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias

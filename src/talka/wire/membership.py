@@ -2,6 +2,9 @@
 
 A message goes from one member to another. An update is news of one member that rides on messages, encoded on its own, so
 that it is passed on without being encoded again. Everything that grows is bounded when it is decoded.
+
+SWIM (Das, Gupta, Motivala, 2002) sections 3 and 4.
+Decision: docs/decisions/0013-membership-measures-itself.md.
 """
 
 from typing import Annotated, Final, TypeAlias

@@ -2,6 +2,8 @@
 
 What decides whether a frame is looked at (protocol, group, sender, counter) is read first; the body stays bytes until
 the frame has been admitted.
+
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 from typing import Annotated, Final

@@ -6,6 +6,8 @@ windows are sent until they are acknowledged. A core sends its next report when 
 
 A core process may run shards of several workflows: on its connection every message is in an envelope with the number of
 its attempt, and an empty one ends that conversation: said by the owner, it is to be broken off; by the core, it is over.
+
+Decision: docs/decisions/0017-a-worker-is-a-core-to-its-manager.md.
 """
 
 from collections.abc import Callable

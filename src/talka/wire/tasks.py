@@ -3,6 +3,8 @@
 An attempt is named by its store, that store's life, its job, its task and its fence (`wire.attempts`, `work.records`):
 what is said of another than the one given out last counts for nothing. Everything goes in batches. Every message may
 be lost, doubled or overtaken: a result is told again until it was taken.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 from collections.abc import Callable

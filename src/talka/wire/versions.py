@@ -1,6 +1,8 @@
 """What two sides of a connection agree on: the version of the protocol, and the capabilities that both have.
 
 Another MAJOR is another language. A higher MINOR adds what an older side may ignore; the lower one of both is spoken.
+
+Decision: docs/decisions/0014-sealed-and-alive.md.
 """
 
 import re

@@ -1,6 +1,8 @@
 """Dag jobs in a file of SQLite: every verb of `store.records`.
 
 A task's key is one integer, its job's number and its index together.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 """
 
 import sqlite3

@@ -1,6 +1,8 @@
 """The ring of cluster keys as a node last knew it: one that was down during a rotation starts from here.
 
 The content is opaque here. It holds secrets, so only its owner may read the file.
+
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 import struct

@@ -1,4 +1,7 @@
-"""What a worker must not forget: the fences it has obeyed and the results nobody has fetched yet. A file of SQLite."""
+"""What a worker must not forget: the fences it has obeyed and the results nobody has fetched yet. A file of SQLite.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
+"""
 
 import contextlib
 import os

@@ -11,6 +11,8 @@ retired, and only then is the new one written to. Hence, after a crash:
 
 A last record spoilt long after it was written looks like one that a crash cut short. Peers notice that: they know the
 revision of the record they last heard of.
+
+Decision: docs/decisions/0016-two-slots.md.
 """
 
 import os

@@ -2,6 +2,9 @@
 
 A ring is a value that merges: members that meet take over what the other knows, in any order and any number of times,
 and one that was away during a rotation learns of it. A ring that was repaired begins another era.
+
+HKDF: RFC 5869 section 2.
+Decision: docs/decisions/0030-keys-and-addresses-have-owners.md.
 """
 
 import hmac

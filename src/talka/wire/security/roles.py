@@ -1,4 +1,7 @@
-"""What a node is, and which nodes may open a connection to which."""
+"""What a node is, and which nodes may open a connection to which.
+
+Decision: docs/decisions/0028-one-table-of-roles.md.
+"""
 
 import re
 from enum import StrEnum
