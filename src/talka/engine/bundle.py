@@ -21,8 +21,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import msgspec
 
-from talka.engine.load.prepare import as_path
-from talka.engine.loader import import_root
+from talka.engine.loader import as_path, import_root
 from talka.engine.unpack import FILES_LIMIT, flaw_of_entry, flaw_of_name
 from talka.errors import Invalid
 from talka.wire.jobs import BLOB_LIMIT_BYTES

@@ -264,3 +264,11 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"  # real-time signals have no names
+
+
+def peak_in(status: str) -> int:
+    """The most bytes of memory a process has had, out of its /proc/PID/status; 0: it does not tell."""
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from talka.control.worker.handlers_effects import ExitFacts
-from talka.engine.containment import own_groups, signal_name
-from talka.engine.handlers.handler_run import peak_in
+from talka.engine.containment import own_groups, peak_in, signal_name
 
 MEBIBYTE: Final = 1024 * 1024
 PROCESSES: Final = Path("/proc")
