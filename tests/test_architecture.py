@@ -53,7 +53,7 @@ KNOWN_EDGES = {
 MOST_LINES_OF_A_CLASS = 500
 MOST_FILES_OF_A_FOLDER = 25
 KNOWN_LARGE_CLASSES = {"LedJob", "Election", "HandlerRoom"}
-KNOWN_LARGE_FOLDERS: set[str] = {"nodes"}
+KNOWN_LARGE_FOLDERS: set[str] = set()
 KNOWN_FILE_NAMES = {"effects.py"}  # what the state machines of a room ask for stands under this name in every room
 # Public class names that two modules have, each with the reason.
 SHARED_CLASS_NAMES = {

@@ -37,7 +37,7 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
-from talka.nodes.dag_service import DagService
+from talka.nodes.dags.dag_service import DagService
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
@@ -132,19 +132,13 @@ class ManagerNode(MemberNode):
     def sheds(self, request: RequestKind) -> bool:
         return self._overload.sheds(request)
 
-    def _make_part(self, voter: Voter | None) -> JobsPart:
+    def _make_part(self, voter: Voter | None) -> JobsPart[object]:
         if voter is None:
             name = self._options.name
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self.folder / "blobs")
         options = self._options
-        self._trust = ManagerTrust(
-            self.folder,
-            options.certs,
-            name=options.name,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
             name=options.name,
             boot=self.boot,

@@ -148,7 +148,7 @@ class MemberNode:
     def failure(self) -> TalkaError | None:
         return self.runtime.failure
 
-    def _make_part(self, voter: Voter | None) -> JobsPart | None:
+    def _make_part(self, voter: Voter | None) -> JobsPart[object] | None:
         """What this node has to do with jobs: nothing, where it is a bare member."""
         return None
 

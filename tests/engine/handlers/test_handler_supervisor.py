@@ -655,15 +655,15 @@ async def test_orders_of_the_pool_are_carried_out(owner: Owner) -> None:
         cores.do(StartHandlers(1))
         cores.do(TellHandlers(1, Load((str(owner.file),))))
         loaded = await owner.next(Loaded)
-        assert cores.pids() == {1: loaded.pid}
+        assert cores.supervisor.pids() == {1: loaded.pid}
         cores.do(TellHandlers(1, RunTasks((HandedTask(1, "job", "task", "limits", 1, b"null"),))))
         limits = msgspec.json.decode((await owner.next(Ran)).results[0].output)
         assert limits["RLIMIT_DATA"][0] == 1024 * MEBIBYTE
-        cores.look()
+        cores.supervisor.look()
         cores.do(EndHandlers(1, hard=True))
         assert (await owner.next(ExitFacts)).cause == "SIGKILL"
     finally:
-        await cores.close()
+        await cores.supervisor.close()
 
 
 def test_files_of_handlers_are_named_so_that_cores_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

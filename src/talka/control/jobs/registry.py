@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import HANDLE, Lane, Send
-from talka.cluster.leadership.leader_term import WriteEnded
+from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
 from talka.cluster.safeguards import ALL, Safeguards
