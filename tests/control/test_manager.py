@@ -380,7 +380,7 @@ def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
     sole.group.leader()
 
     (alarm,) = of(sole.everything()[before:], Alarmed)
-    assert alarm.text.startswith("job/007: the register holds what is no entry of a job")
+    assert alarm.text.startswith("job/007: the register holds a malformed entry of a job")
 
 
 # -- being told to lead
@@ -492,7 +492,7 @@ def test_a_manager_that_was_started_anew_gets_its_jobs_under_a_new_fence(sole: P
 
     effects = sole.everything()[before:]
     assert sole.entry(job).fence > fence
-    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was started anew or leaves"]
+    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was restarted or leaves"]
     assert sole.manager().led[job].fence == sole.entry(job).fence
 
 

@@ -89,7 +89,7 @@ class ManagerNode(MemberNode):
         self._own_lease = options.own_lease
         if options.store and len(options.member.voters) > 1:
             raise Invalid(
-                "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
+                "dag jobs are kept in SQLite by one manager alone: leave --store out, or make this manager the only voter"
             )
         self.dags: DagService | None = None
         super().__init__(options.member, on_event)

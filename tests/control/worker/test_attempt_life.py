@@ -129,7 +129,7 @@ def test_an_attempt_with_the_number_of_another_is_declined_and_the_other_ended()
     rig.hear(assign(1, life=LIFE))
 
     (killed,) = rig.all(ShardsKilled)
-    assert killed.reason == "a register that was put back gave its number to another attempt"
+    assert killed.reason == "a restored register gave its number to another attempt"
     assert [declined.reason for declined in rig.all(TaskDeclined)] == ["attempt 1 of another life was on worker w1"]
     assert rig.states == []
 

@@ -980,7 +980,7 @@ def test_a_task_that_waits_can_be_stopped() -> None:
     rig.hear(rig.start())
     rig.hear(Halt("job", FENCE, 1, "stop"))
 
-    assert rig.all(ShardsKilled) == [ShardsKilled("job", 1, "its job was stopped before it could start")]
+    assert rig.all(ShardsKilled) == [ShardsKilled("job", 1, "its job was stopped before it started")]
     assert rig.states == []
 
 
@@ -1476,7 +1476,7 @@ def test_what_nobody_waits_for_is_ended_and_forgotten() -> None:
     rig.renew(orphans=("job",))
 
     assert [(state.job, state.attempt) for state in rig.states] == [("other", 3)]
-    assert rig.all(ShardsKilled) == [ShardsKilled("job", 2, "nobody waits for its job any more")]
+    assert rig.all(ShardsKilled) == [ShardsKilled("job", 2, "its job has ended")]
     assert "result/job/1" not in rig.disk
 
 

@@ -301,7 +301,7 @@ class Worker:
         self._wants_to_drain = self._wants_to_drain or renew.drain
         for held in self.shards:
             if held.job in renew.orphans:
-                effects += self.shards.kill(now, held, "nobody waits for its job any more")
+                effects += self.shards.kill(now, held, "its job has ended")
             elif held.job in renew.cancelled and held.stage != "ended":
                 effects += self.shards.stop(now, held, is_cancelled=True)
         return effects
@@ -375,7 +375,7 @@ class Worker:
                 held.acknowledged(now, sequence, every_ms)
                 return []
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
-                return [*self.shards.kill(now, held, "its manager wants nothing more of it")]
+                return [*self.shards.kill(now, held, "its manager no longer needs it")]
 
     def _unable(self) -> str:
         """Why this worker takes no attempt at all."""

@@ -272,7 +272,7 @@ class HandlerPool:
         if why is None and 0 < message.beat < self.first_beat:
             # Whoever handed it may have given this worker up before the present lease, and the task to another.
             self._count("lease")
-            why = "lease", f"worker {self._name} has another lease than when it was handed"
+            why = "lease", f"worker {self._name} has another lease than when the task was assigned"
         left = WAITING_LIMIT - room.waiting
         for task in message.tasks:
             fence = task.fence
