@@ -704,7 +704,7 @@ def test_the_generator_is_judged_by_its_lag_and_by_how_busy_it_was(
     assert any("bottleneck" in warning for warning in document.warnings) == (verdict == "saturated")
     assert [warning for warning in document.warnings if "idle" in warning] == [
         "starts were late by 9.0 ms at p99 while the generator was idle (its busiest core used 1% of a CPU): the machine,"
-        " or code of the test that blocks, held it up (steal 2.1%, something waited for a CPU in 31% of the time, run"
+        " or code of the test that blocks, delayed it (steal 2.1%, something waited for a CPU in 31% of the time, run"
         " queue 5.2 on 2 CPUs)"
     ] * (verdict == "disturbed")
 
@@ -733,7 +733,7 @@ def test_of_several_machines_that_of_the_latest_core_is_quoted() -> None:
         drive.report(counted(step_tally([10]), generator=health), shard=shard)
     document = drive.document()
     assert document.generator.machine == Machine(2, 0.25), "of the third nothing is known"
-    assert [text for text in document.warnings if text.endswith("held it up (steal 25.0%)")]
+    assert [text for text in document.warnings if text.endswith("delayed it (steal 25.0%)")]
 
 
 def test_what_the_machine_does_not_tell_is_not_quoted() -> None:
@@ -741,7 +741,7 @@ def test_what_the_machine_does_not_tell_is_not_quoted() -> None:
     health.start_lag.record(9_000)
     document = Drive(workflow()).arm().at(10).report(counted(step_tally([10]), generator=health)).document()
     (warning,) = document.warnings
-    assert warning.endswith("held it up")
+    assert warning.endswith("delayed it")
 
 
 # Cores that several workflows share.

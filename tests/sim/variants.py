@@ -30,7 +30,7 @@ from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds
 from talka.cluster.membership.updates import Updates
 from talka.cluster.membership.vouched import Vouched
 from talka.cluster.safeguards import Safeguards
-from talka.control.jobs.entries import RecordBook
+from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.fleet import Fleet
 from talka.control.jobs.health import CorrelatedFailure
 from talka.control.jobs.lease_rule import LeaseRule
@@ -338,7 +338,7 @@ def tells_no_core(right, self):
     return []
 
 
-@variant("idempotency_key", RecordBook, "by_key")
+@variant("idempotency_key", EntryBook, "by_key")
 def knows_no_key(right, self, key):
     """The same submission sent twice is one job."""
     return None

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from talka.control.load.core_effects import KillCore, StartCore, TellCore
-from talka.control.member.composite import ClusterMember
+from talka.control.member.composite import ClusterMember, MemberEffect
 from talka.control.worker.composite import Worker
 from talka.control.worker.effects import CoresUntil, WorkerEffect
 from talka.errors import Invalid
@@ -127,34 +127,6 @@ class Ends:
 
 class CoreRun:
     """One shard in a core process."""
-
-    __slots__ = (
-        "acknowledged",
-        "arm",
-        "attempt",
-        "began_at",
-        "boot",
-        "ended_at",
-        "final",
-        "go",
-        "host",
-        "is_alive",
-        "is_over",
-        "is_stopping",
-        "journeys",
-        "known",
-        "last_ns",
-        "manner",
-        "most_under_way",
-        "number",
-        "process",
-        "reported",
-        "rest_ns",
-        "sent",
-        "sequence",
-        "stopped_ns",
-        "windows",
-    )
 
     def __init__(self, host: Host, number: int, attempt: int, arm: Arm, process: int) -> None:
         self.host = host
@@ -487,7 +459,7 @@ class _Hearing:
         self.boot = boot
         self.call = call
 
-    def __call__(self, now: int) -> list[object]:
+    def __call__(self, now: int) -> list[MemberEffect | WorkerEffect]:
         node = self.host.node
         if self.host.boot != self.boot or not isinstance(node, ClusterMember):
             return []

@@ -277,7 +277,7 @@ def test_the_head_tells_when_it_is_about_to_end(happens: Callable[[Drive], objec
 def test_a_rule_that_aborts_the_job_is_named() -> None:
     drive = Drive(workflow(), thresholds=["failed < 1% abort"]).arm().at(5)
     drive.report(counted({"get": ran([5], failed=5)})).tick()
-    assert "stopping: failed < 1% abort does not hold" in drive.text()
+    assert "stopping: failed < 1% abort was crossed" in drive.text()
 
 
 def test_nothing_has_started_yet_and_still_there_is_a_view() -> None:

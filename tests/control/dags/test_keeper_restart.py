@@ -438,7 +438,7 @@ class Model:
         name = "wv"[number % 2]
         for worker, boot, _ in self.play.keeper.expected():
             if worker == name and boot < self.boots[name]:
-                self.play.lose(name, boot)  # the fleet sees that it was started anew
+                self.play.lose(name, boot)  # the fleet sees that it was restarted
         which = len(self.play.told(AskHeld))
         self.play.beat(name, boot=self.boots[name])
         for to, _ in self.play.told(AskHeld)[which:]:

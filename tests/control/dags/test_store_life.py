@@ -11,7 +11,7 @@ from talka.control.tasks.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, E
 from talka.control.tasks.store_effects import RaiseEpoch, WorkerDropped, WorkerTooOld
 from talka.control.worker.effects import AttemptsDropped
 from talka.control.worker.handlers_effects import EndHandlers
-from talka.control.worker.handlers_pool import REPORTS_LIMIT
+from talka.control.worker.handlers_pool import DROPS_LIMIT
 from talka.control.worker.obeyed_epoch import BrokenEpoch, ObeyedEpoch
 from talka.wire.attempts import NOWHERE, Dropped, StoreLife
 from talka.wire.tasks import (
@@ -194,15 +194,15 @@ def test_what_was_dropped_is_told_until_the_manager_commands_otherwise() -> None
 
 def test_reports_of_many_lives_are_bounded() -> None:
     rig = Rig(1)
-    for number in range(REPORTS_LIMIT + 3):
+    for number in range(DROPS_LIMIT + 3):
         life = StoreLife(1, 50 + number)
         rig.hear(AskHeld(10 + number, life))
-        rig.pool._slots.add(task(number), 100)
+        rig.pool._room.add(task(number), 100)
     rig.hear(AskHeld(99, OTHER))
 
     (*_, holding) = rig.all(Held)
-    assert len(holding.dropped) == REPORTS_LIMIT
-    assert holding.dropped[-1] == Dropped(1, 50 + REPORTS_LIMIT + 2, 1, 0)
+    assert len(holding.dropped) == DROPS_LIMIT
+    assert holding.dropped[-1] == Dropped(1, 50 + DROPS_LIMIT + 2, 1, 0)
 
 
 @without("store_life")

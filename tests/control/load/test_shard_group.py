@@ -108,3 +108,11 @@ def test_what_does_not_stop_is_killed_after_its_grace_and_who_ordered_it_is_told
     owned.now += 1
 
     assert owned.on("tick")[0] == KillCore(1), "a worker says so before its manager gives it up"
+
+
+def test_an_attempt_that_is_over_has_nothing_to_run(owned: Owned) -> None:
+    assert owned.owner.arm_for(1).workflow == "Shop"  # type: ignore[attr-defined]
+
+    owned.report(1, final=True)
+
+    assert owned.owner.arm_for(1) is None  # type: ignore[attr-defined]

@@ -33,7 +33,8 @@ from talka.control.worker.effects import (
 from talka.control.worker.fences import IDLE_LIMIT_NS, JOBS_LIMIT
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.control.worker.held_shards import STORED_LIMIT, STORED_OFFERED_NS
-from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS, together
+from talka.control.worker.parts import in_parts
+from talka.control.worker.reporter import LINES_FLUSH_NS, REFUSAL_KEPT_NS
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import Window
 from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
@@ -980,7 +981,7 @@ def test_a_task_that_waits_can_be_stopped() -> None:
     rig.hear(rig.start())
     rig.hear(Halt("job", FENCE, 1, "stop"))
 
-    assert rig.all(ShardsKilled) == [ShardsKilled("job", 1, "its job was stopped before it could start")]
+    assert rig.all(ShardsKilled) == [ShardsKilled("job", 1, "its job was stopped before it started")]
     assert rig.states == []
 
 
@@ -1237,8 +1238,9 @@ def test_the_parts_of_a_report_travel_together() -> None:
 def test_parts_that_are_too_large_together_travel_apart() -> None:
     half = bytes(REPORT_LIMIT_BYTES // 2)
 
-    assert together([b"a", b"b"]) == [[b"a", b"b"]]
-    assert together([half, half, b"c", bytes(REPORT_LIMIT_BYTES + 1), b"d"]) == [
+    assert in_parts([b"a", b"b"], len, REPORT_LIMIT_BYTES) == [[b"a", b"b"]]
+    contents = [half, half, b"c", bytes(REPORT_LIMIT_BYTES + 1), b"d"]
+    assert in_parts(contents, len, REPORT_LIMIT_BYTES) == [
         [half, half],
         [b"c"],
         [bytes(REPORT_LIMIT_BYTES + 1)],
@@ -1475,7 +1477,7 @@ def test_what_nobody_waits_for_is_ended_and_forgotten() -> None:
     rig.renew(orphans=("job",))
 
     assert [(state.job, state.attempt) for state in rig.states] == [("other", 3)]
-    assert rig.all(ShardsKilled) == [ShardsKilled("job", 2, "nobody waits for its job any more")]
+    assert rig.all(ShardsKilled) == [ShardsKilled("job", 2, "its job has ended")]
     assert "result/job/1" not in rig.disk
 
 
@@ -1946,3 +1948,16 @@ def test_a_new_manager_is_told_the_lines_again() -> None:
     rig.later(LINES_FLUSH_NS)
 
     assert lines_of(rig) == [(0, ("a",))]
+
+
+def test_an_attempt_that_is_given_up_before_its_process_starts_has_nothing_to_run_and_frees_its_core() -> None:
+    rig = Rig()
+    rig.hear(assign(count=4))
+    assert rig.worker.shards.pool.free == 0
+
+    rig.hear(Halt("job", FENCE, 1, "kill"))
+
+    assert [rig.worker.arm_for(attempt) for attempt in rig.arms] == [None] * 4
+    for attempt in rig.arms:
+        rig.exit(attempt)
+    assert rig.worker.shards.pool.free == 4

@@ -352,7 +352,7 @@ async def test_core_that_says_nonsense_is_killed(owner: Owner) -> None:
     owner.hand("speak", "ffffffff")
 
     facts = await owner.next(ExitFacts)
-    assert (facts.cause, facts.text) == ("SIGKILL", "the process was killed by SIGKILL: it said what no core says")
+    assert (facts.cause, facts.text) == ("SIGKILL", "the process was killed by SIGKILL: it sent a malformed message")
 
 
 # How it ends.
@@ -446,7 +446,7 @@ async def test_core_that_is_asked_ends_by_itself(owner: Owner, monkeypatch: pyte
     assert (result.fence, result.outcome) == (fence, "cancelled")
     facts = await owner.next(ExitFacts)
     assert (facts.cause, facts.exit_code) == ("exit", 0)
-    assert facts.text == "the process exited with status 0: its worker wanted it no more"
+    assert facts.text == "the process exited with status 0: its worker no longer needed it"
 
 
 async def test_core_that_does_not_end_when_asked_is_killed(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:

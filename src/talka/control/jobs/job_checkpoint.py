@@ -9,7 +9,7 @@ from talka.control.load.times import JobWorkflow
 from talka.units import MILLISECOND
 from talka.wire.entries import (
     AttemptEntry,
-    JobAccount,
+    JobCheckpoint,
     JobOrder,
     ShardEntry,
     WorkflowEntry,
@@ -49,10 +49,10 @@ def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:
     )
 
 
-def account_of(job: LoadJob, closed: Mapping[int, str], wall_offset_ns: int) -> JobAccount:
+def checkpoint_of(job: LoadJob, closed: Mapping[int, str], wall_offset_ns: int) -> JobCheckpoint:
     """`closed`: digests of the results that were accepted, by attempt."""
     numbers = {id(lost): number for number, lost in enumerate(job.own_lost)}
-    return JobAccount(
+    return JobCheckpoint(
         attempts=job.cores_started,
         workflows=tuple(_workflow_entry(job, run, closed, numbers) for run in job.workflows.values()),
         origin_ms=(job.origin_ns + wall_offset_ns) // MILLISECOND if job.origin_ns else 0,
@@ -114,22 +114,22 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
     )
 
 
-def closed_of(account: JobAccount) -> dict[int, str]:
+def closed_of(checkpoint: JobCheckpoint) -> dict[int, str]:
     """Attempts whose results were accepted, with their digests."""
     return {
         attempt.number: attempt.digest.hex()
-        for workflow in account.workflows
+        for workflow in checkpoint.workflows
         for shard in workflow.shards
         for attempt in shard.attempts
         if attempt.digest
     }
 
 
-def lives_of(account: JobAccount) -> dict[int, int]:
+def lives_of(checkpoint: JobCheckpoint) -> dict[int, int]:
     """Who drew the number of each attempt."""
     return {
         attempt.number: attempt.life
-        for workflow in account.workflows
+        for workflow in checkpoint.workflows
         for shard in workflow.shards
         for attempt in shard.attempts
     }
@@ -137,7 +137,7 @@ def lives_of(account: JobAccount) -> dict[int, int]:
 
 def resume(
     spec: JobSpec,
-    account: JobAccount,
+    checkpoint: JobCheckpoint,
     results: Mapping[int, AttemptResult],
     *,
     now: int,
@@ -148,15 +148,15 @@ def resume(
     job = LoadJob(spec, start_delay_ns=start_delay_ns)
     job.origin_ns = origin_ns
     job.taken_up_ns = now
-    job.cores_started = account.attempts
-    job.engine = account.engine
-    job.interrupted_by = "cancel" if account.interrupted else None
-    job.aborted = account.aborted
+    job.cores_started = checkpoint.attempts
+    job.engine = checkpoint.engine
+    job.interrupted_by = "cancel" if checkpoint.interrupted else None
+    job.aborted = checkpoint.aborted
     job.own_lost = [
         LostShard(workflow, gap.shard, gap.cause, gap.from_ns, gap.to_ns, gap.vus_missing, gap.arrivals_missing)
-        for workflow, gap in account.lost
+        for workflow, gap in checkpoint.lost
     ]
-    for entry in account.workflows:
+    for entry in checkpoint.workflows:
         run = job.workflows[entry.name]
         run.state = entry.state
         run.origin_ns = origin_ns + entry.origin_ns if entry.origin_ns >= 0 else 0

@@ -187,14 +187,14 @@ class ClusterMember(Generic[PartEffect]):
         if part == VOTER and self.voter is not None:
             return self._out(now, self.voter.on_persisted(now, own))
         if part == JOBS and self.jobs is not None:
-            return self._out(now, [*self.jobs.on_persisted(now, own)])
+            return self._out(now, self.jobs.on_persisted(now, own))
         assert self.receiver is not None
         return self._out(now, self.receiver.on_persisted(own))
 
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[MemberEffect | PartEffect]:
         """A write that the node can do without failed; only those of the part that has to do with jobs are such."""
         _, own = self._ticket_of.pop(ticket)
-        return [] if self.jobs is None else self._out(now, [*self.jobs.on_not_persisted(now, own, text)])
+        return [] if self.jobs is None else self._out(now, self.jobs.on_not_persisted(now, own, text))
 
     def set_address(self, name: str, address: str) -> None:
         """Where a node is that was greeted there."""
@@ -333,7 +333,7 @@ class ClusterMember(Generic[PartEffect]):
         self, now: int, effects: Sequence[Send[Message] | MemberEffect | PartEffect]
     ) -> list[MemberEffect | PartEffect]:
         """Carry out what a part answered to a call, as `member.act(now, member.voter.write(now, …))`."""
-        return self._out(now, [*effects])
+        return self._out(now, effects)
 
     def answer(self, now: int, asked: QuestionAsked, answer: AskAnswer) -> list[MemberEffect | PartEffect]:
         frame = self._wrap(now, asking.CHANNEL.number, asking.encode(answer), to=asked.sender, key_id=asked.key_id)

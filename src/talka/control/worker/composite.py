@@ -3,6 +3,8 @@ and news go out.
 
 It beats to every manager it knows and lives by the lease the leader renews; it obeys whoever has the highest fence of a
 job; it keeps each result on disk until a manager has it for good.
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md,
+0018-who-may-act-on-a-job.md, 0033-one-lease.md.
 """
 
 from collections import deque
@@ -294,7 +296,7 @@ class Worker:
         self._wants_to_drain = self._wants_to_drain or renew.drain
         for held in self.shards:
             if held.job in renew.orphans:
-                effects += self.shards.kill(now, held, "nobody waits for its job any more")
+                effects += self.shards.kill(now, held, "its job has ended")
             elif held.job in renew.cancelled and held.stage != "ended":
                 effects += self.shards.stop(now, held, is_cancelled=True)
         return effects
@@ -368,7 +370,7 @@ class Worker:
                 held.acknowledged(now, sequence, every_ms)
                 return []
             case ResultAccepted():  # pragma: no branch - the type checker sees that no message is left
-                return [*self.shards.kill(now, held, "its manager wants nothing more of it")]
+                return [*self.shards.kill(now, held, "its manager no longer needs it")]
 
     def _unable(self) -> str:
         """Why this worker takes no attempt at all."""

@@ -176,7 +176,7 @@ class HeldShards:
         """Get an attempt ready. `unable` says why the worker as a whole can take none; empty when it can."""
         held = self.get(assign.job, assign.attempt)
         if held is not None and held.life != assign.life:
-            killed = self.kill(now, held, "a register that was put back gave its number to another attempt")
+            killed = self.kill(now, held, "a restored register gave its number to another attempt")
             return [
                 *killed,
                 self._decline(assign, f"attempt {assign.attempt} of another life was on worker {self._name}"),
@@ -216,7 +216,7 @@ class HeldShards:
         if held.stage == "ended":
             held.tell_again(now)
             return []
-        return self.kill(now, held, "its job was stopped before it could start")
+        return self.kill(now, held, "its job was stopped before it started")
 
     def kill(self, now: int, held: ShardReporter, reason: str) -> list[ShardsEffect]:
         """End it, if it has not ended, and forget it and its result."""

@@ -1,4 +1,7 @@
-"""Which manager of dag jobs a worker obeys: that of the highest epoch it has seen, and whose store that was."""
+"""Which manager of dag jobs a worker obeys: that of the highest epoch it has seen, and whose store that was.
+
+See docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 from collections.abc import Mapping
 from typing import Final

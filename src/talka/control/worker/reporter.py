@@ -10,6 +10,7 @@ from typing import Final
 from talka.cluster.effects import Lane
 from talka.control.load.log_lines import ShardLines
 from talka.control.worker.core_pool import SeatKey, seats_of
+from talka.control.worker.parts import in_parts
 from talka.control.worker.shards import ShardsStage, WorkerShards
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import REPORT_LIMIT_BYTES, Assign, Finished, JobMessage, LogLines, Report, Running, TaskFacts
@@ -178,24 +179,10 @@ class ShardReporter:
             said.append((self._milestone, Lane.RESULTS))
         if self.shards is not None and now >= self._report_at:
             self._has_news, self._is_outstanding, self._reported_ns = False, True, now
-            for parts in together(
-                [encode_unread(message) for message in self.shards.report(now, blurred=self._interval_ns >= BLUR_NS)]
-            ):
+            told = self.shards.report(now, blurred=self._interval_ns >= BLUR_NS)
+            for parts in in_parts([encode_unread(message) for message in told], len, REPORT_LIMIT_BYTES):
                 said.append((Report(self.job, self.attempt, parts[0], tuple(parts[1:]), self.life), Lane.STATISTICS))
         return said
 
     def _reach(self, now: int, milestone: Report | Finished) -> None:
         self._milestone, self._milestone_at = milestone, now
-
-
-def together(contents: list[bytes]) -> list[list[bytes]]:
-    """Parts of a report, as many in one message as fit."""
-    groups: list[list[bytes]] = []
-    size_bytes = REPORT_LIMIT_BYTES
-    for content in contents:
-        if size_bytes + len(content) > REPORT_LIMIT_BYTES:
-            groups.append([])
-            size_bytes = 0
-        groups[-1].append(content)
-        size_bytes += len(content)
-    return groups

@@ -256,5 +256,5 @@ class DagReading:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Invalid("the cursor is not one of ours: it is `next` of the page before")
+        raise Invalid("the cursor is not known: use `next` of the page before")
     return int(text)
