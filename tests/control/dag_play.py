@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from talka.cluster.effects import Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.tasks.store_effects import (
@@ -37,13 +36,12 @@ Kind = TypeVar("Kind")
 class DagPlay:
     """Commits and reads are done at once, unless they are held."""
 
-    def __init__(self, epoch: int = 1, seed: int = 7, safeguards: Safeguards = ALL, life: StoreLife = NOWHERE) -> None:
+    def __init__(self, epoch: int = 1, seed: int = 7, life: StoreLife = NOWHERE) -> None:
         self.life = life
         self.records = SqliteRecords(":memory:")
         self.epoch = epoch
         self.now = self.start = 100 * SECOND
         self.seed = seed
-        self.safeguards = safeguards
         self.blobs: dict[str, bytes] = {}
         self.calls = 0
         self.given: dict[int, tuple[str, HandedTask]] = {}
@@ -71,7 +69,6 @@ class DagPlay:
             next_number=self.records.next_number(),
             rng=Random(f"{self.seed}/{self.epoch}"),
             wall_offset_ns=WALL_OFFSET_NS,
-            safeguards=self.safeguards,
             life=self.life,
         )
 

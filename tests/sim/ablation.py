@@ -14,7 +14,7 @@ import msgspec
 from talka.errors import Invalid
 from talka.work.lifecycle import IllegalMove
 from tests.sim import certified, dags, elections, jobs, leases, membership_figures, stalls
-from tests.sim.variants import switches, without
+from tests.sim.variants import without
 
 DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
 MARK: Final = "<!-- measured -->"
@@ -148,7 +148,7 @@ ROWS: Final = (
     _dags("handlers go on while their worker is frozen (`core_deadline`)", "core_deadline", ("D5", "D6"), 57),
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
-    _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
+    _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 3, has_hostile=True),
     _dags(
         "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 8
     ),
@@ -197,9 +197,8 @@ def violated(seed: int, row: Row) -> str:
 
 
 def _violated(seed: int, row: Row) -> str:
-    safeguards = switches(*row.lacking)
     if row.is_of_dags:
-        story = dags.Story(dags.plan_of(seed, has_hostile=row.has_hostile), safeguards, None)
+        story = dags.Story(dags.plan_of(seed, has_hostile=row.has_hostile), None)
         world = story.world
         try:
             story.run()
@@ -214,11 +213,11 @@ def _violated(seed: int, row: Row) -> str:
     elif row.is_certified:
         world = certified.run(seed)
     elif row.is_of_stalls:
-        world = stalls.run(seed, safeguards=safeguards)
+        world = stalls.run(seed)
     elif row.is_of_leases:
-        world = leases.run(seed, safeguards=safeguards)
+        world = leases.run(seed)
     elif row.is_of_jobs:
-        world = jobs.run(seed, safeguards=safeguards, has_forger=row.has_forger, has_hostile=row.has_hostile)
+        world = jobs.run(seed, has_forger=row.has_forger, has_hostile=row.has_hostile)
     else:
         world = elections.run(
             seed, drift_limit_ppm=row.drift_limit_ppm, is_focused=row.is_focused, is_mixed=row.is_mixed

@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
@@ -171,7 +170,7 @@ def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
     return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
-def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> World:
+def build(plan: Plan, verbose: Callable[[str], None] | None) -> World:
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
     lives: dict[str, int] = {}
@@ -186,7 +185,6 @@ def build(plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | N
             wall_offset_ns=EPOCH_NS + world.now - boot.now,
             keys=keys_of_workers(boot.boot),
             managers=lambda: (ManagerAt(MANAGER, MANAGER),),
-            safeguards=safeguards,
         )
         return ClusterMember(
             group="g",
@@ -260,13 +258,13 @@ def _refused(worker: Worker, now: int) -> list[object]:
 class Story:
     """Runs a plan from its first second to its last."""
 
-    def __init__(self, plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(self, plan: Plan, verbose: Callable[[str], None] | None) -> None:
         self.plan = plan
-        self.world = world = build(plan, safeguards, verbose)
+        self.world = world = build(plan, verbose)
         self.manager = world.hosts[MANAGER]
         self.ledger = HandlerLedger()
         self.cores = SimulatedHandlerCores(world, self.ledger)
-        self.shell = StoreShell(world, self.manager, EPOCH_NS, safeguards)
+        self.shell = StoreShell(world, self.manager, EPOCH_NS)
         self.history = DagHistory(self.shell)
         self.clients = DagClients(world, self.manager, self.shell, plan.errands, self.history)
         self.specs = Specs()
@@ -279,7 +277,7 @@ class Story:
         if plan.is_refused:
             world.observers.append(self.refusals)
         self.rival = StoreRival(world, self.shell)
-        self.chores = StoreChores(world, self.manager, self.shell, SCHEDULED, KEPT_NS // MILLISECOND, safeguards)
+        self.chores = StoreChores(world, self.manager, self.shell, SCHEDULED, KEPT_NS // MILLISECOND)
         if plan.rare == CLOCK_MOVED:
             self.schedules_fire = SchedulesFire(self.chores, self.shell, MINUTE + 10 * SECOND, RIGHT_FROM)
             self.ended_stay = EndedJobsStay(world, self.chores, self.shell, KEPT_NS * 9 // 10)
@@ -438,12 +436,11 @@ class Story:
 def run(
     seed: int,
     *,
-    safeguards: Safeguards = ALL,
     verbose: Callable[[str], None] | None = None,
     has_hostile: bool = False,
 ) -> World:
     """The history of this seed, finished and judged."""
-    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose).run()
+    return Story(plan_of(seed, has_hostile=has_hostile), verbose).run()
 
 
 def describe(seed: int) -> list[str]:

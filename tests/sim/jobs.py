@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from talka.cluster.leadership.lease_terms import OwnLease
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
@@ -157,9 +156,7 @@ def drawn_of(drawn: list[str], *, is_freezing: bool) -> tuple[str, ...]:
     return (*classes, FrozenWorkers.NAME) if is_freezing else classes
 
 
-def build(
-    plan: Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None, told: Mapping[str, OwnLease] = {}
-) -> World:
+def build(plan: Plan, verbose: Callable[[str], None] | None, told: Mapping[str, OwnLease] = {}) -> World:
     """`told`: the lease of workers that a manager is told when it starts, where it is told one."""
     world = World(plan.seed, verbose=verbose)
     world.network.default = link_profile(world.rng("plan", "links"), plan.classes)
@@ -185,7 +182,6 @@ def build(
             signer=SIGNER.public,
             managers=lambda: at,
             blobs=[key.removeprefix(BLOB_PREFIX) for key in boot.stored if key.startswith(BLOB_PREFIX)],
-            safeguards=safeguards,
         )
         return ClusterMember(
             group="g",
@@ -228,14 +224,13 @@ class Story:
     def __init__(
         self,
         plan: Plan,
-        safeguards: Safeguards,
         verbose: Callable[[str], None] | None,
         told: Mapping[str, OwnLease] = {},
         *,
         has_forger: bool = False,
     ) -> None:
         self.plan = plan
-        self.world = world = build(plan, safeguards, verbose, told)
+        self.world = world = build(plan, verbose, told)
         self.managers = tuple(name for name in world.hosts if name.startswith("m"))
         self.ledger = Ledger()
         self.cores = Cores(world, self.ledger)
@@ -353,13 +348,12 @@ class Story:
 def run(
     seed: int,
     *,
-    safeguards: Safeguards = ALL,
     verbose: Callable[[str], None] | None = None,
     has_forger: bool = False,
     has_hostile: bool = False,
 ) -> World:
     """The history of this seed, finished and judged. With a forger, somebody in it gives out tasks of its own."""
-    return Story(plan_of(seed, has_hostile=has_hostile), safeguards, verbose, has_forger=has_forger).run()
+    return Story(plan_of(seed, has_hostile=has_hostile), verbose, has_forger=has_forger).run()
 
 
 def describe(seed: int) -> list[str]:

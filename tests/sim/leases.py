@@ -11,7 +11,6 @@ from random import Random
 from typing import Final
 
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OwnLease
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.effects import LeaseChanged
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
@@ -75,18 +74,18 @@ def _start(host: Host) -> None:
 
 
 class Story(jobs.Story):
-    def __init__(self, plan: jobs.Plan, safeguards: Safeguards, verbose: Callable[[str], None] | None) -> None:
+    def __init__(self, plan: jobs.Plan, verbose: Callable[[str], None] | None) -> None:
         told = told_of(plan)
-        super().__init__(plan, safeguards, verbose, told)
+        super().__init__(plan, verbose, told)
         self.operator = Operator(self.world, told, self.managers)
         self.world.observers.append(self.operator)
         if is_changed(plan.seed):
             self.operator.begin(self.world)
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL, verbose: Callable[[str], None] | None = None) -> World:
+def run(seed: int, *, verbose: Callable[[str], None] | None = None) -> World:
     """The history of this seed, finished and judged."""
-    return Story(jobs.plan_of(seed), safeguards, verbose).run()
+    return Story(jobs.plan_of(seed), verbose).run()
 
 
 def describe(seed: int) -> list[str]:

@@ -6,7 +6,6 @@ The grace that workers have without their only manager is for those that this pr
 from functools import partial
 from typing import Final
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.testing.job_checkers import manager_on
 from talka.testing.world import World
 from talka.units import MILLISECOND, SECOND
@@ -21,8 +20,8 @@ GIVEN_UP_WITHIN: Final = 12 * SECOND
 
 
 class Story(dags.Story):
-    def __init__(self, seed: int, safeguards: Safeguards) -> None:
-        super().__init__(dags.plan_of(seed, classes=()), safeguards, None)
+    def __init__(self, seed: int) -> None:
+        super().__init__(dags.plan_of(seed, classes=()), None)
         self._stall_ns = STALLS_MS[seed % len(STALLS_MS)] * MILLISECOND
 
     def run(self) -> World:
@@ -42,5 +41,5 @@ class Story(dags.Story):
             self.world.violate("given up", f"{DEAD} died, was heard before, and is {row.state}")
 
 
-def run(seed: int, *, safeguards: Safeguards = ALL) -> World:
-    return Story(seed, safeguards).run()
+def run(seed: int) -> World:
+    return Story(seed).run()

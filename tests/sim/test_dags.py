@@ -34,7 +34,7 @@ def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> Non
     """It has a worker's certificate, and names attempts of others: nothing is accepted that may not be."""
     broken = []
     for seed in range(first, first + PER_TEST):
-        story = dags.Story(dags.plan_of(seed, has_hostile=True), dags.ALL, None)
+        story = dags.Story(dags.plan_of(seed, has_hostile=True), None)
         world = story.run()
         broken += [f"seed {seed} with a hostile member: {violation}" for violation in world.violations]
         assert story.hostility is not None
@@ -48,7 +48,7 @@ def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> Non
 def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str, first: int) -> None:
     broken = []
     for seed in range(first, first + PER_TEST):
-        story = dags.Story(dags.plan_of(seed, store_fault=fault), dags.ALL, None)
+        story = dags.Story(dags.plan_of(seed, store_fault=fault), None)
         world = story.run()
         broken += [f"seed {seed}, {fault}: {violation}" for violation in world.violations]
         assert world.struck[fault] >= 1
@@ -58,7 +58,7 @@ def test_no_history_with_a_store_that_is_replaced_breaks_an_invariant(fault: str
 
 @pytest.mark.parametrize("fault", dags.STORE_FAULTS)
 def test_histories_with_a_store_that_is_replaced_have_what_is_hard_in_them(fault: str) -> None:
-    stories = [dags.Story(dags.plan_of(seed, store_fault=fault), dags.ALL, None) for seed in range(20)]
+    stories = [dags.Story(dags.plan_of(seed, store_fault=fault), None) for seed in range(20)]
 
     for story in stories:
         story.run()
@@ -72,7 +72,7 @@ def test_histories_with_a_store_that_is_replaced_have_what_is_hard_in_them(fault
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_faults_every_attempt_that_ran_is_accounted_for(seed: int) -> None:
-    story = dags.Story(dags.plan_of(seed, classes=()), dags.ALL, None)
+    story = dags.Story(dags.plan_of(seed, classes=()), None)
 
     world = story.run()
 
@@ -82,7 +82,7 @@ def test_without_faults_every_attempt_that_ran_is_accounted_for(seed: int) -> No
 
 
 def test_histories_have_what_is_hard_in_them() -> None:
-    stories = [dags.Story(dags.plan_of(seed), dags.ALL, None) for seed in range(30)]
+    stories = [dags.Story(dags.plan_of(seed), None) for seed in range(30)]
 
     for story in stories:
         story.run()
@@ -103,7 +103,7 @@ def test_histories_have_what_is_hard_in_them() -> None:
 
 
 def test_histories_with_a_clock_that_is_moved_have_what_is_hard_in_them() -> None:
-    stories = [dags.Story(dags.plan_of(seed, classes=(dags.CLOCK_MOVED,)), dags.ALL, None) for seed in range(8)]
+    stories = [dags.Story(dags.plan_of(seed, classes=(dags.CLOCK_MOVED,)), None) for seed in range(8)]
 
     for story in stories:
         story.run()
@@ -113,7 +113,7 @@ def test_histories_with_a_clock_that_is_moved_have_what_is_hard_in_them() -> Non
 
 
 def test_commits_that_wait_become_one_write() -> None:
-    stories = [dags.Story(dags.plan_of(seed), dags.ALL, None) for seed in range(5)]
+    stories = [dags.Story(dags.plan_of(seed), None) for seed in range(5)]
 
     for story in stories:
         story.run()
@@ -122,7 +122,7 @@ def test_commits_that_wait_become_one_write() -> None:
 
 
 def test_a_fault_of_the_plan_that_never_struck_fails_the_run() -> None:
-    story = dags.Story(dags.plan_of(1), dags.ALL, None)
+    story = dags.Story(dags.plan_of(1), None)
     story.faults.begin = lambda until: None  # type: ignore[method-assign]
 
     world = story.run()
@@ -131,7 +131,7 @@ def test_a_fault_of_the_plan_that_never_struck_fails_the_run() -> None:
 
 
 def test_jobs_whose_manager_is_gone_for_good_are_told() -> None:
-    story = dags.Story(dags.plan_of(3, classes=()), dags.ALL, None)
+    story = dags.Story(dags.plan_of(3, classes=()), None)
     story.faults.stop = lambda: None  # type: ignore[method-assign]
     story.world.at(10 * SECOND, partial(story.manager.crash))
 

@@ -37,7 +37,7 @@ def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> Non
     """It has a worker's certificate, and says everything to everybody: nothing is accepted that may not be."""
     broken = []
     for seed in range(first, first + PER_TEST):
-        story = jobs.Story(jobs.plan_of(seed, has_hostile=True), jobs.ALL, None)
+        story = jobs.Story(jobs.plan_of(seed, has_hostile=True), None)
         world = story.run()
         broken += [f"seed {seed} with a hostile member: {violation}" for violation in world.violations]
         assert story.hostility is not None
@@ -47,7 +47,7 @@ def test_no_history_with_a_hostile_member_breaks_an_invariant(first: int) -> Non
 
 
 def test_hostile_member_says_every_message_there_is_and_is_refused() -> None:
-    stories = [jobs.Story(jobs.plan_of(seed, classes=(), has_hostile=True), jobs.ALL, None) for seed in range(2)]
+    stories = [jobs.Story(jobs.plan_of(seed, classes=(), has_hostile=True), None) for seed in range(2)]
     for story in stories:
         assert not story.run().violations
     said = {word for story in stories if story.hostility is not None for word in story.hostility.sent}
@@ -64,7 +64,7 @@ def test_hostile_member_says_every_message_there_is_and_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_faults_every_iteration_that_ran_counts(seed: int) -> None:
-    story = jobs.Story(jobs.plan_of(seed, classes=()), jobs.ALL, None)
+    story = jobs.Story(jobs.plan_of(seed, classes=()), None)
 
     world = story.run()
 
@@ -75,7 +75,7 @@ def test_without_faults_every_iteration_that_ran_counts(seed: int) -> None:
 
 
 def test_faults_cost_results_workers_and_owners_in_some_histories() -> None:
-    stories = [jobs.Story(jobs.plan_of(seed), jobs.ALL, None) for seed in range(12)]
+    stories = [jobs.Story(jobs.plan_of(seed), None) for seed in range(12)]
 
     for story in stories:
         story.run()
@@ -88,7 +88,7 @@ def test_faults_cost_results_workers_and_owners_in_some_histories() -> None:
 
 
 def test_a_fault_of_the_plan_that_never_struck_fails_the_run() -> None:
-    story = jobs.Story(jobs.plan_of(1), jobs.ALL, None)
+    story = jobs.Story(jobs.plan_of(1), None)
     story.faults.begin = lambda until: None  # type: ignore[method-assign]
 
     world = story.run()
@@ -97,7 +97,7 @@ def test_a_fault_of_the_plan_that_never_struck_fails_the_run() -> None:
 
 
 def test_jobs_whose_managers_are_gone_for_good_are_told() -> None:
-    story = jobs.Story(jobs.plan_of(3, classes=()), jobs.ALL, None)
+    story = jobs.Story(jobs.plan_of(3, classes=()), None)
     story.faults.stop = lambda: None  # type: ignore[method-assign]
     for name in ("m0", "m1", "m2"):
         story.world.at(10 * SECOND, partial(story.world.hosts[name].crash))
@@ -113,7 +113,7 @@ def a_mix(seed: int, classes: tuple[str, ...]) -> jobs.Story:
         job_orders.mix(number, workflows=6, cores=2, at_ns=(3 + 9 * number) * SECOND) for number in range(2)
     )
     plan = jobs.plan_for(seed, errands, (1, 1, 2, 1), classes=classes)
-    return jobs.Story(plan, jobs.ALL, None)
+    return jobs.Story(plan, None)
 
 
 def test_kinds_of_users_of_one_job_run_at_the_same_time_on_fewer_cores() -> None:
@@ -155,7 +155,7 @@ def test_no_history_of_mixes_breaks_an_invariant(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_gaps_begin_where_the_load_ended_although_the_only_manager_stood_still(seed: int) -> None:
     plan = msgspec.structs.replace(jobs.plan_of(seed, classes=()), managers=1)
-    story = jobs.Story(plan, jobs.ALL, None)
+    story = jobs.Story(plan, None)
     world, manager = story.world, story.world.hosts["m0"]
     gaps = GapsBeginWithTheLoad(story.ledger)
     world.observers.append(gaps)

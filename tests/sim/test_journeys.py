@@ -23,7 +23,7 @@ LENGTH_NS = 8 * SECOND
 
 
 def a_story(seed: int, *errands: Errand, classes: tuple[str, ...] = ()) -> jobs.Story:
-    return jobs.Story(jobs.plan_for(seed, errands, WORKERS, classes=classes), jobs.ALL, None)
+    return jobs.Story(jobs.plan_for(seed, errands, WORKERS, classes=classes), None)
 
 
 def run(story: jobs.Story) -> World:

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 
 from talka.cluster.leadership.lease_terms import OwnLease
-from talka.cluster.safeguards import ALL
 from talka.testing.job_checkers import manager_on
 from talka.units import SECOND
 from tests.sim import jobs, leases
@@ -19,7 +18,7 @@ PER_TEST = 20
 def test_no_history_of_different_and_changing_leases_breaks_an_invariant(first: int) -> None:
     broken, refused, begun, held = [], 0, 0, 0
     for seed in range(first, first + PER_TEST):
-        story = leases.Story(jobs.plan_of(seed), ALL, None)
+        story = leases.Story(jobs.plan_of(seed), None)
         world = story.run()
         broken += [f"make sim SEED={seed} KIND=leases: {violation}" for violation in world.violations]
         refused += len(story.operator.refused)
@@ -42,7 +41,7 @@ def test_a_history_that_once_broke_an_invariant_is_clean(seed: int) -> None:
 
 
 def test_of_managers_that_were_told_different_leases_one_value_is_left() -> None:
-    story = leases.Story(jobs.plan_of(1, classes=()), ALL, None)
+    story = leases.Story(jobs.plan_of(1, classes=()), None)
 
     story.run()
 
@@ -56,7 +55,7 @@ def test_of_managers_that_were_told_different_leases_one_value_is_left() -> None
 
 def test_a_change_that_was_begun_is_ended_by_the_leader_after_next() -> None:
     plan = jobs.plan_of(1, classes=())
-    story = jobs.Story(plan, ALL, None, dict.fromkeys((f"m{index}" for index in range(plan.managers)), OwnLease()))
+    story = jobs.Story(plan, None, dict.fromkeys((f"m{index}" for index in range(plan.managers)), OwnLease()))
     world = story.world
     seen: list[tuple[int, int, int]] = []
 

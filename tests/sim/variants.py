@@ -29,21 +29,39 @@ from talka.cluster.membership.prober import Relays
 from talka.cluster.membership.suspicion import Suspicion, SuspicionBounds
 from talka.cluster.membership.updates import Updates
 from talka.cluster.membership.vouched import Vouched
-from talka.cluster.safeguards import Safeguards
+from talka.control.dags.keeper import DagKeeper
+from talka.control.jobs.assignments import Assignments
+from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.entries import EntryBook
 from talka.control.jobs.fleet import Fleet
+from talka.control.jobs.granted_workers import GrantedWorkers
 from talka.control.jobs.health import CorrelatedFailure
 from talka.control.jobs.lease_rule import LeaseRule
+from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.take_over import TakeOver
+from talka.control.load.load_job import LoadJob
 from talka.control.member.replay_guard import ReplayWindow
 from talka.control.member.ring_guard import RingGuard
 from talka.control.member.role_check import RoleCheck
 from talka.control.member.signers import Signers
+from talka.control.tasks import attempts
+from talka.control.tasks.attempts import Attempts
+from talka.control.tasks.dispatch import Dispatcher
+from talka.control.tasks.epoch_floor import EpochFloor
+from talka.control.tasks.store_effects import Commit
 from talka.control.worker.composite import Worker
 from talka.control.worker.fences import JobFences
 from talka.control.worker.handlers_pool import HandlerPool
 from talka.control.worker.lease import WorkerLease
 from talka.control.worker.variables import WorkerVariables
-from talka.units import NEVER
+from talka.store.dags.sqlite import SqliteRecords
+from talka.testing import store_chores
+from talka.testing.store_chores import StoreChores
+from talka.testing.store_shell import jobs_in
+from talka.units import MILLISECOND, NEVER
+from talka.wire.shards import Totals
+from talka.work.lifecycle import is_final
+from talka.work.records import DropJob
 
 
 class Wrong(NamedTuple):
@@ -71,15 +89,9 @@ def without(*safeguards: str) -> Iterator[None]:
     """Nodes that start and run meanwhile lack these. Also a decorator of tests."""
     with ExitStack() as taken_away:
         for safeguard in safeguards:
-            assert safeguard in VARIANTS or safeguard in Safeguards.__struct_fields__, safeguard
-            for owner, name, wrong in VARIANTS.get(safeguard, ()):
+            for owner, name, wrong in VARIANTS[safeguard]:
                 taken_away.enter_context(patch.object(owner, name, _in_place_of(getattr(owner, name), wrong)))
         yield
-
-
-def switches(*safeguards: str) -> Safeguards:
-    """Those of them that are still taken away where the code asks for them."""
-    return Safeguards(**{name: name not in safeguards for name in Safeguards.__struct_fields__})
 
 
 def _in_place_of(right: Any, wrong: Callable[..., Any]) -> Any:
@@ -362,9 +374,145 @@ def runs_what_comes(right, self, now, digest, content):
     return "holds"
 
 
+@variant("result_key", LedJob, "_on_finished")
+def fetches_every_result(right, self, now, sender, message):
+    """An attempt's result is accepted once."""
+    if not self._results.is_fetched(message.attempt):
+        return [self._results.fetch(message.attempt, message.digest, message.size_bytes, sender)]
+    return right(self, now, sender, message)
+
+
+@variant("result_key", LedJob, "_is_settled")
+def finds_nothing_settled(right, self, result):
+    return False
+
+
+@variant("result_key", LedJob, "_count")
+def counts_again(right, self, now, digest, result):
+    """Without a key for each attempt, a result belongs to whatever runs in its place."""
+    if not result.is_lost and self._running(result.attempt) is None:
+        for run in self.job.workflows.values():
+            for shard in run.shards:
+                if any(attempt.number == result.attempt for attempt in shard.attempts):
+                    shard.current.tally.merge(result.tally)
+    return right(self, now, digest, result)
+
+
+@variant("takeover_barrier", TakeOver, "ask")
+def takes_it_that_workers_have_nothing(right, self, now, workers):
+    """A manager that takes a job over has its fence on every worker before it acts."""
+    if not self._numbers:
+        self._snapshots = {worker: {} for worker in workers}
+    return right(self, now, workers)
+
+
+@variant("takeover_barrier", TakeOver, "also_tell")
+def tells_none_that_was_lost(right, self, workers):
+    pass
+
+
+@variant("account_first", Checkpoints, "hold")
+def acts_before_it_is_stored(right, self, what):
+    """What a manager decides is on a majority of disks before workers are told."""
+    return [what]
+
+
+@variant("cumulative_counters", LoadJob, "on_message")
+def adds_reports_up(right, self, now, number, message):
+    """Reports say everything counted so far, and the latest wins; a repeated one changes nothing."""
+    if isinstance(message, Totals) and not message.final:
+        attempt = self.running()[number][2]
+        message.tally.merge(attempt.tally)
+        message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
+    return right(self, now, number, message)
+
+
+@variant("sealed_variables", Assignments, "_sealed")
+def sends_variables_open(right, self, *worker):
+    """Variables of a job travel sealed to the worker that runs it."""
+    return self._entry.order.bundle, b""
+
+
 @variant("sealed_variables", WorkerVariables, "opened")
 def takes_open_variables(right, self, assign):
     return assign if assign.bundle.env else right(self, assign)
+
+
+@variant("own_attempts", GrantedWorkers, "was_granted")
+def hears_strangers(right, self, worker):
+    """What a worker tells counts for attempts that it was given, and for nobody else's."""
+    return True
+
+
+@variant("own_attempts", Attempts, "of_others")
+def finds_none_of_others(right, self, results, sender):
+    return set()
+
+
+@variant("own_attempts", attempts, "_is_others")
+def takes_every_word(right, worker, sender):
+    return False
+
+
+# Dag jobs.
+
+
+def _stays_open(right, self, task):
+    running, self.running = self.running, {}
+    right(self, task)
+    self.running = running
+
+
+@variant("attempt_fence", DagKeeper, "_lost")
+def leaves_open_what_it_gave_up(right, self, now, task, cause):
+    """A result counts if it is of the attempt that was given out last; one that was given up brings none any more."""
+    with patch.object(Attempts, "gone", _in_place_of(Attempts.gone, _stays_open)):
+        right(self, now, task, cause)
+
+
+@variant("task_result_key", DagKeeper, "_on_result")
+def takes_results_again(right, self, now, sender, result):
+    """The result of an attempt at a task is accepted once, however often it is told."""
+    with patch.object(Attempts, "gone", _in_place_of(Attempts.gone, _stays_open)):
+        right(self, now, sender, result)
+
+
+@variant("leased_limits", Dispatcher, "restore")
+def forgets_what_is_held(right, self, now, task):
+    """An attempt holds its limits until it is over, also when the manager that gave it out was started anew."""
+
+
+@variant("commit_first", DagKeeper, "_out")
+def tells_before_it_is_durable(right, self, now):
+    """Nobody is told of anything before it is durable: no client, no worker, no task that waits for another."""
+    effects = right(self, now)
+    tickets = [effect.ticket for effect in effects if isinstance(effect, Commit)]
+    return [*effects, *(word for ticket in tickets for word in self.on_committed(now, ticket))]
+
+
+@variant("schedule_mending", store_chores, "mended")
+def mends_nothing(right, rows, now_ms):
+    """A schedule whose next instant was reckoned by a clock that was ahead gets another when that is right again."""
+    return []
+
+
+@variant("store_life", DagKeeper, "on_message")
+def hears_of_other_stores(right, self, now, sender, message):
+    """A result counts for the store, the life of it, the job and the task it was made for; workers drop all others."""
+    return right(self, now, sender, msgspec.structs.replace(message, of=self.floor.life))
+
+
+@variant("store_life", DagKeeper, "_on_result")
+def takes_results_of_other_tasks(right, self, now, sender, result):
+    task = self._attempts.running.get(result.fence)
+    if task is not None:
+        result = msgspec.structs.replace(result, task=task.id, job=task.job.row.id)
+    right(self, now, sender, result)
+
+
+@variant("store_life", Attempts, "heard")
+def finds_nobody_foreign(right, self, *arguments, is_foreign, **named):
+    return right(self, *arguments, is_foreign=False, **named)
 
 
 @variant("store_life", HandlerPool, "on_message")
@@ -378,3 +526,27 @@ def obeys_other_stores(right, self, now, sender, message):
 def keeps_what_is_of_others(right, self, now):
     self._outbox.life = self._obeyed.life
     return []
+
+
+@variant("epoch_floor", EpochFloor, "is_below")
+def gives_out_under_any_epoch(right, self, epoch, life):
+    """A manager gives a worker nothing under an epoch that this worker has obeyed for another."""
+    return False
+
+
+@variant("store_fence", SqliteRecords, "fence")
+def writes_to_a_store_that_was_taken(right, self, lease):
+    """A manager whose store another has taken changes nothing in it: its epoch is looked up within every transaction."""
+
+
+@variant("aged_retention", StoreChores, "_sweep")
+def sweeps_by_the_clock_of_the_day(right, self, now):
+    """Ended jobs are dropped by how long the store was seen to grow older, not by a clock that can be set."""
+    before_ms = self._shell.wall_ns() // MILLISECOND - self._kept_ms
+
+    def sweep(right, records, *bounds):
+        old = [row for row in jobs_in(records) if is_final(row.state) and row.ended_ms < before_ms]
+        records.apply([DropJob(row.number) for row in old])
+
+    with patch.object(SqliteRecords, "sweep", _in_place_of(SqliteRecords.sweep, sweep)):
+        right(self, now)

@@ -53,13 +53,13 @@ def test_a_job_that_is_dropped_before_its_time_is_told() -> None:
 @pytest.mark.parametrize("name", dags.RARE)
 def test_a_rare_fault_alone_breaks_nothing(name: str) -> None:
     for seed in range(3):
-        story = dags.Story(dags.plan_of(seed, classes=(name,)), dags.ALL, None)
+        story = dags.Story(dags.plan_of(seed, classes=(name,)), None)
         world = story.run()
         assert not world.violations and world.struck[name] >= 2
 
 
 def test_a_manager_whose_store_was_taken_starts_again_from_what_is_there() -> None:
-    story = dags.Story(dags.plan_of(2, classes=(dags.STORE_TAKEN,)), dags.ALL, None)
+    story = dags.Story(dags.plan_of(2, classes=(dags.STORE_TAKEN,)), None)
     story.run()
     assert story.shell.refused >= 1
     assert story.manager.boot > 1

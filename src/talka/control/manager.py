@@ -24,7 +24,6 @@ from talka.cluster.leadership.news import (
     WriteEnded,
 )
 from talka.cluster.leases import LeaseExpired
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.blobs.replicated_blobs import (
     BlobEffect,
     BlobFailed,
@@ -153,7 +152,6 @@ class Manager:
         signer: bytes = b"",
         managers: Callable[[], tuple[ManagerAt, ...]] = tuple,
         blobs: Iterable[str] = (),
-        safeguards: Safeguards = ALL,
     ) -> None:
         """`signer`: the public key with which this manager signs bundles, where no certificate vouches for it."""
         self.name = name
@@ -178,7 +176,6 @@ class Manager:
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
         self._managers = managers
-        self._safeguards = safeguards
         self._heard = HeardLives()
         self._wanted: dict[str, dict[str, None]] = {}
         """Blobs on their way, and the jobs that wait for them."""
@@ -411,7 +408,6 @@ class Manager:
             keys=self._keys,
             wall_offset_ns=self._wall_offset_ns,
             every_ms=self._report_every_ms,
-            safeguards=self._safeguards,
         )
         self.led[entry.job] = led
         return led.start(now)

@@ -5,7 +5,6 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
@@ -21,8 +20,8 @@ from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
 from talka.wire.attempts import NOWHERE
 from talka.work.dag import DagSpec
-from talka.work.lifecycle import JobState, is_final
-from talka.work.records import DropJob, PutSchedule, ScheduleRow
+from talka.work.lifecycle import JobState
+from talka.work.records import PutSchedule, ScheduleRow
 
 FIRST_CALL: Final = 1 << 40
 """Numbers of calls that no client uses."""
@@ -32,9 +31,7 @@ RIVAL: Final = "rival"
 class StoreChores(Observer):
     """Of the manager on this host. `spec` is what every schedule submits."""
 
-    def __init__(
-        self, world: World, host: Host, shell: StoreShell, spec: DagSpec, kept_ms: int, safeguards: Safeguards = ALL
-    ) -> None:
+    def __init__(self, world: World, host: Host, shell: StoreShell, spec: DagSpec, kept_ms: int) -> None:
         self.jumps = 0
         self.fired: dict[str, list[int]] = {}
         """When each schedule was followed."""
@@ -45,7 +42,6 @@ class StoreChores(Observer):
         self._shell = shell
         self._spec = spec
         self._kept_ms = kept_ms
-        self._safeguards = safeguards
         self._line: CallLine | None = None
         self._clock: ClockWatch | None = None
         self._swept_at = 0
@@ -71,9 +67,9 @@ class StoreChores(Observer):
         if self._clock.look(now, wall_ns):
             self.jumps += 1
             keeper.set_wall_offset(self._clock.offset_ns)
-        self._sweep(now, wall_ns // MILLISECOND)
+        self._sweep(now)
         records = self._shell.records
-        mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND, self._safeguards)]
+        mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND)]
         if mends:
             records.apply(mends)
         effects: list[DagEffect] = []
@@ -81,16 +77,12 @@ class StoreChores(Observer):
             effects += self._submit(keeper, now, row, wall_ns // MILLISECOND)
         return act_on(self._host, now, effects)
 
-    def _sweep(self, now: int, wall_ms: int) -> None:
+    def _sweep(self, now: int) -> None:
         records = self._shell.records
         grown_ms = (now - self._swept_at) // MILLISECOND
         self._swept_at += grown_ms * MILLISECOND
         before = jobs_in(records)
-        if self._safeguards.aged_retention:
-            records.sweep(grown_ms, self._kept_ms, ALL_ROWS, ALL_ROWS)
-        else:
-            old = [row for row in before if is_final(row.state) and row.ended_ms < wall_ms - self._kept_ms]
-            records.apply([DropJob(row.number) for row in old])
+        records.sweep(grown_ms, self._kept_ms, ALL_ROWS, ALL_ROWS)
         kept = dict.fromkeys(row.number for row in jobs_in(records))
         self.swept += [(row.number, self._world.now) for row in before if row.number not in kept]
 

@@ -13,7 +13,6 @@ from functools import partial
 from random import Random
 from typing import Final, Literal, TypeAlias
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.manager import Manager
@@ -123,7 +122,7 @@ class StoreShell(Observer):
     Commits that come while one is written wait and become one write. Reading does not wait for writing.
     """
 
-    def __init__(self, world: World, host: Host, wall_ns: int, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, world: World, host: Host, wall_ns: int) -> None:
         """`wall_ns`: what the wall clock shows when the world begins."""
         assert isinstance(host.disk, StoreDisk)
         self.records = SqliteRecords(":memory:")
@@ -151,7 +150,6 @@ class StoreShell(Observer):
         self._disk = host.disk
         self._disk.on_stored = self._on_stored
         self._wall_ns = wall_ns
-        self._safeguards = safeguards
         self._rng: Random = world.rng("store", host.name)
         self._waiting: deque[Commit] = deque()
         self._writing: list[Commit] = []
@@ -234,8 +232,7 @@ class StoreShell(Observer):
         records, memory = self.records, self._memory
         records.release(OWNER, [(lease.key, lease.epoch) for lease in records.leases(MANAGER_LEASE)])
         (self._lease,) = records.acquire([MANAGER_LEASE], OWNER)
-        if self._safeguards.store_fence:
-            records.fence(self._lease)
+        records.fence(self._lease)
         opened = open_life(records, self._lease.epoch, memory, self._draw)
         memory.remember(opened.store, opened.life, self._lease.epoch)
         self.life = StoreLife(opened.store, opened.life, self._draw())
@@ -256,14 +253,11 @@ class StoreShell(Observer):
             rng=self._world.rng("durable", f"{self._host.name}:{self._lease.epoch}"),
             wall_offset_ns=self.wall_ns() - now,
             life=self.life,
-            safeguards=self._safeguards,
         )
         effects = member.jobs.act(now, [*keeper.restored(now)])
         return member.act(now, effects + member.jobs.set_durable(now, keeper))
 
-    def restored(
-        self, now: int, *, epoch: int, rng: Random, wall_offset_ns: int, life: StoreLife, safeguards: Safeguards = ALL
-    ) -> DagKeeper:
+    def restored(self, now: int, *, epoch: int, rng: Random, wall_offset_ns: int, life: StoreLife) -> DagKeeper:
         """A keeper that has read what the store has, and goes on once it is told so."""
         records = self.records
         keeper = DagKeeper(
@@ -271,7 +265,6 @@ class StoreShell(Observer):
             next_number=records.next_number(),
             rng=rng,
             wall_offset_ns=wall_offset_ns,
-            safeguards=safeguards,
             life=life,
         )
         for row in records.live_jobs():
@@ -333,11 +326,9 @@ class StoreShell(Observer):
     @contextlib.contextmanager
     def fenced(self, lease: Lease) -> Iterator[None]:
         """Changes are made under this lease, of somebody else than the manager."""
-        if self._safeguards.store_fence:
-            self.records.fence(lease)
+        self.records.fence(lease)
         yield
-        if self._safeguards.store_fence:
-            self.records.fence(self._lease)
+        self.records.fence(self._lease)
 
     def _lose_store(self) -> None:
         """Another had it meanwhile: the manager ends, and starts again from what is there."""

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cluster.safeguards import Safeguards
 from talka.control.dags import job_timers, keeper, shelf
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
 from talka.control.tasks import attempts, delivery
@@ -38,6 +37,7 @@ from talka.work.records import (
     PutTasks,
     Release,
 )
+from tests.sim.variants import without
 
 Play = Any
 PlayOf = Callable[..., Any]
@@ -891,8 +891,9 @@ def test_hands_name_the_epoch(play_of: PlayOf) -> None:
 # Without one of the safeguards, which are there for what is seen here.
 
 
+@without("commit_first")
 def test_without_waiting_for_the_store_a_crash_takes_what_was_told(play_of: PlayOf) -> None:
-    play = play_of(safeguards=Safeguards(commit_first=False))
+    play = play_of()
     play.hold()
     id = play.submit({"a": ""})
     assert play.answers == [CallAnswered(1, id)]
@@ -901,8 +902,9 @@ def test_without_waiting_for_the_store_a_crash_takes_what_was_told(play_of: Play
     assert [job.row.id for job in play.keeper.jobs.values()] == [id], "this time it was written after all"
 
 
+@without("task_result_key")
 def test_without_a_memory_of_results_a_second_one_is_an_illegal_move(play_of: PlayOf) -> None:
-    play = play_of(safeguards=Safeguards(task_result_key=False))
+    play = play_of()
     play.beat("w")
     play.submit({"a": "", "b": ""})
     play.hold()
@@ -912,8 +914,9 @@ def test_without_a_memory_of_results_a_second_one_is_an_illegal_move(play_of: Pl
     assert [change.index for change in play.changes(Complete)] == [0]
 
 
+@without("attempt_fence")
 def test_without_fences_the_result_of_a_lost_attempt_counts(play_of: PlayOf) -> None:
-    play = play_of(safeguards=Safeguards(attempt_fence=False))
+    play = play_of()
     play.beat("w")
     play.submit({"a": "", "b": ""})
     first = play.fence("a")
@@ -923,8 +926,9 @@ def test_without_fences_the_result_of_a_lost_attempt_counts(play_of: PlayOf) -> 
     assert play.keeper.stale_results == 0
 
 
+@without("leased_limits")
 def test_without_limits_that_outlive_the_manager_too_many_run(play_of: PlayOf) -> None:
-    play = play_of(safeguards=Safeguards(leased_limits=False))
+    play = play_of()
     play.beat("w")
     limited = {"limits": (Limit(key="db", concurrency=1),)}
     play.submit({"a": limited})

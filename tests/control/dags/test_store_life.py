@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.safeguards import Safeguards
 from talka.control.tasks import epoch_floor
 from talka.control.tasks.epoch_floor import EPOCH_LIMIT, PAUSE_NS, STEP_LIMIT, EpochFloor
 from talka.control.tasks.store_effects import RaiseEpoch, WorkerDropped, WorkerTooOld
@@ -291,8 +290,9 @@ def test_one_that_the_worker_does_not_have_is_cancelled_without_a_name(play: Dag
     assert [end.job for end in play.ended] == [id]
 
 
+@without("store_life")
 def test_without_names_a_result_counts_whoever_gave_it_out(play_of: PlayOf) -> None:
-    play = play_of(epoch=6, life=RESTORED, safeguards=Safeguards(store_life=False))
+    play = play_of(epoch=6, life=RESTORED)
     play.beat("w", remembers=(5, ONE))
     play.submit({"a": ""})
 
@@ -413,8 +413,9 @@ def test_the_last_epoch_is_never_used_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert EpochFloor(3, ONE).wanted(0, 9) == 0
 
 
+@without("epoch_floor")
 def test_without_a_floor_nobody_asks_what_a_worker_remembers(play_of: PlayOf) -> None:
-    play = play_of(epoch=6, life=ONE, safeguards=Safeguards(epoch_floor=False))
+    play = play_of(epoch=6, life=ONE)
     play.submit({"a": ""})
     play.beat("w", remembers=(9, ONE))
 

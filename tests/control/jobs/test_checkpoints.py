@@ -9,14 +9,15 @@ from talka.cluster.effects import Lane, Send
 from talka.control.jobs.checkpoints import AGAIN_NS, EVERY_NS, UNTOLD_NS, AssignAttempt, Checkpoints
 from talka.wire.jobs import CHANNEL, CheckpointStored, StoreCheckpoint
 from talka.work.lifecycle import JobState
+from tests.sim.variants import without
 
 FENCE = (1, 2, 3)
 LIFE = 7
 RUNNING = JobState.RUNNING
 
 
-def new_checkpoints(*, is_needed: bool = True) -> Checkpoints:
-    return Checkpoints("b4k7", FENCE, LIFE, is_needed=is_needed)
+def new_checkpoints() -> Checkpoints:
+    return Checkpoints("b4k7", FENCE, LIFE)
 
 
 def said(revision: int, content: bytes, unfit: tuple[str, ...] = ()) -> list[object]:
@@ -96,8 +97,9 @@ def test_what_was_dropped_is_never_done() -> None:
     assert checkpoints.on_stored(1) == []
 
 
+@without("account_first")
 def test_where_no_checkpoint_is_needed_nothing_waits() -> None:
-    assert new_checkpoints(is_needed=False).hold(THIS) == [THIS]
+    assert new_checkpoints().hold(THIS) == [THIS]
 
 
 def test_a_checkpoint_that_nobody_answered_is_made_anew() -> None:

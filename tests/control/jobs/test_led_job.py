@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.checkpoints import UNTOLD_NS
 from talka.control.jobs.commands import SYNC_EVERY_NS
 from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
@@ -44,6 +43,7 @@ from talka.wire.shards import Armed, FromCore, Hello, Refused, Settings, StepTot
 from talka.wire.views import LogLine
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate, IterationsPerVU, LoadShape
+from tests.sim.variants import without
 
 START_NS = 1_000 * SECOND
 FENCE = (1, 1, 1)
@@ -95,7 +95,7 @@ def entry_of(
 class Led:
     """The job, its clock, and everything it asked for. Workers and the leader do what a test says."""
 
-    def __init__(self, *workflows: WorkflowOrder, clocks: bool = True, safeguards: Safeguards = ALL, **more: Any):
+    def __init__(self, *workflows: WorkflowOrder, clocks: bool = True, **more: Any):
         self.now = START_NS
         self.clocks = ClockOffsets()
         self.keys = keys_of_workers(1)
@@ -107,7 +107,6 @@ class Led:
             keys=self.keys,
             wall_offset_ns=0,
             every_ms=lambda: 250,
-            safeguards=safeguards,
         )
         for worker in OFFSETS if clocks else ():
             self.learn_clock(worker)
@@ -244,9 +243,9 @@ def test_tasks_are_assigned_once_one_checkpoint_that_names_all_of_them_is_stored
 VARIABLES = {"SHOP_TOKEN": "7f3a"}
 
 
-def with_variables(*workers: str, safeguards: Safeguards = ALL) -> Led:
+def with_variables(*workers: str) -> Led:
     """A job with variables that is to be assigned; these workers have beaten."""
-    led = Led(safeguards=safeguards, env=VARIABLES)
+    led = Led(env=VARIABLES)
     for worker in workers:
         led.keys.heard(worker, 7, trust_of_worker(worker, 7).sealing)
     led.take(led.led.start(led.now))
@@ -265,8 +264,9 @@ def test_variables_are_sealed_to_the_worker_of_each_task_and_travel_no_other_way
         assert b"7f3a" not in msgspec.msgpack.encode(assign)
 
 
+@without("sealed_variables")
 def test_without_the_safeguard_variables_travel_open() -> None:
-    led = with_variables(safeguards=Safeguards(sealed_variables=False))
+    led = with_variables()
 
     assert [assign.bundle.env for assign in said(led.stored(), Assign)] == [VARIABLES] * 2
 
@@ -318,8 +318,9 @@ def test_a_worker_that_opens_no_variables_gets_no_task_and_the_leader_hears_of_i
     assert "w2" not in led.led.workers()
 
 
+@without("account_first")
 def test_without_the_account_first_nothing_is_waited_for() -> None:
-    led = Led(safeguards=Safeguards(account_first=False))
+    led = Led()
 
     effects = led.led.start(led.now)
 
@@ -579,8 +580,9 @@ def test_a_report_is_counted_and_acknowledged_and_needs_no_checkpoint() -> None:
     assert led.counted == 8, "totals are of everything so far"
 
 
+@without("cumulative_counters")
 def test_without_cumulative_counters_a_repeated_report_counts_again() -> None:
-    led = Led(safeguards=Safeguards(cumulative_counters=False)).started()
+    led = Led().started()
 
     led.totals("w1", 1, 1, 5)
     led.totals("w1", 1, 1, 5)
@@ -720,8 +722,9 @@ def test_of_two_results_of_an_attempt_the_one_that_is_kept_first_counts() -> Non
     assert sum(isinstance(effect, AttemptAccepted) for effect in led.effects) == 1
 
 
+@without("result_key")
 def test_without_a_key_for_results_one_that_is_offered_twice_counts_twice() -> None:
-    led = Led(workflow("Shop"), workflow("Side"), safeguards=Safeguards(result_key=False)).started()
+    led = Led(workflow("Shop"), workflow("Side")).started()
 
     led.finish("w1", 1)
     led.offer("w1", 1)

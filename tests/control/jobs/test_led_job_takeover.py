@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
@@ -53,6 +52,7 @@ from talka.wire.shards import Armed, Gap, Settings, Totals, encode
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.shapes import ConstantRate
 from talka.work.thresholds import Verdict
+from tests.sim.variants import without
 
 START_NS = 1_000 * SECOND
 WALL_OFFSET_NS = 5_000 * SECOND
@@ -133,7 +133,7 @@ def entry_of(checkpoint: JobCheckpoint, grants: tuple[Grant, ...] = (W1, W2), **
 class Heir:
     """The manager that takes the job over, its clock, and everything it asked for."""
 
-    def __init__(self, checkpoint: JobCheckpoint, *, safeguards: Safeguards = ALL, **more: Any) -> None:
+    def __init__(self, checkpoint: JobCheckpoint, **more: Any) -> None:
         self.now = START_NS
         self.clocks = ClockOffsets()
         self.led = LedJob(
@@ -142,7 +142,6 @@ class Heir:
             clocks=self.clocks,
             keys=keys_of_workers(1),
             wall_offset_ns=WALL_OFFSET_NS,
-            safeguards=safeguards,
         )
         self.effects: list[object] = []
         self.take(self.led.start(self.now))
@@ -257,17 +256,19 @@ def test_a_worker_that_was_lost_before_is_told_once_a_second() -> None:
     assert [worker for worker, _ in told(heir.later(1).tick(), Reconcile)] == ["w2"]
 
 
+@without("takeover_barrier")
 def test_without_the_barrier_nobody_is_asked_and_nothing_is_thought_to_run() -> None:
-    heir = Heir(checkpoint_of(), grants=(W1, W2_LOST), safeguards=Safeguards(takeover_barrier=False))
+    heir = Heir(checkpoint_of(), grants=(W1, W2_LOST))
 
     assert said(heir.effects, Reconcile) == []
     assert TaskLost("b4k7", 1, "w1", "is gone from its worker w1") in heir.effects
     assert said(heir.tick(), Reconcile) == [], "nor is the lost one told"
 
 
+@without("takeover_barrier")
 def test_without_the_barrier_a_worker_lost_meanwhile_is_not_told_either() -> None:
     result = result_of(1)
-    heir = Heir(checkpoint_of(closed={1: result}), safeguards=Safeguards(takeover_barrier=False))
+    heir = Heir(checkpoint_of(closed={1: result}))
     newer = msgspec.structs.replace(entry_of(checkpoint_of(), (W1, W2_LOST)), version=6)
 
     assert heir.led.on_entry(heir.now, newer) == []

@@ -4,6 +4,7 @@ from talka.cluster.effects import Lane, Send
 from talka.control.jobs.take_over import ASK_EVERY_NS, FENCE_ROUNDS, REMIND_EVERY_NS, TakeOver
 from talka.units import SECOND
 from talka.wire.jobs import CHANNEL, Reconcile, TaskFacts, WorkerSnapshot
+from tests.sim.variants import without
 
 FENCE = (1, 2, 1)
 NOW = 1_000 * SECOND
@@ -56,10 +57,9 @@ def test_an_answer_under_another_fence_is_none() -> None:
     assert finds.remind(NOW) == asked(2, "w2")
 
 
-def test_workers_that_are_skipped_have_nothing_and_are_not_asked() -> None:
+@without("takeover_barrier")
+def test_without_the_barrier_workers_have_nothing_and_are_not_asked() -> None:
     finds = take_over()
-
-    finds.skip(["w1", "w2"])
 
     assert finds.ask(NOW, ["w1", "w2"]) == []
     assert finds.has_all(["w1"])

@@ -5,17 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
 from talka.work.cron import LAST_MS, Cron
 from talka.work.records import ScheduleRow
 
 NOON_MS = 1_790_000_000_000
 MINUTE_MS, DAY_MS, DAY_NS = 60_000, 86_400_000, 86_400 * 10**9
-
-
-def without(name: str) -> Safeguards:
-    return msgspec.structs.replace(ALL, **{name: False})
 
 
 def row(next_ms: int, cron: str = "*/5 * * * *", **more: str) -> ScheduleRow:
@@ -33,7 +28,6 @@ def test_a_clock_that_was_30_days_ahead_for_a_moment_silences_no_schedule() -> N
     (again,) = mended([followed], NOON_MS)
     assert NOON_MS < again.next_ms <= NOON_MS + 5 * MINUTE_MS
     assert again == msgspec.structs.replace(followed, next_ms=again.next_ms)
-    assert mended([followed], NOON_MS, without("schedule_mending")) == []
 
 
 crons = st.sampled_from(["* * * * *", "*/7 3 * * *", "0 0 1 * *", "30 2 * * mon-fri", "0 0 29 2 *"])

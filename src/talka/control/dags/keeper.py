@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.commits import Commits
 from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
@@ -87,7 +86,6 @@ class DagKeeper:
         next_number: int,
         rng: Random,
         wall_offset_ns: int,
-        safeguards: Safeguards = ALL,
         life: StoreLife = NOWHERE,
     ) -> None:
         """`life`: of the store that has the epoch."""
@@ -102,7 +100,6 @@ class DagKeeper:
         self.next_tick_at = NEVER
         self._rng = rng
         self._wall_offset_ns = wall_offset_ns
-        self._safeguards = safeguards
         self._counter = 0
         self._attempts = Attempts(self.floor)
         self._delivery = Delivery(self.floor, self._attempts.beat_of)
@@ -326,11 +323,11 @@ class DagKeeper:
         its beat; `epoch` is the highest it has obeyed, of the store and life `of`; `names` says
         whether it tells whose its attempts are."""
         floor = self.floor
-        if not names or (floor.is_below(epoch, of) and self._safeguards.epoch_floor):
+        if not names or floor.is_below(epoch, of):
             self.dispatcher.remove_worker(now, name)
             return [*(floor.too_high(now, name, epoch, of) if names else floor.too_old(name))]
         floor.forget(name)
-        is_foreign = epoch > 0 and not of.is_of(floor.life) and self._safeguards.store_life
+        is_foreign = epoch > 0 and not of.is_of(floor.life)
         effects = self._attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
         if self._attempts.knows(name):
             self.dispatcher.set_worker(now, DispatchWorker.of(name, facts, free, state))
@@ -357,20 +354,19 @@ class DagKeeper:
         return self._out(now)
 
     def on_message(self, now: int, sender: str, message: TaskMessage) -> list[DagEffect]:
-        if not message.of.is_of(self.floor.life) and self._safeguards.store_life:
+        if not message.of.is_of(self.floor.life):
             self.foreign_messages += 1
             return []  # its sender is asked what it holds, and drops it then
         match message:
             case Done(results=results):
-                others = self._attempts.of_others(results, sender) if self._safeguards.own_attempts else ()
+                others = self._attempts.of_others(results, sender)
                 for result in results:
-                    if others and result.fence in others:
+                    if result.fence in others:
                         self.stale_results += 1
                     else:
                         self._on_result(now, sender, result)
             case TaskProgress():
-                whose = sender if self._safeguards.own_attempts else ""
-                self._commits.changes += self._attempts.underway(now, message, whose)
+                self._commits.changes += self._attempts.underway(now, message, sender)
             case Held(dropped=dropped):
                 news = [WorkerDropped(sender, one) for one in dropped if self._attempts.is_waited_for(sender)]
                 for task in self._attempts.holding(sender, message):
@@ -386,7 +382,6 @@ class DagKeeper:
         if task is None or (
             (result.task != task.id or result.job != task.job.row.id)
             and (result.job or result.outcome != "cancelled")  # a worker that does not have the attempt names none
-            and self._safeguards.store_life
         ):
             if not self._attempts.was_taken(fence):
                 self.stale_results += 1
@@ -396,7 +391,7 @@ class DagKeeper:
             return  # what rules hold for it is being read; it is told again
         self._commits.after.took.setdefault(sender, []).append(fence)
         self._attempts.taken(task)
-        self._attempts.gone(task, is_closed=self._safeguards.task_result_key)
+        self._attempts.gone(task)
         has_run = result.outcome in ("completed", "failed")
         self.dispatcher.ended(now, task, result.took_us * 1000 if has_run else None)
         job = job_of(task)
@@ -457,7 +452,7 @@ class DagKeeper:
             job = job_of(task)
             self._take(now, job.loaded(now, task, *found))
             self._delivery.keep_spec(task)
-            if task.worker and self._safeguards.leased_limits:
+            if task.worker:
                 self.dispatcher.restore(now, task)
             self._look_after(now, job)
 
@@ -525,7 +520,7 @@ class DagKeeper:
         self._timers.set(job)
 
     def _lost(self, now: int, task: DagTask, cause: str) -> None:
-        self._attempts.gone(task, is_closed=self._safeguards.attempt_fence)
+        self._attempts.gone(task)
         self.dispatcher.ended(now, task, None)
         job = job_of(task)
         self._take(now, job.lost(now, task, cause))
@@ -564,7 +559,5 @@ class DagKeeper:
         commit = self._commits.take()
         if commit is not None:
             effects.append(commit)
-            if not self._safeguards.commit_first:
-                effects += self.on_committed(now, commit.ticket)
         self.next_tick_at = min(self.dispatcher.next_tick_at, self._timers.next_at)
         return effects

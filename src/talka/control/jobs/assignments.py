@@ -8,14 +8,13 @@ import msgspec
 from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.load.load_job import LoadJob
 from talka.wire.entries import JobEntry
-from talka.wire.jobs import Assign
+from talka.wire.jobs import Assign, BundleFacts
 
 
 class Assignments:
-    def __init__(self, entry: JobEntry, keys: WorkerKeys, *, is_sealed: bool = True) -> None:
+    def __init__(self, entry: JobEntry, keys: WorkerKeys) -> None:
         self._entry = entry
         self._keys = keys
-        self._is_sealed = is_sealed
         self._waiting: dict[int, None] = {}
         """Attempts whose workers have not told yet which key variables are sealed to."""
 
@@ -24,13 +23,11 @@ class Assignments:
         the attempt is among `waiting`. `CannotSeal` when it has none that can be used."""
         run, shard, attempt = job.running()[number]
         part, order = shard.shard, self._entry.order
-        bundle, variables = order.bundle, b""
-        if bundle.env and self._is_sealed:
-            sealed = self._keys.seal(bundle.env, self._entry.job, number, attempt.place, boot)
-            if sealed is None:
-                self._waiting[number] = None
-                return None
-            bundle, variables = msgspec.structs.replace(bundle, env={}), sealed
+        sealed = self._sealed(number, attempt.place, boot)
+        if sealed is None:
+            self._waiting[number] = None
+            return None
+        bundle, variables = sealed
         return Assign(
             job=self._entry.job,
             fence=self._entry.fence,
@@ -50,6 +47,14 @@ class Assignments:
             variables=variables,
             life=attempt.life,
         )
+
+    def _sealed(self, number: int, worker: str, boot: int) -> tuple[BundleFacts, bytes] | None:
+        """The bundle without its variables, and these sealed to the worker's life. None: it has not told its key yet."""
+        bundle = self._entry.order.bundle
+        if not bundle.env:
+            return bundle, b""
+        sealed = self._keys.seal(bundle.env, self._entry.job, number, worker, boot)
+        return None if sealed is None else (msgspec.structs.replace(bundle, env={}), sealed)
 
     def waiting(self) -> list[int]:
         """Attempts to be tried again: workers beat once a second to every manager, and some may have told their key."""

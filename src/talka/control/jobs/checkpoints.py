@@ -47,12 +47,11 @@ Held: TypeAlias = AssignAttempt | StartAttempt | CountResult
 
 
 class Checkpoints:
-    def __init__(self, job: str, fence: Fence, life: int, *, is_needed: bool = True) -> None:
-        """`life`: the boot of this manager. Not `is_needed`: nothing waits for anything."""
+    def __init__(self, job: str, fence: Fence, life: int) -> None:
+        """`life`: the boot of this manager."""
         self._job = job
         self._fence = fence
         self._life = life
-        self._is_needed = is_needed
         self._revision = 0
         """Of the latest checkpoint that was made."""
         self._stored = 0
@@ -95,8 +94,6 @@ class Checkpoints:
 
     def hold(self, what: Held) -> list[Held]:
         """Keep this until everything decided so far is stored. Answers with what may be done at once."""
-        if not self._is_needed:
-            return [what]
         self._held.append((self._revision + 1, what))
         self.touch()  # what waits is worth a revision of its own
         return []

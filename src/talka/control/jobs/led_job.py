@@ -14,7 +14,6 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.assignments import Assignments
 from talka.control.jobs.attempt_results import AttemptResults
 from talka.control.jobs.checkpoints import AssignAttempt, Checkpoints, CountResult, Held, StartAttempt
@@ -83,7 +82,6 @@ class LedJob:
         keys: WorkerKeys,
         wall_offset_ns: int,
         every_ms: Callable[[], int] = lambda: 0,
-        safeguards: Safeguards = ALL,
     ) -> None:
         """`life`: the boot of this manager. `every_ms`: how often workers are to report, as its load allows now."""
         self.entry = entry
@@ -95,12 +93,11 @@ class LedJob:
         self.lines = JobLines()
         self._life = life
         self._wall_offset_ns = wall_offset_ns
-        self._safeguards = safeguards
         self._clocks = clocks
         self._workers = GrantedWorkers(entry.grants)
-        self._checkpoints = Checkpoints(entry.job, entry.fence, life, is_needed=safeguards.account_first)
+        self._checkpoints = Checkpoints(entry.job, entry.fence, life)
         self._commands = Commands(entry.job, entry.fence, clocks, every_ms)
-        self._assignments = Assignments(entry, keys, is_sealed=safeguards.sealed_variables)
+        self._assignments = Assignments(entry, keys)
         self._take_over = TakeOver(entry.job, entry.fence)
         self._results = AttemptResults(entry.job)
         self._losses = Losses()
@@ -199,7 +196,7 @@ class LedJob:
     # -- what workers say
 
     def on_message(self, now: int, sender: str, message: JobMessage) -> list[JobsEffect]:
-        if self._safeguards.own_attempts and not self._workers.was_granted(sender):
+        if not self._workers.was_granted(sender):
             return []
         match message:
             case WorkerSnapshot():
@@ -259,10 +256,6 @@ class LedJob:
             if message.final:
                 return []  # results come whole
             message = self._by_this_clock(sender, message)
-            if not self._safeguards.cumulative_counters:
-                known = self._job.running()[attempt][2]
-                message.tally.merge(known.tally)
-                message = msgspec.structs.replace(message, sequence=known.sequence + 1)
         asked = self._job.on_message(now, attempt, message)
         if all(isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in asked):
             # Most reports change nothing that must survive; making the checkpoint of a large job takes a while.
@@ -282,8 +275,6 @@ class LedJob:
 
     def _on_finished(self, now: int, sender: str, message: Finished) -> list[JobsEffect]:
         attempt = message.attempt
-        if not self._safeguards.result_key and not self._results.is_fetched(attempt):
-            return [self._results.fetch(attempt, message.digest, message.size_bytes, sender)]
         if attempt in self._losses:
             return []  # its last counts are stored instead
         known = self._running(attempt)
@@ -321,15 +312,17 @@ class LedJob:
         if self._document is not None and digest == self._document.digest:
             return self._close(now, self._document)
         result = self._results.taken(digest)
-        if result is None:
+        if result is None or self._is_settled(result):
             return []
-        if self._safeguards.result_key:
-            if result.attempt in self._results.kept:
-                return []
-            if not result.is_lost and self._running(result.attempt) is None:
-                return []  # given up meanwhile: another runs all of it again, or its workflow has ended
         self._results.kept[result.attempt] = digest
         return [*self._do(now, self._checkpoints.hold(CountResult(digest, result))), *self._checkpoint(now)]
+
+    def _is_settled(self, result: AttemptResult) -> bool:
+        """Whether another result of the attempt counts, or none does any more: it was given up meanwhile, and another runs
+        all of it again, or its workflow has ended."""
+        if result.attempt in self._results.kept:
+            return True
+        return not result.is_lost and self._running(result.attempt) is None
 
     def _count(self, now: int, digest: str, result: AttemptResult) -> list[JobsEffect]:
         attempt = result.attempt
@@ -340,17 +333,8 @@ class LedJob:
             return [*effects, *self._settle_losses(now)]
         if known is not None:
             effects.append(self._result_accepted(attempt, known.place))
-        elif not self._safeguards.result_key:
-            self._count_again(result)
         self._losses.forget(attempt)
         return [*effects, *self._carry_out(now, self._job.on_result(now, attempt, result))]
-
-    def _count_again(self, result: AttemptResult) -> None:
-        """Without a key for each attempt, a result belongs to whatever runs in its place."""
-        for run in self._job.workflows.values():
-            for shard in run.shards:
-                if any(attempt.number == result.attempt for attempt in shard.attempts):
-                    shard.current.tally.merge(result.tally)
 
     # -- time
 
@@ -389,8 +373,6 @@ class LedJob:
         if not self.entry.checkpoint:
             return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS))
         effects = self._results.fetch_kept(closed_of(decode_checkpoint(self.entry.checkpoint)))
-        if not self._safeguards.takeover_barrier:
-            self._take_over.skip(self._workers.granted())
         self._fence_gone()
         asked = self._take_over.ask(now, self._workers.granted())
         return [*effects, *asked, *self._take_up_if_known(now)]
@@ -400,8 +382,7 @@ class LedJob:
 
     def _fence_gone(self) -> None:
         """Workers that were lost may be back: they are told of this manager too."""
-        if self._safeguards.takeover_barrier:
-            self._take_over.also_tell(self._workers.gone())
+        self._take_over.also_tell(self._workers.gone())
 
     def _take_up_if_known(self, now: int) -> list[JobsEffect]:
         """Go on with the job, once its results are here and every worker has said what it has."""

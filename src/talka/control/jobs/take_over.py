@@ -40,10 +40,6 @@ class TakeOver:
         self._ask_at = 0
         self._remind_at = 0
 
-    def skip(self, workers: Iterable[str]) -> None:
-        """Take it that these have nothing."""
-        self._snapshots = {worker: {} for worker in workers}
-
     def ask(self, now: int, workers: Iterable[str]) -> list[Send[JobMessage]]:
         if now < self._ask_at:
             return []

@@ -77,12 +77,11 @@ class Attempts:
         self._recalled.setdefault(task.worker, {})[task.fence] = None
         self._to_recall.setdefault(task.worker, {})[task.fence] = None
 
-    def gone(self, task: DagTask, *, is_closed: bool = True) -> None:
-        """It is over, whatever came of it. Its worker and its fence are still in the task. `is_closed`: what is told of
-        it from now on counts for nothing."""
+    def gone(self, task: DagTask) -> None:
+        """It is over, whatever came of it. Its worker and its fence are still in the task; what
+        is told of it from now on counts for nothing."""
         fence, key = task.fence, task.worker
-        if is_closed:
-            self.running.pop(fence, None)
+        self.running.pop(fence, None)
         self._handed_at.pop(fence, None)
         for by_worker in (self._on_worker, self._recalled, self._to_recall):
             if by_worker and (fences := by_worker.get(key)) is not None:
@@ -111,9 +110,8 @@ class Attempts:
             and task.fence == fence
         }
 
-    def underway(self, now: int, message: TaskProgress, sender: str = "") -> list[Change]:
-        """What a worker tells of those that run: what is to be kept of it. Without `sender` it is not asked whose they
-        are."""
+    def underway(self, now: int, message: TaskProgress, sender: str) -> list[Change]:
+        """What a worker tells of those that run: what is to be kept of it."""
         for fence in message.began:
             task = self.running.get(fence)
             if task is not None and not _is_others(task.worker, sender):
@@ -253,4 +251,4 @@ class Attempts:
 
 def _is_others(worker: str, sender: str) -> bool:
     """Whether a worker is known to have it, and is not this one. Whatever life of it speaks, its results are its own."""
-    return bool(worker and sender) and not worker.startswith(f"{sender}#")
+    return bool(worker) and not worker.startswith(f"{sender}#")

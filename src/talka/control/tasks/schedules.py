@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.work.cron import LAST_MS, Cron
@@ -38,13 +37,11 @@ def after_run(row: ScheduleRow, now_ms: int, last_job: str) -> ScheduleRow:
     return msgspec.structs.replace(row, next_ms=following, last_job=last_job)
 
 
-def mended(rows: Iterable[ScheduleRow], now_ms: int, safeguards: Safeguards = ALL) -> list[ScheduleRow]:
+def mended(rows: Iterable[ScheduleRow], now_ms: int) -> list[ScheduleRow]:
     """Those whose next instant was reckoned by a clock that was ahead, with the right one.
 
     Between now and the instant after it nothing can be due: a row that says a later one was written when it was later.
     """
-    if not safeguards.schedule_mending:
-        return []
     found = []
     for row in rows:
         try:
