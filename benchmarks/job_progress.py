@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import HANDLE, Lane, Persist, Transmit
+from talka.cluster.effects import HANDLE, Lane, Persist, PersistBlob, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.control.clients.overload import Level, report_interval_ms
@@ -259,7 +259,7 @@ class Bench:
             match effect:
                 case Transmit():
                     self.sent.append(effect)
-                case Persist(ticket=ticket):
+                case Persist(ticket=ticket) | PersistBlob(ticket=ticket):
                     self.carry_out(self.member.on_persisted(self.now, ticket))
                 case Updated(update=update):
                     self.told_steps += any(one.tally is not None and one.tally.steps for one in update.workflows)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Persist, Send
 from talka.cluster.leadership.election import Election, Phase
-from talka.cluster.leadership.register import ENTRY_PREFIX, RECORD_KEY, Tell, VoterRecord
+from talka.cluster.leadership.register import ENTRY_PREFIX, RECORD_KEY, VoterRecord
 from talka.cluster.leadership.timings import LAN
 from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import LeadershipMessage, PreVote, RegisterEntry, VoteReply, decode, encode
@@ -153,7 +153,7 @@ class Group:
 
     def _carry_out(self, name: str, effects: list[object]) -> None:
         for effect in effects:
-            if isinstance(effect, Tell):
+            if isinstance(effect, Send):
                 assert effect.to != name, "a voter speaks to itself inside"
                 self._queue.append((name, effect.to, decode(encode(effect.message))))
             elif isinstance(effect, Persist):

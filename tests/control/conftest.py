@@ -7,20 +7,19 @@ from typing import Any, Protocol
 
 import pytest
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Persist, PersistBlob, Send
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.lease_terms import OwnLease
-from talka.cluster.leadership.register import Tell
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
-from talka.control.load.times import JobWorkflow
-from talka.control.member.speech import Speak
+from talka.control.load.shard_group import JobWorkflow
 from talka.control.member.voter import Voter
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
+from talka.testing.disk import BLOB_PREFIX
 from talka.units import SECOND
+from talka.wire import leadership
 from talka.wire.entries import JobOrder, WorkflowOrder
 from talka.wire.jobs import AttemptResult, BundleFacts
 from talka.wire.leadership import LeadershipMessage
@@ -57,7 +56,7 @@ class Driven:
                     self.arms[core] = arm
                     self.starts[core] = effect
                     self.alive.add(core)
-                case Send(core=core):
+                case TellCore(core=core):
                     assert core in self.alive, "a message to a core that does not live"
                 case KillCore(core=core):
                     assert core in self.alive, "a core is killed that does not live"
@@ -267,30 +266,31 @@ class Cabinet:
         todo = deque(effects)
         while todo:
             effect = todo.popleft()
-            if isinstance(effect, Tell):
+            if isinstance(effect, Send) and effect.channel == leadership.CHANNEL:
                 self._mail.append((name, effect.to, effect.message))
-            elif isinstance(effect, Speak) and effect.to in self.names and hasattr(self.parts.get(name), "on_message"):
+            elif isinstance(effect, Send) and effect.to in self.names and hasattr(self.parts.get(name), "on_message"):
                 assert effect.to != name, "a manager speaks to itself inside"
                 self._mail.append((name, effect.to, effect.message))
-            elif isinstance(effect, Persist) and self._held is not None:
+            elif isinstance(effect, Persist | PersistBlob) and self._held is not None:
                 self._held.append((name, effect))
-            elif isinstance(effect, Persist):
+            elif isinstance(effect, Persist | PersistBlob):
                 todo.extend(self._persist(name, effect))
             else:
                 self.out.append((name, effect))
                 if name in self.parts and isinstance(effect, Elected | SteppedDown | WriteEnded):
                     todo.extend(self.parts[name].on_news(self.now, effect))
 
-    def _persist(self, name: str, persist: Persist) -> list[object]:
+    def _persist(self, name: str, persist: Persist | PersistBlob) -> list[object]:
+        if isinstance(persist, PersistBlob):
+            self.disks[name][BLOB_PREFIX + persist.digest] = persist.content
+            kept: list[object] = self.parts[name].on_persisted(self.now, persist.ticket)
+            return kept
         for key, content in persist.puts:
             if content is None:
                 self.disks[name].pop(key, None)
             else:
                 self.disks[name][key] = content
-        is_blob = persist.puts[0][0].startswith(BLOB_PREFIX)
-        part = self.parts[name] if is_blob else self.voters[name]
-        effects: list[object] = part.on_persisted(self.now, persist.ticket)
-        return effects
+        return self.voters[name].on_persisted(self.now, persist.ticket)
 
     def run(self, seconds: float) -> list[Any]:
         """Let time pass: what it comes to for others."""

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from talka.cluster.effects import Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.job import DagJob
 from talka.control.dags.keeper import DagKeeper, Edit
-from talka.control.member.speech import Speak
 from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
@@ -24,7 +24,7 @@ from talka.control.tasks.task import DagTask
 from talka.store.dags.sqlite import SqliteRecords
 from talka.units import SECOND
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import WorkerFacts
+from talka.wire.jobs import JobMessage, WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import AssignTasks, Done, HandedTask, Outcome, ResultsStored, TaskMessage, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec
@@ -52,7 +52,7 @@ class DagPlay:
         self.durable = self._new()
 
     def _forget_all(self) -> None:
-        self.told_all: list[Speak] = []
+        self.told_all: list[Send[JobMessage]] = []
         self.hands: list[tuple[str, HandedTask]] = []
         self.handed: dict[int, HandedTask] = {}
         self.took: list[int] = []
@@ -86,7 +86,7 @@ class DagPlay:
                 case ReadOutputs():
                     self.fetches.append(effect)
                     self._open_fetches.append(effect)
-                case Speak(to=to, message=message):
+                case Send(to=to, message=message):
                     self.told_all.append(effect)
                     if isinstance(message, AssignTasks):
                         self.hands += [(to, task) for task in message.tasks]

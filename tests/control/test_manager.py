@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.election import LeaderChanged, SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.control import manager as managers
 from talka.control.blobs import replicated_blobs
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX, BlobFailed, BlobKept, BlobReady, LoadBlob
+from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob
 from talka.control.clients.overload import Level
 from talka.control.jobs.entries import Alarmed
 from talka.control.jobs.fleet import WorkerLost
@@ -26,13 +26,14 @@ from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, LeadWanted
 from talka.control.jobs.watching import Updated, WatchFailed
 from talka.control.manager import KEEP_AGAIN_NS, Manager
 from talka.control.member.leader_calls import CallEnded
-from talka.control.member.speech import Speak
 from talka.control.tasks.store_effects import Commit, DagEnded, ReadOutputs
 from talka.stats.tally import Tally
+from talka.testing.disk import BLOB_PREFIX
 from talka.testing.trust import keys_of_workers
 from talka.units import NEVER, SECOND
 from talka.wire.entries import JobOrder, JobRecord, encode_record
 from talka.wire.jobs import (
+    CHANNEL,
     Account,
     Accounted,
     Acknowledge,
@@ -43,6 +44,7 @@ from talka.wire.jobs import (
     Elsewhere,
     Finished,
     Goodbye,
+    JobMessage,
     KeepBlob,
     Kept,
     Lead,
@@ -158,8 +160,8 @@ class Play:
         return [effect for _, effect in self.group.out]
 
 
-def said(effects: list[Any], kind: type) -> list[Speak]:
-    return [one for one in effects if isinstance(one, Speak) and isinstance(one.message, kind)]
+def said(effects: list[Any], kind: type) -> list[Send[JobMessage]]:
+    return [one for one in effects if isinstance(one, Send) and isinstance(one.message, kind)]
 
 
 def of(effects: list[Any], kind: type) -> list[Any]:
@@ -198,7 +200,7 @@ def test_a_manager_alone_hears_what_it_says_to_itself(sole: Play, order_of: Orde
     assert (owner.job, owner.owner) == (job, "m1")
     (assign,) = said(effects, Assign)
     assert (assign.to, assign.message.attempt, assign.message.fence) == ("w1", 1, owner.fence)
-    assert {one.to for one in of(effects, Speak)} == {"w1"}
+    assert {one.to for one in of(effects, Send)} == {"w1"}
     assert of(effects, LeadWanted) == []
     assert sole.record(job).revision > 0, "the attempt was on disk before the worker was told"
 
@@ -214,7 +216,7 @@ def test_a_job_goes_from_its_start_to_its_record(sole: Play, order_of: OrderOf) 
 
     digest, content = result_of(job)
     (want,) = sole.hear("m1", "w1", Finished(job, 1, digest, len(content)))
-    assert want == Speak("w1", WantBlob(digest, 0), Lane.STREAM)
+    assert want == Send(CHANNEL, "w1", WantBlob(digest, 0), Lane.STREAM)
     effects = sole.hear("m1", "w1", Piece(digest, 0, len(content), content))
     assert sole.group.disks["m1"][BLOB_PREFIX + digest] == content
     assert of(effects, AttemptAccepted) == [AttemptAccepted(job, 1, digest)]
@@ -275,9 +277,9 @@ def test_time_passes_in_all_parts(sole: Play, order_of: OrderOf) -> None:
 def test_who_does_not_lead_says_who_does(trio: Play) -> None:
     follower = trio.others()[0]
 
-    assert trio.beat(to=follower) == [Speak("w1", Elsewhere(trio.leader), Lane.CONTROL)]
+    assert trio.beat(to=follower) == [Send(CHANNEL, "w1", Elsewhere(trio.leader), Lane.CONTROL)]
     assert trio.hear(follower, "x", ManagerCall(5, "jobs", b"")) == [
-        Speak("x", CallAnswer(5, "elsewhere", trio.leader.encode()), Lane.RESULTS)
+        Send(CHANNEL, "x", CallAnswer(5, "elsewhere", trio.leader.encode()), Lane.RESULTS)
     ]
     assert trio.hear(follower, "w1", Goodbye()) == []
     assert trio.hear(follower, "x", Account("b4k7", (0, 1, 1), 1, "running", b"")) == []
@@ -315,7 +317,7 @@ def test_while_nobody_leads_questions_wait(cabinet_of: CabinetOf, order_of: Orde
     manager = play.manager()
     assert manager.leader == "" and manager.next_tick_at == NEVER
 
-    assert play.beat() == [Speak("w1", Elsewhere(""), Lane.CONTROL)]
+    assert play.beat() == [Send(CHANNEL, "w1", Elsewhere(""), Lane.CONTROL)]
     assert play.call("submit", SubmitCall(order_of())) == []
     asked_at = manager.next_tick_at
     assert play.now < asked_at < NEVER
@@ -330,7 +332,7 @@ def test_what_is_said_to_the_leader_while_there_is_none_is_said_to_nobody(trio: 
     for name in [name for name in trio.group.voters if name != owner]:
         trio.group.stop(name)
     for effect in trio.run(8):
-        assert not isinstance(effect, Speak) or effect.to, "everything said has an address"
+        assert not isinstance(effect, Send) or effect.to, "everything said has an address"
     assert trio.manager(owner).leader == ""
     assert job in trio.manager(owner).led
 
@@ -426,12 +428,12 @@ def test_a_job_whose_account_cannot_be_read_is_given_back_and_told_of(told: Told
         f"job b4k7 cannot be led on by {told.name}: the account of a job cannot be read: MessagePack data is malformed: "
         "invalid opcode '\\xc1' (byte 0); another manager is asked to"
     )
-    assert given_back == Speak("m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)
+    assert given_back == Send(CHANNEL, "m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)
     assert told.led == {}
 
 
 def test_a_fence_of_an_earlier_life_is_given_back(told: Told) -> None:
-    assert told.lead(revision=3) == [Speak("m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)]
+    assert told.lead(revision=3) == [Send(CHANNEL, "m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)]
     assert told.led == {}
 
 
@@ -439,8 +441,8 @@ def test_who_leaves_leads_nothing_new(told: Told) -> None:
     told.lead()
     told.play.act(told.name, told.play.manager(told.name).drain(told.play.now))
 
-    assert told.lead(fence=(0, 6, 1)) == [Speak("m9", Leaderless("b4k7", (0, 6, 1)), Lane.CONTROL)]
-    assert told.lead(job="c5m8") == [Speak("m9", Leaderless("c5m8", (0, 5, 1)), Lane.CONTROL)]
+    assert told.lead(fence=(0, 6, 1)) == [Send(CHANNEL, "m9", Leaderless("b4k7", (0, 6, 1)), Lane.CONTROL)]
+    assert told.lead(job="c5m8") == [Send(CHANNEL, "m9", Leaderless("c5m8", (0, 5, 1)), Lane.CONTROL)]
     assert list(told.led) == ["b4k7"], "until it hears that another leads it"
 
 
@@ -538,11 +540,11 @@ def test_a_blob_that_others_have_is_fetched_from_them(trio: Play) -> None:
 
 def test_a_disk_that_would_not_take_a_blob_is_heard_of(trio: Play) -> None:
     digest = sha256(b"bundle").hexdigest()
-    (persist,) = of(trio.manager().on_message(trio.now, "m9", KeepBlob(digest, 0, 6, b"bundle")), Persist)
+    (persist,) = of(trio.manager().on_message(trio.now, "m9", KeepBlob(digest, 0, 6, b"bundle")), PersistBlob)
 
     effects = trio.manager().on_not_persisted(trio.now, persist.ticket, "the disk is full")
 
-    assert effects == [Speak("m9", Kept(digest, 0, "the disk is full"), Lane.RESULTS)]
+    assert effects == [Send(CHANNEL, "m9", Kept(digest, 0, "the disk is full"), Lane.RESULTS)]
 
 
 def finish(play: Play, job: str) -> tuple[str, list[Any]]:
@@ -574,7 +576,7 @@ def test_a_result_that_the_only_disk_would_not_take_is_kept_later(sole: Play, or
     digest, content = result_of(job)
     sole.hear("m1", "w1", Finished(job, 1, digest, len(content)))
     manager = sole.manager()
-    (persist,) = of(manager.on_message(sole.now, "w1", Piece(digest, 0, len(content), content)), Persist)
+    (persist,) = of(manager.on_message(sole.now, "w1", Piece(digest, 0, len(content), content)), PersistBlob)
     assert sole.act("m1", manager.on_not_persisted(sole.now, persist.ticket, "full")) == [BlobFailed(digest, "full")]
 
     effects = sole.run(1.2)
@@ -585,7 +587,7 @@ def test_a_result_that_the_only_disk_would_not_take_is_kept_later(sole: Play, or
 def test_what_a_client_brought_and_could_not_be_kept_is_the_clients_to_bring_again(sole: Play) -> None:
     digest = sha256(b"bundle").hexdigest()
     manager = sole.manager()
-    (persist,) = of(manager.keep(sole.now, digest, b"bundle"), Persist)
+    (persist,) = of(manager.keep(sole.now, digest, b"bundle"), PersistBlob)
     assert sole.act("m1", manager.on_not_persisted(sole.now, persist.ticket, "full")) == [BlobFailed(digest, "full")]
 
     assert of(sole.run(3), BlobKept) == []
@@ -649,7 +651,9 @@ def test_a_view_that_nobody_asked_for_is_nothing(sole: Play) -> None:
 
 
 def test_what_the_shell_says_goes_out_as_it_is(sole: Play) -> None:
-    assert sole.manager().say("w1", Piece("0" * 64, 0, 0, b"")) == [Speak("w1", Piece("0" * 64, 0, 0, b""))]
+    assert sole.manager().say("w1", Piece("0" * 64, 0, 0, b"")) == [
+        Send(CHANNEL, "w1", Piece("0" * 64, 0, 0, b""), Lane.STREAM)
+    ]
 
 
 def test_a_worker_that_tells_its_time_lets_its_tasks_start(sole: Play, order_of: OrderOf) -> None:

@@ -5,17 +5,16 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.control.member.composite import ClusterMember
 from talka.control.member.receiver import Receiver
 from talka.control.member.replay_guard import ReplayGuard
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.units import NEVER
 from talka.wire import jobs, leases
-from talka.wire.jobs import Elsewhere, Goodbye, JobMessage, Sync
+from talka.wire.jobs import CHANNEL, Elsewhere, Goodbye, JobMessage, Sync
 from talka.wire.leases import LeaseCommand
 from talka.wire.packets import decode_packet
 
@@ -89,7 +88,9 @@ def sent(effects: list[object]) -> list[tuple[str, JobMessage, Lane]]:
 
 def to(member: ClusterMember, *names: str) -> list[str]:
     """Where what is said to these goes."""
-    return [address for address, _, _ in sent(member.act(0, [Speak(name, Sync(1)) for name in names]))]
+    return [
+        address for address, _, _ in sent(member.act(0, [Send(CHANNEL, name, Sync(1), Lane.STREAM) for name in names]))
+    ]
 
 
 def led_by(member: ClusterMember) -> tuple[int, list[object]]:
@@ -108,7 +109,7 @@ def led_by(member: ClusterMember) -> tuple[int, list[object]]:
 def test_a_message_about_jobs_reaches_the_part_that_has_to_do_with_them() -> None:
     clerk = Clerk()
     member = member_of(clerk)
-    clerk.answer = [Speak("w1", Elsewhere("m2"), Lane.CONTROL)]
+    clerk.answer = [Send(CHANNEL, "w1", Elsewhere("m2"), Lane.CONTROL)]
 
     effects = Peer("w1", "#7").speak(member, Goodbye())
 
@@ -133,7 +134,7 @@ def test_what_is_no_message_about_jobs_is_turned_away() -> None:
 
 @pytest.mark.parametrize("lane", list(Lane), ids=lambda lane: lane.name)
 def test_what_is_said_travels_on_the_lane_it_was_given(lane: Lane) -> None:
-    effects = member_of(None).act(0, [Speak("m2", Sync(5), lane)])
+    effects = member_of(None).act(0, [Send(CHANNEL, "m2", Sync(5), lane)])
 
     assert sent(effects) == [("m2", Sync(5), lane)]
 
@@ -197,7 +198,7 @@ def test_the_part_is_ticked_when_its_time_has_come() -> None:
     assert member.next_tick_at == 5
 
     assert member.tick(4) == []
-    clerk.answer = [Speak("w1", Sync(1))]
+    clerk.answer = [Send(CHANNEL, "w1", Sync(1), Lane.STREAM)]
     effects = member.tick(5)
 
     assert clerk.told == [("tick", 5)]
@@ -217,7 +218,7 @@ def test_the_part_hears_that_its_voter_leads_and_what_became_of_writes() -> None
     assert isinstance(elected, Elected)
 
     (persist,) = [one for one in member.act(now, member.voter.write(now, 1, "job/1", b"")) if isinstance(one, Persist)]
-    clerk.answer = [Speak("w1", Sync(1))]
+    clerk.answer = [Send(CHANNEL, "w1", Sync(1), Lane.STREAM)]
     effects = member.on_persisted(now, persist.ticket)
     member.act(now, member.voter.drain(now))
 
@@ -236,8 +237,8 @@ def test_a_member_that_leads_and_has_nothing_to_do_with_jobs_tells_its_shell_alo
 # -- tickets
 
 
-def persist_of(effects: list[object]) -> Persist:
-    (persist,) = [effect for effect in effects if isinstance(effect, Persist)]
+def persist_of(effects: list[object]) -> Persist | PersistBlob:
+    (persist,) = [effect for effect in effects if isinstance(effect, Persist | PersistBlob)]
     return persist
 
 
@@ -245,10 +246,10 @@ def test_blobs_of_a_manager_and_promises_of_its_voter_are_kept_apart() -> None:
     clerk = Clerk()
     member = member_of(clerk, has_voter=True)
     promise = persist_of(member.start(0))
-    blob = persist_of(member.act(0, [Persist(1, (("blob/d", b"x"),))]))
+    blob = persist_of(member.act(0, [PersistBlob(1, "d", b"x")]))
     assert (promise.ticket, blob.ticket) == (1, 2)
 
-    clerk.answer = [Speak("m2", Sync(1))]
+    clerk.answer = [Send(CHANNEL, "m2", Sync(1), Lane.STREAM)]
     assert sent(member.on_persisted(0, blob.ticket)) == [("m2", Sync(1), Lane.STREAM)]
     member.on_persisted(0, promise.ticket)
 
@@ -269,8 +270,8 @@ def test_everything_a_worker_writes_is_of_its_part() -> None:
 def test_a_write_that_failed_is_told_to_the_part_that_asked_for_it() -> None:
     clerk = Clerk()
     member = member_of(clerk, has_voter=True)
-    blob = persist_of(member.act(0, [Persist(5, (("blob/d", b"x"),))]))
-    clerk.answer = [Speak("m2", Sync(1))]
+    blob = persist_of(member.act(0, [PersistBlob(5, "d", b"x")]))
+    clerk.answer = [Send(CHANNEL, "m2", Sync(1), Lane.STREAM)]
 
     effects = member.on_not_persisted(0, blob.ticket, "the disk is full")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.core_effects import JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import START_DELAY_NS
 from talka.control.load.shard_group import STOP_SLACK_NS
 from talka.control.load.shard_run import LostShard
@@ -378,7 +378,7 @@ def test_a_task_lost_while_it_gets_ready_goes_elsewhere_and_all_start_together(j
     effects = driven.arm(4)
 
     start_ns = driven.now + START_DELAY_NS
-    assert effects == [Send(core, Go(start_ns, start_ns, start_ns)) for core in (2, 3, 4)]
+    assert effects == [TellCore(core, Go(start_ns, start_ns, start_ns)) for core in (2, 3, 4)]
     assert driven.job.lost == []
 
 
@@ -422,7 +422,7 @@ def taken_up(job_of: JobOf) -> Driven:
 def test_a_task_that_the_manager_before_did_not_start_begins_late_and_that_is_told(job_of: JobOf) -> None:
     driven = taken_up(job_of)
 
-    assert driven.arm(2) == [Send(2, Go(driven.now, driven.job.origin_ns, driven.job.origin_ns))]
+    assert driven.arm(2) == [TellCore(2, Go(driven.now, driven.job.origin_ns, driven.job.origin_ns))]
 
     assert gaps(driven) == [(1, 0.0, 1.0, 50)]
     assert driven.job.lost[0].cause == "was told to start late: its manager was lost"
@@ -441,7 +441,7 @@ def test_a_task_that_a_cancel_ended_before_the_manager_heard_of_it_cancels_the_j
     driven = job_of({"Shop": ARRIVALS, "Later": {"after": {"Shop"}}}, places={"w1": 1, "w2": 1})
     driven.run()
 
-    assert driven.later(1).result(1, is_cancelled=True) == [Send(2, Stop())]
+    assert driven.later(1).result(1, is_cancelled=True) == [TellCore(2, Stop())]
     assert driven.result(2, is_cancelled=True) == [JobEnded()]
 
     assert driven.states == {"Shop": "cancelled", "Later": "cancelled"}
@@ -508,7 +508,7 @@ def test_tasks_are_told_again_to_stop(job_of: JobOf) -> None:
     driven.run()
     driven.interrupt()
 
-    assert driven.later(1).take(driven.job.stop_again(driven.now)) == [Send(1, Stop()), Send(2, Stop())]
+    assert driven.later(1).take(driven.job.stop_again(driven.now)) == [TellCore(1, Stop()), TellCore(2, Stop())]
     assert driven.states == {"Shop": "running", "Late": "cancelled"}
     assert driven.job.workflows["Shop"].stopped_ns == driven.now - SECOND
 

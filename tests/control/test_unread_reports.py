@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from talka.control.load.core_effects import Send
+from talka.control.load.core_effects import TellCore
 from talka.control.load.load_job import EXTENSION_BASE_NS, MERGE_STEP_NS
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.wire.shards import Ack, MetricTotals, StepTotals, Stop, Unread, decode_unread, encode_unread
@@ -104,7 +104,7 @@ def test_a_report_of_which_a_part_is_missing_is_neither_taken_nor_acknowledged(j
     assert driven.report(1, Tally(started=10), parts=2) == [], "a part of the one before is none of this"
     step(driven, 3, "buy", 5)
     metric(driven, 3, "size", 1)
-    assert driven.report(1, Tally(started=11), parts=2) == [Send(1, Ack(3))]
+    assert driven.report(1, Tally(started=11), parts=2) == [TellCore(1, Ack(3))]
 
     assert (driven.job.tally().started, driven.job.tally().steps["buy"].ok) == (11, 5)
 
@@ -167,12 +167,12 @@ def test_a_workflow_that_is_late_and_advances_is_given_more_time_and_that_is_not
     assert run.notes[0].startswith("it was late and advanced, and was given ")
     assert driven.later(0.1).tick() == [], "the time it was given is not over"
     driven.now += EXTENSION_BASE_NS
-    assert driven.tick() == [Send(1, Stop())], "it did not advance"
+    assert driven.tick() == [TellCore(1, Stop())], "it did not advance"
     assert run.failure == "it ran longer than its timeout of 5 s"
 
 
 def test_a_workflow_that_is_late_and_does_not_advance_is_stopped(job_of: JobOf) -> None:
     driven = placed(job_of, shape=IterationsPerVU(1, 1000), timeout_s=5)
 
-    assert driven.later(5).tick() == [Send(1, Stop())]
+    assert driven.later(5).tick() == [TellCore(1, Stop())]
     assert driven.job.workflows["Shop"].notes == []

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.clients.overload import REPORT_LEAST_MS
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.watching import Audience
 from talka.control.load.core_effects import StartCore
 from talka.control.load.log_lines import JobLines
-from talka.control.member.speech import Speak
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.shards import WorkerShards
 from talka.stats.tally import Tally
@@ -113,7 +112,7 @@ class Chain:
                 self.audience.on_watch(now, "m1", WatchJob("job", 70, -1, True))
             for effect in self.audience.tick(now, {"job": cast(LedJob, Led(self.driven))}):
                 assert (
-                    isinstance(effect, Speak)
+                    isinstance(effect, Send)
                     and isinstance(effect.message, ViewUpdate)
                     and effect.lane is Lane.STATISTICS
                 )

@@ -13,8 +13,8 @@ import pytest
 
 from talka.client.requests import Conflict, NoSuchJob, NoSuchSchedule, NoSuchTask, TooBusy, problem_of
 from talka.clock import boottime_ns, both_clocks, realtime_ns
+from talka.cluster.effects import Send
 from talka.control.dags import shelf
-from talka.control.member.speech import Speak
 from talka.control.tasks import delivery
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.epoch_floor import PAUSE_NS
@@ -116,9 +116,9 @@ class Node:
     def perform(self, effects: list[object]) -> None:
         for effect in effects:
             match effect:
-                case Speak(message=AssignTasks(tasks=tasks)):
+                case Send(message=AssignTasks(tasks=tasks)):
                     self.hands += tasks
-                case Speak(message=ResultsStored(fences=fences)):
+                case Send(message=ResultsStored(fences=fences)):
                     self.took += fences
                 case Commit() | ReadOutputs() | CallAnswered() | DagEnded():
                     self.jobs.carry_out(effect)

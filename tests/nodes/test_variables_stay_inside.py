@@ -15,11 +15,11 @@ from pytest import MonkeyPatch
 
 from talka.client.ordering import OrderOptions, submission_of_file
 from talka.clock import boottime_ns
+from talka.cluster.effects import Send
 from talka.control.blobs.replicated_blobs import ServeBlob, piece_of
 from talka.control.load.planning import Overrides
 from talka.control.member.admin_queries import answer
 from talka.control.member.composite import ClusterMember
-from talka.control.member.speech import Speak
 from talka.errors import Invalid
 from talka.net.endorsing import Endorser
 from talka.nodes.manager import ManagerNode
@@ -119,13 +119,13 @@ def answers_of_the_port(node: ManagerNode, job: str, order: Any, sender: str) ->
     found: dict[str, bytes] = {}
     for name, message in asked.items():
         for at, effect in enumerate(node.manager.on_message(boottime_ns(), sender, message, 5, "#1")):
-            if isinstance(effect, Speak):
+            if isinstance(effect, Send):
                 found[f"{sender}: {name} {at}"] = encode(effect.message)
             elif isinstance(effect, ServeBlob):
                 piece = piece_of(effect.digest, node._blobs.get(effect.digest), effect.offset)
                 found[f"{sender}: {name} {at}"] = encode(piece)
     for effect in node.manager.tick(boottime_ns()):
-        if isinstance(effect, Speak):
+        if isinstance(effect, Send):
             found[f"{sender}: then {type(effect.message).__name__}"] = encode(effect.message)
     for question in QUESTIONS:
         try:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
@@ -118,11 +118,11 @@ class Drive:
             match effect:
                 case StartCore(core=core, arm=arm):
                     self.running[arm.workflow, arm.shard.index] = core
-                case Send(core=core, message=Go(start_at_ns=at_ns)):
+                case TellCore(core=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns
                 case JobEnded():
                     self.has_ended = True
-                case Send() | KillCore():
+                case TellCore() | KillCore():
                     pass
 
     def say(self, where: tuple[str, int], message: FromCore) -> None:

@@ -7,17 +7,19 @@ from typing import Final
 
 import msgspec
 
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX, BlobKept, LoadBlob, ServeBlob, piece_of
+from talka.cluster.effects import Lane, Send
+from talka.control.blobs.replicated_blobs import BlobKept, LoadBlob, ServeBlob, piece_of
 from talka.control.jobs.led_effects import DocumentWanted
 from talka.control.jobs.watching import Updated, WatchFailed
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.leader_calls import CallEnded
-from talka.control.member.speech import Speak
+from talka.testing.disk import BLOB_PREFIX
 from talka.testing.host import Host
 from talka.testing.job_checkers import Document, JobHistory, JobRule
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
+from talka.wire.jobs import CHANNEL
 from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, encode
 from talka.wire.views import JobFacts, JobUpdate
 from talka.work.lifecycle import JobState, TaskState, is_final
@@ -66,7 +68,7 @@ class Duties(Observer):
                 insist(world, host, host.boot, lambda manager, now: manager.on_loaded(now, digest, content))
             case ServeBlob(to=to, digest=digest, offset=offset):
                 piece = piece_of(digest, host.disk.durable.get(BLOB_PREFIX + digest), offset)
-                insist(world, host, host.boot, lambda manager, now: [Speak(to, piece)])
+                insist(world, host, host.boot, lambda manager, now: [Send(CHANNEL, to, piece, Lane.STREAM)])
             case DocumentWanted(job=job):
                 delay = self._rng.randrange(5, 100) * MILLISECOND
                 world.after(delay, partial(insist, world, host, host.boot, partial(self._document, job)))

@@ -12,12 +12,12 @@ import msgspec
 
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.voter import Voter
 from talka.control.worker.composite import Worker
 from talka.testing.cores import Cores, Ledger, WorkerPart
+from talka.testing.disk import BLOB_PREFIX
 from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profile, missing
 from talka.testing.host import Clock
 from talka.testing.job_checkers import (

@@ -14,6 +14,7 @@ from talka.testing.journeys import (
     FIRST,
     LOOK,
     PAGE,
+    SECOND,
     JourneyCounts,
     Journeys,
     Manner,
@@ -24,7 +25,6 @@ from talka.testing.journeys import (
     totals_of,
 )
 from talka.testing.world import World
-from talka.units import SECOND
 from talka.wire.jobs import AttemptResult
 from talka.work.lifecycle import TaskState
 

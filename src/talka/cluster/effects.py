@@ -4,9 +4,11 @@ News of a core (`MemberLost`, `Elected` …) live beside the core that tells the
 """
 
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+
+from talka.wire.channels import Channel
 
 
 class Lane(IntEnum):
@@ -24,6 +26,24 @@ class Lane(IntEnum):
     """Like STREAM, and shed first."""
 
 
+MessageT = TypeVar("MessageT", bound=msgspec.Struct, covariant=True)
+
+
+class Send(msgspec.Struct, Generic[MessageT], frozen=True, gc=False):
+    """Send this message. Whether it arrives is not known. The composite puts it into a packet."""
+
+    channel: Channel[Any]
+    """The conversation it belongs to."""
+    to: str
+    """A node's name; in membership and greetings, where a name may not be known yet, an address."""
+    message: MessageT
+    lane: Lane
+    updates: list[bytes] = []
+    """Membership only: encoded updates of members that ride on the message."""
+    key_id: str = ""
+    """Greetings only: the key to seal it with. Empty: the one the node is known to have."""
+
+
 class Persist(msgspec.Struct, frozen=True):
     """Write all of `puts` durably, as one: all or nothing survives a crash. Then say `on_persisted(ticket)`.
 
@@ -33,6 +53,19 @@ class Persist(msgspec.Struct, frozen=True):
     ticket: int
     puts: tuple[tuple[str, bytes | None], ...]
     """Key and content; None removes the key."""
+
+
+class PersistBlob(msgspec.Struct, frozen=True):
+    """Write a blob durably under its digest. Then say `on_persisted(ticket)`, or `on_not_persisted`: a node can do without.
+
+    Tickets are numbered together with those of `Persist`.
+    """
+
+    ticket: int
+    digest: str
+    content: bytes
+    removed: tuple[str, ...] = ()
+    """Digests of blobs that make room for it."""
 
 
 HANDLE: Final = "#"

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
@@ -28,13 +28,13 @@ from talka.control.jobs.watching import Audience, JobWatches
 from talka.control.jobs.worker_keys import WorkerKeys
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import StoreLife
 from talka.wire.entries import JobRecord, decode_account, decode_record
 from talka.wire.jobs import (
+    CHANNEL,
     Account,
     Accounted,
     Beat,
@@ -147,7 +147,9 @@ class Manager:
     ) -> list[object]:
         if isinstance(message, WantBlob) and role in OWN_ROLES:
             if not self.bundle_rights.may_fetch(now, sender, message.digest):
-                return self._out(now, [Speak(sender, piece_of(message.digest, None, message.offset))])
+                return self._out(
+                    now, [Send(CHANNEL, sender, piece_of(message.digest, None, message.offset), Lane.STREAM)]
+                )
         return self._out(now, self._hear(now, sender, boot, source, message))
 
     def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> list[object]:
@@ -155,7 +157,7 @@ class Manager:
             case Beat(facts=facts):
                 self._keys.heard(sender, boot, facts.sealing)
                 if self.registry is None:
-                    return [Speak(sender, Elsewhere(self.leader), Lane.CONTROL)]
+                    return [Send(CHANNEL, sender, Elsewhere(self.leader), Lane.CONTROL)]
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
@@ -263,7 +265,7 @@ class Manager:
         return self._out(now, self.vault.on_not_persisted(now, ticket, text))
 
     def say(self, to: str, message: JobMessage) -> list[object]:
-        return [Speak(to, message)]
+        return [Send(CHANNEL, to, message, Lane.STREAM)]
 
     def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
         return self._out(now, self.vault.on_loaded(now, digest, content))
@@ -326,8 +328,8 @@ class Manager:
 
     # -- routing
 
-    def _leaderless(self, led: LedJob) -> Speak:
-        return Speak(self.leader, Leaderless(led.name, led.fence), Lane.CONTROL)
+    def _leaderless(self, led: LedJob) -> Send[JobMessage]:
+        return Send(CHANNEL, self.leader, Leaderless(led.name, led.fence), Lane.CONTROL)
 
     def _on_lead(self, now: int, sender: str, content: bytes) -> list[object]:
         try:
@@ -341,7 +343,7 @@ class Manager:
             return []
         if self.is_draining or (led is None and record.revision > 0):
             # An earlier life of this manager led it under this fence: what it did since is not known here.
-            return [Speak(sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
+            return [Send(CHANNEL, sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
         if led is None and len(self.led) >= LED_LIMIT:
             return []
         if record.account:
@@ -349,7 +351,7 @@ class Manager:
                 decode_account(record.account)
             except Untrusted as problem:
                 text = f"job {record.job} cannot be led on by {self.name}: {problem}; another manager is asked to"
-                return [Alarmed(text), Speak(sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
+                return [Alarmed(text), Send(CHANNEL, sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
         led = LedJob(
             record,
             life=self._boot,
@@ -384,7 +386,7 @@ class Manager:
 
     def _on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
         if self.registry is None:
-            return [Speak(sender, CallAnswer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, CallAnswer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
     def _out(self, now: int, effects: list[object]) -> list[object]:
@@ -394,12 +396,12 @@ class Manager:
         while index < len(effects):
             effect = effects[index]
             index += 1
-            if isinstance(effect, Speak):
+            if isinstance(effect, Send):
                 to = effect.to or self.leader
                 if to == self.name:
                     effects += self._hear(now, self.name, self._boot, "", effect.message)
                 elif to:
-                    out.append(effect if effect.to else Speak(to, effect.message, effect.lane))
+                    out.append(effect if effect.to else Send(CHANNEL, to, effect.message, effect.lane))
             elif isinstance(effect, WorkerLost):
                 out.append(effect)
                 if self.durable is not None:

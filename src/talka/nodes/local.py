@@ -16,7 +16,7 @@ import psutil
 
 from talka.clock import monotonic_ns, utc_now
 from talka.control.load.allocation import Seat, claim_of, planned
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.planning import Overrides, plan_load_job, with_overrides
 from talka.engine.load import native
@@ -210,7 +210,7 @@ class LocalRunner:
             match effect:
                 case StartCore(core=core, arm=arm, process=process):
                     await self._supervisor.start(core, arm, process)
-                case Send(core=core, message=message):
+                case TellCore(core=core, message=message):
                     self._supervisor.send(core, message)
                 case KillCore(core=core):
                     self._supervisor.kill(core)

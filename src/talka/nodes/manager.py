@@ -11,9 +11,10 @@ from typing import Final
 import msgspec
 
 from talka.clock import boottime_ns, both_clocks, cpu_ns, realtime_ns
+from talka.cluster.effects import PersistBlob
 from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX, LoadBlob, ServeBlob, piece_of
+from talka.control.blobs.replicated_blobs import LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload, RequestKind
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
@@ -300,15 +301,6 @@ class ManagerNode(MemberNode):
         """Carry out what the manager answered to a call."""
         self._do(self.member.act(boottime_ns(), effects))
 
-    def _persist(self, ticket: int, puts: tuple[tuple[str, bytes | None], ...]) -> None:
-        key, content = puts[0]
-        if not key.startswith(BLOB_PREFIX):
-            super()._persist(ticket, puts)
-            return
-        assert content is not None  # managers sweep by age
-        write = self._on_disk(self._blobs.put, key.removeprefix(BLOB_PREFIX), content, is_vital=False)
-        write.add_done_callback(partial(self._on_blob_written, ticket))
-
     def _on_blob_written(self, ticket: int, write: "asyncio.Future[None]") -> None:
         if self._is_closed or write.cancelled():
             return
@@ -320,6 +312,9 @@ class ManagerNode(MemberNode):
 
     def _on_news(self, news: object) -> None:
         match news:
+            case PersistBlob(ticket=ticket, digest=digest, content=content):
+                write = self._on_disk(self._blobs.put, digest, content, is_vital=False)
+                write.add_done_callback(partial(self._on_blob_written, ticket))
             case LoadBlob(digest=digest):
                 self.perform(self.manager.on_loaded(boottime_ns(), digest, self._blobs.get(digest)))
             case ServeBlob(to=to, digest=digest, offset=offset):

@@ -15,9 +15,8 @@ import msgspec
 import psutil
 
 from talka.clock import boottime_ns, cpu_ns, monotonic_ns, realtime_ns
-from talka.cluster.effects import Lane, Persist, Transmit
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX
-from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.cluster.effects import Lane, Persist, PersistBlob, Transmit
+from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.admission import Admission, HelloDeclined, RingChanged, Welcomed
 from talka.control.member.composite import ClusterMember
@@ -123,7 +122,7 @@ class WorkerNode:
         """Address to name, of managers that welcomed this worker."""
         self._unwelcome: dict[str, None] = {}
         # Bounded by the cores and by one report of each.
-        self._orders: asyncio.Queue[StartCore | Send | KillCore] = asyncio.Queue()
+        self._orders: asyncio.Queue[StartCore | TellCore | KillCore] = asyncio.Queue()
         self._folders: dict[int, Path] = {}
         self._shift_ns: dict[int, int] = {}
         """Cores count by the monotonic clock, leases by one that does not stand still while the machine sleeps."""
@@ -402,13 +401,18 @@ class WorkerNode:
                         self._streams.renew(to)  # a manager that was away is tried again with every beat
                         self._streams.send(to, frame, CLASSES[lane])
                 case Persist(ticket=ticket, puts=puts):
-                    self._persist(ticket, puts)
+                    assert self._shelf is not None
+                    write = self._disk.do(self._shelf.write, puts)
+                    write.add_done_callback(partial(self._on_written, ticket, False))
+                case PersistBlob(ticket=ticket, digest=digest, content=content, removed=removed):
+                    write = self._disk.do(self._write_blob, digest, content, removed)
+                    write.add_done_callback(partial(self._on_written, ticket, True))
                 case CoresUntil(end_ns=end_ns):
                     self._supervisor.tell_end(end_ns)
                     self._handlers.tell_end(end_ns)
                 case TellHandlers() | StartHandlers() | EndHandlers():
                     self._handlers.do(effect)
-                case StartCore() | Send() | KillCore():
+                case StartCore() | TellCore() | KillCore():
                     self._orders.put_nowait(effect)
                 case Welcomed(address=address, name=name):
                     self._on_welcomed(address, name)
@@ -437,22 +441,10 @@ class WorkerNode:
 
     # -- disk
 
-    def _persist(self, ticket: int, puts: tuple[tuple[str, bytes | None], ...]) -> None:
-        write = self._disk.do(self._write, puts)
-        write.add_done_callback(partial(self._on_written, ticket, puts[0][0].startswith(BLOB_PREFIX)))
-
-    def _write(self, puts: tuple[tuple[str, bytes | None], ...]) -> None:
-        assert self._shelf is not None
-        rest = []
-        for key, content in puts:
-            if not key.startswith(BLOB_PREFIX):
-                rest.append((key, content))
-            elif content is None:
-                self._blobs.remove(key.removeprefix(BLOB_PREFIX))
-            else:
-                self._blobs.put(key.removeprefix(BLOB_PREFIX), content)
-        if rest:
-            self._shelf.write(tuple(rest))
+    def _write_blob(self, digest: str, content: bytes, removed: tuple[str, ...]) -> None:
+        self._blobs.put(digest, content)
+        for one in removed:
+            self._blobs.remove(one)
 
     def _on_written(self, ticket: int, is_blob: bool, write: "asyncio.Future[None]") -> None:
         if self._is_closed or write.cancelled():
@@ -481,11 +473,11 @@ class WorkerNode:
                     arm, folder = self._placed(core, arm, process)
                     await self._supervisor.start(core, arm, process, folder)
                     self._limit_memory(core)
-                case Send(core=core, message=Go() as go):
+                case TellCore(core=core, message=Go() as go):
                     shift = self._shift_ns[core] = monotonic_ns() - boottime_ns()
                     shifted = Go(go.start_at_ns + shift, go.origin_ns + shift, go.job_origin_ns + shift)
                     self._supervisor.send(core, shifted)
-                case Send(core=core, message=message):
+                case TellCore(core=core, message=message):
                     self._supervisor.send(core, message)
                 case KillCore(core=core):
                     self._supervisor.end(core)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.composite import ClusterMember
 from talka.control.worker.composite import Worker
 from talka.control.worker.core_end import CoresUntil
@@ -242,7 +242,7 @@ class Ledger:
 
 
 class Cores(Observer):
-    """Runs what workers ask for with StartCore, Send and KillCore. Cores live and stand still with their host; where the
+    """Runs what workers ask for with StartCore, TellCore and KillCore. Cores live and stand still with their host; where the
     worker alone is frozen they go on, until the end they were told of last."""
 
     def __init__(self, world: World, ledger: Ledger) -> None:
@@ -257,7 +257,7 @@ class Cores(Observer):
     def on_effect(self, world: World, host: Host, effect: object) -> None:
         if type(effect) is StartCore:
             self._start(host, effect)
-        elif type(effect) is Send:
+        elif type(effect) is TellCore:
             run = self._runs.get(host.name, {}).get(effect.core)
             if run is not None:
                 self._told(run, effect.message)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Puts: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 FSYNC_MEAN_NS: Final = MILLISECOND
+BLOB_PREFIX: Final = "blob/"
+"""A blob's key is this and its digest."""
 
 
 class Disk:

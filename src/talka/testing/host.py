@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.effects import Lane, Persist, PersistBlob, Transmit
 from talka.errors import Invalid
-from talka.testing.disk import Disk, Puts
+from talka.testing.disk import BLOB_PREFIX, Disk, Puts
 from talka.testing.network import OVERHEAD_BYTES
 from talka.units import NEVER
 from talka.wire.security.roles import NOBODY
@@ -378,6 +378,9 @@ class Host:
                 world.network.send(self.port, effect.to, effect.frame, effect.lane)  # type: ignore[attr-defined]
             elif isinstance(effect, Persist):
                 self.disk.write(effect.ticket, effect.puts)
+            elif isinstance(effect, PersistBlob):
+                removed = tuple((BLOB_PREFIX + digest, None) for digest in effect.removed)
+                self.disk.write(effect.ticket, ((BLOB_PREFIX + effect.digest, effect.content), *removed))
             else:
                 self._trace.append((world.now, "news", self.name, kind.__name__, 0, effect))
                 for observer in world.observers:

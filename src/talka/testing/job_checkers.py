@@ -11,7 +11,6 @@ from talka.cluster.fencing import Token
 from talka.cluster.leadership.leader_term import Elected
 from talka.control import manager
 from talka.control.blobs import replicated_blobs
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.jobs import watching
 from talka.control.jobs.fleet import STARTED_ANEW, WorkerLost
 from talka.control.jobs.led_effects import AttemptAccepted, JobOver
@@ -22,7 +21,7 @@ from talka.control.member.composite import ClusterMember
 from talka.control.worker import composite, fences, held_shards
 from talka.stats.tally import Tally
 from talka.testing.cores import CoreRun, Ledger, Obeyed, WorkerPart
-from talka.testing.disk import Puts
+from talka.testing.disk import BLOB_PREFIX, Puts
 from talka.testing.host import Host
 from talka.testing.hostile import HostileNode
 from talka.testing.journeys import LOOK, rows_in

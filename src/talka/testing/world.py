@@ -76,7 +76,7 @@ class Observer:
         """The node is gone, and what its disk kept of the last writes is durable."""
 
     def on_effect(self, world: "World", host: Host, effect: object) -> None:
-        """A node's news: every effect that is neither Transmit nor Persist."""
+        """A node's news: every effect that is neither a frame nor a write."""
 
     def on_persisted(self, world: "World", host: Host, puts: Puts) -> None:
         """The puts became durable. The node is told afterwards, or never when it crashed."""

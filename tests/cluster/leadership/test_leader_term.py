@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Token
 from talka.cluster.leadership.leader_term import (
     BATCHES_LIMIT,
@@ -18,7 +19,7 @@ from talka.cluster.leadership.leader_term import (
     WriteEnded,
 )
 from talka.cluster.leadership.lease_terms import LeaseFit, OwnLease
-from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor, Tell
+from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import (
     CONFIG_KEY,
@@ -32,12 +33,14 @@ from talka.cluster.leadership.voters import (
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import MILLISECOND, SECOND
 from talka.wire.leadership import (
+    CHANNEL,
     KEY_LIMIT,
     VALUE_LIMIT_BYTES,
     Collect,
     Collected,
     Heartbeat,
     HeartbeatReply,
+    LeadershipMessage,
     ProposalAccepted,
     Propose,
     RegisterEntry,
@@ -138,8 +141,8 @@ class Driven:
         return self
 
 
-def said(out: list[object], kind: type, to: str = "") -> list[Tell]:
-    return [word for word in out if isinstance(word, Tell) and isinstance(word.message, kind) and to in ("", word.to)]
+def said(out: list[object], kind: type, to: str = "") -> list[Send[LeadershipMessage]]:
+    return [word for word in out if isinstance(word, Send) and isinstance(word.message, kind) and to in ("", word.to)]
 
 
 def proposed(out: list[object]) -> Propose:
@@ -265,7 +268,7 @@ def test_a_voter_that_holds_an_older_configuration_is_told_the_one_that_counts()
 
     told = driven.beat(1, "c", holding=Version(TERM - 1, 9))
 
-    assert told == [Tell("c", Propose(TERM, 0, (current,)))]
+    assert told == [Send(CHANNEL, "c", Propose(TERM, 0, (current,)), Lane.CONTROL)]
     assert driven.accept(0, "b", "c") == []
     assert driven.beat(1, "c", holding=Version(TERM, 0)) == []
 
@@ -374,7 +377,7 @@ def test_what_a_voter_holds_is_read_page_by_page_and_a_page_that_was_answered_be
     driven.begin()
     first, second = RegisterEntry("x", Version(2, 1), b"1"), RegisterEntry("y", Version(2, 1), b"2")
 
-    assert driven.collected("b", first, more=True) == [Tell("b", Collect(TERM, "x"))]
+    assert driven.collected("b", first, more=True) == [Send(CHANNEL, "b", Collect(TERM, "x"), Lane.CONTROL)]
     assert driven.collected("b", first, more=True) == []
     assert driven.collected("b", second, after="x") == []
     assert driven.collected("b", second, after="x") == []

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from talka.cluster.effects import Send
 from talka.cluster.leadership.leader_term import ConfigChanged, LeaderTerm, LeaseExtended, WriteEnded
 from talka.cluster.leadership.lease_terms import LeaseFit
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
-from talka.cluster.leadership.register import Acceptor, Tell
+from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leadership.voters import (
     CONFIG_KEY,
@@ -87,10 +88,10 @@ class Leader:
         out: list[object] = []
         getattr(self.reign, method)(self.now, *values, out, **options)
         for word in out:
-            if isinstance(word, Tell) and word.to == "a" and isinstance(word.message, Propose):
+            if isinstance(word, Send) and word.to == "a" and isinstance(word.message, Propose):
                 assert self.acceptor.accept(word.message.entries)
                 self.reign.on_accepted(self.now, "a", ProposalAccepted(TERM, word.message.batch, 1, 1), out)
-        return [word for word in out if not isinstance(word, Tell) or word.to != "a"]
+        return [word for word in out if not isinstance(word, Send) or word.to != "a"]
 
     def beat(self, number: int, *names: str) -> list[object]:
         reply = HeartbeatReply(TERM, number, 1, 1, LATEST, 0)
@@ -136,7 +137,7 @@ class Leader:
 
 def told(out: list[object], kind: type, to: str = "") -> list[Any]:
     """The messages of this kind, to one voter or to any."""
-    words = [word for word in out if isinstance(word, Tell) and to in ("", word.to)]
+    words = [word for word in out if isinstance(word, Send) and to in ("", word.to)]
     return [word.message for word in words if isinstance(word.message, kind)]
 
 
@@ -274,7 +275,7 @@ def test_the_others_hear_of_a_change_only_once_the_one_that_joins_has_learned_it
     leader.teach("d")
 
     taught = leader.change(1, "abcd")
-    assert [word.to for word in taught if isinstance(word, Tell)] == ["d"]
+    assert [word.to for word in taught if isinstance(word, Send)] == ["d"]
     again = leader.tick()
     assert (proposals(again), snapshots(again)) == ([], snapshots(taught))
     assert leader.electorate.pending is None
@@ -295,7 +296,7 @@ def test_one_that_joins_accepts_the_change_by_learning_it() -> None:
     ended = leader.accept(change.batch, "b")
 
     assert proposals(ended, "d")[0].entries == tuple(leader.acceptor.after(""))  # written to all of them again
-    assert [told for told in ended if not isinstance(told, Tell)] == [
+    assert [told for told in ended if not isinstance(told, Send)] == [
         ConfigChanged(leader.electorate.config),
         WriteEnded(1, "accepted", Version(TERM, 2)),
     ]
@@ -486,7 +487,7 @@ def test_everything_is_written_again_to_those_who_are_left_once_one_was_removed(
     (again,) = proposals(out, "b")
     assert list(again.entries) == [{**held, CONFIG_KEY: change.entries[0]}[key] for key in sorted(held)]
     assert proposals(out) == [again] * 3  # to the three others, with the versions they have
-    assert [told for told in out if not isinstance(told, Tell)] == [
+    assert [told for told in out if not isinstance(told, Send)] == [
         ConfigChanged(leader.config.without("e")),
         WriteEnded(2, "accepted", change.entries[0].version),
     ]

@@ -2,7 +2,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.leadership.register import (
     ENTRY_PREFIX,
     HELD_LIMIT,
@@ -10,12 +10,11 @@ from talka.cluster.leadership.register import (
     NEVER,
     RECORD_KEY,
     Acceptor,
-    Tell,
     VoterRecord,
 )
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, VoterEntry, encode_config
 from talka.cluster.safeguards import Safeguards
-from talka.wire.leadership import ProposalRefused, RegisterEntry, Version
+from talka.wire.leadership import CHANNEL, LeadershipMessage, ProposalRefused, RegisterEntry, Version
 
 quick = settings(deadline=None, derandomize=True, max_examples=100)
 STORAGE = 41
@@ -25,21 +24,21 @@ def entry(key: str, term: int, sequence: int = 1, value: bytes = b"") -> Registe
     return RegisterEntry(key, Version(term, sequence), value)
 
 
-def word(number: int) -> Tell:
-    return Tell("b", ProposalRefused(number))
+def word(number: int) -> Send[LeadershipMessage]:
+    return Send(CHANNEL, "b", ProposalRefused(number), Lane.CONTROL)
 
 
-def number_of(told: Tell) -> int:
+def number_of(told: Send[LeadershipMessage]) -> int:
     assert isinstance(told.message, ProposalRefused)
     return told.message.term
 
 
-def write(disk: dict[str, bytes], acceptor: Acceptor) -> list[Tell]:
+def write(disk: dict[str, bytes], acceptor: Acceptor) -> list[Send[LeadershipMessage]]:
     """Make everything durable; what may be said then."""
     return written(disk, acceptor.flush(), acceptor)
 
 
-def written(disk: dict[str, bytes], persist: Persist | None, acceptor: Acceptor) -> list[Tell]:
+def written(disk: dict[str, bytes], persist: Persist | None, acceptor: Acceptor) -> list[Send[LeadershipMessage]]:
     assert persist is not None
     for key, content in persist.puts:
         if content is None:

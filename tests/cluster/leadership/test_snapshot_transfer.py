@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.leadership.register import Tell
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT, PAGES_AT_ONCE, SnapshotTransfer
-from talka.wire.leadership import VALUE_LIMIT_BYTES, RegisterEntry, RegisterSnapshot, SnapshotReply, Version
+from talka.wire.leadership import (
+    CHANNEL,
+    VALUE_LIMIT_BYTES,
+    RegisterEntry,
+    RegisterSnapshot,
+    SnapshotReply,
+    Version,
+)
 
 TERM = 5
 FOUNDED = 7
@@ -41,7 +48,7 @@ class Taught:
         """Which pages are sent to whom with a heartbeat."""
         out: list[object] = []
         self.lessons.go_on(FOUNDED, out)
-        names = dict.fromkeys(word.to for word in out if isinstance(word, Tell))
+        names = dict.fromkeys(word.to for word in out if isinstance(word, Send))
         return {name: [part.page for part in sent(out, name)] for name in names}
 
     def reply(self, name: str, part: RegisterSnapshot, storage: int = DISK) -> tuple[list[RegisterSnapshot], bool]:
@@ -53,7 +60,7 @@ class Taught:
 
 
 def sent(out: list[object], to: str) -> list[RegisterSnapshot]:
-    words = [word for word in out if isinstance(word, Tell) and word.to == to]
+    words = [word for word in out if isinstance(word, Send) and word.to == to]
     return [word.message for word in words if isinstance(word.message, RegisterSnapshot)]
 
 
@@ -65,7 +72,7 @@ def test_a_lesson_is_all_there_is_with_its_term_and_the_number_of_the_group() ->
 
     SnapshotTransfer(TERM).teach("c", DISK, entries_of(3), FOUNDED, out)
 
-    assert out == [Tell("c", RegisterSnapshot(TERM, 1, 0, 1, tuple(entries_of(3)), FOUNDED))]
+    assert out == [Send(CHANNEL, "c", RegisterSnapshot(TERM, 1, 0, 1, tuple(entries_of(3)), FOUNDED), Lane.CONTROL)]
 
 
 def test_nothing_is_a_lesson_of_one_empty_page() -> None:

@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.federation import (
     TARGETS_LIMIT,
     FederatedProber,
@@ -12,12 +12,11 @@ from talka.cluster.membership.federation import (
     GroupStateLearned,
 )
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.news import Say
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.safeguards import ALL
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
-from talka.wire.membership import MemberState, PeerAddress, WatchGroup, WatchReply
+from talka.wire.membership import CHANNEL, MemberState, PeerAddress, WatchGroup, WatchReply
 
 CONFIG = PRESETS["default"]
 
@@ -33,7 +32,7 @@ class Bench:
         return self.prober.tick(self.now)
 
     def ask(self) -> WatchGroup:
-        (say,) = [effect for effect in self.tick() if isinstance(effect, Say)]
+        (say,) = [effect for effect in self.tick() if isinstance(effect, Send)]
         assert isinstance(say.message, WatchGroup)
         return say.message
 
@@ -53,7 +52,7 @@ def test_a_target_is_asked_once_per_interval_from_a_random_moment_on(bench: Benc
     first = bench.prober.next_tick_at
     assert 0 < first < CONFIG.probe_interval_ns
 
-    assert bench.tick() == [Say("m1:1", WatchGroup(1, "m1", False), Lane.DATAGRAM, [])]
+    assert bench.tick() == [Send(CHANNEL, "m1:1", WatchGroup(1, "m1", False), Lane.DATAGRAM, [])]
     assert bench.prober.next_tick_at == first + CONFIG.probe_interval_ns
 
 
@@ -87,9 +86,9 @@ def test_watches_in_a_row_without_answer_make_it_unreachable_once_and_every_othe
     bench.answer(bench.ask().sequence)
     effects = [effect for _ in range(6) for effect in bench.tick()]
 
-    news = [effect for effect in effects if not isinstance(effect, Say)]
+    news = [effect for effect in effects if not isinstance(effect, Send)]
     assert news == [GroupMemberUnreachable("dc", "m1", 5)]
-    asked = [effect for effect in effects if isinstance(effect, Say)]
+    asked = [effect for effect in effects if isinstance(effect, Send)]
     assert [say.lane for say in asked] == [Lane.DATAGRAM, Lane.STREAM] * 3
     assert [isinstance(say.message, WatchGroup) and say.message.stream for say in asked] == [False, True] * 3
     assert effects.index(news[0]) == CONFIG.suspicion_multiplier
@@ -127,7 +126,7 @@ def test_nobody_is_found_unreachable_while_this_member_itself_is_late(bench: Ben
         bench.health.handled(bench.prober.next_tick_at, SECOND)
         effects += bench.tick()
 
-    assert all(isinstance(effect, Say) for effect in effects)
+    assert all(isinstance(effect, Send) for effect in effects)
 
 
 def test_a_member_in_bad_health_asks_less_often(bench: Bench) -> None:
@@ -154,7 +153,7 @@ def test_a_forgotten_target_is_asked_no_more(bench: Bench) -> None:
 def test_a_target_watched_again_has_its_new_address_and_is_not_asked_twice(bench: Bench) -> None:
     bench.prober.watch(0, "dc", "m1", "m1:2")
 
-    assert [effect.to for effect in bench.tick() if isinstance(effect, Say)] == ["m1:2"]
+    assert [effect.to for effect in bench.tick() if isinstance(effect, Send)] == ["m1:2"]
     assert len(bench.prober.targets()) == 1
 
 

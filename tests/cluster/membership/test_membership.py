@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.members import ALIVE, DEAD, LEFT, SUSPECT, Member, Status
 from talka.cluster.membership.membership import LEAVE_ROUNDS, OFFERS_PER_S, SEEDS_LIMIT, Membership
 from talka.cluster.membership.news import (
@@ -22,7 +22,6 @@ from talka.cluster.membership.news import (
     MembershipEffect,
     MemberSuspected,
     Refuted,
-    Say,
     StateLearned,
 )
 from talka.cluster.membership.presets import PRESETS, MembershipConfig
@@ -32,6 +31,7 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.membership import (
+    CHANNEL,
     PAYLOAD_LIMIT_BYTES,
     Alive,
     Dead,
@@ -128,7 +128,7 @@ class Bench:
             said = self.core.tick(self.now)
             effects += said
             for effect in said if answering else []:
-                if isinstance(effect, Say) and isinstance(effect.message, Ping):
+                if isinstance(effect, Send) and isinstance(effect.message, Ping):
                     ping = effect.message
                     self.on(ProbeAck(ping.sequence), sender=ping.target, boot=ping.target_boot)
         self.now = until
@@ -136,11 +136,11 @@ class Bench:
 
 
 def news(effects: list[MembershipEffect]) -> list[MembershipEffect]:
-    return [effect for effect in effects if not isinstance(effect, Say)]
+    return [effect for effect in effects if not isinstance(effect, Send)]
 
 
-def says(effects: list[MembershipEffect]) -> list[Say]:
-    return [effect for effect in effects if isinstance(effect, Say)]
+def says(effects: list[MembershipEffect]) -> list[Send[MembershipMessage]]:
+    return [effect for effect in effects if isinstance(effect, Send)]
 
 
 def told(effects: list[MembershipEffect]) -> list[MemberUpdate]:
@@ -483,7 +483,7 @@ def test_a_life_that_others_tell_of_replaces_a_dead_one(bench: Bench) -> None:
 
 def test_a_life_that_others_tell_of_while_another_seems_alive_has_to_answer_first(bench: Bench) -> None:
     newer = Alive("m1", 2, 0, "m1:2")
-    assert bench.hear(newer) == [Say("m1:2", Ping(0, "m1", 2), Lane.DATAGRAM, [])]
+    assert bench.hear(newer) == [Send(CHANNEL, "m1:2", Ping(0, "m1", 2), Lane.DATAGRAM, [])]
     assert bench.hear(newer) == []
     assert bench.member("m1").boot == 1
 
@@ -497,7 +497,7 @@ def test_a_life_that_did_not_answer_is_asked_again_later(bench: Bench) -> None:
     bench.hear(Alive("m1", 2, 0, "m1:2"))
     bench.now += INTERVAL
 
-    assert bench.hear(Alive("m1", 3, 0, "m1:3")) == [Say("m1:3", Ping(0, "m1", 3), Lane.DATAGRAM, [])]
+    assert bench.hear(Alive("m1", 3, 0, "m1:3")) == [Send(CHANNEL, "m1:3", Ping(0, "m1", 3), Lane.DATAGRAM, [])]
     assert news(bench.on(ProbeAck(0), sender="m1", boot=2)) == []
 
 
@@ -531,8 +531,8 @@ def test_another_process_of_the_same_name_is_not_listened_to(bench: Bench) -> No
 
 
 def test_a_ping_is_answered_to_the_address_the_member_gave(bench: Bench) -> None:
-    assert bench.on(Ping(7, "me", 100), source="nat:9") == [Say("m0:1", ProbeAck(7), Lane.DATAGRAM, [])]
-    assert bench.on(Ping(8, "me", 100, stream=True)) == [Say("m0:1", ProbeAck(8), Lane.STREAM, [])]
+    assert bench.on(Ping(7, "me", 100), source="nat:9") == [Send(CHANNEL, "m0:1", ProbeAck(7), Lane.DATAGRAM, [])]
+    assert bench.on(Ping(8, "me", 100, stream=True)) == [Send(CHANNEL, "m0:1", ProbeAck(8), Lane.STREAM, [])]
 
 
 @pytest.mark.parametrize("ping", [Ping(7, "me", 99), Ping(7, "other", 100)], ids=["life", "name"])
@@ -599,7 +599,7 @@ def test_whoever_speaks_is_told_what_it_stands_accused_of_now_and_then(
     bench.run(2 * SECOND)
     bench.now += INTERVAL  # since it answered a probe
 
-    assert bench.hear() == [Say("m0:1", Gossip(), Lane.DATAGRAM, [encode_update(accusation)])]
+    assert bench.hear() == [Send(CHANNEL, "m0:1", Gossip(), Lane.DATAGRAM, [encode_update(accusation)])]
     assert bench.hear() == []
     bench.now += INTERVAL
     assert told(bench.hear()) == [accusation]
@@ -621,7 +621,7 @@ def test_one_that_left_is_told_nothing(bench: Bench) -> None:
     bench.hear(MemberHasLeft("m0", 1, 0), sender="m3")
     bench.run(5 * SECOND)
 
-    assert bench.on(Ping(7, "me", 100)) == [Say("m0:1", ProbeAck(7), Lane.DATAGRAM, [])]
+    assert bench.on(Ping(7, "me", 100)) == [Send(CHANNEL, "m0:1", ProbeAck(7), Lane.DATAGRAM, [])]
     assert bench.hear() == []
 
 
@@ -919,7 +919,7 @@ def test_a_full_member_answers_offers_all_the_same() -> None:
 
     effects = bench.on(SyncOffer(Alive("new", 5, 0, "new:1"), MemberState(1, b""), b""), sender="new", boot=5)
 
-    assert [type(effect) for effect in effects] == [Say]
+    assert [type(effect) for effect in effects] == [Send]
 
 
 def test_offers_are_answered_up_to_a_rate(bench: Bench) -> None:
@@ -1099,7 +1099,7 @@ class Group:
     def __init__(self, count_: int, seed: int = 1, config: MembershipConfig = CONFIG) -> None:
         self.now = 0
         self.order = count()
-        self.events: list[tuple[int, int, str, tuple[str, int, Say] | None]] = []
+        self.events: list[tuple[int, int, str, tuple[str, int, Send[MembershipMessage]] | None]] = []
         self.cores: dict[str, Membership] = {}
         self.config, self.seed = config, seed
         self.boots = count(1)
@@ -1124,7 +1124,7 @@ class Group:
     def carry_out(self, name: str, effects: list[MembershipEffect]) -> None:
         core = self.cores[name]
         for effect in effects:
-            if isinstance(effect, Say):
+            if isinstance(effect, Send):
                 if not self.is_cut(name, effect.to, effect.lane):
                     entry = (name, core.me.boot, effect)
                     heappush(self.events, (self.now + 1_000_000, next(self.order), effect.to, entry))

@@ -4,10 +4,11 @@ from random import Random
 
 import pytest
 
+from talka.cluster.effects import Send
 from talka.cluster.membership import namesakes as module
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.namesakes import AGAIN_NS, PATIENCE_NS, Namesakes
-from talka.cluster.membership.news import MembershipEffect, Namesake, Say
+from talka.cluster.membership.news import MembershipEffect, Namesake
 from talka.cluster.membership.presets import PRESETS
 from talka.units import SECOND
 from talka.wire.membership import Alive, Gossip, decode_update, encode_update
@@ -38,14 +39,14 @@ def test_a_life_that_was_replaced_and_goes_on_speaking_is_told_of_once_and_hears
     assert hear(c, SECOND + PATIENCE_NS - 1, "a", 1, "at-a") == [], "frames of an earlier life may be on the way"
     out = hear(c, SECOND + PATIENCE_NS, "a", 1, "at-a")
 
-    said = [effect for effect in out if isinstance(effect, Say)]
+    said = [effect for effect in out if isinstance(effect, Send)]
     assert [(each.to, [decode_update(raw) for raw in each.updates]) for each in said] == [
         ("at-a", [Alive("a", 2, 0, "elsewhere")])
     ]
     assert [effect for effect in out if isinstance(effect, Namesake)] == [Namesake("a", "elsewhere", "at-a")]
     assert hear(c, SECOND + PATIENCE_NS + 1, "a", 1, "at-a") == [], "not more than once a second"
     again = hear(c, SECOND + PATIENCE_NS + AGAIN_NS, "a", 1, "at-a")
-    assert [type(effect) for effect in again] == [Say], "it is told of once"
+    assert [type(effect) for effect in again] == [Send], "it is told of once"
 
 
 def test_one_that_was_restarted_and_says_no_more_is_no_namesake() -> None:

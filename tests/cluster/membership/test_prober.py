@@ -3,15 +3,15 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.local_health import LocalHealth
 from talka.cluster.membership.members import DEAD, Member, Members
-from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, MembershipEffect, Say
+from talka.cluster.membership.news import DatagramsBlocked, DatagramsRestored, MembershipEffect
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.membership.prober import RELAYS_LIMIT, Prober
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER
-from talka.wire.membership import Alive, MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
+from talka.wire.membership import CHANNEL, Alive, MembershipMessage, MemberState, Nack, Ping, PingRequest, ProbeAck
 
 CONFIG = PRESETS["default"]
 INTERVAL = CONFIG.probe_interval_ns
@@ -19,7 +19,7 @@ TIMEOUT = CONFIG.probe_timeout_ns
 
 
 def say(out: list[MembershipEffect], to: str, message: MembershipMessage, lane: Lane, member: Member | None) -> None:
-    out.append(Say(to, message, lane, []))
+    out.append(Send(CHANNEL, to, message, lane, []))
 
 
 class Bench:
@@ -38,12 +38,12 @@ class Bench:
         self.out: list[MembershipEffect] = []
         self.missed: Member | None = None
 
-    def tick(self, late_ns: int = 0) -> list[Say]:
+    def tick(self, late_ns: int = 0) -> list[Send[MembershipMessage]]:
         """Wait for the next tick; what is said then."""
         self.now = self.prober.next_tick_at + late_ns
         before = len(self.out)
         self.missed = self.prober.tick(self.now, self.out)
-        return [effect for effect in self.out[before:] if isinstance(effect, Say)]
+        return [effect for effect in self.out[before:] if isinstance(effect, Send)]
 
     def ping(self) -> Ping:
         (said,) = self.tick()
@@ -59,7 +59,7 @@ class Bench:
         return member
 
     def news(self) -> list[MembershipEffect]:
-        return [effect for effect in self.out if not isinstance(effect, Say)]
+        return [effect for effect in self.out if not isinstance(effect, Send)]
 
     def answered_over_stream_only(self) -> str:
         """One probe, begun already or not, of one who answers over the stream alone."""
@@ -106,7 +106,9 @@ def test_one_who_does_not_answer_is_asked_through_helpers_and_over_the_stream_an
         request.message == PingRequest(ping.sequence, target.name, 1, target.address) and request.lane is Lane.DATAGRAM
         for request in requests
     )
-    assert direct == Say(target.address, Ping(ping.sequence + 1, target.name, 1, None, 0, True), Lane.STREAM, [])
+    assert direct == Send(
+        CHANNEL, target.address, Ping(ping.sequence + 1, target.name, 1, None, 0, True), Lane.STREAM, []
+    )
 
     bench.tick()
     assert bench.now == began + INTERVAL
@@ -330,7 +332,7 @@ def request(bench: Bench, sequence: int = 77, sender: str | None = "m1") -> Ping
     member = bench.member(sender) if sender else None
     bench.prober.on_ping_request(bench.now, "source:1", member, PingRequest(sequence, "m2", 1, "m2:9"), bench.out)
     (said,) = bench.out[before:]
-    assert isinstance(said, Say) and isinstance(said.message, Ping) and said.to == "m2:9"
+    assert isinstance(said, Send) and isinstance(said.message, Ping) and said.to == "m2:9"
     assert (said.message.target, said.message.target_boot) == ("m2", 1)
     return said.message
 
@@ -343,14 +345,14 @@ def test_a_helper_passes_the_answer_on(bench: Bench) -> None:
     bench.ack("m2", ping.sequence)
     bench.ack("m2", ping.sequence)
 
-    assert bench.out[1:] == [Say("m1:1", ProbeAck(77), Lane.DATAGRAM, [])]
+    assert bench.out[1:] == [Send(CHANNEL, "m1:1", ProbeAck(77), Lane.DATAGRAM, [])]
 
 
 def test_a_helper_of_one_it_does_not_know_answers_to_where_the_request_came_from(bench: Bench) -> None:
     ping = request(bench, sender=None)
     bench.ack("m2", ping.sequence)
 
-    assert bench.out[1:] == [Say("source:1", ProbeAck(77), Lane.DATAGRAM, [])]
+    assert bench.out[1:] == [Send(CHANNEL, "source:1", ProbeAck(77), Lane.DATAGRAM, [])]
 
 
 def test_a_helper_says_at_four_fifths_of_the_timeout_that_it_has_no_answer_and_passes_a_late_one_on() -> None:
@@ -361,11 +363,11 @@ def test_a_helper_says_at_four_fifths_of_the_timeout_that_it_has_no_answer_and_p
     ping = request(bench)
     asked_at = bench.now
 
-    assert bench.tick() == [Say("m1:1", Nack(77), Lane.DATAGRAM, [])]
+    assert bench.tick() == [Send(CHANNEL, "m1:1", Nack(77), Lane.DATAGRAM, [])]
     assert bench.now == asked_at + TIMEOUT * 4 // 5
     bench.out.clear()
     bench.ack("m2", ping.sequence)
-    assert bench.out == [Say("m1:1", ProbeAck(77), Lane.DATAGRAM, [])]
+    assert bench.out == [Send(CHANNEL, "m1:1", ProbeAck(77), Lane.DATAGRAM, [])]
 
 
 def test_a_helper_that_had_an_answer_says_no_nack(bench: Bench) -> None:
@@ -376,7 +378,7 @@ def test_a_helper_that_had_an_answer_says_no_nack(bench: Bench) -> None:
 
     bench.prober.tick(bench.now + TIMEOUT, bench.out)
 
-    assert [said.message for said in bench.out if isinstance(said, Say) and isinstance(said.message, Nack)] == [
+    assert [said.message for said in bench.out if isinstance(said, Send) and isinstance(said.message, Nack)] == [
         Nack(78)
     ]
     assert second.sequence != ping.sequence
@@ -398,7 +400,7 @@ def test_without_nacks_helpers_say_none() -> None:
     bench.out.clear()
     bench.prober.tick(bench.now + TIMEOUT, bench.out)
 
-    assert all(isinstance(said, Say) and not isinstance(said.message, Nack) for said in bench.out)
+    assert all(isinstance(said, Send) and not isinstance(said.message, Nack) for said in bench.out)
 
 
 def test_helpers_help_a_limited_number_at_once_and_forget_old_requests(bench: Bench) -> None:

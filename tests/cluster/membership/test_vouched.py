@@ -6,11 +6,11 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership import vouched as module
 from talka.cluster.membership.members import ALIVE, SUSPECT
 from talka.cluster.membership.membership import Membership
-from talka.cluster.membership.news import MemberJoined, MembershipEffect, Namesake, Say
+from talka.cluster.membership.news import MemberJoined, MembershipEffect, Namesake
 from talka.cluster.membership.presets import PRESETS
 from talka.cluster.membership.vouched import AGAIN, Notary
 from talka.cluster.safeguards import ALL, Safeguards
@@ -160,7 +160,7 @@ def test_another_life_at_another_address_is_neither_taken_nor_asked_for() -> Non
     out = hear(a, msgspec.structs.replace(B_ELSEWHERE, boot=2), sender="b")
 
     assert address_of(a, "b") == "at-b"
-    assert not [effect for effect in out if isinstance(effect, Say) and effect.to == "at-thief"]
+    assert not [effect for effect in out if isinstance(effect, Send) and effect.to == "at-thief"]
 
 
 def test_a_sign_of_life_needs_no_signature() -> None:
@@ -181,14 +181,14 @@ def test_a_refutation_is_small_and_a_sync_brings_the_proof() -> None:
     hear(b, member_of("a", notary=Signs("a")).me, sender="a")
     hear(b, Suspect("b", 1, 0, "a", "no answer"), sender="a")
     news = [
-        decode_update(raw) for effect in b.tick(b.next_tick_at) if isinstance(effect, Say) for raw in effect.updates
+        decode_update(raw) for effect in b.tick(b.next_tick_at) if isinstance(effect, Send) for raw in effect.updates
     ]
 
     assert msgspec.structs.replace(B, incarnation=1, certificate=b"", signature=b"") in news
     (reply,) = [
         effect.message
         for effect in hear(b, message=SyncOffer(member_of("a", notary=Signs("a")).me, None, b""), sender="a")
-        if isinstance(effect, Say) and effect.lane is Lane.STREAM
+        if isinstance(effect, Send) and effect.lane is Lane.STREAM
     ]
     assert isinstance(reply, SyncReply)
     assert _proof(reply.me) == _proof(B)

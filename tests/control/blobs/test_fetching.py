@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.blobs.fetching import LIMIT_NS, RETRY_NS, BlobFetch
-from talka.control.member.speech import Speak
 from talka.units import NEVER
-from talka.wire.jobs import BLOB_LIMIT_BYTES, Piece, WantBlob
+from talka.wire.jobs import BLOB_LIMIT_BYTES, JobMessage, Piece, WantBlob
 
 NOW = 1_000_000_000
 CONTENT = bytes(range(200))
@@ -22,7 +21,7 @@ def fetch_of(*sources: str, size_bytes: int = len(CONTENT)) -> BlobFetch:
     return BlobFetch(DIGEST, size_bytes, sources, Random(1))
 
 
-def asked(said: list[Speak]) -> tuple[str, int]:
+def asked(said: list[Send[JobMessage]]) -> tuple[str, int]:
     (speak,) = said
     assert isinstance(speak.message, WantBlob) and speak.message.digest == DIGEST and speak.lane is Lane.STREAM
     return speak.to, speak.message.offset

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.quorum import majority
 from talka.control.blobs import replicated_blobs as vaults
 from talka.control.blobs.fetching import LIMIT_NS, RETRY_NS
 from talka.control.blobs.replicated_blobs import (
     AGAIN_NS,
-    BLOB_PREFIX,
     LINGER_NS,
     BlobFailed,
     BlobKept,
@@ -25,10 +24,9 @@ from talka.control.blobs.replicated_blobs import (
     ServeBlob,
     piece_of,
 )
-from talka.control.member.speech import Speak
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import BLOB_LIMIT_BYTES, KeepBlob, Kept, Piece, WantBlob
+from talka.wire.jobs import BLOB_LIMIT_BYTES, CHANNEL, JobMessage, KeepBlob, Kept, Piece, WantBlob
 
 PIECE = 4
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -59,12 +57,12 @@ def offer(offset: int, content: bytes = CONTENT) -> KeepBlob:
     return KeepBlob(digest_of(content), offset, len(content), content[offset : offset + PIECE])
 
 
-def offered(to: str, offset: int) -> Speak:
-    return Speak(to, offer(offset), Lane.RESULTS)
+def offered(to: str, offset: int) -> Send[JobMessage]:
+    return Send(CHANNEL, to, offer(offset), Lane.RESULTS)
 
 
-def kept(to: str, have_bytes: int, problem: str = "") -> Speak:
-    return Speak(to, Kept(DIGEST, have_bytes, problem), Lane.RESULTS)
+def kept(to: str, have_bytes: int, problem: str = "") -> Send[JobMessage]:
+    return Send(CHANNEL, to, Kept(DIGEST, have_bytes, problem), Lane.RESULTS)
 
 
 # -- giving blobs away
@@ -73,7 +71,7 @@ def kept(to: str, have_bytes: int, problem: str = "") -> Speak:
 def test_a_blob_is_written_and_offered_to_the_others_and_counts_with_a_majority() -> None:
     vault = vault_of()
     assert vault.keep(0, DIGEST, CONTENT) == [
-        Persist(1, ((BLOB_PREFIX + DIGEST, CONTENT),)),
+        PersistBlob(1, DIGEST, CONTENT),
         offered("m2", 0),
         offered("m3", 0),
     ]
@@ -230,7 +228,7 @@ def test_a_manager_alone_whose_disk_takes_nothing_says_so_and_may_be_asked_again
 
     assert vault.on_not_persisted(1, 1, "the disk is full") == [BlobFailed(DIGEST, "the disk is full")]
     assert vault.next_tick_at == NEVER
-    assert vault.keep(2, DIGEST, CONTENT) == [Persist(2, ((BLOB_PREFIX + DIGEST, CONTENT),))]
+    assert vault.keep(2, DIGEST, CONTENT) == [PersistBlob(2, DIGEST, CONTENT)]
 
 
 # -- being given blobs
@@ -243,7 +241,7 @@ def test_pieces_are_put_together_and_acknowledged_once_they_are_on_disk() -> Non
     assert vault.on_keep(0, "m1", offer(0)) == [kept("m1", 4)], "a repetition"
     assert vault.on_keep(0, "m1", offer(4)) == [kept("m1", 8)]
 
-    assert vault.on_keep(0, "m1", offer(8)) == [Persist(1, ((BLOB_PREFIX + DIGEST, CONTENT),))]
+    assert vault.on_keep(0, "m1", offer(8)) == [PersistBlob(1, DIGEST, CONTENT)]
     assert vault.on_keep(0, "m1", offer(8)) == [], "it is being written"
     assert not vault.has(DIGEST)
     assert vault.on_persisted(1, 1) == [kept("m1", BLOB_LIMIT_BYTES)]
@@ -303,7 +301,7 @@ def test_of_unfinished_blobs_that_are_too_large_together_the_oldest_are_given_up
     assert vault.on_keep(0, "m1", offer(0)) == [kept("m1", 4)], "the newest stays"
     (word,) = vault.on_keep(1, "m1", offer(4, other))
 
-    assert word == Speak("m1", Kept(digest_of(other), 0), Lane.RESULTS)
+    assert word == Send(CHANNEL, "m1", Kept(digest_of(other), 0), Lane.RESULTS)
 
 
 # -- getting blobs back
@@ -332,7 +330,7 @@ def test_a_blob_is_fetched_from_others_piece_by_piece_also_when_its_size_is_not_
 
     for offset in (0, 4, 8):
         (word,) = effects
-        assert isinstance(word, Speak)
+        assert isinstance(word, Send)
         assert word.message == WantBlob(DIGEST, offset)
         effects = vault.on_piece(1, word.to, piece_of(DIGEST, CONTENT, offset))
 
@@ -344,13 +342,13 @@ def test_a_blob_is_fetched_from_others_piece_by_piece_also_when_its_size_is_not_
 def test_a_manager_that_has_it_not_does_not_hide_the_one_that_has() -> None:
     vault = vault_of()
     (word,) = vault.fetch(0, DIGEST)
-    assert isinstance(word, Speak)
+    assert isinstance(word, Send)
 
     (word,) = vault.on_piece(1, word.to, piece_of(DIGEST, None, 0))
-    assert isinstance(word, Speak)
+    assert isinstance(word, Send)
     (word,) = vault.on_piece(2, word.to, piece_of(DIGEST, CONTENT, 0))
 
-    assert isinstance(word, Speak)
+    assert isinstance(word, Send)
     assert word.message == WantBlob(DIGEST, 4)
 
 
@@ -359,13 +357,13 @@ def test_a_size_that_cannot_be_is_not_believed() -> None:
     vault.fetch(0, DIGEST)
 
     assert vault.on_piece(1, "m2", Piece(DIGEST, 0, BLOB_LIMIT_BYTES + 1, b"0123")) == []
-    assert vault.tick(RETRY_NS) == [Speak("m2", WantBlob(DIGEST, 0), Lane.STREAM)]
+    assert vault.tick(RETRY_NS) == [Send(CHANNEL, "m2", WantBlob(DIGEST, 0), Lane.STREAM)]
 
 
 def test_a_blob_is_fetched_from_the_holders_that_are_named() -> None:
     vault = vault_of()
 
-    assert vault.fetch(0, DIGEST, len(CONTENT), ("w7",)) == [Speak("w7", WantBlob(DIGEST, 0), Lane.STREAM)]
+    assert vault.fetch(0, DIGEST, len(CONTENT), ("w7",)) == [Send(CHANNEL, "w7", WantBlob(DIGEST, 0), Lane.STREAM)]
 
 
 def test_a_silent_manager_is_asked_again_until_it_takes_too_long() -> None:
@@ -374,7 +372,7 @@ def test_a_silent_manager_is_asked_again_until_it_takes_too_long() -> None:
     vault.keep(0, digest_of(b"other"), b"other")
     vault.on_kept(0, "m2", Kept(digest_of(b"other"), 5))
 
-    assert vault.tick(RETRY_NS) == [Speak("m2", WantBlob(DIGEST, 0), Lane.STREAM)]
+    assert vault.tick(RETRY_NS) == [Send(CHANNEL, "m2", WantBlob(DIGEST, 0), Lane.STREAM)]
     assert vault.tick(RETRY_NS + 1) == []
     assert vault.tick(LIMIT_NS) == [BlobReady(DIGEST, None)]
 
@@ -386,7 +384,7 @@ def test_a_manager_alone_finds_nothing_with_others() -> None:
 def test_what_the_disk_has_lost_is_fetched_from_others() -> None:
     vault = vault_of(managers=("m1", "m2"), has=(DIGEST,))
 
-    assert vault.on_loaded(0, DIGEST, None) == [Speak("m2", WantBlob(DIGEST, 0), Lane.STREAM)]
+    assert vault.on_loaded(0, DIGEST, None) == [Send(CHANNEL, "m2", WantBlob(DIGEST, 0), Lane.STREAM)]
     assert not vault.has(DIGEST)
 
 
@@ -397,9 +395,9 @@ def test_others_are_served_from_what_is_being_kept_from_the_disk_or_told_that_no
     vault = vault_of(has=("1" * 64,))
     vault.keep(0, DIGEST, CONTENT)
 
-    assert vault.on_want("m2", WantBlob(DIGEST, 8)) == [Speak("m2", Piece(DIGEST, 8, 10, b"89"))]
+    assert vault.on_want("m2", WantBlob(DIGEST, 8)) == [Send(CHANNEL, "m2", Piece(DIGEST, 8, 10, b"89"), Lane.STREAM)]
     assert vault.on_want("m2", WantBlob("1" * 64, 8)) == [ServeBlob("m2", "1" * 64, 8)]
-    assert vault.on_want("m2", WantBlob("2" * 64, 8)) == [Speak("m2", Piece("2" * 64, 8, 0, b""))]
+    assert vault.on_want("m2", WantBlob("2" * 64, 8)) == [Send(CHANNEL, "m2", Piece("2" * 64, 8, 0, b""), Lane.STREAM)]
 
 
 def test_a_piece_beyond_the_end_is_of_nothing_and_at_the_end_empty() -> None:
@@ -417,8 +415,8 @@ class Cluster:
         self.names = [f"m{turn}" for turn in range(count)]
         self.disks: dict[str, dict[str, bytes]] = {name: {} for name in self.names}
         self.vaults = {name: self._started(name) for name in self.names}
-        self.words: list[tuple[str, Speak]] = []
-        self.writes: list[tuple[str, ReplicatedBlobs, Persist]] = []
+        self.words: list[tuple[str, Send[JobMessage]]] = []
+        self.writes: list[tuple[str, ReplicatedBlobs, PersistBlob]] = []
         self.said_kept = 0
         self.ready: list[BlobReady] = []
         self.now = 0
@@ -429,9 +427,9 @@ class Cluster:
     def follow(self, name: str, effects: list[object]) -> None:
         for effect in effects:
             match effect:
-                case Speak():
+                case Send():
                     self.words.append((name, effect))
-                case Persist():
+                case PersistBlob():
                     self.writes.append((name, self.vaults[name], effect))
                 case BlobKept(digest=digest):
                     holders = [other for other in self.names if digest in self.disks[other]]
@@ -439,7 +437,7 @@ class Cluster:
                     self.said_kept += 1
                 case ServeBlob(to=to, digest=digest, offset=offset):
                     content = self.disks[name].get(digest)
-                    self.words.append((name, Speak(to, piece_of(digest, content, offset))))
+                    self.words.append((name, Send(CHANNEL, to, piece_of(digest, content, offset), Lane.STREAM)))
                 case LoadBlob(digest=digest):
                     self.follow(name, self.vaults[name].on_loaded(self.now, digest, self.disks[name].get(digest)))
                 case BlobReady():
@@ -463,9 +461,7 @@ class Cluster:
     def write(self) -> None:
         name, vault, persist = self.writes.pop(0)
         if vault is self.vaults[name]:  # else it stopped before the write
-            for key, content in persist.puts:
-                assert content is not None
-                self.disks[name][key.removeprefix(BLOB_PREFIX)] = content
+            self.disks[name][persist.digest] = persist.content
             self.follow(name, vault.on_persisted(self.now, persist.ticket))
 
     def tick(self) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from talka.cluster.effects import Lane, Send
 from talka.control.blobs.replicated_blobs import ServeBlob
 from talka.control.jobs.bundle_rights import HOLDS_NS, KNOWN_LIMIT, BundleRights
 from talka.control.manager import Manager
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.testing.trust import keys_of_workers
 from talka.wire.entries import Grant, JobOrder, JobRecord, encode_record
-from talka.wire.jobs import Piece, WantBlob
+from talka.wire.jobs import CHANNEL, Piece, WantBlob
 from talka.wire.security.roles import Role
 from talka.work.lifecycle import JobState
 
@@ -100,7 +100,7 @@ def test_manager_tells_a_worker_that_it_does_not_have_what_is_not_for_it(role: R
     """As one that lags behind would: the worker asks the next."""
     manager = manager_with(RESULT)
     said: list[Any] = manager.on_message(0, "w1", WantBlob(RESULT, 3), role=role)
-    assert said == [Speak("w1", Piece(RESULT, 3, 0, b""))]
+    assert said == [Send(CHANNEL, "w1", Piece(RESULT, 3, 0, b""), Lane.STREAM)]
 
 
 def test_manager_that_knows_of_the_grant_serves_the_bundle(record: JobRecord) -> None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.jobs.checkpoints import AGAIN_NS, Checkpoints
-from talka.control.member.speech import Speak
-from talka.wire.jobs import Account, Accounted
+from talka.wire.jobs import CHANNEL, Account, Accounted
 from talka.work.lifecycle import JobState
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def accounting(*, is_needed: bool = True) -> Checkpoints:
 
 def said(revision: int, content: bytes, unfit: tuple[str, ...] = ()) -> list[object]:
     account = Account("b4k7", FENCE, revision, "running", content, unfit=unfit, life=LIFE)
-    return [Speak("", account, Lane.CONTROL)]
+    return [Send(CHANNEL, "", account, Lane.CONTROL)]
 
 
 def doing(what: str) -> Held:
@@ -142,7 +141,7 @@ def test_the_last_account_is_said_as_it_is_until_it_is_on_record() -> None:
     account = Account(
         "b4k7", FENCE, 2, "failed", b"", reason="a rule was broken", result="d" * 64, exit_code=4, life=LIFE
     )
-    assert last == [Speak("", account, Lane.CONTROL)]
+    assert last == [Send(CHANNEL, "", account, Lane.CONTROL)]
     assert books.is_closing
     books.on_recorded(2, 1)
     assert not books.is_closed
@@ -155,7 +154,7 @@ def test_the_last_account_is_said_as_it_is_until_it_is_on_record() -> None:
 
 
 def test_who_leads_the_job_is_asked_with_an_account_that_is_never_written() -> None:
-    assert accounting().ask() == Speak("", Account("b4k7", FENCE, 0, "", b"", life=LIFE), Lane.CONTROL)
+    assert accounting().ask() == Send(CHANNEL, "", Account("b4k7", FENCE, 0, "", b"", life=LIFE), Lane.CONTROL)
 
 
 def test_only_an_answer_to_this_life_under_this_fence_counts() -> None:
@@ -196,7 +195,7 @@ def test_nothing_is_done_before_an_account_made_after_it_is_on_record_and_nothin
             assert all(decided[other] <= known for other in done[before:])
         if not books.is_under_way:
             for effect in books.say(now, str(version).encode(), RUNNING, ()):
-                assert isinstance(effect, Speak)
+                assert isinstance(effect, Send)
                 assert isinstance(effect.message, Account)
                 on_the_way.append((effect.message.revision, version))
     assert done == sorted(set(done))

@@ -1,9 +1,8 @@
 """What workers were told of the attempts of a job, and when it is said again."""
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.jobs.commands import AGAIN_NS, SILENCE_NS, Commands
-from talka.control.member.speech import Speak
-from talka.wire.jobs import Acknowledge, Halt
+from talka.wire.jobs import CHANNEL, Acknowledge, Halt
 
 FENCE = (1, 1, 1)
 STOP = Halt("b4k7", FENCE, 1, "stop")
@@ -17,13 +16,13 @@ def commands() -> Commands:
 def test_a_command_is_said_again_until_it_is_dropped() -> None:
     told = commands()
 
-    assert told.give(0, 1, "w1", STOP, Lane.RESULTS) == Speak("w1", STOP, Lane.RESULTS)
+    assert told.give(0, 1, "w1", STOP, Lane.RESULTS) == Send(CHANNEL, "w1", STOP, Lane.RESULTS)
 
     assert told.pending(1) == STOP
     assert told.again(AGAIN_NS - 1) == []
-    assert told.again(AGAIN_NS) == [Speak("w1", STOP, Lane.RESULTS)]
+    assert told.again(AGAIN_NS) == [Send(CHANNEL, "w1", STOP, Lane.RESULTS)]
     assert told.again(2 * AGAIN_NS - 1) == []
-    assert told.again(2 * AGAIN_NS) == [Speak("w1", STOP, Lane.RESULTS)]
+    assert told.again(2 * AGAIN_NS) == [Send(CHANNEL, "w1", STOP, Lane.RESULTS)]
     told.drop(1)
     told.drop(1)
     assert told.pending(1) is None
@@ -37,7 +36,7 @@ def test_a_later_command_takes_the_place_of_an_earlier_one() -> None:
     told.give(AGAIN_NS, 1, "w1", STOP)
 
     assert told.again(AGAIN_NS) == []
-    assert told.again(2 * AGAIN_NS) == [Speak("w1", STOP, Lane.STREAM)]
+    assert told.again(2 * AGAIN_NS) == [Send(CHANNEL, "w1", STOP, Lane.STREAM)]
 
 
 def test_a_kill_is_said_once_and_nothing_else_after_it() -> None:
@@ -45,13 +44,13 @@ def test_a_kill_is_said_once_and_nothing_else_after_it() -> None:
     told.give(0, 1, "w1", STOP)
     told.give(0, 2, "w2", OTHER)
 
-    assert told.kill(1, "w1") == Speak("w1", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)
+    assert told.kill(1, "w1") == Send(CHANNEL, "w1", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)
 
-    assert told.again(AGAIN_NS) == [Speak("w2", OTHER, Lane.STREAM)]
+    assert told.again(AGAIN_NS) == [Send(CHANNEL, "w2", OTHER, Lane.STREAM)]
 
 
 def test_a_kill_of_what_was_never_told_is_said_all_the_same() -> None:
-    assert commands().kill(7, "w1") == Speak("w1", Halt("b4k7", FENCE, 7, "kill"), Lane.RESULTS)
+    assert commands().kill(7, "w1") == Send(CHANNEL, "w1", Halt("b4k7", FENCE, 7, "kill"), Lane.RESULTS)
 
 
 def test_a_kill_at_another_worker_leaves_the_command_alone() -> None:
@@ -59,7 +58,7 @@ def test_a_kill_at_another_worker_leaves_the_command_alone() -> None:
     told.heard(0, 1)
     told.give(0, 1, "w1", STOP)
 
-    assert told.kill(1, "w2") == Speak("w2", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)
+    assert told.kill(1, "w2") == Send(CHANNEL, "w2", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)
 
     assert told.pending(1) == STOP
 

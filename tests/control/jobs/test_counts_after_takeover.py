@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
+from talka.cluster.effects import Send
 from talka.control.jobs.led_job import LedJob
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder
-from talka.wire.jobs import Account, Accounted, Assign, BundleFacts, Report, TaskFacts, WorkerSnapshot
+from talka.wire.jobs import (
+    Account,
+    Accounted,
+    Assign,
+    BundleFacts,
+    JobMessage,
+    Report,
+    TaskFacts,
+    WorkerSnapshot,
+)
 from talka.wire.shards import Armed, Settings, Totals, encode
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate
@@ -51,13 +60,13 @@ def led_by(record: JobRecord) -> LedJob:
     return LedJob(record, life=3, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
 
 
-def recorded(job: LedJob, effects: list[object]) -> list[Speak]:
+def recorded(job: LedJob, effects: list[object]) -> list[Send[JobMessage]]:
     """What it says, while every account of it is put on record at once."""
-    said = [effect for effect in effects if isinstance(effect, Speak)]
+    said = [effect for effect in effects if isinstance(effect, Send)]
     for word in said:  # it grows
         if isinstance(word.message, Account):
             more = job.on_accounted(START_NS, Accounted("b4k7", job.fence, word.message.revision, life=3))
-            said += [effect for effect in more if isinstance(effect, Speak)]
+            said += [effect for effect in more if isinstance(effect, Send)]
     return said
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from talka.cluster.effects import Send
 from talka.control.jobs.forwarding import REFUSED, TAKEN, Forwarded, forwarded
 from talka.control.jobs.registry import Registry
-from talka.control.member.speech import Speak
 from talka.wire.entries import JobOrder
 from talka.wire.jobs import CallAnswer, ManagerCall
 from talka.wire.manager_calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
@@ -25,7 +25,7 @@ def registry(cabinet_of: Callable[..., Any]) -> Registry:
 
 
 def answer_in(effects: list[Any]) -> CallAnswer:
-    [answer] = [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, CallAnswer)]
+    [answer] = [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, CallAnswer)]
     return answer
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from talka.cluster.effects import Send
 from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leadership.lease_terms import (
     LONGEST_NS,
@@ -23,7 +24,6 @@ from talka.control.jobs.fleet import WorkerLost
 from talka.control.jobs.lease_rule import LeaseChanged
 from talka.control.manager import Manager
 from talka.control.member.leader_calls import CallEnded
-from talka.control.member.speech import Speak
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
 from talka.wire.jobs import Beat, Renew, WorkerFacts
@@ -69,7 +69,7 @@ class Play:
         message = Beat(self.numbers, WorkerFacts(1, folder=len(worker)))
         manager = self.group.parts[self.leader]
         effects = self.group.act(self.leader, manager.on_message(self.group.now, worker, message, 1, "#1"))
-        (renew,) = [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, Renew)]
+        (renew,) = [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, Renew)]
         return int(renew.lease_ns)
 
     def ask(self, lease_s: float = 0, by: str = "") -> list[Any]:

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.jobs.led_job import START_DELAY_NS, SYNC_EVERY_NS, UNTOLD_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.stats.tally import StepTally, Tally
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.units import SECOND
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.jobs import (
+    CHANNEL,
     Account,
     Accounted,
     Acknowledge,
@@ -179,7 +179,7 @@ def digest_of(content: bytes) -> str:
 
 def told(effects: list[object], kind: type[Message]) -> list[tuple[str, Message]]:
     """Messages of a kind, and to whom."""
-    words = [effect for effect in effects if isinstance(effect, Speak)]
+    words = [effect for effect in effects if isinstance(effect, Send)]
     return [(word.to, word.message) for word in words if isinstance(word.message, kind)]
 
 
@@ -196,7 +196,7 @@ def test_tasks_are_assigned_once_one_account_that_names_all_of_them_is_on_record
     effects = led.take(led.led.start(led.now))
 
     (account,) = said(effects, Account)
-    assert effects == [Speak("", account, Lane.CONTROL)]
+    assert effects == [Send(CHANNEL, "", account, Lane.CONTROL)]
     assert (account.job, account.fence, account.revision, account.life) == ("b4k7", FENCE, 1, LIFE)
     (entry,) = decode_account(account.content).workflows
     assert [[attempt.place for attempt in shard.attempts] for shard in entry.shards] == [["w1"], ["w2"]]
@@ -373,7 +373,7 @@ def test_tasks_start_together_when_all_are_armed_each_by_its_workers_own_clock()
         (worker, Start("b4k7", FENCE, attempt, there, there, there))
         for worker, attempt, there in [("w1", 1, instant + OFFSETS["w1"]), ("w2", 2, instant + OFFSETS["w2"])]
     ]
-    assert {effect.lane for effect in effects if isinstance(effect, Speak)} == {Lane.CONTROL}
+    assert {effect.lane for effect in effects if isinstance(effect, Send)} == {Lane.CONTROL}
     assert led.led.facts().state is JobState.RUNNING
 
 
@@ -563,7 +563,7 @@ def test_a_report_is_counted_and_acknowledged_and_needs_no_account() -> None:
 
     effects = led.totals("w1", 1, 1, 5)
 
-    assert effects == [Speak("w1", Acknowledge("b4k7", FENCE, 1, 1, 250), Lane.STATISTICS)]
+    assert effects == [Send(CHANNEL, "w1", Acknowledge("b4k7", FENCE, 1, 1, 250), Lane.STATISTICS)]
     assert led.counted == 5
     led.totals("w1", 1, 2, 8)
     led.totals("w1", 1, 2, 8)
@@ -627,7 +627,7 @@ def test_a_greeting_of_a_core_tells_its_engine() -> None:
 def test_a_report_of_an_attempt_that_nobody_waits_for_ends_in_a_kill() -> None:
     led = Led().started()
 
-    assert led.totals("w1", 77, 1, 5) == [Speak("w1", Halt("b4k7", FENCE, 77, "kill"), Lane.RESULTS)]
+    assert led.totals("w1", 77, 1, 5) == [Send(CHANNEL, "w1", Halt("b4k7", FENCE, 77, "kill"), Lane.RESULTS)]
     assert led.say("w1", NoTask("b4k7", 77, FENCE)) == []
     assert led.counted == 0
 
@@ -637,7 +637,7 @@ def test_a_report_of_another_workers_attempt_ends_in_a_kill_there_and_changes_no
     led.take(led.led.start(led.now))
     led.recorded()
 
-    assert led.report("w2", 1, Armed()) == [Speak("w2", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)]
+    assert led.report("w2", 1, Armed()) == [Send(CHANNEL, "w2", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)]
     assert led.say("w2", NoTask("b4k7", 1, FENCE)) == []
 
     assert [assign.attempt for assign in said(led.later(1).tick(), Assign)] == [1, 2]
@@ -663,7 +663,7 @@ def test_a_result_is_fetched_kept_and_put_on_account_and_only_then_counted_and_a
     assert led.take(led.led.on_blob(led.now, digest, content)) == [KeepWanted("b4k7", digest, content)]
     effects = led.take(led.led.on_kept(led.now, digest))
     (account,) = said(effects, Account)
-    assert effects == [Speak("", account, Lane.CONTROL)]
+    assert effects == [Send(CHANNEL, "", account, Lane.CONTROL)]
     (entry,) = decode_account(account.content).workflows
     assert [shard.attempts[0].digest.hex() for shard in entry.shards] == [digest, ""]
     assert led.counted == 5
@@ -672,7 +672,7 @@ def test_a_result_is_fetched_kept_and_put_on_account_and_only_then_counted_and_a
 
     assert effects[:2] == [
         AttemptAccepted("b4k7", 1, digest),
-        Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
+        Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
     ]
     assert led.counted == 9
 
@@ -687,7 +687,7 @@ def test_a_result_offered_again_at_any_time_counts_once() -> None:
     led.take(led.led.on_kept(led.now, digest))
     assert led.finished("w1", 1, content) == [], "until it is on record the worker's copy may be the last one"
     led.recorded()
-    accepted = [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    accepted = [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     assert led.finished("w1", 1, content) == accepted, "it did not hear"
     assert led.led.on_blob(led.now, digest, content) == []
     assert led.led.on_kept(led.now, digest) == []
@@ -716,7 +716,9 @@ def test_without_a_key_for_results_one_that_is_offered_twice_counts_twice() -> N
 
     led.finish("w1", 1)
     led.offer("w1", 1)
-    assert led.offer("w1", 1)[2] == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)], "it is being fetched"
+    assert led.offer("w1", 1)[2] == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)], (
+        "it is being fetched"
+    )
     led.finish("w1", 1)
 
     assert led.counted == 18
@@ -728,7 +730,7 @@ def test_a_result_of_another_workers_attempt_is_not_wanted() -> None:
 
     _, _, effects = led.offer("w2", 1)
 
-    assert effects == [Speak("w2", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert effects == [Send(CHANNEL, "w2", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     assert told(led.later(1).tick(), Start) == starts, "the right one is still told"
 
 
@@ -758,7 +760,7 @@ def test_a_result_whose_workflow_has_ended_meanwhile_does_not_count() -> None:
 
     assert led.led.on_kept(led.now, digest) == []
     assert led.counted == 0
-    assert led.finished("w1", 1, content) == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert led.finished("w1", 1, content) == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
 
 
 def test_a_result_whose_workflow_ends_while_it_is_put_on_account_does_not_count() -> None:

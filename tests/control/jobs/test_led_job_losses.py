@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.jobs.led_effects import AttemptAccepted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.jobs.led_job import REPLACE_WAIT_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
 from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
 from talka.wire.jobs import (
+    CHANNEL,
     Account,
     Accounted,
     Acknowledge,
@@ -164,7 +164,7 @@ W1, W2, W3 = (Grant(worker, 7, 1) for worker in ("w1", "w2", "w3"))
 
 def told(effects: list[object], kind: type[Message]) -> list[tuple[str, Message]]:
     """Messages of a kind, and to whom."""
-    words = [effect for effect in effects if isinstance(effect, Speak)]
+    words = [effect for effect in effects if isinstance(effect, Send)]
     return [(word.to, word.message) for word in words if isinstance(word.message, kind)]
 
 
@@ -199,7 +199,7 @@ def test_a_lost_workers_last_totals_are_on_record_before_the_rest_of_the_plan_ru
 
     effects = led.kept(effects)
     (account,) = said(effects, Account)
-    assert effects == [Speak("", account, Lane.CONTROL)]
+    assert effects == [Send(CHANNEL, "", account, Lane.CONTROL)]
     effects = led.recorded()
 
     assert AttemptAccepted("b4k7", 2, keep.digest) in effects
@@ -278,8 +278,8 @@ def test_a_task_that_is_back_after_another_took_its_place_is_killed() -> None:
 
     effects = led.totals("w2", 2, 8)
 
-    assert effects == [Speak("w2", Halt("b4k7", FENCE, 2, "kill"), Lane.RESULTS)]
-    assert led.offer("w2", 2)[2] == [Speak("w2", ResultAccepted("b4k7", FENCE, 2), Lane.RESULTS)]
+    assert effects == [Send(CHANNEL, "w2", Halt("b4k7", FENCE, 2, "kill"), Lane.RESULTS)]
+    assert led.offer("w2", 2)[2] == [Send(CHANNEL, "w2", ResultAccepted("b4k7", FENCE, 2), Lane.RESULTS)]
     assert led.counted == 0
 
 
@@ -440,7 +440,7 @@ def test_a_task_declined_after_it_was_given_up_is_killed_for_good() -> None:
 
     effects = led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
-    assert effects == [Speak("w2", Halt("b4k7", FENCE, 2, "kill"), Lane.RESULTS)]
+    assert effects == [Send(CHANNEL, "w2", Halt("b4k7", FENCE, 2, "kill"), Lane.RESULTS)]
 
 
 FOUR = ("Shop", "Yard", "Mill", "Port")
@@ -512,7 +512,7 @@ def test_a_whole_result_that_arrives_and_is_kept_first_counts_instead_of_the_las
 
     assert led.counted == 90
     assert assigned(led.later(1).tick()) == []
-    assert led.offer("w2", 2)[2] == [Speak("w2", ResultAccepted("b4k7", FENCE, 2), Lane.RESULTS)]
+    assert led.offer("w2", 2)[2] == [Send(CHANNEL, "w2", ResultAccepted("b4k7", FENCE, 2), Lane.RESULTS)]
 
 
 def test_last_totals_that_are_kept_first_count_instead_of_a_whole_result() -> None:
@@ -550,7 +550,7 @@ def test_a_loss_whose_workflow_has_ended_meanwhile_needs_no_replacement() -> Non
 
     effects = led.say("w3", Report("b4k7", 3, encode(Refused("setup", "no such host"))))
     assert DocumentWanted("b4k7") in effects
-    assert led.offer("w1", 1)[2] == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert led.offer("w1", 1)[2] == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.kept(lost)
     effects = led.recorded()
 
@@ -568,7 +568,7 @@ def test_a_loss_whose_workflow_was_given_up_is_forgotten_while_others_go_on() ->
     assert led.led.job is not None
     assert led.state is TaskState.FAILED
     assert list(led.led.job.running()) == [2]
-    assert led.offer("w1", 1)[2] == [Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
+    assert led.offer("w1", 1)[2] == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.granted(W2, W3)
     assert said(led.recorded(), Assign) == []
 
@@ -616,4 +616,4 @@ def test_of_a_loss_whose_workflow_ended_while_it_was_kept_the_worker_is_told_tha
     led.recorded()
 
     assert (led.state, led.led.phase) == (TaskState.FAILED, "leading")
-    assert led.offer("w3", 3)[2] == [Speak("w3", ResultAccepted("b4k7", FENCE, 3), Lane.RESULTS)]
+    assert led.offer("w3", 3)[2] == [Send(CHANNEL, "w3", ResultAccepted("b4k7", FENCE, 3), Lane.RESULTS)]

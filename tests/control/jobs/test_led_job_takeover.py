@@ -9,12 +9,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.units import MILLISECOND, SECOND
@@ -30,6 +29,7 @@ from talka.wire.entries import (
     encode_account,
 )
 from talka.wire.jobs import (
+    CHANNEL,
     Account,
     Accounted,
     Acknowledge,
@@ -196,7 +196,7 @@ def runs(attempt: int) -> TaskFacts:
 
 def told(effects: list[object], kind: type[Message]) -> list[tuple[str, Message]]:
     """Messages of a kind, and to whom."""
-    words = [effect for effect in effects if isinstance(effect, Speak)]
+    words = [effect for effect in effects if isinstance(effect, Send)]
     return [(word.to, word.message) for word in words if isinstance(word.message, kind)]
 
 
@@ -210,7 +210,7 @@ def said(effects: list[object], kind: type[Message]) -> list[Message]:
 def test_every_worker_obeys_the_new_fence_before_anything_is_done() -> None:
     heir = Heir(account_of())
 
-    assert heir.effects == [Speak(worker, Reconcile("b4k7", FENCE, 1), Lane.CONTROL) for worker in ("w1", "w2")]
+    assert heir.effects == [Send(CHANNEL, worker, Reconcile("b4k7", FENCE, 1), Lane.CONTROL) for worker in ("w1", "w2")]
     assert heir.has("w1", runs(1)) == []
     assert heir.say("w1", Report("b4k7", 1, encode(Armed()))) == []
     assert heir.say("w1", Finished("b4k7", 1, "a" * 64, 9)) == []
@@ -309,7 +309,7 @@ def test_results_that_were_accepted_are_fetched_before_it_leads() -> None:
     assert heir.led.phase == "leading"
     assert effects[:2] == [
         AttemptAccepted("b4k7", 1, digest_of(result)),
-        Speak("w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
+        Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS),
     ]
     assert heir.led.job is not None
     assert heir.led.job.tally().started == 9

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
@@ -27,11 +27,11 @@ from talka.control.jobs.registry import (
     OwnerChanged,
     Registry,
 )
-from talka.control.member.speech import Speak
 from talka.testing.trust import SIGNER
 from talka.units import NEVER, SECOND
 from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobOrder, JobRecord, decode_record
 from talka.wire.jobs import (
+    CHANNEL,
     Account,
     Accounted,
     Beat,
@@ -183,7 +183,7 @@ class Office:
 
 
 def answers(effects: list[Any]) -> list[CallAnswer]:
-    return [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, CallAnswer)]
+    return [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, CallAnswer)]
 
 
 def answered(effects: list[Any], type: Any) -> Any:
@@ -194,16 +194,16 @@ def answered(effects: list[Any], type: Any) -> Any:
 
 def led(effects: list[Any]) -> list[tuple[str, JobRecord]]:
     """Who is told to lead what."""
-    words = [one for one in effects if isinstance(one, Speak) and isinstance(one.message, Lead)]
+    words = [one for one in effects if isinstance(one, Send) and isinstance(one.message, Lead)]
     return [(word.to, decode_record(word.message.record)) for word in words]
 
 
 def accounted(effects: list[Any]) -> list[Accounted]:
-    return [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, Accounted)]
+    return [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, Accounted)]
 
 
 def renewed(effects: list[Any]) -> Renew:
-    (renew,) = [one.message for one in effects if isinstance(one, Speak) and isinstance(one.message, Renew)]
+    (renew,) = [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, Renew)]
     return renew
 
 
@@ -247,7 +247,7 @@ def test_a_submission_is_answered_once_it_is_on_disk(office: Office, order_of: O
     assert first.content == second.content
     (job,) = office.registry.records
     assert news(effects, JobAcceptedNews) == [JobAcceptedNews(job, "k")]
-    assert [one.lane for one in effects if isinstance(one, Speak)] == [Lane.RESULTS] * 2
+    assert [one.lane for one in effects if isinstance(one, Send)] == [Lane.RESULTS] * 2
 
 
 def test_the_same_key_is_the_same_job(office: Office, order_of: OrderOf) -> None:
@@ -411,7 +411,7 @@ def test_a_job_gets_its_cores_and_its_manager_once_that_is_on_disk(office: Offic
     assert record.fence == (token.parent, token.term, 1)
     assert led(effects) == [("m1", record)]
     assert news(effects, OwnerChanged) == [OwnerChanged(job, "m1", record.fence, "it has its cores")]
-    assert [one.lane for one in effects if isinstance(one, Speak) and isinstance(one.message, Lead)] == [Lane.CONTROL]
+    assert [one.lane for one in effects if isinstance(one, Send) and isinstance(one.message, Lead)] == [Lane.CONTROL]
 
 
 def test_its_manager_is_told_of_a_job_again_and_again(office: Office, order_of: OrderOf) -> None:
@@ -494,7 +494,7 @@ def test_who_does_not_lead_a_job_is_told_to_stop(office: Office, order_of: Order
     account = Account(name, fence, 7, "running", b"", life=3)
     (word,) = office.act(office.registry.on_account(office.now, sender, account))
 
-    assert word == Speak(sender, Accounted(name, fence, 0, superseded=True, life=3), Lane.CONTROL)
+    assert word == Send(CHANNEL, sender, Accounted(name, fence, 0, superseded=True, life=3), Lane.CONTROL)
     assert office.record(job) == before
 
 
@@ -723,7 +723,7 @@ def test_a_beat_is_answered_with_a_renewal(office: Office) -> None:
     renew = Renew(
         (token.parent, token.term, token.sequence), 1, 5 * SECOND, True, MANAGERS, signers=(office.me.encode() * 16,)
     )
-    assert effects == [WorkerRegistered("w1", 1, 2), Speak("w1", renew, Lane.CONTROL)]
+    assert effects == [WorkerRegistered("w1", 1, 2), Send(CHANNEL, "w1", renew, Lane.CONTROL)]
 
 
 def test_where_there_are_several_managers_a_worker_does_not_go_on_without_them(trio: Office) -> None:

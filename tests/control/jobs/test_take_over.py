@@ -1,10 +1,9 @@
 """What a manager finds out before it leads a job that another one led."""
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.jobs.take_over import ASK_EVERY_NS, FENCE_ROUNDS, REMIND_EVERY_NS, TakeOver
-from talka.control.member.speech import Speak
 from talka.units import SECOND
-from talka.wire.jobs import Reconcile, TaskFacts, WorkerSnapshot
+from talka.wire.jobs import CHANNEL, Reconcile, TaskFacts, WorkerSnapshot
 
 FENCE = (1, 2, 1)
 NOW = 1_000 * SECOND
@@ -15,7 +14,7 @@ def take_over() -> TakeOver:
 
 
 def asked(number: int, *workers: str) -> list[object]:
-    return [Speak(worker, Reconcile("b4k7", FENCE, number), Lane.CONTROL) for worker in workers]
+    return [Send(CHANNEL, worker, Reconcile("b4k7", FENCE, number), Lane.CONTROL) for worker in workers]
 
 
 def snapshot(*tasks: TaskFacts, fence: tuple[int, int, int] = FENCE) -> WorkerSnapshot:

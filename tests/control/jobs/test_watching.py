@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.jobs import step_merge, watching
 from talka.control.jobs.job_view import fitting
 from talka.control.jobs.led_job import LedJob
@@ -31,11 +31,10 @@ from talka.control.load.load_job import LoadJob
 from talka.control.load.log_lines import TOLD_FOR_NS as LINE_TOLD_FOR_NS
 from talka.control.load.log_lines import JobLines
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
-from talka.control.member.speech import Speak
 from talka.stats.tally import StepTally, Tally
 from talka.stats.windows import StepWindow, Window
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import LogLines, ManagerCall, ViewUpdate, WatchJob
+from talka.wire.jobs import CHANNEL, LogLines, ManagerCall, ViewUpdate, WatchJob
 from talka.wire.manager_calls import NameCall, encode
 from talka.wire.shards import StepTotals
 from talka.wire.views import JobFacts, JobUpdate, WorkflowUpdate
@@ -65,7 +64,7 @@ class Watching:
         """The number of the question about the job."""
         assert self.watches.next_tick_at <= self.now
         (word,) = self.watches.tick(self.now, self.calls, "m1")
-        assert isinstance(word, Speak) and isinstance(word.message, ManagerCall)
+        assert isinstance(word, Send) and isinstance(word.message, ManagerCall)
         assert (word.to, word.message.what, word.message.content) == ("m1", "job", encode(NameCall("b4k7")))
         assert self.watches.owns(word.message.number)
         return word.message.number
@@ -94,7 +93,7 @@ def test_the_leader_is_asked_who_leads_the_job_and_that_one_is_asked_to_tell() -
 
     said, shown = watching.answer(FACTS)
 
-    assert said == Speak("m2", WatchJob("b4k7", 70, -1, True), Lane.STREAM)
+    assert said == Send(CHANNEL, "m2", WatchJob("b4k7", 70, -1, True), Lane.STREAM)
     assert shown == Updated(70, JobUpdate(FACTS)), "nobody has told anything yet"
     assert watching.watches.next_tick_at == START_NS + LOOK_EVERY_NS
 
@@ -104,7 +103,7 @@ def test_while_views_come_the_record_alone_is_not_shown() -> None:
     watching.view(1, (0, 1))
 
     watching.now += LOOK_EVERY_NS
-    assert watching.answer(FACTS) == [Speak("m2", WatchJob("b4k7", 70, 1, False), Lane.STREAM)]
+    assert watching.answer(FACTS) == [Send(CHANNEL, "m2", WatchJob("b4k7", 70, 1, False), Lane.STREAM)]
 
 
 def test_a_job_that_nobody_leads_yet_is_shown_by_its_record() -> None:
@@ -235,7 +234,7 @@ def test_who_has_windows_to_catch_up_on_says_at_once_what_has_arrived() -> None:
     shown, said = watching.view(1, (0, 1, 2))
 
     assert isinstance(shown, Updated)
-    assert said == Speak("m2", WatchJob("b4k7", 70, 2, True), Lane.STREAM)
+    assert said == Send(CHANNEL, "m2", WatchJob("b4k7", 70, 2, True), Lane.STREAM)
     assert len(watching.view(2, (0, 1, 2))) == 1, "nothing new has arrived"
 
 
@@ -281,7 +280,7 @@ def running(job_of: JobOf) -> Driven:
 
 def read(effects: list[object]) -> JobUpdate:
     (word,) = effects
-    assert isinstance(word, Speak) and isinstance(word.message, ViewUpdate)
+    assert isinstance(word, Send) and isinstance(word.message, ViewUpdate)
     assert (word.to, word.lane, word.message.job, word.message.number) == ("m1", Lane.STATISTICS, "b4k7", 70)
     return msgspec.msgpack.decode(word.message.content, type=JobUpdate)
 
@@ -476,7 +475,7 @@ def test_when_a_job_is_over_those_who_listen_to_it_are_forgotten(job_of: JobOf) 
 
     both = {**led(driven.job), "other": led(driven.job)["b4k7"]}
     (word,) = audience.tick(driven.now, both)
-    assert isinstance(word, Speak) and isinstance(word.message, ViewUpdate)
+    assert isinstance(word, Send) and isinstance(word.message, ViewUpdate)
     assert word.message.job == "other"
 
 
@@ -530,11 +529,11 @@ def test_every_window_is_shown_once_and_in_order_whatever_is_lost_or_overtaken(
         driven.report(1, windows=[Window(number) for number in range(seen, index)])
         if watch.watches.next_tick_at <= watch.now:
             for effect in watch.answer(FACTS):
-                if isinstance(effect, Speak) and isinstance(effect.message, WatchJob):
+                if isinstance(effect, Send) and isinstance(effect.message, WatchJob):
                     words.append(effect.message)
         if audience.next_tick_at <= driven.now:
             for effect in audience.tick(driven.now, led(driven.job)):
-                assert isinstance(effect, Speak) and isinstance(effect.message, ViewUpdate)
+                assert isinstance(effect, Send) and isinstance(effect.message, ViewUpdate)
                 views.append(effect.message)
 
     def hear(view: ViewUpdate) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from talka.control.load.core_effects import JobEnded, Send, StartCore
+from talka.control.load.core_effects import JobEnded, StartCore, TellCore
 from talka.control.load.load_job import START_DELAY_NS
 from talka.report.job_view import view_of
 from talka.stats.tally import MetricTally, StepTally, Tally
@@ -69,7 +69,7 @@ def test_no_core_goes_before_all_are_armed_and_then_all_start_at_one_instant(job
     effects = driven.later(1).arm(2)
 
     start_ns = driven.now + 20_000_000
-    assert effects == [Send(core, Go(start_ns, start_ns, start_ns)) for core in (1, 2, 3)]
+    assert effects == [TellCore(core, Go(start_ns, start_ns, start_ns)) for core in (1, 2, 3)]
     assert driven.states == {"Shop": "running"}
 
 
@@ -82,7 +82,7 @@ def test_workflows_that_depend_on_nothing_run_side_by_side_with_an_origin_each(j
 
     first_ns = driven.job.workflows["Shop"].origin_ns
     start_ns = driven.now + START_DELAY_NS
-    assert effects == [Send(2, Go(start_ns, start_ns, first_ns))]
+    assert effects == [TellCore(2, Go(start_ns, start_ns, first_ns))]
     assert driven.job.origin_ns == first_ns
 
 
@@ -130,7 +130,7 @@ def test_workflows_that_get_ready_on_one_core_start_at_one_instant(job_of: JobOf
     effects = driven.later(1).arm(2)
 
     start_ns = driven.now + START_DELAY_NS
-    assert sorted(effects, key=str) == [Send(core, Go(start_ns, start_ns, start_ns)) for core in (1, 2, 3)]
+    assert sorted(effects, key=str) == [TellCore(core, Go(start_ns, start_ns, start_ns)) for core in (1, 2, 3)]
 
 
 def test_a_workflow_that_cannot_start_does_not_keep_those_on_its_core(job_of: JobOf) -> None:
@@ -336,9 +336,9 @@ def test_totals_are_cumulative_and_the_latest_wins(job_of: JobOf) -> None:
     driven = job_of({"Shop": {}}, cores=2)
     driven.run()
 
-    assert driven.report(1, Tally(started=10, iterations=8)) == [Send(1, Ack(1))]
-    assert driven.report(1, Tally(started=30, iterations=29)) == [Send(1, Ack(2))]
-    assert driven.report(2, Tally(started=5, iterations=5)) == [Send(2, Ack(1))]
+    assert driven.report(1, Tally(started=10, iterations=8)) == [TellCore(1, Ack(1))]
+    assert driven.report(1, Tally(started=30, iterations=29)) == [TellCore(1, Ack(2))]
+    assert driven.report(2, Tally(started=5, iterations=5)) == [TellCore(2, Ack(1))]
 
     assert (driven.job.tally().started, driven.job.tally().iterations) == (35, 34)
 
@@ -351,7 +351,7 @@ def test_a_repeated_or_older_report_is_acknowledged_and_not_applied(job_of: JobO
 
     for sequence in (1, 2):
         driven.sequences[1] = sequence - 1
-        assert driven.report(1, Tally(started=99), [Window(2, started=79)]) == [Send(1, Ack(sequence))]
+        assert driven.report(1, Tally(started=99), [Window(2, started=79)]) == [TellCore(1, Ack(sequence))]
 
     assert driven.job.tally().started == 20
     assert [span.window.started for span in driven.job.timeline.spans()] == [10, 10]

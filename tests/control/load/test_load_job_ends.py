@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from talka.control.load.core_effects import JobEnded, KillCore, Send
+from talka.control.load.core_effects import JobEnded, KillCore, TellCore
 from talka.control.load.shard_group import ARM_LIMIT_NS, STOP_SLACK_NS
 from talka.stats.tally import Exchanges, Sample, StepTally, Tally
 from talka.units import SECOND
@@ -32,8 +32,8 @@ def test_a_job_ends_once_when_its_last_workflow_has_ended(job_of: JobOf) -> None
     driven = job_of({"A": ONE_USER, "B": ONE_USER})
     driven.run()
 
-    assert driven.later(1).finish(1) == [Send(1, Ack(1))]
-    assert driven.later(1).finish(2) == [Send(2, Ack(1)), JobEnded()]
+    assert driven.later(1).finish(1) == [TellCore(1, Ack(1))]
+    assert driven.later(1).finish(2) == [TellCore(2, Ack(1)), JobEnded()]
 
     assert driven.job.ended_ns == driven.now
     assert driven.states == {"A": "completed", "B": "completed"}
@@ -182,7 +182,7 @@ def test_a_workflow_beyond_its_timeout_is_told_to_stop_and_ends_as_timed_out(job
     shop = driven.cores("Shop")
 
     assert driven.later(5).tick() == []
-    assert driven.later(0.1).tick() == [Send(core, Stop()) for core in shop]
+    assert driven.later(0.1).tick() == [TellCore(core, Stop()) for core in shop]
     assert driven.later(0.1).tick() == [], "it is told once"
     for core in shop:
         driven.finish(core)
@@ -257,10 +257,10 @@ def test_an_interrupt_stops_what_runs_and_cancels_what_waits(job_of: JobOf) -> N
 
     effects = driven.later(1).interrupt()
 
-    assert effects == [Send(1, Stop()), KillCore(2)]
+    assert effects == [TellCore(1, Stop()), KillCore(2)]
     assert [driven.states[name] for name in ("Runs", "Arms", "Waits", "Later")] == ["running"] + ["cancelled"] * 3
     assert driven.job.interrupted_by == "SIGINT"
-    assert driven.finish(1, Tally(started=7)) == [Send(1, Ack(1)), JobEnded()]
+    assert driven.finish(1, Tally(started=7)) == [TellCore(1, Ack(1)), JobEnded()]
     assert driven.states["Runs"] == "cancelled"
     assert driven.job.tally().started == 7
 
@@ -310,7 +310,7 @@ def test_an_interrupt_during_the_grace_period_does_not_prolong_it(job_of: JobOf)
     driven.run()
     driven.later(10.1).tick()
 
-    assert driven.later(1).interrupt() == [Send(1, Stop())]
+    assert driven.later(1).interrupt() == [TellCore(1, Stop())]
     assert driven.later(5).tick() == [KillCore(1), JobEnded()]
 
 
@@ -328,7 +328,7 @@ def test_a_crossed_abort_threshold_stops_every_workflow(job_of: JobOf) -> None:
     driven.say(1, StepTotals(2, "buy", StepTally(failed=2), True))
     driven.report(1, failing(2))
 
-    assert driven.later(1).tick() == [Send(1, Stop()), Send(2, Stop())]
+    assert driven.later(1).tick() == [TellCore(1, Stop()), TellCore(2, Stop())]
 
     assert driven.job.aborted is not None and driven.job.aborted.rule == "failed < 1% abort"
     assert driven.tick() == [], "it is said once"
@@ -344,7 +344,7 @@ def test_a_crossed_abort_threshold_is_seen_before_a_killed_core_makes_room_for_o
     driven.report(1, failing(1))
     driven.later(11).tick()
 
-    assert driven.later(60).tick() == [Send(1, Stop()), KillCore(1), JobEnded()]
+    assert driven.later(60).tick() == [TellCore(1, Stop()), KillCore(1), JobEnded()]
     assert driven.states == {"Stuck": "cancelled", "Waits": "cancelled"}
 
 
@@ -357,7 +357,7 @@ def test_an_abort_threshold_waits_for_its_grace(job_of: JobOf, of_job: list[str]
     driven.report(1, failing(1))
 
     assert driven.later(4.5).tick() == []
-    assert driven.later(0.5).tick() == [Send(1, Stop())]
+    assert driven.later(0.5).tick() == [TellCore(1, Stop())]
 
 
 def test_abort_thresholds_are_judged_twice_a_second_and_not_at_every_tick(job_of: JobOf) -> None:
@@ -366,7 +366,7 @@ def test_abort_thresholds_are_judged_twice_a_second_and_not_at_every_tick(job_of
     assert driven.later(1).tick() == []
     driven.report(1, failing(1))
     assert driven.later(0.4).tick() == []
-    assert driven.later(0.1).tick() == [Send(1, Stop())]
+    assert driven.later(0.1).tick() == [TellCore(1, Stop())]
 
 
 def test_a_crossed_threshold_without_abort_stops_nothing(job_of: JobOf) -> None:
@@ -385,7 +385,7 @@ def test_after_an_abort_an_interrupt_still_stops_and_a_second_kills(job_of: JobO
     driven.report(1, failing(1))
     driven.later(1).tick()
 
-    assert driven.interrupt() == [Send(1, Stop())]
+    assert driven.interrupt() == [TellCore(1, Stop())]
     assert driven.interrupt() == [KillCore(1), JobEnded()]
 
 
@@ -466,7 +466,7 @@ def test_a_teardown_runs_after_what_it_cleans_up(job_of: JobOf) -> None:
     driven.finish(1)
     driven.arm(2)
 
-    assert driven.finish(2) == [Send(2, Ack(1)), JobEnded()]
+    assert driven.finish(2) == [TellCore(2, Ack(1)), JobEnded()]
     assert driven.states == {"Shop": "completed", "Clean": "completed"}
 
 
@@ -492,7 +492,7 @@ def test_a_teardown_does_not_run_where_nothing_has(job_of: JobOf) -> None:
 def test_an_interrupt_stops_what_runs_and_lets_it_be_cleaned_up(job_of: JobOf) -> None:
     driven = job_of(CLEANED)
     driven.run()
-    assert driven.interrupt() == [Send(1, Stop())]
+    assert driven.interrupt() == [TellCore(1, Stop())]
 
     driven.finish(1)
     driven.arm(2)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.core_effects import Effect, Send, StartCore
+from talka.control.load.core_effects import Effect, StartCore, TellCore
 from talka.control.load.load_job import ENDED
 from talka.stats.tally import Tally
 from talka.stats.windows import Window
@@ -66,7 +66,7 @@ class World:
     def follow(self, effects: list[Effect]) -> None:
         driven = self.driven
         for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message, Go):
+            if isinstance(effect, TellCore) and isinstance(effect.message, Go):
                 assert effect.core in self.armed and effect.core not in self.going, "go once, and only when armed"
                 self.going.add(effect.core)
         under_way = [run for run in driven.job.workflows.values() if run.is_under_way]

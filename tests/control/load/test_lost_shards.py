@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import START_DELAY_NS
 from talka.control.load.shard_group import ARM_LIMIT_NS
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard
@@ -123,7 +123,7 @@ def test_a_lost_core_is_replaced_for_the_remaining_plan(job_of: JobOf) -> None:
     assert started.arm.shard == driven.arms[2].shard
     assert started.arm.iterations_done == 20
     origin_ns = driven.job.origin_ns
-    assert effects == [Send(started.core, Go(driven.now, origin_ns, origin_ns))]
+    assert effects == [TellCore(started.core, Go(driven.now, origin_ns, origin_ns))]
     assert driven.job.lost == [
         LostShard("Shop", 1, "was killed by SIGKILL", 2 * SECOND, 3_500_000_000, vus_missing=2, arrivals_missing=0)
     ]
@@ -228,7 +228,7 @@ def test_a_core_that_dies_between_the_order_and_the_instant_leaves_no_gap_when_r
     effects = driven.arm(2)
 
     start_ns = driven.now + START_DELAY_NS
-    assert effects == [Send(2, Go(start_ns, start_ns, start_ns))], "not before the plan begins"
+    assert effects == [TellCore(2, Go(start_ns, start_ns, start_ns))], "not before the plan begins"
     assert gaps(driven) == [(0.0, 0.0, 0)]
 
 
@@ -366,7 +366,7 @@ def test_the_others_wait_for_the_one_that_is_tried_again_and_all_start_together(
     effects = driven.later(5).arm(3)
 
     start_ns = driven.now + START_DELAY_NS
-    assert effects == [Send(core, Go(start_ns, start_ns, start_ns)) for core in (1, 3)]
+    assert effects == [TellCore(core, Go(start_ns, start_ns, start_ns)) for core in (1, 3)]
 
 
 def test_a_replacement_that_is_not_ready_in_time_is_killed_and_tried_again(job_of: JobOf) -> None:
@@ -442,11 +442,11 @@ def test_a_replacement_that_has_not_begun_is_killed_when_all_is_stopped(job_of: 
     driven.run()
     driven.later(1).exit(1)
 
-    assert driven.later(1).interrupt() == [Send(2, Stop()), KillCore(3)]
+    assert driven.later(1).interrupt() == [TellCore(2, Stop()), KillCore(3)]
 
     assert gaps(driven) == [(0.0, 2.0, 100)]
     assert driven.say(3, Armed()) == [], "it would not know that it must not begin"
-    assert driven.finish(2) == [Send(2, Ack(1)), JobEnded()]
+    assert driven.finish(2) == [TellCore(2, Ack(1)), JobEnded()]
 
 
 def test_a_workflow_whose_only_core_is_being_replaced_ends_at_once_when_stopped(job_of: JobOf) -> None:

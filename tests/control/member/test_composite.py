@@ -5,7 +5,7 @@ from random import Random
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.effects import Lane, Persist, Send, Transmit
 from talka.cluster.fencing import Token
 from talka.cluster.leadership.election import CLEARLY, LeaderChanged, SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
@@ -19,11 +19,19 @@ from talka.control.member.composite import ClusterMember
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
-from talka.control.member.voter import CommandEnded, Reply, Voter
+from talka.control.member.voter import CommandEnded, Voter
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire import leadership, leases, membership
 from talka.wire.leadership import Heartbeat, LeadershipMessage, PreVote, Version, VoterWelcome
-from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
+from talka.wire.leases import (
+    CHANNEL,
+    AcquireLease,
+    CommandAnswer,
+    LeaseAnswer,
+    LeaseCommand,
+    LeaseMessage,
+    ReleaseLease,
+)
 from talka.wire.membership import Alive, Dead, Gossip, MembershipMessage, MemberUpdate, WatchGroup, WatchReply
 from talka.wire.packets import Packet, decode_packet
 
@@ -236,7 +244,7 @@ def test_of_too_many_addresses_the_one_known_longest_is_forgotten(monkeypatch: p
     for name in ("x", "y", "x", "z"):  # speaking again makes nobody known for shorter
         peers[name].say(member, 0, ReleaseLease("k", 1))
 
-    replies: list[object] = [Reply(name, LeaseAnswer("k", 1, "busy")) for name in peers]
+    replies: list[object] = [Send(CHANNEL, name, LeaseAnswer("k", 1, "busy"), Lane.CONTROL) for name in peers]
 
     assert [to for to, _ in said(member.act(0, replies))] == ["x", "from-y", "from-z"]
 
@@ -248,7 +256,9 @@ def test_a_configured_address_is_never_forgotten(monkeypatch: pytest.MonkeyPatch
         Peer(f"p{number}").say(member, 0, ReleaseLease("k", 1))
     Peer("x").say(member, 0, ReleaseLease("k", 1))  # nobody is forgotten for one that is known anyway
 
-    replies: list[object] = [Reply(name, LeaseAnswer("k", 1, "busy")) for name in ("x", "y", "z", "p2", "p3", "p4")]
+    replies: list[object] = [
+        Send(CHANNEL, name, LeaseAnswer("k", 1, "busy"), Lane.CONTROL) for name in ("x", "y", "z", "p2", "p3", "p4")
+    ]
 
     assert [to for to, _ in said(member.act(0, replies))] == ["at-x", "at-y", "at-z", "p2", "from-p3", "from-p4"]
 

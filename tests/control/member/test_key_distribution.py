@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane, Transmit
+from talka.cluster.effects import Lane, Send, Transmit
 from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.membership.members import ALIVE, DEAD, LEFT
 from talka.cluster.membership.membership import Membership
@@ -21,7 +21,6 @@ from talka.control.member.composite import ClusterMember
 from talka.control.member.key_distribution import (
     AGAIN_LIMIT,
     AGAIN_NS,
-    Greet,
     KeyDistribution,
     NotThereYet,
     StillNeeded,
@@ -421,7 +420,9 @@ def test_one_that_says_it_has_other_keys_is_sent_ours_and_the_same_once_a_second
     member, keyholder = alone()
     news = StateLearned("x", 1, b"")
 
-    assert keyholder.hear(0, news) == [Greet("at-x", ShareRing(encode_ring(keyholder.ring)))]
+    assert keyholder.hear(0, news) == [
+        Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(keyholder.ring)), Lane.STREAM)
+    ]
     assert keyholder.hear(SECOND - 1, news) == []
     assert len(keyholder.hear(SECOND, news)) == 1
 
@@ -431,7 +432,7 @@ def test_other_keys_are_told_at_once() -> None:
     keyholder.hear(0, StateLearned("x", 1, b""))
     keyholder.add(NEW)
 
-    (greet,) = [effect for effect in keyholder.hear(1, RingChanged(keyholder.ring)) if isinstance(effect, Greet)]
+    (greet,) = [effect for effect in keyholder.hear(1, RingChanged(keyholder.ring)) if isinstance(effect, Send)]
 
     assert isinstance(greet.message, ShareRing)
     assert decode_ring(greet.message.ring) == keyholder.ring
@@ -466,7 +467,10 @@ def test_keys_from_one_that_lacks_some_are_answered_with_all_of_them() -> None:
     # It said before that it has them all: what it sends now counts.
     x.state = MemberState(2, msgspec.msgpack.encode(Announcement(merged.digest)))
     out = keyholder.learn(0, told_by("x"), theirs, merged)
-    assert out == [RingChanged(merged, "x"), Greet("at-x", ShareRing(encode_ring(merged)))]
+    assert out == [
+        RingChanged(merged, "x"),
+        Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(merged)), Lane.STREAM),
+    ]
     assert keyholder.learn(0, told_by("stranger"), theirs, merged) == []
 
 
@@ -655,7 +659,7 @@ def test_those_that_lack_keys_are_told_again_some_at_a_time_and_each_in_its_turn
     rounds = [keyholder.tick(number * AGAIN_NS) for number in range(4)]
 
     assert [len(each) for each in rounds] == [AGAIN_LIMIT] * 4
-    assert {greet.to for each in rounds for greet in each if isinstance(greet, Greet)} == {
+    assert {greet.to for each in rounds for greet in each if isinstance(greet, Send)} == {
         f"at-{name}" for name in ["x", *names]
     }
     assert keyholder.tick(4 * AGAIN_NS - 1) == []

@@ -1,10 +1,9 @@
 from random import Random
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.member.leader_calls import AGAIN_NS, ELSEWHERE_NS, LIMIT_NS, OPEN_LIMIT, CallEnded, LeaderCalls
-from talka.control.member.speech import Speak
 from talka.units import NEVER
-from talka.wire.jobs import CallAnswer, ManagerCall
+from talka.wire.jobs import CHANNEL, CallAnswer, ManagerCall
 from talka.wire.security.access import own
 
 
@@ -17,7 +16,7 @@ def test_a_question_goes_to_the_leader_and_its_answer_ends_it() -> None:
     calls = LeaderCalls(Random(1))
 
     number, effects = calls.ask(0, "jobs", b"all", "m1")
-    assert effects == [Speak("m1", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)]
+    assert effects == [Send(CHANNEL, "m1", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)]
     ended = calls.on_answer(5, CallAnswer(number, "", b"none"))
 
     assert ended == [CallEnded(number, "", b"none")]
@@ -51,7 +50,9 @@ def test_a_question_is_asked_again_until_it_is_answered_whoever_leads_then() -> 
     assert calls.next_tick_at == AGAIN_NS
     assert calls.tick(AGAIN_NS - 1, "m1") == []
 
-    assert calls.tick(AGAIN_NS, "m2") == [Speak("m2", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)]
+    assert calls.tick(AGAIN_NS, "m2") == [
+        Send(CHANNEL, "m2", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)
+    ]
     assert calls.next_tick_at == 2 * AGAIN_NS
 
 
@@ -64,7 +65,7 @@ def test_without_a_leader_nothing_is_said_until_there_is_one() -> None:
     assert calls.tick(ELSEWHERE_NS, "") == []
     assert calls.next_tick_at == 2 * ELSEWHERE_NS
     assert calls.tick(2 * ELSEWHERE_NS, "m3") == [
-        Speak("m3", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)
+        Send(CHANNEL, "m3", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)
     ]
 
 
@@ -76,7 +77,7 @@ def test_a_manager_that_does_not_lead_makes_it_ask_again_soon() -> None:
 
     assert calls.next_tick_at == 100 + ELSEWHERE_NS
     assert calls.tick(100 + ELSEWHERE_NS, "m2") == [
-        Speak("m2", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)
+        Send(CHANNEL, "m2", ManagerCall(number, "jobs", b"all", own("jobs")), Lane.RESULTS)
     ]
 
 

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Lane, Persist, Transmit
+from talka.cluster.effects import Lane, Persist, Send, Transmit
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import MemberSuspected
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member.admission import Admission, RingChanged
 from talka.control.member.announcement import Announcement
 from talka.control.member.composite import ClusterMember, QuestionAsked
-from talka.control.member.key_distribution import Greet
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import Receiver
 from talka.control.member.replay_guard import ReplayGuard
@@ -409,7 +408,7 @@ def test_a_greeting_of_its_keyholder_goes_over_the_stream() -> None:
     member = sealed_member()
     assert member.porter is not None
 
-    (sent,) = member.act(0, [Greet("at-x", ShareRing(encode_ring(member.porter.ring)))])
+    (sent,) = member.act(0, [Send(greeting.CHANNEL, "at-x", ShareRing(encode_ring(member.porter.ring)), Lane.STREAM)])
 
     assert isinstance(sent, Transmit)
     assert (sent.to, sent.lane) == ("at-x", Lane.STREAM)

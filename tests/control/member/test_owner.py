@@ -2,12 +2,12 @@ from random import Random
 
 import pytest
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leases import LeaseGranted, LeaseLost
 from talka.control.member.owner import Owner
-from talka.control.member.voter import Reply
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.leases import LEASE_KEY_LIMIT, AcquireLease, LeaseAnswer, ReleaseLease
+from talka.wire.leases import CHANNEL, LEASE_KEY_LIMIT, AcquireLease, LeaseAnswer, LeaseMessage, ReleaseLease
 
 TTL = 9 * SECOND
 RETRY = 500 * MILLISECOND
@@ -22,7 +22,7 @@ def owner_of(*, seed: int = 1, voters: tuple[str, ...] = VOTERS) -> Owner:
 
 def asked(effects: list[object]) -> tuple[str, AcquireLease]:
     """Whom the only question of this step goes to, and the question."""
-    questions = [effect for effect in effects if isinstance(effect, Reply)]
+    questions = [effect for effect in effects if isinstance(effect, Send)]
     assert len(questions) == 1, effects
     message = questions[0].message
     assert isinstance(message, AcquireLease)
@@ -46,7 +46,7 @@ def next_question(owner: Owner) -> tuple[int, str, AcquireLease]:
     for _ in range(20):
         now = owner.next_tick_at
         effects = owner.tick(now)
-        if any(isinstance(effect, Reply) for effect in effects):
+        if any(isinstance(effect, Send) for effect in effects):
             return now, *asked(effects)
     raise AssertionError("it does not ask")
 
@@ -199,7 +199,7 @@ def test_an_owner_whose_renewals_nobody_answers_stops_by_its_own_clock_and_asks_
     whom = []
     while owner.next_tick_at < SHORTER:
         for effect in owner.tick(owner.next_tick_at):
-            assert isinstance(effect, Reply), "nothing is lost before its end"
+            assert isinstance(effect, Send), "nothing is lost before its end"
             whom.append(effect.to)
     assert sorted(set(whom)) == list(VOTERS), "it tried others"
 
@@ -264,7 +264,7 @@ def test_a_refusal_of_a_key_that_is_no_longer_wanted_changes_nothing(answer: str
 def test_an_owner_gives_back_what_it_no_longer_wants() -> None:
     owner, leader = owner_with(epoch=7)
 
-    assert owner.unwant(SECOND, "k") == [Reply(leader, ReleaseLease("k", 7))]
+    assert owner.unwant(SECOND, "k") == [Send(CHANNEL, leader, ReleaseLease("k", 7), Lane.CONTROL)]
 
     assert owner.holds(SECOND, "k") is None
     assert owner.tick(TTL) == []
@@ -338,15 +338,15 @@ def test_an_owner_wants_a_limited_number_of_keys(monkeypatch: pytest.MonkeyPatch
 
 def test_many_keys_are_asked_for_and_renewed_at_one_voter() -> None:
     owner = owner_of()
-    questions: list[Reply] = []
+    questions: list[Send[LeaseMessage]] = []
     for number in range(50):
-        questions += [effect for effect in owner.want(0, f"k{number}", TTL) if isinstance(effect, Reply)]
+        questions += [effect for effect in owner.want(0, f"k{number}", TTL) if isinstance(effect, Send)]
     assert len({question.to for question in questions}) == 1
 
     for question in questions:
         assert isinstance(question.message, AcquireLease)
         owner.on_answer(0, question.to, granted(question.message))
-    renewals = [effect for effect in owner.tick(owner.next_tick_at) if isinstance(effect, Reply)]
+    renewals = [effect for effect in owner.tick(owner.next_tick_at) if isinstance(effect, Send)]
 
     assert len(renewals) == 50
     assert {renewal.to for renewal in renewals} == {questions[0].to}
@@ -369,4 +369,4 @@ def test_a_grant_of_a_key_that_is_no_longer_wanted_is_given_back() -> None:
     to, question = asked(owner.want(0, "k", TTL))
     owner.unwant(MILLISECOND, "k")
 
-    assert owner.on_answer(2 * MILLISECOND, to, granted(question)) == [Reply(to, ReleaseLease("k", 5))]
+    assert owner.on_answer(2 * MILLISECOND, to, granted(question)) == [Send(CHANNEL, to, ReleaseLease("k", 5), Lane.CONTROL)]

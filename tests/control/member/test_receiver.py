@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import ZERO, BrokenFence, Token
 from talka.cluster.safeguards import Safeguards
 from talka.control.member.receiver import WAITING_LIMIT, Applied, Receiver
-from talka.control.member.voter import Reply
-from talka.wire.leases import CommandAnswer, LeaseCommand
+from talka.wire.leases import CHANNEL, CommandAnswer, LeaseCommand
 
 EARLIER, LATER, LATEST = (0, 3, 1), (0, 4, 1), (0, 5, 1)
 News = TypeVar("News")
@@ -22,11 +21,11 @@ def command(token: tuple[int, int, int], number: int = 1) -> LeaseCommand:
 
 def applied(token: tuple[int, int, int], number: int = 1, sender: str = "a") -> list[object]:
     answer = CommandAnswer(number, True, token)
-    return [Applied(sender, Token(*token), number, b"%d" % number), Reply(sender, answer)]
+    return [Applied(sender, Token(*token), number, b"%d" % number), Send(CHANNEL, sender, answer, Lane.CONTROL)]
 
 
 def refused(highest: tuple[int, int, int], number: int = 1, sender: str = "a") -> list[object]:
-    return [Reply(sender, CommandAnswer(number, False, highest))]
+    return [Send(CHANNEL, sender, CommandAnswer(number, False, highest), Lane.CONTROL)]
 
 
 def only(effects: list[object], kind: type[News]) -> News:

@@ -3,20 +3,34 @@ from random import Random
 
 import pytest
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import Token
 from talka.cluster.leadership.election import LeadershipAlarm, SteppedDown
 from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters, QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable
-from talka.cluster.leadership.register import Tell
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leases import KEYS_LIMIT, LeaseExpired
 from talka.cluster.safeguards import ALL
-from talka.control.member.voter import CommandEnded, QuorumFailed, Reply, Voter
+from talka.control.member.voter import CommandEnded, QuorumFailed, Voter
 from talka.errors import Invalid
 from talka.units import MILLISECOND, SECOND
-from talka.wire.leadership import LeadershipMessage, ProposalAccepted, Propose, RegisterEntry, Released, Version
-from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire import leadership
+from talka.wire.leadership import (
+    LeadershipMessage,
+    ProposalAccepted,
+    Propose,
+    RegisterEntry,
+    Released,
+    Version,
+)
+from talka.wire.leases import (
+    CHANNEL,
+    AcquireLease,
+    CommandAnswer,
+    LeaseAnswer,
+    LeaseCommand,
+    ReleaseLease,
+)
 
 TTL = 4 * SECOND
 LONGER = TTL + TTL // 50
@@ -57,7 +71,7 @@ class Group:
         news: list[object] = []
         while todo:
             effect = todo.popleft()
-            if isinstance(effect, Tell):
+            if isinstance(effect, Send) and effect.channel == leadership.CHANNEL:
                 if type(effect.message) not in self.lost:
                     self._mail.append((name, effect.to, effect.message))
             elif isinstance(effect, Persist):
@@ -120,7 +134,7 @@ class Group:
     def grant(self, voter: Voter, owner: str, key: str = "k", number: int = 1) -> LeaseAnswer:
         """Ask anew and wait for the majority."""
         answers = [*self.ask(voter, owner, key, number=number), *self.settle()]
-        (answer,) = [effect.message for effect in answers if isinstance(effect, Reply)]
+        (answer,) = [effect.message for effect in answers if isinstance(effect, Send)]
         assert isinstance(answer, LeaseAnswer)
         return answer
 
@@ -138,7 +152,7 @@ def stalled_leader() -> tuple[Group, Voter]:
 
 
 def answered(owner: str, answer: LeaseAnswer) -> list[object]:
-    return [Reply(owner, answer)]
+    return [Send(CHANNEL, owner, answer, Lane.CONTROL)]
 
 
 def test_a_voter_that_is_elected_holds_the_token_of_its_term() -> None:
@@ -180,7 +194,7 @@ def test_a_grant_that_no_majority_confirms_is_not_answered_and_a_later_one_has_a
     group.lost[ProposalAccepted] = None
     assert group.ask(leader, "x") == []
     news = group.run(group.now + LAN.write_timeout_ns + LAN.heartbeat_ns)
-    assert not any(isinstance(effect, Reply) for effect in news)
+    assert not any(isinstance(effect, Send) for effect in news)
     assert not any(isinstance(effect, WriteEnded) for effect in news), "its own writes are nobody else's news"
     assert leader.election.is_leading(group.now)
 
@@ -351,10 +365,10 @@ def test_a_leader_that_steps_down_drops_the_grants_that_were_under_way() -> None
 
     news = group.carry_out(first.name, first.hand_over(group.now))
 
-    assert not any(isinstance(effect, Reply | WriteEnded) for effect in news)
+    assert not any(isinstance(effect, Send | WriteEnded) for effect in news)
     assert first.token is None
     group.lost.clear()
-    assert not any(isinstance(effect, Reply) for effect in group.run(group.now + 3 * SECOND))
+    assert not any(isinstance(effect, Send) for effect in group.run(group.now + 3 * SECOND))
 
 
 def test_a_leader_that_stepped_down_watches_over_no_leases() -> None:
@@ -406,13 +420,13 @@ def test_with_a_slow_disk_one_write_is_under_way_and_the_next_one_takes_all_that
     assert leader.on_lease_message(group.now, "y", AcquireLease("m", 3, 0, TTL)) == []
 
     granted, second = leader.on_persisted(group.now, first.ticket)
-    assert granted == Reply("x", LeaseAnswer("k", 1, "granted", 1, TTL))
+    assert granted == Send(CHANNEL, "x", LeaseAnswer("k", 1, "granted", 1, TTL), Lane.CONTROL)
     assert isinstance(second, Persist)
     assert [key for key, _ in second.puts] == ["record", "entry/lease/l", "entry/lease/m"]
 
     assert leader.on_persisted(group.now, second.ticket) == [
-        Reply("x", LeaseAnswer("l", 2, "granted", 1, TTL)),
-        Reply("y", LeaseAnswer("m", 3, "granted", 1, TTL)),
+        Send(CHANNEL, "x", LeaseAnswer("l", 2, "granted", 1, TTL), Lane.CONTROL),
+        Send(CHANNEL, "y", LeaseAnswer("m", 3, "granted", 1, TTL), Lane.CONTROL),
     ]
 
 
@@ -425,7 +439,7 @@ def test_a_leader_commands_under_its_token() -> None:
 
     effects = leader.command(group.now, "worker", 3, b"work")
 
-    assert effects == [Reply("worker", LeaseCommand((0, leader.election.term, 1), 3, b"work"))]
+    assert effects == [Send(CHANNEL, "worker", LeaseCommand((0, leader.election.term, 1), 3, b"work"), Lane.CONTROL)]
 
 
 def test_who_does_not_lead_commands_nobody() -> None:
@@ -503,7 +517,7 @@ def test_the_highest_reference_of_a_caller_is_told_to_it_and_taken_for_no_grant(
     news = group.settle()
 
     assert [effect.ref for effect in news if isinstance(effect, WriteEnded)] == [2**40]
-    assert [effect for effect in news if isinstance(effect, Reply)] == answered(
+    assert [effect for effect in news if isinstance(effect, Send)] == answered(
         "x", LeaseAnswer("k", 1, "granted", 1, TTL)
     )
 
@@ -561,7 +575,7 @@ def test_a_leader_that_hands_over_is_followed_before_its_lease_would_have_ended(
     handed_over_at = group.now
 
     effects = first.hand_over(group.now)
-    assert [type(effect.message) for effect in effects if isinstance(effect, Tell)] == [Released, Released]
+    assert [type(effect.message) for effect in effects if isinstance(effect, Send)] == [Released, Released]
     group.carry_out(first.name, effects)
     group.settle()
 

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, PersistBlob, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.load.core_effects import KillCore, Send, StartCore
+from talka.control.load.core_effects import KillCore, StartCore, TellCore
 from talka.control.member.signers import Signers
-from talka.control.member.speech import Speak
 from talka.control.worker import held_shards
 from talka.control.worker.bundles import FETCHES_LIMIT, KEPT_LIMIT
 from talka.control.worker.composite import WAITING_LIMIT, Worker
@@ -41,6 +40,7 @@ from talka.stats.windows import Window
 from talka.testing.trust import GROUP, SIGNER, signed, trust_of_worker
 from talka.units import MILLISECOND, SECOND
 from talka.wire.jobs import (
+    CHANNEL,
     PIECE_LIMIT_BYTES,
     REPORT_LIMIT_BYTES,
     Acknowledge,
@@ -169,10 +169,10 @@ class Rig:
         signers.name([SIGNER.public])
         self.now = 1_000 * SECOND
         self.disk = dict(disk or {})
-        self.said: list[Speak] = []
+        self.said: list[Send[JobMessage]] = []
         self.news: list[object] = []
         self.arms: dict[int, Any] = {}
-        self.held_back: list[Persist] = []
+        self.held_back: list[Persist | PersistBlob] = []
         self.disk_waits = False
         self.sequences: dict[int, int] = {}
         self.beat = 0
@@ -200,10 +200,10 @@ class Rig:
     def take(self, effects: list[object]) -> list[object]:
         for effect in effects:
             match effect:
-                case Speak(message=message):
+                case Send(message=message):
                     self.said.append(effect)
                     self.beat = message.number if isinstance(message, Beat) else self.beat
-                case Persist():
+                case Persist() | PersistBlob():
                     self.held_back.append(effect)
                 case StartCore(core=core, arm=arm):
                     self.arms[core] = arm
@@ -218,7 +218,7 @@ class Rig:
     def write(self) -> None:
         while self.held_back:
             persist = self.held_back.pop(0)
-            for key, content in persist.puts:
+            for key, content in persist.puts if isinstance(persist, Persist) else ():
                 if content is None:
                     self.disk.pop(key, None)
                 else:
@@ -997,7 +997,8 @@ def test_a_bundle_that_is_not_here_is_fetched_checked_and_put_on_disk_first() ->
     rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), source)
     rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), source)
     assert rig.all(StartCore) == []
-    assert [persist.puts for persist in rig.held_back] == [((f"blob/{DIGEST}", BUNDLE),)]
+    (write,) = rig.held_back
+    assert write == PersistBlob(write.ticket, DIGEST, BUNDLE)
     rig.write()
 
     assert len(rig.all(StartCore)) == 2
@@ -1118,7 +1119,8 @@ def test_of_many_bundles_the_one_that_was_used_longest_ago_gives_way() -> None:
 
     rig.hear(Piece(DIGEST, 0, len(BUNDLE), BUNDLE), rig.said[-1].to)
 
-    assert rig.held_back[0].puts == ((f"blob/{DIGEST}", BUNDLE), (f"blob/{old[1]}", None))
+    (write,) = rig.held_back
+    assert write == PersistBlob(write.ticket, DIGEST, BUNDLE, (old[1],))
 
 
 # Running.
@@ -1132,7 +1134,7 @@ def test_a_task_starts_at_the_instant_it_is_told() -> None:
     rig.hear(start)
 
     go = Go(start.start_at_ns, start.origin_ns, start.job_origin_ns)
-    assert rig.all(Send) == [Send(core, go) for core in cores]
+    assert rig.all(TellCore) == [TellCore(core, go) for core in cores]
     assert rig.all(TaskStarted) == [TaskStarted("job", 1)]
     assert rig.states == [Running("job", 1, 2, "running")]
 
@@ -1166,7 +1168,7 @@ def test_each_report_of_a_core_is_acknowledged() -> None:
 
     rig.count(first)
 
-    assert rig.all(Send) == [Send(first, Ack(1))]
+    assert rig.all(TellCore) == [TellCore(first, Ack(1))]
 
 
 def test_a_manager_under_load_asks_for_fewer_reports() -> None:
@@ -1289,7 +1291,9 @@ def test_a_task_that_has_ended_keeps_its_result_on_disk_and_says_so_until_it_is_
     finished = Finished("job", 1, sha256(content).hexdigest(), len(content))
     result = decode_result(content)
     assert (result.tally.started, result.shares, result.worker) == (7, (3, 4), "w1")
-    assert [speak for speak in rig.said if isinstance(speak.message, Finished)] == [Speak("m1", finished, Lane.RESULTS)]
+    assert [speak for speak in rig.said if isinstance(speak.message, Finished)] == [
+        Send(CHANNEL, "m1", finished, Lane.RESULTS)
+    ]
     rig.later(SECOND)
     rig.hear(Acknowledge("job", FENCE, 1, 1))
     rig.later(SECOND)
@@ -1364,7 +1368,7 @@ def test_a_stop_lets_a_task_finish() -> None:
 
     rig.hear(Halt("job", FENCE, 1, "stop"))
 
-    assert rig.all(Send) == [Send(core, Stop()) for core in cores]
+    assert rig.all(TellCore) == [TellCore(core, Stop()) for core in cores]
     for core in cores:
         rig.finish(core)
     assert len(rig.all(Finished)) == 1
@@ -1411,7 +1415,7 @@ def test_an_order_for_a_task_that_is_not_here_is_answered() -> None:
     rig.hear(Acknowledge("job", FENCE, 5, 1))
     rig.hear(Start("job", FENCE, 5, 0, 0, 0))
 
-    assert rig.said == [Speak("m1", NoTask("job", 5, FENCE), Lane.RESULTS)] * 2
+    assert rig.said == [Send(CHANNEL, "m1", NoTask("job", 5, FENCE), Lane.RESULTS)] * 2
 
 
 def test_an_order_for_a_task_that_went_while_it_waited_for_the_disk_is_answered() -> None:
@@ -1434,7 +1438,7 @@ def test_jobs_that_were_cancelled_are_stopped_also_when_the_order_did_not_reach_
     rig.renew(cancelled=("job",))
     rig.renew(cancelled=("job",))
 
-    assert rig.all(Send) == [Send(core, Stop()) for core in cores]
+    assert rig.all(TellCore) == [TellCore(core, Stop()) for core in cores]
 
 
 def test_the_result_of_what_its_worker_stopped_says_that_the_job_is_cancelled() -> None:
@@ -1507,7 +1511,7 @@ def test_a_new_manager_learns_what_there_is_and_gets_every_report_again() -> Non
             TaskFacts(3, "running", rig.now - origin_ns + 5, rig.now - origin_ns + 9),
         ),
     )
-    assert rig.said[0] == Speak("m2", snapshot, Lane.CONTROL)
+    assert rig.said[0] == Send(CHANNEL, "m2", snapshot, Lane.CONTROL)
     assert [speak.to for speak in rig.said] == ["m2"] * 4
     assert rig.all(Finished) == [finished]
     assert [type(message) for _, message, _ in rig.told()] == [Armed, UnreadStep, Totals]
@@ -1556,7 +1560,7 @@ def test_it_tells_the_time() -> None:
 
     rig.hear(Sync(4), "m2")
 
-    assert rig.said == [Speak("m2", Synced(4, rig.now), Lane.CONTROL)]
+    assert rig.said == [Send(CHANNEL, "m2", Synced(4, rig.now), Lane.CONTROL)]
 
 
 def test_what_is_said_to_managers_only_is_counted_and_what_others_lead_is_no_news() -> None:
@@ -1618,7 +1622,7 @@ def test_an_assignment_that_means_an_earlier_life_is_not_obeyed() -> None:
 def test_a_worker_that_leaves_says_so_to_every_manager() -> None:
     rig = Rig()
 
-    assert rig.worker.leave(rig.now) == [Speak(name, Goodbye(), Lane.CONTROL) for name in ("m1", "m2")]
+    assert rig.worker.leave(rig.now) == [Send(CHANNEL, name, Goodbye(), Lane.CONTROL) for name in ("m1", "m2")]
 
 
 # Tasks of dag jobs.

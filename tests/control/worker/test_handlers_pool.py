@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.speech import Speak
 from talka.control.worker import handlers_outbox, handlers_pool
 from talka.control.worker.effects import HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_attempt import is_bounded
@@ -43,7 +42,7 @@ from talka.control.worker.handlers_room import (
 )
 from talka.control.worker.obeyed_epoch import BrokenEpoch
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.jobs import encode
+from talka.wire.jobs import CHANNEL, JobMessage, encode
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     INPUTS_LIMIT_BYTES,
@@ -102,7 +101,7 @@ class Rig:
         self.held_back: list[Persist] = []
         self.loads = loads
         self.plain = plain
-        self.said: list[Speak] = []
+        self.said: list[Send[JobMessage]] = []
         self.orders: list[StartHandlers | TellHandlers | EndHandlers] = []
         self.news: list[object] = []
         self.core_of: dict[int, int] = {}
@@ -124,7 +123,7 @@ class Rig:
     def take(self, effects: list[object]) -> list[object]:
         for effect in effects:
             match effect:
-                case Speak():
+                case Send():
                     encode(effect.message)
                     self.said.append(effect)
                 case Persist():
@@ -999,8 +998,8 @@ def test_what_a_core_tells_together_is_told_together() -> None:
 
     rig.ran(0, 1, 2)
 
-    assert rig.said[-1] == Speak(
-        "m1", Done(tuple(TaskResult(FIRST + number, "completed") for number in range(3))), Lane.RESULTS
+    assert rig.said[-1] == Send(
+        CHANNEL, "m1", Done(tuple(TaskResult(FIRST + number, "completed") for number in range(3))), Lane.RESULTS
     )
     assert rig.pool.outcomes == {"completed": 3}
 
@@ -1095,9 +1094,9 @@ def test_a_manager_that_begins_its_life_is_told_everything_again() -> None:
     rig.forget().hear(AskHeld(EPOCH + 1), "m2")
 
     assert rig.said == [
-        Speak("m2", Held(EPOCH + 1, (FIRST + 2, FIRST + 1)), Lane.RESULTS),
-        Speak("m2", TaskProgress((), (HandlerProgress(FIRST + 2, b"7"),)), Lane.STATISTICS),
-        Speak("m2", Done((TaskResult(FIRST + 1, "completed"),)), Lane.RESULTS),
+        Send(CHANNEL, "m2", Held(EPOCH + 1, (FIRST + 2, FIRST + 1)), Lane.RESULTS),
+        Send(CHANNEL, "m2", TaskProgress((), (HandlerProgress(FIRST + 2, b"7"),)), Lane.STATISTICS),
+        Send(CHANNEL, "m2", Done((TaskResult(FIRST + 1, "completed"),)), Lane.RESULTS),
     ]
 
 
@@ -1178,7 +1177,7 @@ def test_what_runs_for_more_than_a_moment_is_told_once() -> None:
     rig.forget().later(BEGAN_NS - 1)
     assert rig.said == []
     rig.later(1)
-    assert rig.said == [Speak("m1", TaskProgress((FIRST + 1,)), Lane.STATISTICS)]
+    assert rig.said == [Send(CHANNEL, "m1", TaskProgress((FIRST + 1,)), Lane.STATISTICS)]
 
     assert rig.forget().later(SECOND // 2).said == []
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.core_effects import Effect, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, KillCore, StartCore, TellCore
 from talka.control.load.shard_group import ARM_LIMIT_NS, STOP_SLACK_NS
 from talka.control.worker.report import REMEMBERED
 from talka.control.worker.shards import ORDERED_SLACK_NS, WorkerShards, encoded_within
@@ -77,7 +77,7 @@ class Driven:
                 case StartCore(core=core, arm=arm):
                     self.arms[core] = arm
                     self.alive.add(core)
-                case Send(core=core):
+                case TellCore(core=core):
                     assert core in self.alive, "a message to a core that does not live"
                 case KillCore(core=core):
                     assert core in self.alive, "a core is killed that does not live"
@@ -229,7 +229,7 @@ def test_all_cores_go_at_the_instant_it_is_told() -> None:
     start = Start("job", FENCE, 7, start_at_ns=driven.now + 50, origin_ns=driven.now - 20, job_origin_ns=5)
     effects = driven.take(driven.task.go(driven.now, start))
 
-    assert effects == [Send(core, Go(driven.now + 50, driven.now - 20, 5)) for core in (1, 2)]
+    assert effects == [TellCore(core, Go(driven.now + 50, driven.now - 20, 5)) for core in (1, 2)]
     assert driven.task.stage == "running"
     assert driven.task.go(driven.now, start) == [], "said twice"
 
@@ -250,11 +250,11 @@ def test_a_core_that_died_while_all_waited_joins_late_and_leaves_a_gap() -> None
     assert isinstance(driven.exit(1)[0], StartCore)
     assert driven.task.stage == "armed", "what was said is not taken back"
 
-    assert [effect.core for effect in driven.go() if isinstance(effect, Send)] == [2]
+    assert [effect.core for effect in driven.go() if isinstance(effect, TellCore)] == [2]
     origin_ns = driven.now
     effects = driven.later(3).arm(3)
 
-    assert effects == [Send(3, Go(driven.now, origin_ns, origin_ns))]
+    assert effects == [TellCore(3, Go(driven.now, origin_ns, origin_ns))]
     assert driven.totals().gaps == (Gap(0, "was killed by SIGKILL", 0, 3 * SECOND, 2, 0),)
 
 
@@ -275,8 +275,8 @@ def test_a_core_that_is_armed_again_before_the_start_goes_with_the_others() -> N
 def test_each_report_of_a_core_is_acknowledged_at_once_also_one_that_came_twice() -> None:
     driven = Driven(vus()).run()
 
-    assert driven.report(1, Tally(started=3)) == [Send(1, Ack(1))]
-    assert driven.say(1, Totals(1, Tally(started=9), [], 0, 0)) == [Send(1, Ack(1))]
+    assert driven.report(1, Tally(started=3)) == [TellCore(1, Ack(1))]
+    assert driven.say(1, Totals(1, Tally(started=9), [], 0, 0)) == [TellCore(1, Ack(1))]
 
     assert driven.totals().tally.started == 3
 
@@ -602,7 +602,7 @@ def test_a_stop_lets_those_that_run_finish_and_kills_those_that_load() -> None:
 
     effects = driven.later(1).stop()
 
-    assert effects == [Send(1, Stop()), KillCore(3)]
+    assert effects == [TellCore(1, Stop()), KillCore(3)]
     assert driven.stop() == [], "once is enough"
     assert driven.stage == "running"
     (gap,) = driven.totals().gaps

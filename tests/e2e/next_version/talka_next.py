@@ -49,11 +49,10 @@ jobs._decoder = msgspec.msgpack.Decoder(reduce(or_, [*messages, Weather]))
 entries.JobRecord = JobRecord  # type: ignore[misc]
 entries._decoder = msgspec.msgpack.Decoder(JobRecord)
 
-from talka.cluster.effects import Lane  # noqa: E402
+from talka.cluster.effects import Lane, Send  # noqa: E402
 from talka.control.manager import Manager  # noqa: E402
 from talka.control.member.admission import Admission, Welcomed  # noqa: E402
 from talka.control.member.composite import ClusterMember  # noqa: E402
-from talka.control.member.speech import Speak  # noqa: E402
 from talka.control.worker.composite import Worker  # noqa: E402
 from talka.nodes import job_events, member  # noqa: E402
 from talka.wire.versions import Offer, ProtocolVersion, negotiate  # noqa: E402
@@ -75,15 +74,15 @@ class Told(msgspec.Struct, frozen=True):
 def say_more(self: ClusterMember, now: int, effects: list[object]) -> list[object]:
     more: list[object] = []
     for effect in effects:
-        if not isinstance(effect, Speak):
+        if not isinstance(effect, Send) or effect.channel != jobs.CHANNEL:
             more.append(effect)
             continue
         message: Any = effect.message
         if isinstance(message, Beat | Renew):
             message = msgspec.structs.replace(message, mood=MOOD)
-        more.append(Speak(effect.to, message, effect.lane))
+        more.append(Send(jobs.CHANNEL, effect.to, message, effect.lane))
         if effect.lane is not Lane.STATISTICS:
-            more.append(Speak(effect.to, WEATHER, effect.lane))
+            more.append(Send(jobs.CHANNEL, effect.to, WEATHER, effect.lane))
     return put_out(self, now, more)
 
 

@@ -5,10 +5,11 @@ The question promises nothing and raises no term, so a voter without company dis
 
 from enum import Enum
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.followed_leader import FollowedLeader
-from talka.cluster.leadership.register import Acceptor, Tell
+from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.voters import CONFIG_KEY, Electorate
-from talka.wire.leadership import PreVote, PreVoteReply, Vote, VoteReply
+from talka.wire.leadership import CHANNEL, PreVote, PreVoteReply, Vote, VoteReply
 
 
 class BallotStage(Enum):
@@ -45,7 +46,7 @@ class Ballot:
         released = self._allegiance.released
         question = PreVote(record.term + 1, self._round, version, record.founded, released, self._lease_ns)
         for name in self._electorate.others():
-            out.append(Tell(name, question))
+            out.append(Send(CHANNEL, name, question, Lane.CONTROL))
         return self._electorate.is_majority(now, self._ayes)
 
     def is_wanted(self, now: int, sender: str, message: PreVoteReply) -> bool:
@@ -64,8 +65,10 @@ class Ballot:
         version = self._acceptor.version_of(CONFIG_KEY)
         request = Vote(record.term, version, record.founded, self._allegiance.released, self._lease_ns)
         for name in self._electorate.others():
-            self._acceptor.hold(Tell(name, request))
-        self._acceptor.hold(Tell(self._me, VoteReply(record.term, True, record.storage, record.revision)))
+            self._acceptor.hold(Send(CHANNEL, name, request, Lane.CONTROL))
+        self._acceptor.hold(
+            Send(CHANNEL, self._me, VoteReply(record.term, True, record.storage, record.revision), Lane.CONTROL)
+        )
 
     def is_elected(self, now: int, sender: str, message: VoteReply) -> bool:
         """Count a vote. Whether a majority has voted for this voter."""

@@ -1,6 +1,6 @@
 """Leadership of a group: one voter's part in electing, following and being the leader.
 
-Told what arrived and what time it is, it answers with `Tell`s, `Persist`s and news. One leader per term is certain:
+Told what arrived and what time it is, it answers with `Send`s, `Persist`s and news. One leader per term is certain:
 votes are on disk before they are given. One acting leader at a time holds while clocks drift within the limit and
 nobody stalls between a check and its effect; the token (`fencing.py`) is what makes the rest harmless.
 """
@@ -12,19 +12,21 @@ from typing import Final
 
 import msgspec
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.ballot import Ballot, BallotStage
 from talka.cluster.leadership.election_timeouts import ElectionTimeouts
 from talka.cluster.leadership.followed_leader import FollowedLeader
 from talka.cluster.leadership.leader_term import LeaderTerm, ReadEnded, WriteEnded
 from talka.cluster.leadership.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
 from talka.cluster.leadership.quorum import check_size
-from talka.cluster.leadership.register import Acceptor, Tell
+from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voter_startup import Lesson, VoterStartup
 from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER
 from talka.wire.leadership import (
+    CHANNEL,
     Collect,
     Collected,
     Heartbeat,
@@ -314,7 +316,7 @@ class Election:
         while index < len(out):
             effect = out[index]
             index += 1
-            if isinstance(effect, Tell) and effect.to == self.name:
+            if isinstance(effect, Send) and effect.to == self.name:
                 self._hear(now, self.name, effect.message, out)
             else:
                 done.append(effect)
@@ -332,9 +334,9 @@ class Election:
     def _answer(self, to: str, message: LeadershipMessage, out: list[object]) -> None:
         """Say what rests on promises: at once when they are on disk, else when they are."""
         if self._acceptor.is_durable:
-            out.append(Tell(to, message))
+            out.append(Send(CHANNEL, to, message, Lane.CONTROL))
         else:
-            self._acceptor.hold(Tell(to, message))
+            self._acceptor.hold(Send(CHANNEL, to, message, Lane.CONTROL))
 
     def _alarm(self, kind: str, about: str, text: str, out: list[object]) -> None:
         key = f"{kind} {about}"
@@ -480,7 +482,7 @@ class Election:
         if not self._may_promise():
             return
         if message.term < record.term:
-            out.append(Tell(sender, ProposalRefused(record.term)))
+            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out) or not self._acceptor.accept(message.entries):
             return
@@ -499,7 +501,7 @@ class Election:
         if not self._may_promise():
             return
         if message.term < record.term:
-            out.append(Tell(sender, ProposalRefused(record.term)))
+            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out):
             return
@@ -533,7 +535,7 @@ class Election:
     def _on_pre_vote(self, now: int, sender: str, message: PreVote, out: list[object]) -> None:
         granted = message.term > self.term and not self._objection(now, sender, message, out)
         if granted or self._acceptor.record.admitted:
-            out.append(Tell(sender, PreVoteReply(self.term, message.round, granted)))
+            out.append(Send(CHANNEL, sender, PreVoteReply(self.term, message.round, granted), Lane.CONTROL))
 
     def _on_vote(self, now: int, sender: str, message: Vote, out: list[object]) -> None:
         record = self._acceptor.record
@@ -541,7 +543,7 @@ class Election:
         if not is_free or self._objection(now, sender, message, out):
             if record.admitted:
                 # No revision: a refusal may be said before what is being written is on disk.
-                out.append(Tell(sender, VoteReply(record.term, False, record.storage, 0)))
+                out.append(Send(CHANNEL, sender, VoteReply(record.term, False, record.storage, 0), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out):
             return
@@ -628,7 +630,7 @@ class Election:
         self._allegiance.release(self.name, reign.term)
         successor, _ = reign.best_successor()
         for name in self._electorate.others():
-            out.append(Tell(name, Released(reign.term, successor)))
+            out.append(Send(CHANNEL, name, Released(reign.term, successor), Lane.CONTROL))
         self._adopt_config()
         if not is_wanted:
             self._candidacy.lost_leadership(now)
@@ -656,7 +658,7 @@ class Election:
             self._alarm("voters", sender, text, out)
             return
         is_fresh = self._arrival.is_fresh(sender, message)
-        out.append(Tell(sender, self._arrival.welcome(sender, message, self._electorate.config)))
+        out.append(Send(CHANNEL, sender, self._arrival.welcome(sender, message, self._electorate.config), Lane.CONTROL))
         if self.reign is not None and is_fresh:
             self.reign.on_hello(now, sender, message, out)
 

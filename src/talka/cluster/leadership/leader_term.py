@@ -7,10 +7,11 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Token
 from talka.cluster.leadership.lease_terms import WORKER_LEASE_KEY, LeaseFit, decode_terms, told
 from talka.cluster.leadership.quorum import BadVoters, check_size
-from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor, Tell
+from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor
 from talka.cluster.leadership.snapshot_transfer import SnapshotTransfer
 from talka.cluster.leadership.timings import LeadershipConfig
 from talka.cluster.leadership.voters import (
@@ -23,6 +24,7 @@ from talka.cluster.leadership.voters import (
 )
 from talka.cluster.safeguards import Safeguards
 from talka.wire.leadership import (
+    CHANNEL,
     KEY_LIMIT,
     VALUE_LIMIT_BYTES,
     Collect,
@@ -185,18 +187,18 @@ class LeaderTerm:
 
     def _say_to_others(self, message: LeadershipMessage, out: list[object]) -> None:
         for name in self._electorate.others():
-            out.append(Tell(name, message))
+            out.append(Send(CHANNEL, name, message, Lane.CONTROL))
 
     def _say_again(self, now: int, out: list[object]) -> None:
         """Whatever was not answered may have been lost."""
         if self._is_collecting:
             for name, after in self._cursors.items():
-                out.append(Tell(name, Collect(self.term, after)))
+                out.append(Send(CHANNEL, name, Collect(self.term, after), Lane.CONTROL))
         for number, batch in self._batches.items():
             proposal = Propose(self.term, number, batch.entries)
             for name in (*self._electorate.others(), self.me):
                 if name not in batch.accepted:
-                    out.append(Tell(name, proposal))
+                    out.append(Send(CHANNEL, name, proposal, Lane.CONTROL))
             if batch.ref is not None and now >= batch.deadline:
                 out.append(WriteEnded(batch.ref, "unknown", reason="no majority answered in time"))
                 batch.ref = None
@@ -220,7 +222,7 @@ class LeaderTerm:
         config = self._committed.get(CONFIG_KEY)
         if config is not None and message.config < config.version:
             # It missed a change of the configuration, which is written once; what it says of others would be old.
-            out.append(Tell(sender, Propose(self.term, 0, (config,))))
+            out.append(Send(CHANNEL, sender, Propose(self.term, 0, (config,)), Lane.CONTROL))
 
     def _confirm(self, now: int, number: int, out: list[object]) -> None:
         turn = self._rounds[number]
@@ -253,7 +255,7 @@ class LeaderTerm:
                 self._best[entry.key] = entry
         if message.more and message.entries:
             self._cursors[sender] = message.entries[-1].key
-            out.append(Tell(sender, Collect(self.term, message.entries[-1].key)))
+            out.append(Send(CHANNEL, sender, Collect(self.term, message.entries[-1].key), Lane.CONTROL))
             return
         del self._cursors[sender]
         self._read_from[sender] = None
@@ -320,7 +322,7 @@ class LeaderTerm:
             self._busy[entry.key] = self._batch
         proposal = Propose(self.term, self._batch, entries)
         self._say_to_others(proposal, out)
-        out.append(Tell(self.me, proposal))  # this voter's own disk is one of the majority
+        out.append(Send(CHANNEL, self.me, proposal, Lane.CONTROL))  # this voter's own disk is one of the majority
 
     def refusal(self, now: int, key: str) -> str:
         """Why a write of this key cannot be taken now; empty when it can."""

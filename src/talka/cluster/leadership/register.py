@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Persist, Send
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, decode_config
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.wire.leadership import LeadershipMessage, RegisterEntry, Version
@@ -38,13 +38,6 @@ class VoterRecord(msgspec.Struct, array_like=True):
     """The longest leader's lease under which this voter may have promised something that still runs."""
 
 
-class Tell(msgspec.Struct, frozen=True):
-    """Send this to the voter of that name."""
-
-    to: str
-    message: LeadershipMessage
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _record_decoder = msgspec.msgpack.Decoder(VoterRecord)
 _entry_decoder = msgspec.msgpack.Decoder(RegisterEntry)
@@ -71,8 +64,8 @@ class Acceptor:
         self._is_record_dirty = content is None
         self._dirty: dict[str, None] = {}
         self._tickets = 0
-        self._writing: list[Tell] | None = None  # words that wait for the write under way
-        self._waiting: list[Tell] = []  # words that wait for the next one
+        self._writing: list[Send[LeadershipMessage]] | None = None  # words that wait for the write under way
+        self._waiting: list[Send[LeadershipMessage]] = []  # words that wait for the next one
 
     # -- what may be changed
 
@@ -150,7 +143,7 @@ class Acceptor:
         """Whether everything promised and accepted so far is on disk."""
         return self._writing is None and not self._is_record_dirty
 
-    def hold(self, word: Tell) -> None:
+    def hold(self, word: Send[LeadershipMessage]) -> None:
         """Keep this until everything so far is durable. Call `flush` in the same step."""
         words = self._waiting if self._writing is None or self._is_record_dirty else self._writing
         if len(words) < HELD_LIMIT:
@@ -177,7 +170,7 @@ class Acceptor:
         self._writing, self._waiting = self._waiting, []
         return Persist(self._tickets, tuple(puts))
 
-    def persisted(self, ticket: int) -> list[Tell]:
+    def persisted(self, ticket: int) -> list[Send[LeadershipMessage]]:
         """The write of this ticket is durable: the words that may be said now. Call `flush` in the same step."""
         if self._writing is None or ticket != self._tickets:
             return []

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.leadership.register import Tell
-from talka.wire.leadership import RegisterEntry, RegisterSnapshot, SnapshotReply, pages
+from talka.cluster.effects import Lane, Send
+from talka.wire.leadership import CHANNEL, RegisterEntry, RegisterSnapshot, SnapshotReply, pages
 
 APPLICANTS_LIMIT: Final = 16
 """Of more, the one that applied first is forgotten; it applies again if it is still there."""
@@ -82,7 +82,7 @@ class SnapshotTransfer:
             content = RegisterSnapshot(
                 self._term, learner.number, page, len(learner.pages), learner.pages[page], founded
             )
-            out.append(Tell(name, content))
+            out.append(Send(CHANNEL, name, content, Lane.CONTROL))
 
     def on_reply(self, sender: str, message: SnapshotReply, founded: int, out: list[object]) -> bool:
         """A page was learned. Whether that was all of the last lesson."""

@@ -7,13 +7,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.local_health import LocalHealth
-from talka.cluster.membership.news import Say
 from talka.cluster.membership.presets import MembershipConfig
 from talka.errors import Invalid
 from talka.units import NEVER
-from talka.wire.membership import MemberState, PeerAddress, WatchGroup, WatchReply
+from talka.wire.membership import CHANNEL, MembershipMessage, MemberState, PeerAddress, WatchGroup, WatchReply
 
 TARGETS_LIMIT: Final = 256
 
@@ -42,7 +41,9 @@ class GroupStateLearned(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-FederationEffect: TypeAlias = Say | GroupMemberReachable | GroupMemberUnreachable | GroupStateLearned
+FederationEffect: TypeAlias = (
+    Send[MembershipMessage] | GroupMemberReachable | GroupMemberUnreachable | GroupStateLearned
+)
 
 
 class Target:
@@ -127,7 +128,7 @@ class FederatedProber:
             # After a miss the stream is tried: datagrams alone may be blocked.
             stream = target.misses % 2 == 1
             lane = Lane.STREAM if stream else Lane.DATAGRAM
-            out.append(Say(target.address, WatchGroup(self._sequence, target.name, stream), lane, []))
+            out.append(Send(CHANNEL, target.address, WatchGroup(self._sequence, target.name, stream), lane, []))
             self._wait(now + self._config.probe_interval_ns * self._health.multiplier, target)
         self.next_tick_at = due[0][0] if due else NEVER
         return out

@@ -8,12 +8,12 @@ from typing import Final, assert_type
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership import anti_entropy
 from talka.cluster.membership.gossip import NEWS_LIMIT_BYTES, GossipQueue, Priority
 from talka.cluster.membership.local_health import LocalHealth
 from talka.cluster.membership.members import ALIVE, DEAD, SUSPECT, Member, Members
-from talka.cluster.membership.news import MembershipEffect, Say
+from talka.cluster.membership.news import MembershipEffect
 from talka.cluster.membership.presets import MembershipConfig
 from talka.cluster.membership.prober import Prober
 from talka.cluster.membership.updates import UPDATES_LIMIT, Updates
@@ -23,6 +23,7 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
 from talka.units import NEVER, SECOND
 from talka.wire.membership import (
+    CHANNEL,
     PAYLOAD_LIMIT_BYTES,
     PEERS_LIMIT,
     Alive,
@@ -355,8 +356,8 @@ class Membership:
         me, state, known = self.me, self._updates.state, self._members.all()
         buckets = anti_entropy.differing(anti_entropy.digests(me, state, known), offer.digests)
         first, *rest = anti_entropy.pages(anti_entropy.records_in(buckets, me, state, known))
-        out.append(Say(offer.me.address, SyncReply(me, buckets, first), Lane.STREAM, []))
-        out.extend(Say(offer.me.address, SyncRecords(page), Lane.STREAM, []) for page in rest)
+        out.append(Send(CHANNEL, offer.me.address, SyncReply(me, buckets, first), Lane.STREAM, []))
+        out.extend(Send(CHANNEL, offer.me.address, SyncRecords(page), Lane.STREAM, []) for page in rest)
 
     def _answer_reply(self, now: int, reply: SyncReply, out: list[MembershipEffect]) -> None:
         if not self._members.living:
@@ -368,7 +369,9 @@ class Membership:
         mine = anti_entropy.records_in(reply.buckets, self.me, self._updates.state, self._members.all())
         news = anti_entropy.not_in(mine, reply.records)
         if news:
-            out.extend(Say(reply.me.address, SyncRecords(page), Lane.STREAM, []) for page in anti_entropy.pages(news))
+            out.extend(
+                Send(CHANNEL, reply.me.address, SyncRecords(page), Lane.STREAM, []) for page in anti_entropy.pages(news)
+            )
 
     def _meet(self, now: int, other: Alive, state: MemberState | None, out: list[MembershipEffect]) -> None:
         self._updates.alive(now, other, None, True, out)
@@ -394,7 +397,7 @@ class Membership:
                 break
             peers.append(PeerAddress(member.name, member.boot, member.address, int(member.status)))
         reply = WatchReply(watch.sequence, me.name, me.boot, self._members.living + 1, state, peers)
-        out.append(Say(source, reply, Lane.STREAM if watch.stream else Lane.DATAGRAM, []))
+        out.append(Send(CHANNEL, source, reply, Lane.STREAM if watch.stream else Lane.DATAGRAM, []))
 
     def _say(
         self,
@@ -410,7 +413,7 @@ class Membership:
         updates: list[bytes] = []
         accused = member is not None and member.status != ALIVE
         if not accused and not self._queue.pending and not presents_itself:
-            out.append(Say(to, message, lane, updates))
+            out.append(Send(CHANNEL, to, message, lane, updates))
             return
         room = self._room_bytes - _message_bytes(message)
         if accused:
@@ -422,7 +425,7 @@ class Membership:
             updates.append(me)
             room -= len(me)
         updates += self._queue.take(room, self._members.living + 1)
-        out.append(Say(to, message, lane, updates))
+        out.append(Send(CHANNEL, to, message, lane, updates))
 
     def _gossip(self, now: int, out: list[MembershipEffect]) -> None:
         config, queue, members = self.config, self._queue, self._members
@@ -432,7 +435,7 @@ class Membership:
             news = queue.take(self._room_bytes, members.living + 1)
             if not news:
                 return
-            out.append(Say(member.address, _GOSSIP, Lane.DATAGRAM, news))
+            out.append(Send(CHANNEL, member.address, _GOSSIP, Lane.DATAGRAM, news))
 
     def _sync(self, now: int, out: list[MembershipEffect]) -> None:
         total = self._members.living + 1
@@ -465,7 +468,7 @@ class Membership:
     def _offer(self, to: str, out: list[MembershipEffect]) -> None:
         me, state = self.me, self._updates.state
         digests = anti_entropy.digests(me, state, self._members.all())
-        out.append(Say(to, SyncOffer(me, state, digests), Lane.STREAM, []))
+        out.append(Send(CHANNEL, to, SyncOffer(me, state, digests), Lane.STREAM, []))
 
     def _jittered(self, delay_ns: int) -> int:
         return delay_ns * 3 // 4 + int(self._rng.random() * (delay_ns // 2))

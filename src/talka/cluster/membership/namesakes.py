@@ -7,11 +7,11 @@ nobody speaks any more whose place was taken, unless there are two.
 from collections import OrderedDict
 from typing import Final
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.members import Member
-from talka.cluster.membership.news import MembershipEffect, Namesake, Say
+from talka.cluster.membership.news import MembershipEffect, Namesake
 from talka.units import SECOND
-from talka.wire.membership import Alive, Gossip, encode_update
+from talka.wire.membership import CHANNEL, Alive, Gossip, encode_update
 
 PATIENCE_NS: Final = 10 * SECOND
 LIVES_LIMIT: Final = 64
@@ -35,7 +35,7 @@ class Namesakes:
             self._answered_at = now
             said = (member.name, member.boot, member.incarnation, member.address, member.zone, member.meta)
             news = encode_update(Alive(*said, member.certificate, member.signature))
-            out.append(Say(source, Gossip(), Lane.DATAGRAM, [news]))
+            out.append(Send(CHANNEL, source, Gossip(), Lane.DATAGRAM, [news]))
         self._tell(member.name, boot, member.address, source, out)
 
     def told_of(self, now: int, me: Alive, other: Alive, out: list[MembershipEffect]) -> None:

@@ -4,17 +4,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Send
 from talka.wire.membership import MembershipMessage
-
-
-class Say(msgspec.Struct, frozen=True, gc=False):
-    """Send `message` with these updates riding on it. The composite puts both into a packet."""
-
-    to: str
-    message: MembershipMessage
-    lane: Lane
-    updates: list[bytes]
 
 
 class MemberJoined(msgspec.Struct, frozen=True):
@@ -99,4 +90,4 @@ MemberNews: TypeAlias = (
     | DatagramsRestored
     | Refuted
 )
-MembershipEffect: TypeAlias = Say | MemberNews
+MembershipEffect: TypeAlias = Send[MembershipMessage] | MemberNews

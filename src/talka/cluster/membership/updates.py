@@ -9,7 +9,7 @@ from typing import Final, assert_type
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.gossip import GossipQueue, Priority
 from talka.cluster.membership.local_health import LocalHealth
 from talka.cluster.membership.members import (
@@ -33,7 +33,6 @@ from talka.cluster.membership.news import (
     MembershipEffect,
     MemberSuspected,
     Refuted,
-    Say,
     StateLearned,
 )
 from talka.cluster.membership.presets import MembershipConfig
@@ -43,6 +42,7 @@ from talka.cluster.membership.vouched import Vouched, plain
 from talka.cluster.safeguards import Safeguards
 from talka.units import NEVER, SECOND
 from talka.wire.membership import (
+    CHANNEL,
     Alive,
     Dead,
     MemberHasLeft,
@@ -317,9 +317,9 @@ class Updates:
         """
         accusation = [self.accusation_of(member)]
         ping = Ping(CHALLENGE, member.name, member.boot)
-        out.append(Say(member.address, ping, Lane.DATAGRAM, accusation))
+        out.append(Send(CHANNEL, member.address, ping, Lane.DATAGRAM, accusation))
         over_stream = Ping(CHALLENGE, member.name, member.boot, stream=True)
-        out.append(Say(member.address, over_stream, Lane.STREAM, accusation))
+        out.append(Send(CHANNEL, member.address, over_stream, Lane.STREAM, accusation))
         self._queue.push(member.name, accusation[0], Priority.SUSPECT)
         suspicion.ask(now, ASK_INTERVALS * self._config.probe_interval_ns * self._health.multiplier)
         self._watch(member, suspicion)
@@ -358,7 +358,7 @@ class Updates:
         if claim is StatusClaim.VERIFY and now >= member.challenged_at + self._config.probe_interval_ns:
             member.candidate = alive
             member.challenged_at = now
-            out.append(Say(alive.address, Ping(CHALLENGE, alive.name, alive.boot), Lane.DATAGRAM, []))
+            out.append(Send(CHANNEL, alive.address, Ping(CHALLENGE, alive.name, alive.boot), Lane.DATAGRAM, []))
         return False
 
     def _hear_of_myself_alive(self, now: int, alive: Alive, out: list[MembershipEffect]) -> None:

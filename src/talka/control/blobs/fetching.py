@@ -5,10 +5,9 @@ from hashlib import sha256
 from random import Random
 from typing import Final
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import BLOB_LIMIT_BYTES, Piece, WantBlob
+from talka.wire.jobs import BLOB_LIMIT_BYTES, CHANNEL, JobMessage, Piece, WantBlob
 
 RETRY_NS: Final = SECOND
 LIMIT_NS: Final = 60 * SECOND
@@ -41,7 +40,7 @@ class BlobFetch:
     def is_over(self) -> bool:
         return self.content is not None or bool(self.problem)
 
-    def start(self, now: int) -> list[Speak]:
+    def start(self, now: int) -> list[Send[JobMessage]]:
         if not 0 <= self.size_bytes <= BLOB_LIMIT_BYTES:
             return self._give_up(f"it is said to have {self.size_bytes} bytes: at most {BLOB_LIMIT_BYTES} are allowed")
         if not self._sources:
@@ -55,7 +54,7 @@ class BlobFetch:
         self._sources += [name for name in sources if name not in self._sources]
         self._end_ns = now + LIMIT_NS
 
-    def on_piece(self, now: int, sender: str, piece: Piece) -> list[Speak]:
+    def on_piece(self, now: int, sender: str, piece: Piece) -> list[Send[JobMessage]]:
         if self.is_over or sender != self._asked or piece.digest != self.digest:
             return []  # an answer to what was asked before
         if not self.size_bytes and piece.size_bytes <= BLOB_LIMIT_BYTES:
@@ -79,7 +78,7 @@ class BlobFetch:
         self.next_tick_at = NEVER
         return []
 
-    def tick(self, now: int) -> list[Speak]:
+    def tick(self, now: int) -> list[Send[JobMessage]]:
         if now < self.next_tick_at:
             return []
         if now >= self._end_ns:
@@ -91,21 +90,21 @@ class BlobFetch:
     def _asked(self) -> str:
         return self._sources[self._position]
 
-    def _has_it_not(self, now: int) -> list[Speak]:
+    def _has_it_not(self, now: int) -> list[Send[JobMessage]]:
         self._without += 1
         if self._without < len(self._sources):
             return self._next(now)
         return []  # nobody has it yet: the next round begins with the tick
 
-    def _next(self, now: int) -> list[Speak]:
+    def _next(self, now: int) -> list[Send[JobMessage]]:
         self._position = (self._position + 1) % len(self._sources)
         return self._ask(now)
 
-    def _ask(self, now: int) -> list[Speak]:
+    def _ask(self, now: int) -> list[Send[JobMessage]]:
         self.next_tick_at = now + RETRY_NS
-        return [Speak(self._asked, WantBlob(self.digest, len(self._have)), Lane.STREAM)]
+        return [Send(CHANNEL, self._asked, WantBlob(self.digest, len(self._have)), Lane.STREAM)]
 
-    def _give_up(self, problem: str) -> list[Speak]:
+    def _give_up(self, problem: str) -> list[Send[JobMessage]]:
         self.problem = problem
         self.next_tick_at = NEVER
         self._have.clear()

@@ -11,15 +11,13 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.quorum import majority
 from talka.control.blobs.fetching import BlobFetch
-from talka.control.member.speech import Speak
 from talka.errors import Invalid, Unavailable
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import BLOB_LIMIT_BYTES, PIECE_LIMIT_BYTES, KeepBlob, Kept, Piece, WantBlob
+from talka.wire.jobs import BLOB_LIMIT_BYTES, CHANNEL, PIECE_LIMIT_BYTES, JobMessage, KeepBlob, Kept, Piece, WantBlob
 
-BLOB_PREFIX: Final = "blob/"
 AGAIN_NS: Final = SECOND
 LINGER_NS: Final = 10 * SECOND
 """After a majority has it, the others are given so long."""
@@ -132,16 +130,16 @@ class ReplicatedBlobs:
         self._set_timer()
         return effects
 
-    def _persist(self, digest: str, content: bytes, tell: str) -> Persist:
+    def _persist(self, digest: str, content: bytes, tell: str) -> PersistBlob:
         self._tickets += 1
         self._writing[self._tickets] = (digest, tell)
-        return Persist(self._tickets, ((BLOB_PREFIX + digest, content),))
+        return PersistBlob(self._tickets, digest, content)
 
-    def _offer(self, now: int, digest: str, keeping: _Keeping, manager: str) -> Speak:
+    def _offer(self, now: int, digest: str, keeping: _Keeping, manager: str) -> Send[JobMessage]:
         offset = keeping.have.setdefault(manager, 0)
         keeping.again_at[manager] = now + AGAIN_NS
         data = keeping.content[offset : offset + PIECE_LIMIT_BYTES]
-        return Speak(manager, KeepBlob(digest, offset, len(keeping.content), data), Lane.RESULTS)
+        return Send(CHANNEL, manager, KeepBlob(digest, offset, len(keeping.content), data), Lane.RESULTS)
 
     def _stored(self, now: int, digest: str, manager: str) -> list[object]:
         keeping = self._keeping.get(digest)
@@ -180,20 +178,20 @@ class ReplicatedBlobs:
     def on_keep(self, now: int, sender: str, message: KeepBlob) -> list[object]:
         digest = message.digest
         if digest in self._has:
-            return [Speak(sender, Kept(digest, message.size_bytes), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, Kept(digest, message.size_bytes), Lane.RESULTS)]
         if any(writing == digest for writing, _ in self._writing.values()):
             return []  # told when it is on disk; it is offered again anyhow
         if not 0 < message.size_bytes <= BLOB_LIMIT_BYTES:
-            return [Speak(sender, Kept(digest, 0, "it is empty or too large"), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, Kept(digest, 0, "it is empty or too large"), Lane.RESULTS)]
         have = self._incoming.setdefault(digest, bytearray())
         if message.offset == len(have) and len(have) + len(message.data) <= message.size_bytes:
             have += message.data
         if len(have) < message.size_bytes:
             self._bound_incoming(digest)
-            return [Speak(sender, Kept(digest, len(have)), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, Kept(digest, len(have)), Lane.RESULTS)]
         content = bytes(self._incoming.pop(digest))
         if sha256(content).hexdigest() != digest:
-            return [Speak(sender, Kept(digest, 0, "it is not what its digest says"), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, Kept(digest, 0, "it is not what its digest says"), Lane.RESULTS)]
         return [self._persist(digest, content, sender)]
 
     def _bound_incoming(self, newest: str) -> None:
@@ -208,13 +206,13 @@ class ReplicatedBlobs:
         if tell == self._me:
             return self._stored(now, digest, self._me)
         # Any offset beyond the end says that all of it is here.
-        return [Speak(tell, Kept(digest, BLOB_LIMIT_BYTES), Lane.RESULTS)]
+        return [Send(CHANNEL, tell, Kept(digest, BLOB_LIMIT_BYTES), Lane.RESULTS)]
 
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
         """The disk would not take it. Others may have it all the same."""
         digest, tell = self._writing.pop(ticket)
         if tell != self._me:
-            return [Speak(tell, Kept(digest, 0, text[:1000]), Lane.RESULTS)]
+            return [Send(CHANNEL, tell, Kept(digest, 0, text[:1000]), Lane.RESULTS)]
         managers = len(list(self._managers()))
         if managers - 1 >= majority(managers):
             return []  # the others are a majority without this one
@@ -267,10 +265,10 @@ class ReplicatedBlobs:
     def on_want(self, sender: str, message: WantBlob) -> list[object]:
         keeping = self._keeping.get(message.digest)
         if keeping is not None:
-            return [Speak(sender, piece_of(message.digest, keeping.content, message.offset))]
+            return [Send(CHANNEL, sender, piece_of(message.digest, keeping.content, message.offset), Lane.STREAM)]
         if message.digest in self._has:
             return [ServeBlob(sender, message.digest, message.offset)]
-        return [Speak(sender, piece_of(message.digest, None, message.offset))]
+        return [Send(CHANNEL, sender, piece_of(message.digest, None, message.offset), Lane.STREAM)]
 
     # -- time
 

@@ -12,14 +12,13 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.after import After, KeyedTask
 from talka.control.dags.job import NOTHING, DagJob, DagStep
 from talka.control.dags.shelf import DagShelf
 from talka.control.dags.spec_reading import SpecReading
 from talka.control.dags.waiting import standing
-from talka.control.member.speech import Speak
 from talka.control.tasks.attempts import Attempts
 from talka.control.tasks.delivery import Claimed, Delivery, worker_of
 from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
@@ -30,7 +29,7 @@ from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
 from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import WorkerFacts
+from talka.wire.jobs import CHANNEL, WorkerFacts
 from talka.wire.task_views import WhyView
 from talka.wire.tasks import TASKS_LIMIT, Done, Held, ResultsStored, TaskMessage, TaskProgress, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
@@ -446,7 +445,7 @@ class DagKeeper:
         for name, fences in after.took.items():
             for first in range(0, len(fences), TASKS_LIMIT):
                 took = ResultsStored(self.floor.epoch, tuple(fences[first : first + TASKS_LIMIT]), self.floor.life)
-                effects.append(Speak(name, took, Lane.RESULTS))
+                effects.append(Send(CHANNEL, name, took, Lane.RESULTS))
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
         effects += self._given(now, self._handout.give(hand))
         for job, state, reason in after.ended:

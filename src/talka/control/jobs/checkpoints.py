@@ -7,10 +7,9 @@ done before a majority has the account on disk in which it was decided.
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.units import SECOND
-from talka.wire.jobs import Account, Accounted, Fence
+from talka.wire.jobs import CHANNEL, Account, Accounted, Fence, JobMessage
 from talka.work.lifecycle import JobState
 
 AGAIN_NS: Final = SECOND // 2
@@ -95,7 +94,7 @@ class Checkpoints:
 
     def _send(self, now: int, account: Account) -> list[object]:
         self._sent, self._sent_at = account.revision, now
-        return [Speak("", account, Lane.CONTROL)]
+        return [Send(CHANNEL, "", account, Lane.CONTROL)]
 
     def say_again(self, now: int) -> list[object]:
         """An account that was not answered: the last one as it is, another is made anew by whoever knows more."""
@@ -106,9 +105,9 @@ class Checkpoints:
         self._sent = self._recorded
         return []
 
-    def ask(self) -> Speak:
+    def ask(self) -> Send[JobMessage]:
         """Who leads the job? Revision 0 is never written; the answer says it."""
-        return Speak("", Account(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)
+        return Send(CHANNEL, "", Account(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)
 
     def is_mine(self, message: Accounted) -> bool:
         return message.fence == self._fence and message.life == self._life

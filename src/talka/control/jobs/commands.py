@@ -4,10 +4,9 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.units import SECOND
-from talka.wire.jobs import Fence, Halt, JobMessage
+from talka.wire.jobs import CHANNEL, Fence, Halt, JobMessage
 
 AGAIN_NS: Final = SECOND
 """After which a command that nobody answered is given again."""
@@ -31,17 +30,17 @@ class Commands:
         self._open: dict[int, _Command] = {}
         self._heard: dict[int, int] = {}
 
-    def give(self, now: int, attempt: int, to: str, message: JobMessage, lane: Lane = Lane.STREAM) -> Speak:
+    def give(self, now: int, attempt: int, to: str, message: JobMessage, lane: Lane = Lane.STREAM) -> Send[JobMessage]:
         self._open[attempt] = _Command(to, message, now + AGAIN_NS, lane)
-        return Speak(to, message, lane)
+        return Send(CHANNEL, to, message, lane)
 
-    def kill(self, attempt: int, worker: str) -> Speak:
+    def kill(self, attempt: int, worker: str) -> Send[JobMessage]:
         """Said once: a worker that did not hear it is told by the leader that nobody waits for the job."""
         command = self._open.get(attempt)
         if command is None or command.to == worker:
             self.drop(attempt)
             self._heard.pop(attempt, None)
-        return Speak(worker, Halt(self._job, self._fence, attempt, "kill"), Lane.RESULTS)
+        return Send(CHANNEL, worker, Halt(self._job, self._fence, attempt, "kill"), Lane.RESULTS)
 
     def pending(self, attempt: int) -> JobMessage | None:
         """What has not been answered."""
@@ -66,5 +65,5 @@ class Commands:
         for command in self._open.values():
             if now >= command.again_at:
                 command.again_at = now + AGAIN_NS
-                effects.append(Speak(command.to, command.message, command.lane))
+                effects.append(Send(CHANNEL, command.to, command.message, command.lane))
         return effects

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
@@ -23,11 +23,10 @@ from talka.cluster.leadership.lease_terms import (
 from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.entries import Alarmed
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
-from talka.wire.jobs import CallAnswer
+from talka.wire.jobs import CHANNEL, CallAnswer, JobMessage
 from talka.wire.manager_calls import encode
 from talka.wire.views import LeaseView
 from talka.work.durations import format_duration
@@ -116,7 +115,7 @@ class LeaseRule:
             terms.lease_ns // MILLISECOND, terms.next_ns // MILLISECOND, -(-wait_ns // MILLISECOND), terms.by
         )
 
-    def answer(self, now: int, sender: str, number: int) -> Speak:
+    def answer(self, now: int, sender: str, number: int) -> Send[JobMessage]:
         return _say(sender, CallAnswer(number, "", encode(self.view(now))))
 
     def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[object]:
@@ -169,5 +168,5 @@ class LeaseRule:
         return self._write(now, LeaseTerms(terms.next_ns, 0, terms.by, self._token))
 
 
-def _say(to: str, answer: CallAnswer) -> Speak:
-    return Speak(to, answer, Lane.RESULTS)
+def _say(to: str, answer: CallAnswer) -> Send[JobMessage]:
+    return Send(CHANNEL, to, answer, Lane.RESULTS)

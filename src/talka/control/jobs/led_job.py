@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.checkpoints import Checkpoints
 from talka.control.jobs.commands import Commands
@@ -20,17 +20,17 @@ from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.log_lines import JobLines
 from talka.control.load.shard_run import ShardAttempt, ShardRun
 from talka.control.member.clock_offsets import ClockOffsets
-from talka.control.member.speech import Speak
 from talka.errors import Untrusted
 from talka.stats.tally import merged
 from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import Grant, JobRecord, decode_account, encode_account
 from talka.wire.jobs import (
+    CHANNEL,
     Accounted,
     Acknowledge,
     Assign,
@@ -297,12 +297,12 @@ class LedJob:
                 message.tally.merge(attempt.tally)
                 message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
         effects = self.job.on_message(now, core, message)
-        if all(isinstance(effect, Send) and isinstance(effect.message, Ack) for effect in effects):
+        if all(isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in effects):
             # Most reports change nothing that must survive; making the account of a large job takes a while.
             return [
                 word
                 for effect in effects
-                if isinstance(effect, Send)
+                if isinstance(effect, TellCore)
                 for word in self._tell(now, effect.core, effect.message)
             ]
         return self._carry_out(now, effects)
@@ -319,7 +319,7 @@ class LedJob:
         if known is None or known[2].place != sender or _is_other(known[2], message):
             if known is None:
                 self._commands.drop(attempt)
-            return [Speak(sender, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)]
+            return [Send(CHANNEL, sender, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)]
         self._commands.heard(now, attempt)
         self._commands.drop(attempt)
         if attempt in self._closed:
@@ -381,7 +381,7 @@ class LedJob:
                 self._losses[attempt].is_recorded = True
             return [*effects, *self._settle_losses(now)]
         if known is not None:
-            effects.append(Speak(known[2].place, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS))
+            effects.append(Send(CHANNEL, known[2].place, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS))
         elif not self._safeguards.result_key:
             effects += self._count_again(now, result)
         self._losses.pop(attempt, None)
@@ -543,10 +543,10 @@ class LedJob:
             match effect:
                 case StartCore(core=core):
                     out += self._accounting.hold(now, lambda at, core=core: self._assign(at, core))  # type: ignore[misc]
-                case Send(core=core, message=Go() as go):
+                case TellCore(core=core, message=Go() as go):
                     # Load that ran must not be unknown to whoever leads the job next.
                     out += self._accounting.hold(now, lambda at, core=core, go=go: self._tell(at, core, go))  # type: ignore[misc]
-                case Send(core=core, message=message):
+                case TellCore(core=core, message=message):
                     out += self._tell(now, core, message)
                 case KillCore(core=core):
                     self._waiting_for_clock.pop(core, None)
@@ -607,7 +607,7 @@ class LedJob:
         place = self.job.place_of(core)
         if isinstance(message, Ack):
             acknowledge = Acknowledge(self.name, self.fence, core, message.sequence, self._every_ms())
-            return [Speak(place, acknowledge, Lane.STATISTICS)]
+            return [Send(CHANNEL, place, acknowledge, Lane.STATISTICS)]
         if isinstance(message, Go):
             if core not in self.job.running() or isinstance(self._commands.pending(core), Halt):
                 return []  # ended or told to stop while the start was put on record
@@ -620,7 +620,7 @@ class LedJob:
         halt = Halt(self.name, self.fence, core, "stop")
         return [self._commands.give(now, core, place, halt, Lane.RESULTS)]
 
-    def _start(self, now: int, core: int, place: str, go: Go) -> Speak:
+    def _start(self, now: int, core: int, place: str, go: Go) -> Send[JobMessage]:
         there = self._clocks.there
         message = Start(
             self.name,
@@ -647,8 +647,8 @@ class LedJob:
         )
         return [self._ask_clock(now, worker) for worker in workers]
 
-    def _ask_clock(self, now: int, worker: str) -> Speak:
-        return Speak(worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL)
+    def _ask_clock(self, now: int, worker: str) -> Send[JobMessage]:
+        return Send(CHANNEL, worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL)
 
     def on_clock(self, now: int, worker: str) -> list[object]:
         """A worker has told its time: those that wait for it can be started."""
@@ -728,7 +728,7 @@ class LedJob:
                 continue
             if self._commands.is_silent(now, core):
                 message = Acknowledge(self.name, self.fence, core, attempt.sequence, self._every_ms())
-                effects.append(Speak(attempt.place, message, Lane.STREAM))
+                effects.append(Send(CHANNEL, attempt.place, message, Lane.STREAM))
         return effects
 
     # -- the account

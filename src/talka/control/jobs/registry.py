@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import HANDLE, Lane
+from talka.cluster.effects import HANDLE, Lane, Send
 from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
@@ -25,7 +25,6 @@ from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import JobQueue, QueueFull, waiting_reason
 from talka.control.load.allocation import demand
 from talka.control.member.signers import SignersNamed
-from talka.control.member.speech import Speak
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, TalkaError
 from talka.ids import new_job_id
@@ -40,7 +39,19 @@ from talka.wire.entries import (
     encode_record,
     shown,
 )
-from talka.wire.jobs import Account, Accounted, Beat, CallAnswer, Lead, Leaderless, ManagerAt, ManagerCall, Renew
+from talka.wire.jobs import (
+    CHANNEL,
+    Account,
+    Accounted,
+    Beat,
+    CallAnswer,
+    JobMessage,
+    Lead,
+    Leaderless,
+    ManagerAt,
+    ManagerCall,
+    Renew,
+)
 from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
 from talka.wire.security.access import CALLED_BY, objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
@@ -333,7 +344,7 @@ class Registry:
             return []
         if not self.book.is_written(job):
             return self.book.once_written(record, LeadWanted(job))
-        return [Speak(record.owner, Lead(encode_record(record)), Lane.CONTROL)]
+        return [Send(CHANNEL, record.owner, Lead(encode_record(record)), Lane.CONTROL)]
 
     def _regrant(self, now: int, record: JobRecord) -> JobRecord:
         """Cores in place of lost ones, as many as are free."""
@@ -358,12 +369,12 @@ class Registry:
         record = self.records.get(account.job)
         if record is None or record.owner != sender or record.fence != account.fence:
             gone = Accounted(account.job, account.fence, 0, superseded=True, life=account.life)
-            return [Speak(sender, gone, Lane.CONTROL)]
+            return [Send(CHANNEL, sender, gone, Lane.CONTROL)]
         if not is_final(record.state) and self._lives.setdefault(record.fence, account.life) != account.life:
             return self._change_owner(now, record, f"{sender} was started anew")
         if account.revision <= record.revision or is_final(record.state):
             done = Accounted(record.job, record.fence, record.revision, life=account.life)
-            return self.book.once_written(record, Speak(sender, done, Lane.CONTROL))
+            return self.book.once_written(record, Send(CHANNEL, sender, done, Lane.CONTROL))
         if account.state not in STATES:
             return []  # of a later version: said again to a leader that knows it
         state = JobState(account.state)
@@ -392,7 +403,7 @@ class Registry:
         if unfit:
             record = self._regrant(now, record)
         done = Accounted(record.job, record.fence, record.revision, life=account.life)
-        then: list[object] = [Speak(sender, done, Lane.CONTROL)]
+        then: list[object] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
         if ended:
             self._forget(record)
             then.append(JobRecorded(record.job, state, record.result))
@@ -449,7 +460,7 @@ class Registry:
             self.fleet.is_drained(sender),
             self._signers.keys,
         )
-        return [*effects, Speak(sender, renew, Lane.CONTROL)]
+        return [*effects, Send(CHANNEL, sender, renew, Lane.CONTROL)]
 
     def on_goodbye(self, now: int, sender: str, boot: int) -> list[object]:
         return self._on_fleet_news(now, self.fleet.left(now, sender, boot))
@@ -577,16 +588,16 @@ class LeadWanted(msgspec.Struct, frozen=True):
     job: str
 
 
-def _answer(sender: str, call: ManagerCall, content: bytes) -> Speak:
-    return Speak(sender, CallAnswer(call.number, "", content), Lane.RESULTS)
+def _answer(sender: str, call: ManagerCall, content: bytes) -> Send[JobMessage]:
+    return Send(CHANNEL, sender, CallAnswer(call.number, "", content), Lane.RESULTS)
 
 
-def _problem(sender: str, call: ManagerCall, kind: str, text: str, retry_after_ms: int = 0) -> Speak:
+def _problem(sender: str, call: ManagerCall, kind: str, text: str, retry_after_ms: int = 0) -> Send[JobMessage]:
     answer = CallAnswer(call.number, kind, text.encode(), retry_after_ms)  # type: ignore[arg-type]
-    return Speak(sender, answer, Lane.RESULTS)
+    return Send(CHANNEL, sender, answer, Lane.RESULTS)
 
 
-def _no_job(sender: str, call: ManagerCall, job: str) -> Speak:
+def _no_job(sender: str, call: ManagerCall, job: str) -> Send[JobMessage]:
     return _problem(sender, call, "missing", f"there is no job {job[:64]}: talka jobs lists those that are known")
 
 

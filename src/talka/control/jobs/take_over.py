@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.units import MILLISECOND, SECOND
-from talka.wire.jobs import AttemptResult, Fence, Reconcile, TaskFacts, WorkerSnapshot
+from talka.wire.jobs import CHANNEL, AttemptResult, Fence, Reconcile, TaskFacts, WorkerSnapshot
 
 ASK_EVERY_NS: Final = SECOND // 2
 REMIND_EVERY_NS: Final = SECOND
@@ -40,7 +39,7 @@ class TakeOver:
         self._ask_at = now + ASK_EVERY_NS
         self._numbers += 1
         word = Reconcile(self._job, self._fence, self._numbers)
-        return [Speak(worker, word, Lane.CONTROL) for worker in workers if worker not in self._snapshots]
+        return [Send(CHANNEL, worker, word, Lane.CONTROL) for worker in workers if worker not in self._snapshots]
 
     def also_tell(self, workers: Iterable[str]) -> None:
         """Workers that were lost may be back, and know only the manager before: they are told, and not waited for."""
@@ -52,7 +51,7 @@ class TakeOver:
         self._remind_at = now + REMIND_EVERY_NS
         self._numbers += 1
         word = Reconcile(self._job, self._fence, self._numbers)
-        effects: list[object] = [Speak(worker, word, Lane.CONTROL) for worker in self._unfenced]
+        effects: list[object] = [Send(CHANNEL, worker, word, Lane.CONTROL) for worker in self._unfenced]
         self._unfenced = {worker: rounds - 1 for worker, rounds in self._unfenced.items() if rounds > 1}
         return effects
 

@@ -5,16 +5,15 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
+from talka.cluster.effects import Lane, Send
 from talka.control.jobs.job_view import fitting, update_of
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.step_merge import StepMerge
 from talka.control.load.load_job import LoadJob
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
-from talka.control.member.speech import Speak
 from talka.stats.tally import Tally
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import ViewUpdate, WatchJob
+from talka.wire.jobs import CHANNEL, JobMessage, ViewUpdate, WatchJob
 from talka.wire.manager_calls import NameCall, encode
 from talka.wire.security.access import Asker
 from talka.wire.views import JobFacts, JobUpdate, without_windows_up_to
@@ -125,7 +124,7 @@ class JobWatches:
         if not facts.owner:
             return [Updated(number, JobUpdate(facts))]
         watch.led_by = facts.owner
-        effects: list[object] = [Speak(facts.owner, watch.word(number), Lane.STREAM)]
+        effects: list[object] = [Send(CHANNEL, facts.owner, watch.word(number), Lane.STREAM)]
         if now - watch.heard_at > SECOND:
             effects.append(Updated(number, JobUpdate(facts)))
         return effects
@@ -148,7 +147,8 @@ class JobWatches:
         watch.windows_after = max((window.index for window in update.windows), default=watch.windows_after)
         effects: list[object] = [Updated(view.number, update)]
         if update.windows and not update.recent and owner == watch.led_by:
-            effects.append(Speak(owner, watch.word(view.number), Lane.STREAM))  # more wait: they follow the sooner
+            # More wait: they follow the sooner.
+            effects.append(Send(CHANNEL, owner, watch.word(view.number), Lane.STREAM))
         return effects
 
 
@@ -203,7 +203,7 @@ class Audience:
         self.next_tick_at = min((listener.tell_at for listener in self._listeners.values()), default=NEVER)
         return effects
 
-    def _view(self, now: int, key: tuple[str, int], listener: _Listener, led: LedJob) -> Speak:
+    def _view(self, now: int, key: tuple[str, int], listener: _Listener, led: LedJob) -> Send[JobMessage]:
         assert led.job is not None
         listener.sequence += 1
         update = update_of(
@@ -217,7 +217,7 @@ class Audience:
             logs=led.lines.all() if listener.sequence == 1 else led.lines.recent(now),
         )
         sender, number = key
-        return Speak(sender, ViewUpdate(listener.job, number, fitting(update)), Lane.STATISTICS)
+        return Send(CHANNEL, sender, ViewUpdate(listener.job, number, fitting(update)), Lane.STATISTICS)
 
     def _steps(self, now: int, listener: _Listener, job: LoadJob) -> Mapping[str, Tally] | None:
         """Steps of many workers take long to merge: each listener is told once of every pass over them."""

@@ -20,7 +20,7 @@ class StartCore(msgspec.Struct, frozen=True):
     """The process it runs in: one that holds others already, if there is one of this number. 0: one of its own."""
 
 
-class Send(msgspec.Struct, frozen=True):
+class TellCore(msgspec.Struct, frozen=True):
     core: int
     message: ToCore
 
@@ -35,4 +35,4 @@ class JobEnded(msgspec.Struct, frozen=True):
     pass
 
 
-Effect: TypeAlias = StartCore | Send | KillCore | JobEnded
+Effect: TypeAlias = StartCore | TellCore | KillCore | JobEnded

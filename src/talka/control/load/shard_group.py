@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.control.load.core_effects import Effect, KillCore, Send, StartCore
+from talka.control.load.core_effects import Effect, KillCore, StartCore, TellCore
 from talka.control.load.deadlines import Deadline
 from talka.control.load.shard_run import ATTEMPTS_LIMIT, LostShard, Seats, ShardAttempt, ShardRun
 from talka.control.load.times import JobWorkflow, WorkflowTimes
@@ -224,7 +224,7 @@ class ShardGroup(WorkflowTimes):
 
     def _send_off(self, shard: ShardRun, start_ns: int) -> Effect:
         shard.current.went_ns = start_ns
-        return Send(shard.current.core, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
+        return TellCore(shard.current.core, Go(start_ns, self.origin_ns, self._owner.job_origin_ns))
 
     def _on_armed(self, now: int, shard: ShardRun) -> list[Effect]:
         if self.state is TaskState.RUNNING:
@@ -268,7 +268,7 @@ class ShardGroup(WorkflowTimes):
             if not attempt.is_whole(message):
                 return []  # a part of it was shed on the way: the next report has everything
             self._owner.on_windows(core, attempt.on_totals(now, message))
-        effects: list[Effect] = [Send(core, Ack(message.sequence))]
+        effects: list[Effect] = [TellCore(core, Ack(message.sequence))]
         if message.final:
             effects += self.on_final(now, core, message.provided, message.notes, message.failure)
         return effects
@@ -401,7 +401,7 @@ class ShardGroup(WorkflowTimes):
         """Start nothing new, finish what is under way."""
         self.is_told_to_stop = True
         self.stopped_ns = self.stopped_ns or now
-        effects: list[Effect] = [Send(core, Stop()) for core, _, attempt in self.attempts() if attempt.went_ns]
+        effects: list[Effect] = [TellCore(core, Stop()) for core, _, attempt in self.attempts() if attempt.went_ns]
         return effects + self._give_up_waiting(now, now)
 
     def _give_up_waiting(self, now: int, end_ns: int) -> list[Effect]:

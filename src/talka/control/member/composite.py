@@ -9,24 +9,21 @@ from typing import Final, Protocol
 
 import msgspec
 
-from talka.cluster.effects import HANDLE, Lane, Persist, Transmit
+from talka.cluster.effects import HANDLE, Lane, Persist, PersistBlob, Send, Transmit
 from talka.cluster.leadership.election import SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
-from talka.cluster.leadership.register import Tell
 from talka.cluster.membership.federation import FederatedProber
 from talka.cluster.membership.membership import Membership
-from talka.cluster.membership.news import MemberJoined, MemberLost, Say, StateLearned
+from talka.cluster.membership.news import MemberJoined, MemberLost, StateLearned
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.blobs.replicated_blobs import BLOB_PREFIX
 from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
 from talka.control.member.announcement import Announcer
-from talka.control.member.key_distribution import Greet, KeyDistribution
+from talka.control.member.key_distribution import KeyDistribution
 from talka.control.member.owner import Owner
 from talka.control.member.receiver import FENCE_KEY, Receiver
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.role_check import NotForThisRole, RoleCheck, why_not
-from talka.control.member.speech import Speak
-from talka.control.member.voter import Reply, Voter
+from talka.control.member.voter import Voter
 from talka.errors import Untrusted
 from talka.units import NEVER
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
@@ -43,6 +40,8 @@ ADDRESSES_LIMIT: Final = 16_384
 VOTER: Final = 0
 RECEIVER: Final = 1
 JOBS: Final = 2
+BY_ADDRESS: Final = (membership.CHANNEL, greeting.CHANNEL)
+"""Channels whose messages go to addresses. On the others a frame is sealed for the node of that name alone."""
 
 
 class QuestionAsked(msgspec.Struct, frozen=True):
@@ -326,31 +325,16 @@ class ClusterMember:
         while index < len(effects):
             effect = effects[index]
             index += 1
-            if isinstance(effect, Say):
-                body = self._encode(effect.message)
-                key_id = self._key_for(now, effect.to)
-                frame = self._wrap(now, membership.CHANNEL.number, body, effect.updates, key_id=key_id)
-                out.append(Transmit(effect.to, frame, effect.lane))
-            elif isinstance(effect, Tell):
-                frame = self._wrap(now, leadership.CHANNEL.number, self._encode(effect.message), to=effect.to)
-                out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
-            elif isinstance(effect, Reply) and effect.to == self.name:
-                effects += self._on_lease_message(now, self.name, effect.message)
-            elif isinstance(effect, Reply):
-                frame = self._wrap(now, leases.CHANNEL.number, self._encode(effect.message), to=effect.to)
-                out.append(Transmit(self._address_of(effect.to), frame, Lane.CONTROL))
-            elif isinstance(effect, Greet):
-                key_id = effect.key_id or self._key_for(now, effect.to)
-                frame = self._wrap(now, greeting.CHANNEL.number, greeting.encode(effect.message), key_id=key_id)
-                out.append(Transmit(effect.to, frame, Lane.STREAM))
-            elif isinstance(effect, Speak):
-                frame = self._wrap(now, jobs.CHANNEL.number, self._encode(effect.message), to=effect.to)
-                out.append(Transmit(self._address_of(effect.to), frame, effect.lane))
+            if isinstance(effect, Send):
+                if effect.channel is leases.CHANNEL and effect.to == self.name:
+                    effects += self._on_lease_message(now, self.name, effect.message)
+                else:
+                    out.append(self._transmit(now, effect))
             elif isinstance(effect, Persist):
-                self._tickets += 1
-                part = self._part_of(effect.puts[0][0])
-                self._ticket_of[self._tickets] = (part, effect.ticket)
-                out.append(Persist(self._tickets, effect.puts))
+                out.append(Persist(self._ticket(self._writer_of(effect), effect.ticket), effect.puts))
+            elif isinstance(effect, PersistBlob):
+                ticket = self._ticket(JOBS, effect.ticket)
+                out.append(PersistBlob(ticket, effect.digest, effect.content, effect.removed))
             else:
                 out.append(effect)
                 if isinstance(effect, MemberLost) and self.voter is not None:
@@ -366,11 +350,25 @@ class ClusterMember:
         self._set_timer()
         return out
 
-    def _part_of(self, key: str) -> int:
-        """Whose write it is, by the key it writes first."""
-        if self.jobs is not None and (self.voter is None or key.startswith(BLOB_PREFIX)):
-            return JOBS
-        return RECEIVER if self.voter is None or key == FENCE_KEY else VOTER
+    def _transmit(self, now: int, send: Send[msgspec.Struct]) -> Transmit:
+        body = self._encode(send.message)
+        if send.channel in BY_ADDRESS:
+            key_id = send.key_id or self._key_for(now, send.to)
+            frame = self._wrap(now, send.channel.number, body, send.updates, key_id=key_id)
+            return Transmit(send.to, frame, send.lane)
+        frame = self._wrap(now, send.channel.number, body, to=send.to)
+        return Transmit(self._address_of(send.to), frame, send.lane)
+
+    def _ticket(self, part: int, own: int) -> int:
+        self._tickets += 1
+        self._ticket_of[self._tickets] = (part, own)
+        return self._tickets
+
+    def _writer_of(self, persist: Persist) -> int:
+        """The part that asked for it. Of the jobs' part only workers, which have no voter, write other than blobs."""
+        if self.voter is not None:
+            return RECEIVER if persist.puts[0][0] == FENCE_KEY else VOTER
+        return RECEIVER if self.jobs is None else JOBS
 
     def _key_for(self, now: int, address: str) -> str:
         return "" if self.keyholder is None else self.keyholder.key_for(now, address)

@@ -7,8 +7,7 @@ makes both equal. So one that was away learns them when it is back, and an old k
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
+from talka.cluster.effects import Lane, Send
 from talka.cluster.membership.members import LEFT, SUSPECT, Member
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import StateLearned
@@ -16,7 +15,7 @@ from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
 from talka.control.member.announcement import Announcer, standing_of
 from talka.errors import Invalid
 from talka.units import SECOND
-from talka.wire.greeting import GreetingMessage, ShareRing
+from talka.wire.greeting import CHANNEL, ShareRing
 from talka.wire.security.keys import Keyring, encode_ring
 
 TOLD_LIMIT: Final = 16_384
@@ -24,15 +23,6 @@ AGAIN_NS: Final = 5 * SECOND
 """How often members that still have other keys are told again: what was sent may be lost."""
 AGAIN_LIMIT: Final = 8
 """How many of them at a time."""
-
-
-class Greet(msgspec.Struct, frozen=True):
-    """Send this to the node at that address."""
-
-    to: str
-    message: GreetingMessage
-    key_id: str = ""
-    """The key to seal it with; empty: the one the node is known to have."""
 
 
 class NotThereYet(Invalid):
@@ -191,4 +181,4 @@ class KeyDistribution:
         share = ShareRing(encode_ring(self.ring))
         # One that missed a repair may have none of these keys, and still reads those of its operator's file.
         spare = self._porter.spare_ids if self.ring.era else ()
-        return [Greet(member.address, share, key_id) for key_id in ("", *spare)]
+        return [Send(CHANNEL, member.address, share, Lane.STREAM, key_id=key_id) for key_id in ("", *spare)]

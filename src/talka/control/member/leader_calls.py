@@ -5,10 +5,9 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import CallAnswer, ManagerCall
+from talka.wire.jobs import CHANNEL, CallAnswer, ManagerCall
 from talka.wire.security.access import Asker, own
 
 AGAIN_NS: Final = SECOND
@@ -49,7 +48,7 @@ class LeaderCalls:
         again_at = now + (AGAIN_NS if leader else ELSEWHERE_NS)
         self._open[number] = _Open(call, now + LIMIT_NS, again_at)
         self.next_tick_at = min(self.next_tick_at, again_at)
-        return number, [Speak(leader, call, Lane.RESULTS)] if leader else []
+        return number, [Send(CHANNEL, leader, call, Lane.RESULTS)] if leader else []
 
     def on_answer(self, now: int, answer: CallAnswer) -> list[object]:
         asked = self._open.get(answer.number)
@@ -76,6 +75,6 @@ class LeaderCalls:
             elif now >= asked.again_at:
                 asked.again_at = now + (AGAIN_NS if leader else ELSEWHERE_NS)
                 if leader:
-                    effects.append(Speak(leader, asked.call, Lane.RESULTS))
+                    effects.append(Send(CHANNEL, leader, asked.call, Lane.RESULTS))
         self.next_tick_at = min((min(one.again_at, one.ends_at) for one in self._open.values()), default=NEVER)
         return effects

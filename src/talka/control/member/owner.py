@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.leases import TTL_LEAST_NS, TTL_MOST_NS, HolderNews, LeaseHolder, RenewDue
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.voter import Reply
 from talka.errors import Invalid
 from talka.units import MILLISECOND, NEVER
-from talka.wire.leases import LEASE_KEY_LIMIT, AcquireLease, LeaseAnswer, ReleaseLease
+from talka.wire.leases import CHANNEL, LEASE_KEY_LIMIT, AcquireLease, LeaseAnswer, LeaseMessage, ReleaseLease
 
 WANTED_LIMIT: Final = 4096
 RETRY_LEAST_NS: Final = MILLISECOND
@@ -61,7 +61,7 @@ class Owner:
         self._wanted.pop(key, None)
         epoch = self._holder.released(key)
         self._set_timer()
-        return [] if epoch is None else [Reply(self._asked, ReleaseLease(key, epoch))]
+        return [] if epoch is None else [Send(CHANNEL, self._asked, ReleaseLease(key, epoch), Lane.CONTROL)]
 
     def tick(self, now: int) -> list[object]:
         effects: list[object] = []
@@ -82,7 +82,7 @@ class Owner:
         want = self._wanted.get(answer.key)
         if answer.answer == "granted":
             if want is None:
-                return [Reply(sender, ReleaseLease(answer.key, answer.epoch))]
+                return [Send(CHANNEL, sender, ReleaseLease(answer.key, answer.epoch), Lane.CONTROL)]
             effects = self._holder.granted(now, answer.key, answer.number, answer.epoch, answer.ttl_ns)
         elif answer.answer == "ended":
             effects = self._holder.lost(answer.key, answer.epoch)
@@ -99,7 +99,7 @@ class Owner:
         self._set_timer()
         return list(effects)
 
-    def _ask(self, now: int, key: str) -> Reply:
+    def _ask(self, now: int, key: str) -> Send[LeaseMessage]:
         want = self._wanted[key]  # nothing is held that is not wanted
         want.ask_at = now + self._retry_ns + self._rng.randrange(self._retry_ns // 4)
         if self._silent_since == NEVER:
@@ -109,7 +109,7 @@ class Owner:
             self._asked = self._voters[self._rng.randrange(len(self._voters))]
             self._silent_since = now
         request = self._holder.requested(now, key)
-        return Reply(self._asked, AcquireLease(key, request.number, request.epoch, want.ttl_ns))
+        return Send(CHANNEL, self._asked, AcquireLease(key, request.number, request.epoch, want.ttl_ns), Lane.CONTROL)
 
     def _set_timer(self) -> None:
         at = self._holder.next_tick_at

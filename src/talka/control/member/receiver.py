@@ -9,11 +9,10 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.voter import Reply
-from talka.wire.leases import CommandAnswer, LeaseCommand
+from talka.wire.leases import CHANNEL, CommandAnswer, LeaseCommand
 
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
@@ -47,7 +46,7 @@ class Receiver:
                 return self._apply(sender, token, command)
             case Refuse(highest=highest):
                 seen = (highest.parent, highest.term, highest.sequence)
-                return [Reply(sender, CommandAnswer(command.number, False, seen))]
+                return [Send(CHANNEL, sender, CommandAnswer(command.number, False, seen), Lane.CONTROL)]
             case PersistFirst(content=content):  # pragma: no branch - the type checker sees that no other is left
                 effects: list[object] = []
                 if content is not None:
@@ -70,4 +69,4 @@ class Receiver:
 
     def _apply(self, sender: str, token: Token, command: LeaseCommand) -> list[object]:
         answer = CommandAnswer(command.number, True, command.token)
-        return [Applied(sender, token, command.number, command.body), Reply(sender, answer)]
+        return [Applied(sender, token, command.number, command.body), Send(CHANNEL, sender, answer, Lane.CONTROL)]

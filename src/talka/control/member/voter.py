@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
+from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Token
 from talka.cluster.leadership.election import Election, SteppedDown
 from talka.cluster.leadership.leader_term import Elected, WriteEnded
 from talka.cluster.leadership.lease_terms import OwnLease
 from talka.cluster.leadership.quorum import QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable, majority
-from talka.cluster.leadership.register import Tell
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import CONFIG_KEY, LEADER_KEY
 from talka.cluster.leases import Busy, Ended, GrantedNow, HeldLease, LeasesFull, LeaseTable, Write
@@ -22,20 +22,21 @@ from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.breaker import Breaker
 from talka.errors import Invalid
 from talka.wire.leadership import LeadershipMessage
-from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
+from talka.wire.leases import (
+    CHANNEL,
+    AcquireLease,
+    CommandAnswer,
+    LeaseAnswer,
+    LeaseCommand,
+    LeaseMessage,
+    ReleaseLease,
+)
 
 LEASE_PREFIX: Final = "lease/"
 BREAKER_FAILURES: Final = 3
 BREAKER_WINDOW_NS: Final = 30_000_000_000
 OWN_REFS: Final = 1 << 40
 """References from here on are of the voter's own writes; callers use smaller ones."""
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """Send this to the peer of that name."""
-
-    to: str
-    message: LeaseMessage
 
 
 class QuorumFailed(msgspec.Struct, frozen=True):
@@ -145,14 +146,14 @@ class Voter:
         if self.token is None or not self.election.is_leading(now):
             return []
         token = (self.token.parent, self.token.term, self.token.sequence)
-        return [Reply(to, LeaseCommand(token, number, body))]
+        return [Send(CHANNEL, to, LeaseCommand(token, number, body), Lane.CONTROL)]
 
     def on_lease_message(self, now: int, sender: str, message: AcquireLease | ReleaseLease) -> list[object]:
         if not self.election.is_leading(now):
             if isinstance(message, ReleaseLease):
                 return []
             leader = "" if self.election.leader == self.name else self.election.leader
-            return [Reply(sender, LeaseAnswer(message.key, message.number, "elsewhere", leader=leader))]
+            return [_answer(sender, LeaseAnswer(message.key, message.number, "elsewhere", leader=leader))]
         if isinstance(message, ReleaseLease):
             self.leases.release(message.key, sender, message.epoch)
             return []
@@ -166,13 +167,13 @@ class Voter:
             case GrantedNow():
                 return [_granted(answer)]
             case HeldLease(epoch=epoch, wait_ns=wait_ns):
-                return [Reply(sender, LeaseAnswer(key, number, "held", epoch, wait_ns=wait_ns))]
+                return [_answer(sender, LeaseAnswer(key, number, "held", epoch, wait_ns=wait_ns))]
             case Ended(epoch=epoch):
-                return [Reply(sender, LeaseAnswer(key, number, "ended", epoch))]
+                return [_answer(sender, LeaseAnswer(key, number, "ended", epoch))]
             case Busy():
-                return [Reply(sender, LeaseAnswer(key, number, "busy"))]
+                return [_answer(sender, LeaseAnswer(key, number, "busy"))]
             case LeasesFull():  # pragma: no branch - the type checker sees that no other is left
-                return [Reply(sender, LeaseAnswer(key, number, "full"))]
+                return [_answer(sender, LeaseAnswer(key, number, "full"))]
 
     def on_command_answer(self, sender: str, message: CommandAnswer) -> list[object]:
         """News for who commanded. A refusal deposes nobody: whether this voter leads is for voters to say."""
@@ -180,7 +181,7 @@ class Voter:
 
     def _route(self, now: int, effects: list[object]) -> list[object]:
         """What the election tells the lease table is kept here; everything is passed on in order."""
-        if all(isinstance(effect, Tell) for effect in effects):
+        if all(isinstance(effect, Send) for effect in effects):
             return effects  # most steps have no news
         out: list[object] = []
         for effect in effects:
@@ -238,5 +239,9 @@ def _check_ref(ref: int) -> None:
         raise Invalid(f"reference {ref} of a write: give a number from 1 to 2^40, larger ones are the voter's own")
 
 
-def _granted(answer: GrantedNow) -> Reply:
-    return Reply(answer.owner, LeaseAnswer(answer.key, answer.number, "granted", answer.epoch, answer.ttl_ns))
+def _granted(answer: GrantedNow) -> Send[LeaseMessage]:
+    return _answer(answer.owner, LeaseAnswer(answer.key, answer.number, "granted", answer.epoch, answer.ttl_ns))
+
+
+def _answer(to: str, answer: LeaseAnswer) -> Send[LeaseMessage]:
+    return Send(CHANNEL, to, answer, Lane.CONTROL)

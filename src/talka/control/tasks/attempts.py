@@ -4,12 +4,12 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.control.tasks.delivery import worker_key, worker_of
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.task import DagTask
 from talka.units import SECOND
+from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
 from talka.work.records import Change, Extend, LogRow, PutLogs
 
@@ -165,7 +165,7 @@ class Attempts:
         effects: list[object] = []
         if not known.is_known or self._wants_check(now, known):
             known.asked_at, known.is_asked = now, True
-            effects.append(Speak(name, AskHeld(floor.epoch, floor.life), Lane.RESULTS))
+            effects.append(Send(CHANNEL, name, AskHeld(floor.epoch, floor.life), Lane.RESULTS))
         if key in self._recalled:
             effects += self._say_recall(key, list(self._recalled[key]))
         return effects
@@ -243,7 +243,7 @@ class Attempts:
         name = worker_of(key)[0]
         epoch, life = self._floor.epoch, self._floor.life
         return [
-            Speak(name, Recall(epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS, life), Lane.RESULTS)
+            Send(CHANNEL, name, Recall(epoch, tuple(fences[first : first + TASKS_LIMIT]), GRACE_MS, life), Lane.RESULTS)
             for first in range(0, len(fences), TASKS_LIMIT)
         ]
 

@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
 from talka.units import MILLISECOND
+from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, AssignTasks, HandedTask, TaskInputs
 from talka.work.dag import TaskSpec, bytes_of, seconds_of
 from talka.work.records import TaskKey
@@ -52,7 +52,7 @@ class _Fetching(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """`give` tasks that have a fence and a worker; `Speak`s carry those that are complete, a `ReadOutputs` asks for the rest."""
+    """`give` tasks that have a fence and a worker; `Send`s carry those that are complete, a `ReadOutputs` asks for the rest."""
 
     def __init__(self, floor: EpochFloor, beat_of: Callable[[str], int]) -> None:
         """`beat_of` says which beat of a worker was heard last."""
@@ -195,11 +195,13 @@ class Delivery:
         for id, content in inputs.items():
             more = len(content) + len(id)
             if part and size + more > BATCH_LIMIT_BYTES:
-                effects.append(Speak(name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+                effects.append(
+                    Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS)
+                )
                 part, size = {}, 0
             part[id] = content
             size += more
-        effects.append(Speak(name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
+        effects.append(Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
         return effects
 
     def _hands(self, ready: dict[str, list[HandedTask]]) -> list[object]:
@@ -216,12 +218,16 @@ class Delivery:
                     more += sum([len(id) + len(content) for id, content in task.inputs.items()])
                 if batch and (len(batch) >= TASKS_LIMIT or size + more > BATCH_LIMIT_BYTES):
                     effects.append(
-                        Speak(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS)
+                        Send(
+                            CHANNEL, name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS
+                        )
                     )
                     batch, size = [], 0
                 batch.append(task)
                 size += more
-            effects.append(Speak(name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS))
+            effects.append(
+                Send(CHANNEL, name, AssignTasks(floor.epoch, tuple(batch), boot, beat, floor.life), Lane.RESULTS)
+            )
         return effects
 
 

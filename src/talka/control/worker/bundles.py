@@ -4,12 +4,11 @@ from collections.abc import Callable, Collection, Iterable
 from random import Random
 from typing import Final, TypeAlias
 
-from talka.cluster.effects import Persist
+from talka.cluster.effects import PersistBlob
 from talka.control.blobs.fetching import BlobFetch
 from talka.units import NEVER
 from talka.wire.jobs import Piece
 
-BLOB_PREFIX: Final = "blob/"
 KEPT_LIMIT: Final = 64
 """On disk. The one that was used longest ago gives way."""
 FETCHES_LIMIT: Final = 8
@@ -23,13 +22,13 @@ class WorkerBundles:
     After each, `take_problems` says what cannot be had.
     """
 
-    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, persist: Callable[[Puts], Persist]):
+    def __init__(self, here: Iterable[str], sources: tuple[str, ...], rng: Random, ticket: Callable[[], int]):
         self.sources = sources
         """Managers, who keep bundles."""
         self._here = dict.fromkeys(here)
         """By digest, least recently used first."""
         self._rng = rng
-        self._persist = persist
+        self._ticket = ticket
         self._fetches: dict[str, BlobFetch] = {}
         self._on_way: dict[int, str] = {}
         self._problems: dict[str, str] = {}
@@ -99,8 +98,7 @@ class WorkerBundles:
             gone = unused[: max(0, len(self._here) + 1 - KEPT_LIMIT)]
             for digest in gone:
                 del self._here[digest]
-            removed: Puts = tuple((BLOB_PREFIX + digest, None) for digest in gone)
-            write = self._persist(((BLOB_PREFIX + fetch.digest, fetch.content), *removed))
+            write = PersistBlob(self._ticket(), fetch.digest, fetch.content, tuple(gone))
             self._on_way[write.ticket] = fetch.digest
             effects.append(write)
         return effects

@@ -12,11 +12,10 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.signers import Signers
-from talka.control.member.speech import Speak
 from talka.control.worker.bundles import Puts, WorkerBundles
 from talka.control.worker.core_end import CoresUntil
 from talka.control.worker.effects import Drained, LeaseEnded, ManagersLearned, WorkerLeaseGranted
@@ -28,6 +27,7 @@ from talka.control.worker.lease import WorkerLease
 from talka.control.worker.reporter import ShardReporter
 from talka.control.worker.variables import WorkerVariables
 from talka.wire.jobs import (
+    CHANNEL,
     Acknowledge,
     Assign,
     Beat,
@@ -97,7 +97,7 @@ class Worker:
         self.tasks = HeldShards(
             name,
             facts.cores,
-            WorkerBundles(bundles, managers, rng, self._persist),
+            WorkerBundles(bundles, managers, rng, self._ticket),
             signers=signers,
             variables=variables,
             persist=self._persist,
@@ -161,11 +161,11 @@ class Worker:
             case Assign() | Start() | Halt() | Acknowledge() | ResultAccepted() | Reconcile():
                 effects += self._on_command(now, sender, message)
             case WantBlob():
-                effects.append(Speak(sender, self.tasks.piece(message), Lane.RESULTS))
+                effects.append(Send(CHANNEL, sender, self.tasks.piece(message), Lane.RESULTS))
             case Piece():
                 effects += self.tasks.on_piece(now, sender, message)
             case Sync(number=number):
-                effects.append(Speak(sender, Synced(number, now), Lane.CONTROL))
+                effects.append(Send(CHANNEL, sender, Synced(number, now), Lane.CONTROL))
             case Elsewhere():
                 pass  # the leader hears the same beats
             case _:
@@ -216,7 +216,7 @@ class Worker:
 
     def leave(self, now: int) -> list[object]:
         """Every core has ended, and this worker with them."""
-        return [Speak(manager, Goodbye(), Lane.CONTROL) for manager in self.managers]
+        return [Send(CHANNEL, manager, Goodbye(), Lane.CONTROL) for manager in self.managers]
 
     def set_managers(self, names: tuple[str, ...]) -> None:
         """Managers the shell has met; the leader may name others."""
@@ -238,7 +238,7 @@ class Worker:
         self._beat_at = self._lease.next_beat_at(now)
         running = tuple(held.running() for held in self.tasks)
         beat = Beat(self._lease.beat(now), self._facts(), running, self.handlers.epoch, self.handlers.life, True)
-        return [Speak(manager, beat, Lane.CONTROL) for manager in self.managers]
+        return [Send(CHANNEL, manager, beat, Lane.CONTROL) for manager in self.managers]
 
     def _facts(self) -> WorkerFacts:
         facts, problem = self.facts, self.handlers.problem
@@ -327,7 +327,9 @@ class Worker:
             return self.tasks.assign(now, message, unable=self._unable())
         if isinstance(message, Reconcile):
             tasks = self.tasks.reconcile(now, message.job, message.fence)
-            return [Speak(sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)]
+            return [
+                Send(CHANNEL, sender, WorkerSnapshot(message.job, message.fence, message.number, tasks), Lane.CONTROL)
+            ]
         held = self.tasks.get(message.job, message.attempt)
         if held is None:
             return self._no_task(sender, message)
@@ -362,17 +364,20 @@ class Worker:
             return self._stale(sender, message.job, message.attempt)
         if isinstance(message, ResultAccepted):
             return []  # whoever accepts a result does not ask for it
-        return [Speak(sender, NoTask(message.job, message.attempt, message.fence), Lane.RESULTS)]
+        return [Send(CHANNEL, sender, NoTask(message.job, message.attempt, message.fence), Lane.RESULTS)]
 
     def _stale(self, sender: str, job: str, attempt: int) -> list[object]:
         self._count("fence")
-        return [Speak(sender, Stale(job, attempt, self._fences.highest(job)), Lane.CONTROL)]
+        return [Send(CHANNEL, sender, Stale(job, attempt, self._fences.highest(job)), Lane.CONTROL)]
 
     # Waiting for the disk.
 
-    def _persist(self, puts: Puts) -> Persist:
+    def _ticket(self) -> int:
         self._tickets += 1
-        return Persist(self._tickets, puts)
+        return self._tickets
+
+    def _persist(self, puts: Puts) -> Persist:
+        return Persist(self._ticket(), puts)
 
     def _wait(self, sender: str, message: Renew | Command, key: str, content: bytes | None) -> list[object]:
         effects: list[object] = [] if content is None else [self._persist(((key, content),))]
@@ -426,7 +431,7 @@ class Worker:
                 manager = self._fences.manager(held.job)
                 for message, lane in held.sayings(now):
                     # Nobody has commanded yet: it is a result of an earlier life, and any manager may know of it.
-                    effects += [Speak(to, message, lane) for to in ((manager,) if manager else self.managers)]
+                    effects += [Send(CHANNEL, to, message, lane) for to in ((manager,) if manager else self.managers)]
             at = min(at, held.next_at)
         self.next_tick_at = at
         if not self.is_draining:

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from talka.cluster.effects import Lane
-from talka.control.member.speech import Speak
+from talka.cluster.effects import Lane, Send
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import NOWHERE
+from talka.wire.jobs import CHANNEL, JobMessage
 from talka.wire.tasks import (
     BATCH_LIMIT_BYTES,
     TASKS_LIMIT,
@@ -225,9 +225,9 @@ class HandlerOutbox:
     def _has_words(self) -> bool:
         return bool(self._lines or self._progress or self._began)
 
-    def _done(self, now: int, results: list[TaskResult]) -> Speak:
+    def _done(self, now: int, results: list[TaskResult]) -> Send[JobMessage]:
         self._told.append((now, tuple([result.fence for result in results])))
-        return Speak(self.manager, Done(tuple(results), self.life), Lane.RESULTS)
+        return Send(CHANNEL, self.manager, Done(tuple(results), self.life), Lane.RESULTS)
 
     def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[object]:
         effects: list[object] = []
@@ -271,8 +271,8 @@ class HandlerOutbox:
             size_bytes += more_bytes
         return [*effects, self._underway(part)]
 
-    def _underway(self, words: Sequence[HandlerProgress | TaskLine | int]) -> Speak:
+    def _underway(self, words: Sequence[HandlerProgress | TaskLine | int]) -> Send[JobMessage]:
         began = tuple(word for word in words if isinstance(word, int))
         progress = tuple(word for word in words if isinstance(word, HandlerProgress))
         lines = tuple(word for word in words if isinstance(word, TaskLine))
-        return Speak(self.manager, TaskProgress(began, progress, lines, self.life), Lane.STATISTICS)
+        return Send(CHANNEL, self.manager, TaskProgress(began, progress, lines, self.life), Lane.STATISTICS)

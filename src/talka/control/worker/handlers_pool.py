@@ -9,9 +9,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.speech import Speak
 from talka.control.worker.bundles import Puts
 from talka.control.worker.effects import AttemptsDropped
 from talka.control.worker.handlers_effects import ExitFacts
@@ -20,6 +19,7 @@ from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.attempts import Dropped, StoreLife
+from talka.wire.jobs import CHANNEL
 from talka.wire.tasks import (
     INPUTS_LIMIT_BYTES,
     AskHeld,
@@ -345,7 +345,8 @@ class HandlerPool:
         fences = [*self._slots.held, *self._outbox.fences]
         parts = max(1, -(-len(fences) // HOLDING_LIMIT))
         return [
-            Speak(
+            Send(
+                CHANNEL,
                 sender,
                 Held(
                     epoch,

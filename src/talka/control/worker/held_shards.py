@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from talka.cluster.effects import Lane, Persist
+from talka.cluster.effects import Lane, Persist, Send
 from talka.control.load.core_effects import Effect, KillCore
 from talka.control.member.signers import Signers
-from talka.control.member.speech import Speak
 from talka.control.worker.bundles import Puts, WorkerBundles
 from talka.control.worker.core_pool import CorePool, TaskKey
 from talka.control.worker.effects import NeedBundle, TaskArmed, TaskEnded, TaskKilled, TaskStarted
@@ -16,9 +15,11 @@ from talka.control.worker.variables import WorkerVariables
 from talka.units import NEVER, SECOND
 from talka.wire.jobs import (
     BLOB_LIMIT_BYTES,
+    CHANNEL,
     PIECE_LIMIT_BYTES,
     Assign,
     Fence,
+    JobMessage,
     Piece,
     Start,
     TaskDeclined,
@@ -268,10 +269,13 @@ class HeldShards:
             return Refused("setup", f"worker {self._name} runs nothing unsigned: {self._signers.problem}")
         return None
 
-    def _decline(self, assign: Assign, reason: str) -> Speak:
+    def _decline(self, assign: Assign, reason: str) -> Send[JobMessage]:
         self.declined += 1
-        return Speak(
-            self._manager(assign.job), TaskDeclined(assign.job, assign.attempt, assign.fence, reason), Lane.RESULTS
+        return Send(
+            CHANNEL,
+            self._manager(assign.job),
+            TaskDeclined(assign.job, assign.attempt, assign.fence, reason),
+            Lane.RESULTS,
         )
 
     def _start_waiting(self, now: int) -> list[object]:
