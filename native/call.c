@@ -49,11 +49,6 @@ static PyObject *name_intended, *name_expect, *name_limits, *name_connect, *name
     *name_done_callback, *name_response_ns, *name_total_ns, *name_answered, *name_failed, *name_cut;
 static PyObject *zero;
 
-void call_answered(Call *call, Connection *connection, PyObject *response, int may_reuse);
-void call_failed(Call *call, Request *request, const char *kind, PyObject *text);
-void call_cancelled(Call *call);
-Call *call_new(Client *client, int method, PyObject *url, PyObject **arguments);
-
 Call *call_new(Client *client, int method, PyObject *url, PyObject **arguments)
 {
     Call *call;

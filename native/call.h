@@ -5,6 +5,8 @@
 #include "engine.h"
 
 typedef struct Call Call;
+typedef struct Client Client;
+typedef struct Request Request;
 
 /* One virtual user that is stepped by a driver in C. Embed it at the start of the user's own struct.
  *
@@ -39,6 +41,14 @@ static inline int call_check(PyObject *object)
 
 /* Raises what throw() was given: an exception, or a class with what it is made of. Always NULL. */
 PyObject *raised_by_throw(PyObject *const *given, Py_ssize_t count);
+
+/* A call that waits to be awaited. `arguments` are those of the request, as client.c orders them. */
+Call *call_new(Client *client, int method, PyObject *url, PyObject **arguments);
+
+/* What a connection says of the exchange of a call, once each. */
+void call_answered(Call *call, Connection *connection, PyObject *response, int may_reuse);
+void call_failed(Call *call, Request *request, const char *kind, PyObject *text);
+void call_cancelled(Call *call);
 
 int call_ready_types(PyObject *module);
 

@@ -17,8 +17,6 @@ static PyObject *argument_names[ARGUMENT_COUNT];
 static PyObject *name_url;
 static PyObject *name_made;
 
-Call *call_new(Client *client, int method, PyObject *url, PyObject **arguments);
-
 PyObject *client_method_name(int method)
 {
     return method_names[method];

@@ -7,7 +7,7 @@
 enum { ARGUMENT_HEADERS, ARGUMENT_PARAMS, ARGUMENT_COOKIES, ARGUMENT_AUTH, ARGUMENT_DATA, ARGUMENT_JSON,
        ARGUMENT_TIMEOUT, ARGUMENT_REDIRECTS, ARGUMENT_NAME, ARGUMENT_COUNT };
 
-typedef struct {
+struct Client {
     PyObject_HEAD
     Engine *engine;
     PyObject *owner;      /* the engine of Python */
@@ -15,7 +15,7 @@ typedef struct {
     PyObject *jar;        /* None until the first cookie */
     PyObject *origin;     /* the origin asked last, and its pool */
     Pool *pool;
-} Client;
+};
 
 extern PyTypeObject ClientType;
 

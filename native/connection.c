@@ -9,11 +9,6 @@
 
 #include "response.h"
 
-/* What call.c is told. */
-void call_answered(Call *call, Connection *connection, PyObject *response, int may_reuse);
-void call_failed(Call *call, Request *request, const char *kind, PyObject *text);
-void call_cancelled(Call *call);
-
 /* Pools */
 
 Connection *pool_take(Pool *pool)

@@ -22,7 +22,7 @@ typedef struct {
 } Pool;
 
 /* A request, ready for the wire. Made of the Request of engine/clients/requests.py. */
-typedef struct Request {
+struct Request {
     PyObject_HEAD
     PyObject *source;         /* that one */
     PyObject *method;
@@ -33,7 +33,7 @@ typedef struct Request {
     int is_last;
     PyObject *arguments[6];   /* prepared ones it was made of, or NULL each */
     struct Request *next;     /* of the same method and URL, with other arguments */
-} Request;
+};
 
 struct Connection {
     PyObject_HEAD

@@ -16,6 +16,12 @@ from talka.cli.main import talka as command
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MADE = {
+    "cli.md": "cli_reference.py",
+    "python.md": "python_reference.py",
+    "errors.md": "errors_reference.py",
+    "state-machines.md": "state_machines_reference.py",
+}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -23,7 +29,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return [
         (path.name, text)
         for path in PAGES
-        if path.name != "cli.md"  # made of the commands' own help
+        if path.name not in MADE
         for kind, text in BLOCK.findall(path.read_text())
         if kind == language
     ]
@@ -111,7 +117,7 @@ def command_lines() -> list[tuple[str, str]]:
             if line.startswith("talka "):
                 found.append((page, line))
     for path in PAGES:
-        if path.name != "cli.md":
+        if path.name not in MADE:
             found += [(path.name, line) for line in re.findall(r"`(talka [a-z][^`]*)`", path.read_text())]
     return found
 
@@ -152,12 +158,96 @@ def test_tests_and_files_that_decisions_name_are_there() -> None:
     assert known and not missing
 
 
-def test_reference_of_the_command_line_is_up_to_date() -> None:
-    made = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "cli_reference.py")], capture_output=True, text=True, timeout=60
-    )
+FOLDERS = {path.name for home in (ROOT, ROOT / "src" / "talka") for path in home.iterdir() if path.is_dir()}
+PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|c|h|sql|json|yaml)))(?::[^`]*)?`")
+
+
+def missing_paths(page: Path) -> list[str]:
+    """Files that a page names and that are not there: from the root, from `src/talka`, or beside the one before it."""
+    missing = []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        beside: list[Path] = []
+        for word in PATH.findall(line):
+            if "/" in word and word.split("/")[0] not in FOLDERS and not beside:
+                continue  # a path of the user's, or a route
+            found = next(
+                (home / word for home in (ROOT, ROOT / "src" / "talka", *beside) if (home / word).exists()), None
+            )
+            if found:
+                beside = [found.parent]
+            elif "/" in word or beside:
+                missing.append(f"{page.name}:{number}: {word}")
+    return missing
+
+
+MAPS = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+@pytest.mark.parametrize("page", MAPS, ids=[page.name for page in MAPS])
+def test_paths_that_a_page_names_exist(page: Path) -> None:
+    assert missing_paths(page) == []
+
+
+def test_a_path_that_is_gone_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`work/dsl.py`, `nothing.py` and `control/nobody.py` and GET `/livez`\n`shop.py`\n")
+
+    assert missing_paths(page) == ["page.md:1: nothing.py", "page.md:1: control/nobody.py"]
+
+
+def test_every_recipe_names_the_files_to_edit() -> None:
+    recipes = (ROOT / "CONTRIBUTING.md").read_text().partition("## How to add")[2].split("\n### ")[1:]
+    titles = [recipe.partition("\n")[0] for recipe in recipes]
+
+    assert [
+        title
+        for title in ("a protocol client", "an output", "a kind of job", "a store", "a safeguard")
+        if title not in " ".join(titles)
+    ] == []
+    assert [title for title, recipe in zip(titles, recipes, strict=True) if len(PATH.findall(recipe)) < 5] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    links = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "index.md").read_text()))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+    assert sorted(pages - links) == []
+    assert [link for link in sorted(links) if not (ROOT / "docs" / link).exists()] == []
+
+
+def test_the_glossary_has_twelve_words() -> None:
+    rows = re.findall(r"^\| \*\*\w+\*\* \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) == 12
+
+
+def test_the_map_fits_on_200_lines() -> None:
+    assert (ROOT / "ARCHITECTURE.md").read_text().count("\n") <= 200
+
+
+def test_classes_that_decisions_name_are_in_the_code() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "src" / "talka").rglob("*.py"))
+    missing = [
+        f"{page.name}: {word}"
+        for page in sorted((ROOT / "docs" / "decisions").glob("*.md"))
+        for word in re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]*)*)`", page.read_text())
+        if not re.search(rf"\b{word}\b", code)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(("page", "program"), MADE.items(), ids=list(MADE))
+def test_page_that_is_made_from_code_is_up_to_date(page: str, program: str) -> None:
+    made = subprocess.run([sys.executable, str(ROOT / "docs" / program)], capture_output=True, text=True, timeout=60)
     assert made.returncode == 0, made.stderr
-    assert made.stdout == (ROOT / "docs" / "cli.md").read_text(), "run `make docs`"
+    assert made.stdout == (ROOT / "docs" / page).read_text(), "run `make docs`"
+
+
+def test_help_says_something_about_every_public_name() -> None:
+    sys.path.append(str(ROOT / "docs"))
+    from python_reference import GROUPS, undocumented
+
+    assert undocumented() == []
+    assert sorted(" ".join(GROUPS.values()).split()) == talka.__all__
 
 
 def test_table_of_roles_is_the_one_that_is_asked() -> None:

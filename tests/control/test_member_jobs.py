@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Persist, PersistBlob, Send, Transmit
-from talka.cluster.leadership.election import SteppedDown
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control.member.composite import ClusterMember
 from talka.control.member.receiver import Receiver
 from talka.control.member.replay_guard import ReplayGuard

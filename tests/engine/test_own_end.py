@@ -63,11 +63,11 @@ async def test_core_ends_itself_with_its_children_at_the_end_it_was_told(owner: 
     await owner.start()
     owner.hand(handler)
     child = await owner.child()
-    owner.supervisor._guard.close()  # nobody else is there to end it
+    owner.supervisor.children.guard.close()  # nobody else is there to end it
 
     end_ns = soon()
     for process in owner.supervisor._cores.values():
-        process.tell_end(end_ns)
+        process.child.tell_end(end_ns)
     facts = await owner.next(ExitFacts)
 
     assert facts.signal == "SIGKILL" and boottime_ns() >= end_ns
@@ -107,7 +107,7 @@ async def test_core_that_is_started_when_there_is_no_lease_any_more_has_no_end(o
 async def test_core_has_the_end_that_was_told_before_it_was_started(owner: Owner) -> None:
     owner.supervisor.tell_end(boottime_ns() + 2 * SECOND)
     owner.supervisor.start(1)
-    owner.supervisor._guard.close()
+    owner.supervisor.children.guard.close()
 
     assert (await owner.next(ExitFacts)).signal == "SIGKILL"
 
@@ -133,7 +133,7 @@ async def test_load_core_ends_itself_at_the_end_it_was_told_also_while_it_is_bus
     try:
         await supervisor.start(1, arm)
         assert isinstance(await happened.get(), Hello)
-        supervisor._guard.close()
+        supervisor.children.guard.close()
         for shared in supervisor._processes.values():
             shared.runs.tell_end(soon())
         assert await happened.get() == "was killed by SIGKILL"

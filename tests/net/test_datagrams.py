@@ -319,9 +319,9 @@ async def node(tmp_path: Path):
     async with asyncio.timeout(LIMIT_S):
         await ready.wait()
         await asyncio.sleep(0)  # what it does first comes in the same turn
-        assert node._timer.is_set
-        node._timer.close()
-        node._datagrams._stale_ns = 3600 * SECOND  # on a busy machine they may wait for long
+        assert node.runtime.timer.is_set
+        node.runtime.timer.close()
+        node.runtime.datagrams._stale_ns = 3600 * SECOND  # on a busy machine they may wait for long
         yield node
         node.stop()
         await running
@@ -343,7 +343,7 @@ async def test_answers_that_wait_in_the_socket_are_heard_before_a_timer_that_is_
         return []
 
     node.member.tick = tick  # type: ignore[method-assign]
-    node._datagrams._on_datagram = lambda *_: order.append("answer")
+    node.runtime.datagrams._on_datagram = lambda *_: order.append("answer")
 
     # The process did not run for a while: answers wait, and the timer is due.
     host, port = node.address.rsplit(":", 1)
@@ -351,9 +351,9 @@ async def test_answers_that_wait_in_the_socket_are_heard_before_a_timer_that_is_
         peer.sendto(b"x", (host, int(port)))
     node.member.next_tick_at = 0
     if is_in_queue:
-        loop.call_soon(node._on_timer)
+        loop.call_soon(node.runtime._on_timer)
     else:
-        loop.call_at(loop.time() - 1, node._on_timer)
+        loop.call_at(loop.time() - 1, node.runtime._on_timer)
 
     async with asyncio.timeout(LIMIT_S):
         await ended

@@ -17,7 +17,7 @@ from talka.net import streams as module
 from talka.net.certificates import issue, make_authority
 from talka.net.identity import Certified
 from talka.net.streams import Streams
-from talka.net.tls import Channel, cert_files, check_identity, client_context, server_context
+from talka.net.tls import TlsChannel, cert_files, check_identity, client_context, server_context
 from talka.wire.framing import framed
 from talka.wire.security.roles import Proven, Role
 
@@ -34,10 +34,10 @@ class Unchecked:
         files = cert_files(folder, name)
         self._server, self._client, self._role = server_context(files), client_context(files), role
 
-    def channel(self, *, server_side: bool) -> Channel:
-        return Channel(self._server if server_side else self._client, server_side=server_side)
+    def channel(self, *, server_side: bool) -> TlsChannel:
+        return TlsChannel(self._server if server_side else self._client, server_side=server_side)
 
-    def judge(self, channel: Channel, *, initiated_by_peer: bool) -> tuple[str, str]:
+    def judge(self, channel: TlsChannel, *, initiated_by_peer: bool) -> tuple[str, str]:
         refused = check_identity(
             channel.identity,
             cluster="shop",
@@ -51,7 +51,7 @@ class Unchecked:
 class Lenient(Unchecked):
     """A peer that lets anybody in whose certificate holds."""
 
-    def judge(self, channel: Channel, *, initiated_by_peer: bool) -> tuple[str, str]:
+    def judge(self, channel: TlsChannel, *, initiated_by_peer: bool) -> tuple[str, str]:
         return "", ""
 
 
@@ -229,7 +229,7 @@ async def test_frames_that_come_with_the_handshake_wait_for_the_judgement(node, 
 
 async def test_server_that_speaks_before_it_is_judged_is_refused(node) -> None:
     class Early:
-        identity = Channel.__new__(Channel)
+        identity = TlsChannel.__new__(TlsChannel)
         is_accepted = False
 
         def receive(self, data: bytes) -> bytes:

@@ -12,9 +12,9 @@ from talka.errors import Unavailable
 from talka.net.certificates import issue, make_authority
 from talka.net.tls import (
     CertFiles,
-    Channel,
     HandshakeFailed,
     PeerIdentity,
+    TlsChannel,
     check_identity,
     client_context,
     peer_identity,
@@ -62,7 +62,7 @@ class End(asyncio.Protocol):
     """One end of a connection. The server answers with what it was told; both look at who the other end is."""
 
     def __init__(self, node: "Node", *, server_side: bool) -> None:
-        self.channel = Channel(node.context, server_side=server_side)
+        self.channel = TlsChannel(node.context, server_side=server_side)
         self.node, self.server_side = node, server_side
         self.outcome: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         """("", what was heard) or (reason, sentence)."""
@@ -331,7 +331,7 @@ async def test_port_that_closes_during_the_handshake_is_told_from_one_that_works
 # The channel.
 
 
-def exchange(far: Channel, near: Channel) -> None:
+def exchange(far: TlsChannel, near: TlsChannel) -> None:
     while True:
         to_far = near.to_send()
         far.receive(to_far)
@@ -341,14 +341,14 @@ def exchange(far: Channel, near: Channel) -> None:
             return
 
 
-def pair(fleet: Fleet) -> tuple[Channel, Channel]:
-    far = Channel(server_context(fleet.manager), server_side=True)
-    return far, Channel(client_context(fleet.worker), server_side=False)
+def pair(fleet: Fleet) -> tuple[TlsChannel, TlsChannel]:
+    far = TlsChannel(server_context(fleet.manager), server_side=True)
+    return far, TlsChannel(client_context(fleet.worker), server_side=False)
 
 
 def test_refusal_arrives_with_the_first_read_of_a_client_that_thought_it_was_in(fleet: Fleet) -> None:
-    far = Channel(server_context(fleet.manager), server_side=True)
-    near = Channel(client_context(fleet.expired), server_side=False)
+    far = TlsChannel(server_context(fleet.manager), server_side=True)
+    near = TlsChannel(client_context(fleet.expired), server_side=False)
     far.receive(near.to_send())
     near.receive(far.to_send())
     assert near.identity.name == "manager" and not near.is_accepted

@@ -222,7 +222,7 @@ async def test_wrong_secret_is_told_on_both_sides_and_counted(member) -> None:
     b = member("b", a, secrets=(OTHER_SECRET,))
     here = await b.sees("refused", reason="seed")
     assert a.address in here["text"] and "does not know this secret" in here["text"]
-    assert b.node._porter.ring.primary_id in here["text"]
+    assert b.node.runtime.admission.ring.primary_id in here["text"]
     there = await a.sees("refused", reason="seal")
     assert there["address"].startswith("127.0.0.1:") and "key" in there["text"]
     text = await metrics(a)
@@ -253,9 +253,9 @@ async def test_refusals_of_one_kind_and_host_are_told_once(member) -> None:
     a = member("a")
     await a.sees("ready")
     for port in (1, 2, 3):
-        a.node._on_refused(f"10.0.0.9:{port}", "seal", "its seal is bad")
-    a.node._on_refused("10.0.0.9:4", "role", "its role is wrong")
-    a.node._on_refused("10.0.0.8:4", "seal", "its seal is bad")
+        a.node.runtime.refused(f"10.0.0.9:{port}", "seal", "its seal is bad")
+    a.node.runtime.refused("10.0.0.9:4", "role", "its role is wrong")
+    a.node.runtime.refused("10.0.0.8:4", "seal", "its seal is bad")
     assert [event["address"] for event in a.told("refused")] == ["10.0.0.9:1", "10.0.0.9:4", "10.0.0.8:4"]
 
 
@@ -344,7 +344,7 @@ def test_port_that_is_free_for_both_is_found(monkeypatch: pytest.MonkeyPatch) ->
                     raise OSError(98, "Address already in use")
             super().bind(address)
 
-    monkeypatch.setattr(module.socket, "socket", Picky)
+    monkeypatch.setattr(socket, "socket", Picky)
     stream, datagram = listening_sockets("127.0.0.1", 0)
     with stream, datagram:
         assert stream.getsockname() == datagram.getsockname()
@@ -422,6 +422,6 @@ async def test_nothing_goes_on_after_the_end(member) -> None:
     assert asyncio.all_tasks() <= before
     # A write to the disk ends late: that wakes nothing again.
     a.node.member.next_tick_at = 0
-    a.node._do([])
-    assert not a.node._timer.is_set
-    assert not a.node._streams._open and a.node._disk.is_idle
+    a.node.runtime.do([])
+    assert not a.node.runtime.timer.is_set
+    assert not a.node.runtime.streams._open and a.node.runtime.disk.is_idle

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.building import Meta, build, loop_lag_of
@@ -113,12 +113,13 @@ class Drive:
         self._sequence = 0
         self.carry_out(self.job.start(self.now))
 
-    def carry_out(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: list[LoadEffect]) -> None:
         for effect in effects:
             match effect:
-                case StartCore(core=core, arm=arm):
-                    self.running[arm.workflow, arm.shard.index] = core
-                case TellCore(core=core, message=Go(start_at_ns=at_ns)):
+                case StartCore(attempt=core):
+                    group, shard, _ = self.job.running()[core]
+                    self.running[group.spec.name, shard.shard.index] = core
+                case TellCore(attempt=core, message=Go(start_at_ns=at_ns)):
                     self.went[core] = at_ns
                 case JobEnded():
                     self.has_ended = True

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.load.core_effects import StartCore
 from talka.control.load.load_job import LoadJob
 from talka.control.load.planning import plan_load_job
 from talka.report.document import (
@@ -1001,8 +1000,8 @@ def job_of(*workflows: type[dsl.Workflow]) -> tuple[LoadJob, dict[str, int]]:
         specs_of(*workflows), job="job-7", source=UrlSource("http://shop.test/"), cores=9, settings=Settings(grace_ns=0)
     )
     job = LoadJob(spec)
-    effects = job.start(SECOND)
-    return job, {effect.arm.workflow: effect.core for effect in effects if isinstance(effect, StartCore)}
+    job.start(SECOND)
+    return job, {group.spec.name: number for number, (group, _, _) in job.running().items()}
 
 
 class Slow(dsl.Workflow):

@@ -13,6 +13,7 @@ import msgspec
 
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.errors import Invalid
+from talka.work.lifecycle import IllegalMove
 from tests.sim import certified, dags, elections, jobs, leases, membership_figures, stalls
 from tests.sim.membership_figures import without
 
@@ -20,6 +21,8 @@ DOCUMENT: Final = Path(__file__).parent.parent.parent / "docs" / "ablation.md"
 MARK: Final = "<!-- measured -->"
 CHUNK: Final = 20
 NO_END: Final = "no end"
+ILLEGAL_MOVE: Final = "illegal move"
+"""A manager decided on a state that cannot follow: it ends before anything of it is written."""
 """What is violated when a node asks for its next tick at once, again and again."""
 
 
@@ -146,7 +149,9 @@ ROWS: Final = (
     _jobs("everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("dag jobs: everybody may say everything (`role_table`)", "role_table", ("role",), 1, has_hostile=True),
     _dags("workers tell of each other's attempts (`own_attempts`)", "own_attempts", ("D2", "D4"), 1, has_hostile=True),
-    _dags("attempts that were given up bring results (`attempt_fence`)", "attempt_fence", ("D2", "D4"), 8),
+    _dags(
+        "attempts that were given up bring results (`attempt_fence`)", "attempt_fence", (ILLEGAL_MOVE, "D2", "D4"), 8
+    ),
     _leases("managers go by the lease they were told (`one_worker_lease`)", "one_worker_lease", ("I4 task",), 7),
     _leases("a changed lease counts at once (`longer_lease`)", "longer_lease", ("I4 task",), 26),
     Row(
@@ -157,7 +162,9 @@ ROWS: Final = (
         200,
         is_of_stalls=True,
     ),
-    _dags("results of tasks count as often as they come (`task_result_key`)", "task_result_key", ("D2",), 1),
+    _dags(
+        "results of tasks count as often as they come (`task_result_key`)", "task_result_key", (ILLEGAL_MOVE, "D2"), 1
+    ),
     _dags("limits are forgotten with the manager (`leased_limits`)", "leased_limits", ("D5",), 35),
     _dags("results count whatever store gave the attempt out (`store_life`)", "store_life", ("D9",), 7),
     _dags("workers are given tasks under epochs they obeyed for another (`epoch_floor`)", "epoch_floor", ("D1",), 1),
@@ -190,6 +197,8 @@ def violated(seed: int, row: Row) -> str:
         world = story.world
         try:
             story.run()
+        except IllegalMove:
+            return world.violations[0].invariant if world.violations else ILLEGAL_MOVE
         except Invalid:
             return NO_END
         except Exception:

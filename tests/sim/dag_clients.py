@@ -10,7 +10,7 @@ from talka.control.tasks.store_effects import CallAnswered
 from talka.errors import Invalid, Unavailable
 from talka.testing.dag_checkers import DagHistory
 from talka.testing.host import Host
-from talka.testing.records import StoreListener, StoreShell, act_on, durable_on
+from talka.testing.store_shell import StoreListener, StoreShell, act_on, all_tasks, keeper_on, keyed_in
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND
 from talka.work.lifecycle import is_final
@@ -62,7 +62,7 @@ class DagClients(Observer, StoreListener):
         return all(job.id and not job.wishes and self._has_ended(job) for job in self.jobs)
 
     def _has_ended(self, job: DagJobSeen) -> bool:
-        row = self._shell.rows.job(job.id)
+        row = self._shell.records.job(job.id)
         return row is not None and is_final(row.state)
 
     def backed_up(self) -> None:
@@ -71,7 +71,7 @@ class DagClients(Observer, StoreListener):
     def put_back(self) -> None:
         for job, wishes in zip(self.jobs, self._wishes_then, strict=True):
             is_idle = bool(job.id) and not job.wishes
-            is_there = bool(job.id) and self._shell.rows.job(job.id) is not None
+            is_there = bool(job.id) and self._shell.records.job(job.id) is not None
             job.wishes = list(wishes if is_there else job.errand.wishes)
             if not is_there:
                 job.id = ""
@@ -90,7 +90,7 @@ class DagClients(Observer, StoreListener):
         world.after((150 + self._rng.randrange(300)) * MILLISECOND, partial(self._act, job))
         if job.what and world.now - job.asked_at < PATIENCE_NS and job.asked[0] == self._host.boot:
             return
-        if self._host.state != "up" or durable_on(self._host) is None:
+        if self._host.state != "up" or keeper_on(self._host) is None:
             return
         if not job.id:
             self._submit(job)
@@ -99,13 +99,13 @@ class DagClients(Observer, StoreListener):
 
     def _submit(self, job: DagJobSeen) -> None:
         errand = job.errand
-        known = self._shell.rows.job_by_key(errand.key)
+        known = self._shell.records.job_by_key(errand.key)
         if known is not None:
             self._acknowledged(job, known.id)
             return
 
         def ask(durable: DagKeeper, now: int, call: int) -> list[object]:
-            keyed = self._shell.rows.keyed([task.key for task in errand.spec.tasks])
+            keyed = keyed_in(self._shell.records, [task.key for task in errand.spec.tasks])
             return durable.submit(now, call, errand.spec, key=errand.key, keyed=keyed)
 
         self._ask(job, "submit", ask)
@@ -125,9 +125,9 @@ class DagClients(Observer, StoreListener):
         def ask(durable: DagKeeper, now: int, call: int) -> list[object]:
             if wish.what != "rerun":
                 return durable.change(now, call, job.id, lambda dag: what(dag, now))
-            rows = self._shell.rows
-            row = rows.job(job.id)
-            ended = None if row is None or durable.job(job.id) is not None else (row, rows.live_tasks(row.number))
+            records = self._shell.records
+            row = records.job(job.id)
+            ended = None if row is None or durable.job(job.id) is not None else (row, all_tasks(records, row.number))
             return durable.rerun(now, call, job.id, wish.tasks, ended=ended)
 
         self._ask(job, wish.what, ask)
@@ -138,7 +138,7 @@ class DagClients(Observer, StoreListener):
         number = self._calls
 
         def call(now: int) -> list[object]:
-            durable = durable_on(host)
+            durable = keeper_on(host)
             if durable is None or job.asked != (boot, number):
                 return []
             try:

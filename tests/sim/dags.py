@@ -23,15 +23,15 @@ from talka.testing.faults import FaultLimits, Faults, FrozenWorkers, link_profil
 from talka.testing.handler_cores import FILES, HandlerLedger, Script, SimulatedHandlerCores
 from talka.testing.host import Clock, Host
 from talka.testing.network import LinkProfile
-from talka.testing.records import StoreDisk, StoreShell, durable_on
 from talka.testing.store_chores import StoreChores, StoreRival
+from talka.testing.store_shell import StoreDisk, StoreShell, keeper_on
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.testing.world import Boot, Observer, World
 from talka.units import HOUR, MILLISECOND, MINUTE, SECOND
 from talka.wire.jobs import ManagerAt, WorkerFacts
 from talka.work.cron import Cron
 from talka.work.dag import DagSpec, TaskSpec
-from talka.work.records import ScheduleRow
+from talka.work.records import PutSchedule, ScheduleRow
 from tests.sim.dag_clients import DagClients
 from tests.sim.dag_orders import CAPABILITY, DagErrand, dag_errand, limits_of
 from tests.sim.hostile import Hostility, known_of_dags
@@ -292,7 +292,7 @@ class Story:
             first_ms = Cron.parse("* * * * *").next_after(EPOCH_NS // MILLISECOND)
             for name in ("one", "two"):
                 row = ScheduleRow(name=name, cron="* * * * *", spec=b"", next_ms=first_ms)
-                self.shell.rows.schedules[name] = row
+                self.shell.records.apply([PutSchedule(row)])
         nodes = list(world.hosts)
         self.hostility: Hostility | None = None
         if plan.has_hostile:
@@ -423,7 +423,7 @@ class Story:
     def _take_store(self, rng: Random) -> None:
         if self._is_over(STORE_TAKEN):
             return
-        if self.manager.state == "up" and durable_on(self.manager) is not None and self.rival.strike(rng):
+        if self.manager.state == "up" and keeper_on(self.manager) is not None and self.rival.strike(rng):
             self.world.struck[STORE_TAKEN] = self.world.struck.get(STORE_TAKEN, 0) + 1
             self.world.after(rng.randrange(5000, 12_000) * MILLISECOND, partial(self._take_store, rng))
         else:

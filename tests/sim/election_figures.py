@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
+from talka.cluster.leadership.news import Elected, ReadEnded, WriteEnded
 from talka.control.member.composite import ClusterMember
 from talka.testing.host import Clock, Host
 from talka.testing.leadership_checkers import NothingGoesBack, OneLeaderPerTerm, OneLeaseAtATime, RegisterIsLinearizable

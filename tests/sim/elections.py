@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.leadership.election import Phase
-from talka.cluster.leadership.leader_term import ConfigChanged, Elected, ReadEnded, WriteEnded
+from talka.cluster.leadership.news import ConfigChanged, Elected, ReadEnded, WriteEnded
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import VoterConfig
 from talka.cluster.membership.membership import Membership

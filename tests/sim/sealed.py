@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane
-from talka.cluster.leadership.leader_term import Elected
+from talka.cluster.leadership.news import Elected
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.presets import PRESETS
 from talka.control.member.admission import PROOF_NS, Admission

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from talka.testing.store_shell import jobs_in
 from talka.units import SECOND
 from tests.sim import dags, stalls
 
@@ -97,7 +98,7 @@ def test_histories_have_what_is_hard_in_them() -> None:
     assert granted >= {"pause", "resume", "cancel", "skip", "rerun"}
     assert sum(story.rival.struck for story in stories) >= 10
     assert sum(story.shell.refused for story in stories) >= 10
-    states = {row.state for story in stories for row in story.shell.rows.jobs.values()}
+    states = {row.state for story in stories for row in jobs_in(story.shell.records)}
     assert states >= {"completed", "partial", "failed", "cancelled", "timeout"}
 
 

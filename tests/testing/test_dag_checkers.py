@@ -9,7 +9,7 @@ from talka.control.tasks.store_effects import Commit
 from talka.testing.dag_checkers import CountsFit, DagHistory, ResultsCountOnce, RunsAreInOrder, Specs
 from talka.testing.handler_cores import HandlerLedger, Script, SimulatedRun
 from talka.testing.host import Host
-from talka.testing.records import StoreDisk, StoreShell
+from talka.testing.store_shell import StoreDisk, StoreShell, jobs_in
 from talka.testing.world import Boot, World
 from talka.units import NEVER
 from talka.wire.tasks import HandedTask
@@ -93,9 +93,7 @@ class Play:
         self.specs.on_effect(self.world, self.host, "some other news")
 
     def applied(self, *changes: Change) -> None:
-        changed = self.shell.rows.apply(changes)
-        for listener in self.shell.applied:
-            listener(changes, changed)
+        self.shell.apply(changes)
 
     def begin(self, id: str, fence: int, *, is_leased: bool = True, **inputs: bytes) -> LeasedRun:
         task = HandedTask(fence, "j", id, "h", 1, b"{}", inputs)
@@ -335,10 +333,25 @@ def test_d1_what_the_copy_has_is_not_lost(play: Play, how: Literal["backup", "ne
 
 
 def test_a_store_that_was_never_copied_is_replaced_by_a_new_one(play: Play) -> None:
-    before = play.shell.rows.life
+    play.shell.on_boot(play.world, play.host)
+    before = play.shell.life
     replaced(play, "rollback")
-    assert play.shell.rows.jobs == {}
-    assert not play.shell.rows.life.is_of(before)
+    assert jobs_in(play.shell.records) == []
+    play.shell.on_boot(play.world, play.host)
+    assert not play.shell.life.is_of(before)
+
+
+def test_a_backup_begins_a_life_of_its_own_and_a_disk_that_was_rolled_back_does_not(play: Play) -> None:
+    play.shell.on_boot(play.world, play.host)
+    before = play.shell.life
+    play.shell.back_up()
+    replaced(play, "rollback")
+    play.shell.on_boot(play.world, play.host)
+    assert play.shell.life.is_of(before) and [row.id for row in jobs_in(play.shell.records)] == ["j"]
+    play.host.start()
+    replaced(play, "backup")
+    play.shell.on_boot(play.world, play.host)
+    assert not play.shell.life.is_of(before) and play.shell.life.store == before.store
 
 
 def test_a_script_is_what_a_config_says() -> None:

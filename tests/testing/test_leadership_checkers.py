@@ -10,8 +10,9 @@ import pytest
 from talka.cluster import leases
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import ALARMS_LIMIT, SteppedDown
-from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT, Elected, LeaseExtended
+from talka.cluster.leadership.election import ALARMS_LIMIT
+from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT
+from talka.cluster.leadership.news import Elected, LeaseExtended, SteppedDown
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, VoterRecord
 from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT

@@ -4,25 +4,20 @@ from collections.abc import Callable
 
 import pytest
 
+from talka.store.dags.sqlite import SqliteRecords
 from talka.testing.clock_checkers import EndedJobsStay, SchedulesFire
-from talka.testing.records import RowStore
 from talka.testing.world import World
 from talka.units import SECOND
 from talka.work.lifecycle import JobState
-from talka.work.records import DropSchedule, JobRow, MoveJob, PutJob, PutSchedule, ScheduleRow
+from talka.work.records import MoveJob, PutSchedule, ScheduleRow
 from tests.sim import dags
 
 ROW = ScheduleRow(name="s", cron="* * * * *", spec=b"", next_ms=7)
 
 
-def job(number: int) -> PutJob:
-    row = JobRow(number=number, id=str(number), name="n", state=JobState.RUNNING, submitted_ms=1, settings=b"{}")
-    return PutJob(row)
-
-
 class Shell:
     def __init__(self) -> None:
-        self.rows = RowStore()
+        self.records = SqliteRecords(":memory:")
         self.applied: list[Callable[..., None]] = []
         self.fired: dict[str, list[int]] = {}
         self.swept: list[tuple[int, int]] = []
@@ -30,7 +25,7 @@ class Shell:
 
 def test_a_schedule_that_is_not_followed_by_a_right_clock_is_told() -> None:
     shell = Shell()
-    shell.rows.apply([PutSchedule(ROW)])
+    shell.records.apply([PutSchedule(ROW)])
     checker = SchedulesFire(shell, shell, 70 * SECOND, 50 * SECOND)  # type: ignore[arg-type]
     for fired, ends_at, found in [([49], 119, []), ([49], 120, ["D10"]), ([49, 50], 120, []), ([], 121, ["D10"])]:
         world = World(1)
@@ -53,25 +48,6 @@ def test_a_job_that_is_dropped_before_its_time_is_told() -> None:
     shell.swept.append((2, world.now))
     checker.on_second(world)
     assert "job number 2 was dropped 40 s after its end" in world.violations[0].text
-
-
-def test_rows_grow_older_and_go_as_in_a_real_store() -> None:
-    rows = RowStore()
-    rows.apply([job(1), job(2), MoveJob(1, JobState.COMPLETED, 5)])
-    assert rows.sweep(0, 100) == []
-    assert rows.sweep(99, 100) == []
-    rows.apply([MoveJob(2, JobState.COMPLETED, 5)])
-    assert rows.sweep(1, 100) == [1]
-    rows.apply([MoveJob(2, JobState.RUNNING, 5)])
-    assert rows.sweep(500, 100) == [] and list(rows.jobs) == [2]
-    rows.drop([2])
-    assert not rows.jobs
-
-
-def test_schedules_are_rows_too() -> None:
-    rows = RowStore()
-    assert rows.apply([PutSchedule(ROW)]) == [1] and rows.schedules == {"s": ROW}
-    assert rows.apply([DropSchedule("s"), DropSchedule("s")]) == [1, 0]
 
 
 @pytest.mark.parametrize("name", dags.RARE)

@@ -3,7 +3,7 @@
 import pytest
 
 from talka.errors import Invalid
-from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, IllegalMove, JobState, TaskState, is_final, move
+from talka.work.lifecycle import JOB_MOVES, TASK_MOVES, IllegalMove, JobState, TaskState, begin_again, is_final, move
 
 TABLES = [(JobState, JOB_MOVES, JobState.SUBMITTED), (TaskState, TASK_MOVES, TaskState.PENDING)]
 JOB_ENDS = {JobState.COMPLETED, JobState.PARTIAL, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT}
@@ -133,3 +133,13 @@ def test_tasks_do_not_borrow_the_moves_of_jobs() -> None:
     assert move(TaskState.RUNNING, TaskState.COMPLETED) is TaskState.COMPLETED
     with pytest.raises(IllegalMove):
         move(JobState.RUNNING, JobState.COMPLETED)
+
+
+def test_what_has_ended_begins_again_and_nothing_else_does() -> None:
+    for ends, states, begun in [(JOB_ENDS, JobState, JobState.RUNNING), (TASK_ENDS, TaskState, TaskState.PENDING)]:
+        for state in states:
+            if state in ends:
+                assert begin_again(state) is begun
+            else:
+                with pytest.raises(IllegalMove):
+                    begin_again(state)

@@ -145,24 +145,32 @@ class Control(Protocol):
 
 
 class NoSuchJob(Invalid):
+    """No manager knows a job of this id."""
+
     @classmethod
     def named(cls, id: str) -> Self:
         return cls(f"there is no job {id}: talka jobs lists those that are known")
 
 
 class NoSuchWorker(Invalid):
+    """The cluster knows no worker of this name."""
+
     @classmethod
     def named(cls, name: str) -> Self:
         return cls(f"there is no worker {name}: talka workers lists those that are known")
 
 
 class NoSuchTask(Invalid):
+    """The job has no task of this id."""
+
     @classmethod
     def named(cls, job: str, task: str) -> Self:
         return cls(f"job {job} has no task {task}: talka jobs show {job} lists those it has")
 
 
 class NoSuchSchedule(Invalid):
+    """The store has no schedule of this name."""
+
     @classmethod
     def named(cls, name: str) -> Self:
         return cls(f"there is no schedule {name}")
@@ -252,7 +260,9 @@ class Problem(msgspec.Struct, frozen=True):
     """The path that was asked for."""
 
 
-class RequestField(NamedTuple):
+class ProblemKind(NamedTuple):
+    """One kind of problem document, and the error it is made of."""
+
     name: str
     error: type[TalkaError]
     status: int
@@ -260,28 +270,28 @@ class RequestField(NamedTuple):
 
 
 PROBLEMS: Final = (
-    RequestField("no-such-job", NoSuchJob, 404, "No such job"),
-    RequestField("no-such-worker", NoSuchWorker, 404, "No such worker"),
-    RequestField("no-such-task", NoSuchTask, 404, "No such task"),
-    RequestField("no-such-schedule", NoSuchSchedule, 404, "No such schedule"),
-    RequestField("no-dags", NoDags, 501, "No dag jobs here"),
-    RequestField("bad-dag", BadDag, 422, "The dag cannot be"),
-    RequestField("no-result", NoResult, 404, "No result"),
-    RequestField("not-ended", NotEnded, 409, "The job has not ended"),
-    RequestField("conflict", Conflict, 409, "Conflict"),
-    RequestField("bundle-missing", BundleMissing, 409, "The bundle is missing"),
-    RequestField("wrong-digest", WrongDigest, 422, "The digest does not fit"),
-    RequestField("malformed", Malformed, 400, "Cannot be read"),
-    RequestField("too-slow", TooSlow, 408, "Too slow"),
-    RequestField("too-large", TooLarge, 413, "Too large"),
-    RequestField("too-busy", TooBusy, 429, "Too many requests"),
-    RequestField("forbidden", Forbidden, 403, "The role does not allow this"),
-    RequestField("not-authorised", NotAuthorised, 401, "Not authorised"),
-    RequestField("unavailable", Unavailable, 503, "Not available now"),
+    ProblemKind("no-such-job", NoSuchJob, 404, "No such job"),
+    ProblemKind("no-such-worker", NoSuchWorker, 404, "No such worker"),
+    ProblemKind("no-such-task", NoSuchTask, 404, "No such task"),
+    ProblemKind("no-such-schedule", NoSuchSchedule, 404, "No such schedule"),
+    ProblemKind("no-dags", NoDags, 501, "No dag jobs here"),
+    ProblemKind("bad-dag", BadDag, 422, "The dag cannot be"),
+    ProblemKind("no-result", NoResult, 404, "No result"),
+    ProblemKind("not-ended", NotEnded, 409, "The job has not ended"),
+    ProblemKind("conflict", Conflict, 409, "Conflict"),
+    ProblemKind("bundle-missing", BundleMissing, 409, "The bundle is missing"),
+    ProblemKind("wrong-digest", WrongDigest, 422, "The digest does not fit"),
+    ProblemKind("malformed", Malformed, 400, "Cannot be read"),
+    ProblemKind("too-slow", TooSlow, 408, "Too slow"),
+    ProblemKind("too-large", TooLarge, 413, "Too large"),
+    ProblemKind("too-busy", TooBusy, 429, "Too many requests"),
+    ProblemKind("forbidden", Forbidden, 403, "The role does not allow this"),
+    ProblemKind("not-authorised", NotAuthorised, 401, "Not authorised"),
+    ProblemKind("unavailable", Unavailable, 503, "Not available now"),
     # Another node acts now: asked again, the request finds it.
-    RequestField("superseded", Superseded, 503, "Another node acts now"),
-    RequestField("untrusted", Untrusted, 400, "Not acceptable"),
-    RequestField("invalid", Invalid, 422, "Not valid"),
+    ProblemKind("superseded", Superseded, 503, "Another node acts now"),
+    ProblemKind("untrusted", Untrusted, 400, "Not acceptable"),
+    ProblemKind("invalid", Invalid, 422, "Not valid"),
 )
 """Error to problem document and back. The first that fits counts: branches of errors come after what is in them."""
 _BY_NAME: Final = {PROBLEM_PREFIX + kind.name: kind for kind in PROBLEMS}

@@ -88,6 +88,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """End the client's thread and close its connections. Calls made later raise `Invalid`."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -141,9 +142,11 @@ class Client:
         return read(self._wait(self._client.wait(id)))
 
     def cancel(self, id: str, reason: str = "") -> JobFacts:
+        """Ask a job to stop, and return its facts. A job that has ended is not changed."""
         return self._wait(self._client.cancel(id, reason))
 
     def job(self, id: str) -> JobFacts:
+        """The state and the facts of one load job."""
         return self._wait(self._client.job(id))
 
     def jobs(self, state: str = "") -> list[JobFacts]:
@@ -182,6 +185,7 @@ class Client:
         return self._all(lambda cursor: self._client.all_jobs(state, cursor, PAGE_LIMIT))
 
     def dag(self, id: str) -> DagFacts:
+        """The state and the facts of one dag job."""
         return self._wait(self._client.dag(id))
 
     def wait_dag(self, id: str) -> DagFacts:
@@ -198,65 +202,85 @@ class Client:
             self._wait(updates.aclose())
 
     def dag_tasks(self, id: str, state: str = "") -> list[TaskView]:
+        """The tasks of a dag job in the order of its specification; with `state`, only tasks in that state."""
         return self._all(lambda cursor: self._client.dag_tasks(id, state, cursor, PAGE_LIMIT))
 
     def dag_task(self, id: str, task: str) -> TaskView:
+        """One task of a dag job with its attempts."""
         return self._wait(self._client.dag_task(id, task))
 
     def dag_events(self, id: str) -> list[EventView]:
+        """The events of a dag job, oldest first."""
         return self._all(lambda cursor: self._client.dag_events(id, cursor, PAGE_LIMIT))
 
     def dag_graph(self, id: str) -> GraphView:
+        """The tasks of a dag job and the edges between them."""
         return self._wait(self._client.dag_graph(id))
 
     def why(self, id: str, task: str) -> WhyView:
+        """Why a task has not started: the first obstacle for each worker."""
         return self._wait(self._client.why(id, task))
 
     def task_logs(self, id: str, task: str, cursor: str = "", limit: int = PAGE_LIMIT) -> LogPage:
+        """One page of what the attempts at a task have logged. `cursor` comes from the page before."""
         return self._wait(self._client.task_logs(id, task, cursor, limit))
 
     def cancel_dag(self, id: str, reason: str = "") -> DagFacts:
+        """Cancel a dag job: no task starts, and tasks that run are stopped."""
         return self._wait(self._client.cancel_dag(id, reason))
 
     def pause_dag(self, id: str) -> DagFacts:
+        """Start no more tasks of a dag job. Tasks that run go on."""
         return self._wait(self._client.pause_dag(id))
 
     def resume_dag(self, id: str) -> DagFacts:
+        """Start tasks of a paused dag job again."""
         return self._wait(self._client.resume_dag(id))
 
     def retry_dag(self, id: str, request: RetryRequest | None = None) -> DagFacts:
+        """Run tasks of a dag job again that failed; `request` can name them."""
         return self._wait(self._client.retry_dag(id, request))
 
     def skip_dag(self, id: str, request: SkipRequest) -> DagFacts:
+        """Treat tasks of a dag job as skipped, so that the tasks that depend on them are decided."""
         return self._wait(self._client.skip_dag(id, request))
 
     def queues(self) -> QueuesView:
+        """How many tasks wait, by queue and by limit."""
         return self._wait(self._client.queues())
 
     def dead_letters(self) -> list[DeadLetter]:
+        """Tasks that were given up, with their last error."""
         return self._all(lambda cursor: self._client.dead_letters(cursor, PAGE_LIMIT))
 
     def replay(self, id: str, config: msgspec.Raw | None = None) -> DagFacts:
+        """Try a dead letter again, with another `config` if one is given. `id` is JOB/TASK."""
         return self._wait(self._client.replay(id, config))
 
     def schedules(self) -> list[ScheduleView]:
+        """All schedules, and when each is due next."""
         return self._wait(self._client.schedules())
 
     def put_schedule(self, spec: DagSpec) -> ScheduleView:
+        """Add a schedule, or replace the one of the same name. `spec` says when it is due."""
         return self._wait(self._client.put_schedule(spec))
 
     def drop_schedule(self, name: str) -> None:
+        """Remove a schedule. Jobs that it has submitted go on."""
         self._wait(self._client.drop_schedule(name))
 
     # Workers and the cluster.
 
     def workers(self) -> list[WorkerView]:
+        """The workers of the cluster: their state, their cores and what they run."""
         return self._wait(self._client.workers())
 
     def drain(self, name: str) -> WorkerView:
+        """Give a worker no new work and let it finish what it has."""
         return self._wait(self._client.drain(name))
 
     def cluster(self) -> ClusterView:
+        """The members of the cluster, and which manager leads."""
         return self._wait(self._client.cluster())
 
     def _all(self, ask: Callable[[str], Coroutine[Any, Any, Page[Item]]]) -> list[Item]:

@@ -33,7 +33,7 @@ class Send(msgspec.Struct, Generic[MessageT], frozen=True, gc=False):
     """Send this message. Whether it arrives is not known. The composite puts it into a packet."""
 
     channel: Channel[Any]
-    """The conversation it belongs to."""
+    """The conversation it belongs to: a `CHANNEL` of `talka.wire`."""
     to: str
     """A node's name; in membership and greetings, where a name may not be known yet, an address."""
     message: MessageT

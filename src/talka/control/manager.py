@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.leadership.election import SteppedDown
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull, ReplicatedBlobs, piece_of
 from talka.control.clients.overload import Level, report_interval_ms
@@ -160,7 +159,7 @@ class Manager:
                 return self._on_beat(now, sender, boot, source, message)
             case Done() | TaskProgress() | Held():
                 # Also of a worker that this manager has not met again since it started.
-                return [] if self.durable is None else self.durable.on_message(now, sender, message)
+                return [] if self.durable is None else [*self.durable.on_message(now, sender, message)]
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
             case Lead(record=content):
@@ -174,19 +173,19 @@ class Manager:
             case ManagerCall():
                 return self._on_call(now, sender, message)
             case CallAnswer():
-                return self.calls.on_answer(now, message)
+                return [*self.calls.on_answer(now, message)]
             case WatchJob():
                 return self.audience.on_watch(now, sender, message)
             case ViewUpdate():
                 return self.watches.on_view(now, message)
             case WantBlob():
-                return self.vault.on_want(sender, message)
+                return [*self.vault.on_want(sender, message)]
             case Piece():
-                return self.vault.on_piece(now, sender, message)
+                return [*self.vault.on_piece(now, sender, message)]
             case KeepBlob():
-                return self.vault.on_keep(now, sender, message)
+                return [*self.vault.on_keep(now, sender, message)]
             case Kept():
-                return self.vault.on_kept(now, sender, message)
+                return [*self.vault.on_kept(now, sender, message)]
             case Synced(number=number, clock_ns=clock_ns):
                 self.clocks.heard(now, sender, number, clock_ns)
                 return [effect for led in self.led.values() for effect in led.on_clock(now, sender)]
@@ -258,16 +257,16 @@ class Manager:
         return effects
 
     def on_persisted(self, now: int, ticket: int) -> list[object]:
-        return self._out(now, self.vault.on_persisted(now, ticket))
+        return self._out(now, [*self.vault.on_persisted(now, ticket)])
 
     def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
-        return self._out(now, self.vault.on_not_persisted(now, ticket, text))
+        return self._out(now, [*self.vault.on_not_persisted(now, ticket, text)])
 
     def say(self, to: str, message: JobMessage) -> list[object]:
         return [Send(CHANNEL, to, message, Lane.STREAM)]
 
     def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
-        return self._out(now, self.vault.on_loaded(now, digest, content))
+        return self._out(now, [*self.vault.on_loaded(now, digest, content)])
 
     def on_document(
         self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
@@ -302,7 +301,7 @@ class Manager:
     def call(self, now: int, call: LeaderCall, asker: Asker | None = None) -> tuple[int, list[object]]:
         """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
         number, effects = self.calls.ask(now, call, self.leader, asker)
-        return number, self._out(now, effects)
+        return number, self._out(now, [*effects])
 
     def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[object]]:
         """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
@@ -314,11 +313,11 @@ class Manager:
 
     def keep(self, now: int, digest: str, content: bytes) -> list[object]:
         """`BlobKept` tells when a majority has it."""
-        return self._out(now, self.vault.keep(now, digest, content))
+        return self._out(now, [*self.vault.keep(now, digest, content)])
 
     def fetch(self, now: int, digest: str) -> list[object]:
         """`BlobReady` tells what it is."""
-        return self._out(now, self.vault.fetch(now, digest))
+        return self._out(now, [*self.vault.fetch(now, digest)])
 
     def drain(self, now: int) -> list[object]:
         """Hand every job that this manager leads to others, and lead no more."""

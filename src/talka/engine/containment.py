@@ -29,6 +29,8 @@ for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 TIMED_GUARD = [sys.executable, "-P", "-m", "talka.engine.guard"]
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
+KILL_ROUNDS = 10
+"""Of looking who is in a group: one that is killed may have started another meanwhile."""
 
 
 class Guard:
@@ -114,7 +116,7 @@ class ControlGroup:
     """A control group for one core and everything it starts."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     @classmethod
     def around(cls, pid: int, root: Path = CGROUP_ROOT, own: str | None = None) -> "ControlGroup | None":
@@ -143,17 +145,103 @@ class ControlGroup:
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
-            (self._folder / "cgroup.kill").write_text("1")
+            (self.folder / "cgroup.kill").write_text("1")
 
     def remove(self) -> bool:
         """True once it is gone; the kernel refuses while a killed process is still leaving."""
         try:
-            self._folder.rmdir()
+            self.folder.rmdir()
         except FileNotFoundError:
             return True
         except OSError:
             return False
         return True
+
+
+class MemoryGroup(ControlGroup):
+    """A control group of one core and everything it starts, with a bound of memory. Of version 2 where that has one, else
+    of version 1."""
+
+    @classmethod
+    def bounded(
+        cls, pid: int, limit_bytes: int, root: Path = CGROUP_ROOT, listing: Path = OWN_CGROUPS
+    ) -> "MemoryGroup | None":
+        """None where there is none, or it is not ours to change."""
+        for parent in own_groups(root, listing):
+            group = cls(parent / f"talka-{pid}")
+            try:
+                group.folder.mkdir()
+            except OSError:
+                continue
+            try:
+                group._limit(limit_bytes)
+                (group.folder / "cgroup.procs").write_text(str(pid))
+            except OSError:
+                group.remove()
+            else:
+                return group
+        return None
+
+    def _limit(self, limit_bytes: int) -> None:
+        version_2 = self.folder / "memory.max"
+        if version_2.exists():
+            version_2.write_text(str(limit_bytes))
+            with contextlib.suppress(OSError):
+                (self.folder / "memory.swap.max").write_text("0")
+            return
+        (self.folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        with contextlib.suppress(OSError):  # only where swap is counted
+            (self.folder / "memory.memsw.limit_in_bytes").write_text(str(limit_bytes))
+
+    def kill(self) -> None:
+        if (self.folder / "cgroup.kill").exists():
+            super().kill()
+            return
+        for _ in range(KILL_ROUNDS):
+            pids = processes_in(self.folder)
+            if not pids:
+                return
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def peak_bytes(self) -> int:
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                return int((self.folder / name).read_text())
+        return 0
+
+
+def processes_in(folder: Path) -> list[int]:
+    try:
+        return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+
+
+def own_groups(root: Path = CGROUP_ROOT, listing: Path = OWN_CGROUPS) -> list[Path]:
+    """Folders of the groups that count this process's memory: version 2 first, then version 1."""
+    try:
+        lines = listing.read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in sorted(lines, key=lambda one: not one.startswith("0::")):
+        _, _, rest = line.partition(":")
+        controllers, _, own = rest.partition(":")
+        if controllers == "":
+            place = root
+        elif "memory" in controllers.split(","):
+            place = root / "memory"
+        else:
+            continue
+        # In a container the listing may name a place that only its host sees; then it is the topmost here.
+        found += [folder for folder in dict.fromkeys([place / own.strip("/"), place]) if _counts(folder)][:1]
+    return found
+
+
+def _counts(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("memory.events", "memory.oom_control", "cgroup.subtree_control"))
 
 
 def own_control_group(listing: Path = OWN_CGROUPS) -> str:
@@ -167,3 +255,10 @@ def own_control_group(listing: Path = OWN_CGROUPS) -> str:
 def kill_group(group: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # real-time signals have no names

@@ -5,109 +5,16 @@ one, else of that which this process is in.
 """
 
 import contextlib
-import os
 import signal
 from pathlib import Path
 from typing import Final
 
 from talka.control.worker.handlers_effects import ExitFacts
-from talka.engine.containment import CGROUP_ROOT, OWN_CGROUPS, ControlGroup
-from talka.engine.handlers.handler_run import peak_in, signal_name
+from talka.engine.containment import own_groups, signal_name
+from talka.engine.handlers.handler_run import peak_in
 
 MEBIBYTE: Final = 1024 * 1024
 PROCESSES: Final = Path("/proc")
-KILL_ROUNDS: Final = 10
-"""Of looking who is in a group: one that is killed may have started another meanwhile."""
-
-
-class MemoryGroup(ControlGroup):
-    """A control group of one core and everything it starts, with a bound of memory. Of version 2 where that has one, else
-    of version 1."""
-
-    @classmethod
-    def bounded(
-        cls, pid: int, limit_bytes: int, root: Path = CGROUP_ROOT, listing: Path = OWN_CGROUPS
-    ) -> "MemoryGroup | None":
-        """None where there is none, or it is not ours to change."""
-        for parent in own_groups(root, listing):
-            group = cls(parent / f"talka-{pid}")
-            try:
-                group._folder.mkdir()
-            except OSError:
-                continue
-            try:
-                group._limit(limit_bytes)
-                (group._folder / "cgroup.procs").write_text(str(pid))
-            except OSError:
-                group.remove()
-            else:
-                return group
-        return None
-
-    @property
-    def folder(self) -> Path:
-        return self._folder
-
-    def _limit(self, limit_bytes: int) -> None:
-        version_2 = self._folder / "memory.max"
-        if version_2.exists():
-            version_2.write_text(str(limit_bytes))
-            with contextlib.suppress(OSError):
-                (self._folder / "memory.swap.max").write_text("0")
-            return
-        (self._folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
-        with contextlib.suppress(OSError):  # only where swap is counted
-            (self._folder / "memory.memsw.limit_in_bytes").write_text(str(limit_bytes))
-
-    def kill(self) -> None:
-        if (self._folder / "cgroup.kill").exists():
-            super().kill()
-            return
-        for _ in range(KILL_ROUNDS):
-            pids = processes_in(self._folder)
-            if not pids:
-                return
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def peak_bytes(self) -> int:
-        for name in ("memory.peak", "memory.max_usage_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):
-                return int((self._folder / name).read_text())
-        return 0
-
-
-def processes_in(folder: Path) -> list[int]:
-    try:
-        return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
-    except OSError:
-        return []
-
-
-def own_groups(root: Path = CGROUP_ROOT, listing: Path = OWN_CGROUPS) -> list[Path]:
-    """Folders of the groups that count this process's memory: version 2 first, then version 1."""
-    try:
-        lines = listing.read_text().splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in sorted(lines, key=lambda one: not one.startswith("0::")):
-        _, _, rest = line.partition(":")
-        controllers, _, own = rest.partition(":")
-        if controllers == "":
-            place = root
-        elif "memory" in controllers.split(","):
-            place = root / "memory"
-        else:
-            continue
-        # In a container the listing may name a place that only its host sees; then it is the topmost here.
-        found += [folder for folder in dict.fromkeys([place / own.strip("/"), place]) if _counts(folder)][:1]
-    return found
-
-
-def _counts(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("memory.events", "memory.oom_control", "cgroup.subtree_control"))
 
 
 def memory_kills(folder: Path) -> int | None:

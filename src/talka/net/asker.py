@@ -7,7 +7,7 @@ from typing import Final
 
 from talka.clock import boottime_ns
 from talka.cluster.effects import Lane, Transmit
-from talka.control.member.admission import Admission, HelloDeclined, Welcomed
+from talka.control.member.admission import Admission, AdmissionEffect, HelloDeclined, Welcomed
 from talka.control.member.replay_guard import ReplayGuard
 from talka.control.member.send_queue import Class
 from talka.errors import Unavailable, Untrusted
@@ -132,7 +132,7 @@ class NodeAsker:
                 waiting.set_result(message)
         return self._porter.opened > opened
 
-    def _carry(self, effects: list[object]) -> None:
+    def _carry(self, effects: list[AdmissionEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Transmit) and effect.lane is not Lane.DATAGRAM:
                 self._streams.send(effect.to, effect.frame, Class.JOBS)

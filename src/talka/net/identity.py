@@ -5,7 +5,7 @@ from pathlib import Path
 from talka.clock import utc_now
 from talka.errors import Invalid
 from talka.net.certificates import describe
-from talka.net.tls import Channel, check_identity, client_context, find_certs, server_context
+from talka.net.tls import TlsChannel, check_identity, client_context, find_certs, server_context
 from talka.wire.security.roles import Role
 
 
@@ -40,10 +40,10 @@ class Certified:
         self._cluster = cluster
         self._environment = environment
 
-    def channel(self, *, server_side: bool) -> Channel:
-        return Channel(self._server if server_side else self._client, server_side=server_side)
+    def channel(self, *, server_side: bool) -> TlsChannel:
+        return TlsChannel(self._server if server_side else self._client, server_side=server_side)
 
-    def judge(self, channel: Channel, *, initiated_by_peer: bool) -> tuple[str, str]:
+    def judge(self, channel: TlsChannel, *, initiated_by_peer: bool) -> tuple[str, str]:
         refused = check_identity(
             channel.identity,
             cluster=self._cluster,

@@ -23,7 +23,7 @@ from talka.wire.security.roles import NOBODY, Proven
 from talka.work.retry import RetryPolicy, delay
 
 if TYPE_CHECKING:
-    from talka.net.tls import Channel
+    from talka.net.tls import TlsChannel
 
 DIAL_TIMEOUT_S: Final = 2.0
 """For the connection, and once more for its TLS."""
@@ -57,9 +57,9 @@ OnGone: TypeAlias = Callable[[str, bool], None]
 class Security(Protocol):
     """Makes TLS of a connection, and judges who is at its other end. `net/identity.py` does, when there are certificates."""
 
-    def channel(self, *, server_side: bool) -> "Channel": ...
+    def channel(self, *, server_side: bool) -> "TlsChannel": ...
 
-    def judge(self, channel: "Channel", *, initiated_by_peer: bool) -> tuple[str, str]:
+    def judge(self, channel: "TlsChannel", *, initiated_by_peer: bool) -> tuple[str, str]:
         """(a word, a sentence) against this peer, or two empty ones."""
 
 
@@ -400,10 +400,10 @@ class Streams:
 
     # -- what links call
 
-    def channel(self, *, server_side: bool) -> "Channel | None":
+    def channel(self, *, server_side: bool) -> "TlsChannel | None":
         return None if self._security is None else self._security.channel(server_side=server_side)
 
-    def judge(self, channel: "Channel", *, initiated_by_peer: bool) -> tuple[str, str]:
+    def judge(self, channel: "TlsChannel", *, initiated_by_peer: bool) -> tuple[str, str]:
         assert self._security is not None
         return self._security.judge(channel, initiated_by_peer=initiated_by_peer)
 

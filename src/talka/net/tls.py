@@ -80,7 +80,7 @@ def find_certs(folder: str | os.PathLike[str], name: str) -> CertFiles:
 
 def server_context(certs: CertFiles) -> ssl.SSLContext:
     context = _context(ssl.PROTOCOL_TLS_SERVER, certs)
-    # One is enough: it tells the client that its certificate was accepted (see `Channel`). None is ever used again.
+    # One is enough: it tells the client that its certificate was accepted (see `TlsChannel`). None is ever used again.
     context.num_tickets = 1
     return context
 
@@ -280,7 +280,7 @@ def reason_of(error: ssl.SSLError | OSError) -> tuple[str, str]:
 # The connection.
 
 
-class Channel:
+class TlsChannel:
     """One end of a TLS connection without its socket: bytes come in, bytes go out.
 
     Send `to_send()` after every call, also after one that raised: the alert in it tells the other end why. asyncio's own TLS

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from talka.engine.core_spawn import Confines
+from talka.engine.core_child import Confines
 from talka.engine.core_user import USUAL, CoreFolders, CoreUser, core_user, obstacle
 from talka.errors import Invalid
 

@@ -10,10 +10,10 @@ from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, OwnerChang
 from talka.control.worker.effects import (
     Drained,
     LeaseEnded,
-    TaskArmed,
-    TaskEnded,
-    TaskKilled,
-    TaskStarted,
+    ShardsArmed,
+    ShardsEnded,
+    ShardsKilled,
+    ShardsStarted,
     WorkerLeaseGranted,
 )
 from talka.nodes.member_events import WORDS, Event
@@ -83,13 +83,13 @@ def job_event_of(news: object) -> Event | None:
             return {"event": "lease", "manager": manager}
         case LeaseEnded(reason=reason):
             return {"event": "lease-ended", "reason": reason}
-        case TaskArmed(job=job, attempt=attempt):
+        case ShardsArmed(job=job, attempt=attempt):
             return {"event": "task-armed", "job": job, "attempt": attempt}
-        case TaskStarted(job=job, attempt=attempt):
+        case ShardsStarted(job=job, attempt=attempt):
             return {"event": "task-started", "job": job, "attempt": attempt}
-        case TaskEnded(job=job, attempt=attempt):
+        case ShardsEnded(job=job, attempt=attempt):
             return {"event": "task-ended", "job": job, "attempt": attempt}
-        case TaskKilled(job=job, attempt=attempt, reason=reason):
+        case ShardsKilled(job=job, attempt=attempt, reason=reason):
             return {"event": "task-killed", "job": job, "attempt": attempt, "reason": reason}
         case Drained():
             return {"event": "drained"}

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -38,10 +37,11 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
-from talka.nodes.durable import DurableJobs
+from talka.nodes.dags.dag_service import DagService
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
+from talka.nodes.runtime import Counts
 from talka.nodes.trust import ManagerTrust
 from talka.report.building import Meta, build
 from talka.store.dags.records import StoreLost, StoreTaken
@@ -53,7 +53,6 @@ from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
 from talka.wire.entries import JobOrder, JobRecord, decode_account, decode_record
 from talka.wire.jobs import ManagerAt
 from talka.wire.security.bundles import sign_for_earlier
-from talka.wire.security.roles import Proven
 from talka.work.lifecycle import JobState
 
 SAMPLE_S: Final = 0.1
@@ -63,7 +62,6 @@ KEPT_S: Final = 7 * 86_400.0
 STEADY_NS: Final = 3600 * SECOND
 """A clock that was set a shorter time ago may be set again: nothing is dropped for being old by it."""
 HAND_OVER_S: Final = 5.0
-CHORES_LIMIT: Final = 64
 WITHIN_SHARE: Final = 0.8
 """Of the time that an asker waits: so that it is told why there is no answer."""
 LINGER_S: Final = 10.0
@@ -93,28 +91,25 @@ class ManagerNode(MemberNode):
             raise Invalid(
                 "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
             )
+        self.dags: DagService | None = None
         super().__init__(options.member, on_event)
-        self.dags = self._open_store(options.store) if options.store else None
+        if options.store:
+            with self.runtime.opening():
+                self.dags = self._open_store(options.store)
         self.control = ManagerControl(self)
         self._overload = Overload()
-        self._chores: list[asyncio.Task[None]] = []
         if self.member.herald is not None:
             self.member.herald.api = options.api
 
-    def _open_store(self, url: str) -> DurableJobs:
+    def _open_store(self, url: str) -> DagService:
+        records = store_of(url)
         try:
-            records = store_of(url)
-            try:
-                blobs = Blobs(Path(f"{place_of(url)[0]}.blobs"))
-                folder = self._folder
-                return DurableJobs(
-                    self, records, blobs, folder.path, folder.identity, self._tell, self._on_store_broken
-                )
-            except BaseException:
-                records.close()
-                raise
+            blobs, folder = Blobs(Path(f"{place_of(url)[0]}.blobs")), self.runtime.folder
+            return DagService(
+                self, records, blobs, folder.path, folder.identity, self.runtime.tell, self._on_store_broken
+            )
         except BaseException:
-            self._folder.release()
+            records.close()
             raise
 
     def _on_store_broken(self, error: TalkaError) -> None:
@@ -123,44 +118,32 @@ class ManagerNode(MemberNode):
         One that was lost is another's, or not where it was. Clients are told so: for a while, and until somebody has put it
         back, since a new start would begin with an empty one."""
         if not isinstance(error, StoreLost):
-            self._fail(error)
+            self.runtime.fail(error)
             return
         self.manager.drop_durable()
         if isinstance(error, StoreTaken):
-            asyncio.get_running_loop().call_later(LINGER_S, self._fail, error)
+            asyncio.get_running_loop().call_later(LINGER_S, self.runtime.fail, error)
 
-    def _fail(self, error: TalkaError) -> None:
-        self.failure = self.failure or error
-        self.stop()
-
-    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
+    def _hears(self) -> bool:
         """Nobody is heard while another manager may have the store: workers that get no answer let go of their tasks in
         time."""
-        if self.dags is not None and self.dags.is_doubtful(boottime_ns()):
-            return True
-        return super()._on_stream(source, frame, proven)
+        return self.dags is None or not self.dags.is_doubtful(boottime_ns())
 
     def sheds(self, request: RequestKind) -> bool:
         return self._overload.sheds(request)
 
-    def _make_part(self, voter: Voter | None, rng: random.Random) -> JobsPart:
+    def _make_part(self, voter: Voter | None) -> JobsPart[object]:
         if voter is None:
             name = self._options.name
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
-        self._blobs = Blobs(self._folder.path / "blobs")
+        self._blobs = Blobs(self.folder / "blobs")
         options = self._options
-        self._trust = ManagerTrust(
-            self._folder.path,
-            options.certs,
-            name=options.name,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
-            name=self._options.name,
+            name=options.name,
             boot=self.boot,
             voter=voter,
-            rng=rng,
+            rng=self.runtime.rng,
             wall_offset_ns=self.clock.offset_ns,
             keys=self._trust.keys,
             signer=self._trust.named,
@@ -187,25 +170,23 @@ class ManagerNode(MemberNode):
     # -- life
 
     async def run(self) -> None:
-        self._chores = [asyncio.create_task(self._sample()), asyncio.create_task(self._sweep())]
+        self.runtime.spawn(self._sample())
+        self.runtime.spawn(self._sweep())
         if self.dags is not None:
-            self._chores.append(asyncio.create_task(self._go_on_with_dags(self.dags)))
+            self.runtime.spawn(self._go_on_with_dags(self.dags))
         try:
             await super().run()
         finally:
-            for chore in self._chores:
-                chore.cancel()
-            await asyncio.gather(*self._chores, return_exceptions=True)
             if self.dags is not None:
                 await self.dags.close()
 
-    async def _go_on_with_dags(self, dags: DurableJobs) -> None:
+    async def _go_on_with_dags(self, dags: DagService) -> None:
         try:
             await dags.start()
         except TalkaError as error:
             self._on_store_broken(error)
             return
-        self.perform(self.manager.set_durable(boottime_ns(), dags.durable))
+        self.perform(self.manager.set_durable(boottime_ns(), dags.keeper))
 
     async def _leave(self) -> None:
         """Hand jobs over before leadership, so that nobody waits for this manager."""
@@ -240,7 +221,7 @@ class ManagerNode(MemberNode):
         if self.dags is not None and self.dags.lost is None:
             self.dags.on_clock_jump(jump_ns)
         else:
-            self._tell({"event": "alarm", "kind": "clock", "text": jump_text(jump_ns)})
+            self.runtime.tell({"event": "alarm", "kind": "clock", "text": jump_text(jump_ns)})
 
     async def _sweep(self) -> None:
         """Drop blobs that nothing names any more."""
@@ -277,9 +258,7 @@ class ManagerNode(MemberNode):
         if not isinstance(question, AskLease | ChangeLease):
             super()._answer(asked)
             return
-        self._chores = [chore for chore in self._chores if not chore.done()]
-        if len(self._chores) < CHORES_LIMIT:  # who is not answered asks again
-            self._chores.append(asyncio.create_task(self._answer_lease(asked, question)))
+        self.runtime.spawn(self._answer_lease(asked, question))  # who is not answered asks again
 
     async def _answer_lease(self, asked: QuestionAsked, question: AskLease | ChangeLease) -> None:
         """The leader knows, and whoever is asked asks it."""
@@ -295,26 +274,21 @@ class ManagerNode(MemberNode):
         except TalkaError as error:
             reply = AskAnswer(number, str(error))
         put_down_change(self.put_down, asked, reply.problem)
-        self._do(self.member.answer(boottime_ns(), asked, reply))
+        self.runtime.do(self.member.answer(boottime_ns(), asked, reply))
 
-    def perform(self, effects: list[object]) -> None:
+    def perform(self, effects: Sequence[object]) -> None:
         """Carry out what the manager answered to a call."""
-        self._do(self.member.act(boottime_ns(), effects))
+        self.runtime.act(effects)
 
-    def _on_blob_written(self, ticket: int, write: "asyncio.Future[None]") -> None:
-        if self._is_closed or write.cancelled():
-            return
-        error = write.exception()
-        if error is None:
-            self._do(self.member.on_persisted(boottime_ns(), ticket))
-        elif isinstance(error, TalkaError):
-            self._do(self.member.on_not_persisted(boottime_ns(), ticket, str(error)))
+    def _carry_out(self, effect: object) -> None:
+        match effect:
+            case PersistBlob(ticket=ticket, digest=digest, content=content):
+                self.runtime.persist(ticket, self._blobs.put, digest, content, is_vital=False)
+            case _:
+                super()._carry_out(effect)
 
     def _on_news(self, news: object) -> None:
         match news:
-            case PersistBlob(ticket=ticket, digest=digest, content=content):
-                write = self._on_disk(self._blobs.put, digest, content, is_vital=False)
-                write.add_done_callback(partial(self._on_blob_written, ticket))
             case LoadBlob(digest=digest):
                 self.perform(self.manager.on_loaded(boottime_ns(), digest, self._blobs.get(digest)))
             case ServeBlob(to=to, digest=digest, offset=offset):
@@ -322,8 +296,7 @@ class ManagerNode(MemberNode):
             case DocumentWanted(job=job):
                 self._make_document(job)
             case LeaseDiffers(text=text):
-                self.failure = self.failure or OtherLease(text)
-                self.stop()
+                self.runtime.fail(OtherLease(text))
             case (
                 Commit() | ReadOutputs() | RaiseEpoch() | WorkerDropped() | WorkerTooOld() | CallAnswered() | DagEnded()
             ) if self.dags is not None:
@@ -333,7 +306,7 @@ class ManagerNode(MemberNode):
                 event = job_event_of(news)
                 if event is not None:
                     self.evictions += event["event"] == "worker-lost"
-                    self._tell(event)
+                    self.runtime.tell(event)
                 super()._on_news(news)
 
     def _make_document(self, job: str) -> None:
@@ -364,7 +337,7 @@ class ManagerNode(MemberNode):
     def signed(self, order: JobOrder) -> JobOrder:
         """The order with this manager's word for its bundle."""
         bundle = order.bundle
-        earlier = sign_for_earlier(self._porter.ring.primary_secret.encode(), bundle.digest)
+        earlier = sign_for_earlier(self.runtime.admission.ring.primary_secret.encode(), bundle.digest)
         bundle = msgspec.structs.replace(bundle, signature=earlier, word=self._trust.signer.sign(bundle.digest))
         return msgspec.structs.replace(order, bundle=bundle)
 
@@ -392,7 +365,7 @@ class ManagerNode(MemberNode):
     @property
     def folder(self) -> Path:
         """Where this manager's files are."""
-        return self._folder.path
+        return self.runtime.folder.path
 
     @property
     def cluster(self) -> str:
@@ -406,11 +379,8 @@ class ManagerNode(MemberNode):
                 states[other.name] = STATES[other.status].replace("alive", "active")
         return states | {self._options.name: self.state}
 
-    def counts(self) -> dict[str, dict[str, int] | float]:
-        return self._counts()
-
-    def _counts(self) -> dict[str, dict[str, int] | float]:
-        counts = super()._counts()
+    def counts(self) -> Counts:
+        counts = super().counts()
         manager, registry = self.manager, self.manager.registry
         counts |= {
             "jobs_led": len(manager.led),

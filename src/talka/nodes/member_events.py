@@ -2,8 +2,7 @@
 
 from typing import Any, Final, TypeAlias
 
-from talka.cluster.leadership.election import LeaderChanged, LeadershipAlarm, SteppedDown
-from talka.cluster.leadership.leader_term import Elected
+from talka.cluster.leadership.news import Elected, LeaderChanged, LeadershipAlarm, SteppedDown
 from talka.cluster.membership.news import (
     DatagramsBlocked,
     DatagramsRestored,

@@ -243,26 +243,45 @@ class Generator(msgspec.Struct, frozen=True):
 
 
 class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a load job: what `talka run --json` writes. docs/result.md has every field of its parts."""
+
     schema: str = SCHEMA
+    """`talka.result/1`."""
     job: Job
+    """Id, name and file of the job."""
     status: str
+    """completed, partial, failed, cancelled or timeout."""
     exit_code: int
+    """As `talka help exit-codes` lists them."""
     reasons: list[str]
+    """Why the exit code is not 0, in sentences."""
     started_at: str
+    """UTC."""
     duration_s: float
+    """Seconds from the first start to the last answer."""
     totals: Totals
+    """Counts of all exchanges."""
     workflows: list[Workflow]
+    """Steps, checks and metrics, by workflow."""
     thresholds: list[Threshold]
+    """Every rule, its value and whether it held."""
     timeline: list[TimelineRow]
+    """What happened when, in the whole job."""
     lost_shards: list[Lost]
+    """Gaps: what was lost, when and why."""
     datacenters: list[str]
+    """Where it ran; empty for a local run."""
     start_skew_ms: float
+    """Milliseconds between the first and the last core's start of a workflow."""
     generator: Generator
+    """Whether the machines that made the load kept up."""
     warnings: list[str]
+    """Sentences about the run."""
     measures: int = 1
     """By which rules response times and failures were counted. Results of different rules cannot be compared."""
 
     def to_json(self) -> bytes:
+        """The document as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
 

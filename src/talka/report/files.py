@@ -18,6 +18,8 @@ class CannotDeliver(Unavailable):
 
 
 class FileFailed(CannotDeliver):
+    """A file could not be written."""
+
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path, self.reason = path, reason

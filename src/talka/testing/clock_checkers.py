@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from talka.testing.records import StoreShell
 from talka.testing.store_chores import StoreChores
+from talka.testing.store_shell import StoreShell
 from talka.testing.world import Observer, World
 from talka.work.lifecycle import is_final
 from talka.work.records import Change, MoveJob
@@ -21,10 +21,10 @@ class SchedulesFire(Observer):
     def at_end(self, world: World) -> None:
         if world.now < self._right_from + self._period_ns:
             return  # it may still come
-        for name, row in self._shell.rows.schedules.items():
-            if not any(at >= self._right_from for at in self._chores.fired.get(name, [])):
+        for row in self._shell.records.schedules():
+            if not any(at >= self._right_from for at in self._chores.fired.get(row.name, [])):
                 text = f"was not followed for {(world.now - self._right_from) / 1e9:.0f} s of a right clock"
-                world.violate("D10", f"schedule {name} {text}: it waits for {row.next_ms}")
+                world.violate("D10", f"schedule {row.name} {text}: it waits for {row.next_ms}")
 
 
 class EndedJobsStay(Observer):

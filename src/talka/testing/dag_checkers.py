@@ -9,9 +9,10 @@ from typing import Final
 import msgspec
 
 from talka.control.tasks.store_effects import Commit
+from talka.store.dags.sqlite import SqliteRecords
 from talka.testing.handler_cores import HandlerLedger, RunListener, SimulatedRun
 from talka.testing.host import Host
-from talka.testing.records import RowStore, StoreListener, StoreShell, durable_on
+from talka.testing.store_shell import StoreListener, StoreShell, job_numbered, jobs_in, keeper_on, task_at
 from talka.testing.world import Observer, World
 from talka.work.dag import TaskSpec, decode_task
 from talka.work.lifecycle import TaskState, is_final
@@ -42,12 +43,12 @@ class Specs(Observer):
                     self.tasks[named] = decode_task(row.spec)
                     self.keys[named] = (row.job, row.index)
 
-    def row(self, rows: RowStore, job: str, task: str) -> TaskRow | None:
+    def row(self, records: SqliteRecords, job: str, task: str) -> TaskRow | None:
         """As the store has it, if it has this job."""
         key = self.keys.get((job, task))
-        if key is None or rows.job(job) is None:
+        if key is None or records.job(job) is None:
             return None
-        return rows.task(key)
+        return task_at(records, key)
 
 
 class DagHistory(Observer, StoreListener):
@@ -59,7 +60,7 @@ class DagHistory(Observer, StoreListener):
         """Acknowledged jobs, and when."""
         self.lost = 0
         """Jobs that went with a store that was replaced."""
-        self._rows = shell.rows
+        self._records = shell.records
         self._by_key: dict[str, str] = {}
         self._kept: dict[str, None] = {}
         """Jobs that the copy has."""
@@ -72,10 +73,10 @@ class DagHistory(Observer, StoreListener):
             world.violate("D1", f"the key {key!r} is that of job {known}, and of job {job} too")
 
     def backed_up(self) -> None:
-        self._kept = dict.fromkeys(row.id for row in self._rows.jobs.values())
+        self._kept = dict.fromkeys(row.id for row in jobs_in(self._records))
 
     def put_back(self) -> None:
-        is_new = not self._rows.jobs
+        is_new = not jobs_in(self._records)
         kept = {job: at for job, at in self.jobs.items() if job in self._kept and not is_new}
         self.lost += len(self.jobs) - len(kept)
         self.jobs = kept
@@ -87,14 +88,14 @@ class DagHistory(Observer, StoreListener):
     def at_end(self, world: World) -> None:
         self._look(world)
         for job in self.jobs:
-            row = self._rows.job(job)
+            row = self._records.job(job)
             if row is not None and not is_final(row.state):
-                states = ", ".join(f"{count} {state}" for state, count in self._rows.counts(row.number).items())
+                states = ", ".join(f"{count} {state}" for state, count in self._records.counts(row.number).items())
                 world.violate("D1", f"job {job} is {row.state} long after all faults were over: {states}")
 
     def _look(self, world: World) -> None:
         for job in self.jobs:
-            if self._rows.job(job) is None:
+            if self._records.job(job) is None:
                 world.violate("D1", f"job {job} was acknowledged, and the store does not have it")
 
 
@@ -109,7 +110,7 @@ class ResultsCountOnce(Observer, StoreListener):
         self.inputs = 0
         self._world = world
         self._shell = shell
-        self._rows = shell.rows
+        self._records = shell.records
         self._ledger = ledger
         self._specs = specs
         self._accepted: dict[int, str] = {}
@@ -125,7 +126,7 @@ class ResultsCountOnce(Observer, StoreListener):
 
     def put_back(self) -> None:
         """Only attempts that the store has given out count: of a new life there are none yet."""
-        claims = self._rows.claims
+        claims = self._shell.claims
         self._accepted = {fence: what for fence, what in self._accepted_then.items() if fence in claims}
 
     def applied(self, changes: Sequence[Change], changed: list[int]) -> None:
@@ -133,7 +134,7 @@ class ResultsCountOnce(Observer, StoreListener):
             if isinstance(change, PutAttempt):
                 self._on_failed(change)
             elif isinstance(change, Complete | Release) and not count:
-                state = self._rows.task((change.job, change.index))
+                state = task_at(self._records, (change.job, change.index))
                 text = f"{_name(change)} of attempt {change.fence:x}, which the store refused: it has {_shown(state)}"
                 self._world.violate("D2", f"the manager decided on {text}")
             elif isinstance(change, Complete) and change.state is TaskState.COMPLETED:
@@ -157,7 +158,8 @@ class ResultsCountOnce(Observer, StoreListener):
             self._world.violate("D4", f"task {change.index} of job {change.job}: {text}")
             return
         self._counted[run.number] = None
-        job, row = self._rows.jobs[change.job].id, self._rows.task((change.job, change.index))
+        known, row = job_numbered(self._records, change.job), task_at(self._records, (change.job, change.index))
+        job = "" if known is None else known.id
         if (run.job, run.id) != (job, "" if row is None else row.id):
             text = f"it completed with the output of task {run.id} of job {run.job}"
             self._world.violate("D9", f"task {'' if row is None else row.id} of job {job}: {text}")
@@ -167,7 +169,7 @@ class ResultsCountOnce(Observer, StoreListener):
             self._world.violate("D9", f"task {run.id} of job {job}: {text}")
             return
         for name in self._specs.tasks[run.job, run.id].depends_on:
-            row = self._specs.row(self._rows, run.job, name)
+            row = self._specs.row(self._records, run.job, name)
             if row is None:
                 continue
             self.inputs += 1
@@ -187,7 +189,7 @@ class ResultsCountOnce(Observer, StoreListener):
         row = change.row
         self.failed += 1
         self._accept(row.fence, f"{row.cause} at {row.ended_ms}")
-        job, task = self._rows.jobs.get(row.job), self._rows.task((row.job, row.index))
+        job, task = job_numbered(self._records, row.job), task_at(self._records, (row.job, row.index))
         run = None if job is None or task is None else self._ledger.find(job.id, task.id, row.fence)
         if run is not None and run.is_alive and run.has_lease and row.cause not in ("lost", "cancelled"):
             text = f"is told to have failed ({row.cause}), and runs on {run.host.name}"
@@ -206,7 +208,7 @@ class RunsAreInOrder(RunListener):
         """Attempts of a store that was replaced."""
         self._world = world
         self._shell = shell
-        self._rows = shell.rows
+        self._records = shell.records
         self._ledger = ledger
         self._specs = specs
 
@@ -240,7 +242,7 @@ class RunsAreInOrder(RunListener):
 
     def _check_order(self, run: SimulatedRun, spec: TaskSpec) -> None:
         for name in spec.depends_on:
-            row = self._specs.row(self._rows, run.job, name)
+            row = self._specs.row(self._records, run.job, name)
             if row is None or row.state.value not in HANDED_ON:
                 text = f"attempt {run.fence:x} began while {name}, which it depends on, is {_shown(row)} in the store"
                 self._world.violate("D3", f"task {run.id} of job {run.job}: {text}")
@@ -269,7 +271,7 @@ class CountsFit(Observer):
         self.jobs = 0
         self._world = world
         self._host = host
-        self._rows = shell.rows
+        self._records = shell.records
         shell.applied.append(self.applied)
 
     def applied(self, changes: Sequence[Change], changed: list[int]) -> None:
@@ -277,19 +279,19 @@ class CountsFit(Observer):
             if not isinstance(change, MoveJob) or not is_final(change.state):
                 continue
             self.jobs += 1
-            row = self._rows.jobs.get(change.job)
+            row = job_numbered(self._records, change.job)
             if row is None or row.state is not change.state:
                 continue  # run again in the same write
-            counts = self._rows.counts(change.job)
+            counts = self._records.counts(change.job)
             if counts != change.counts:
                 text = f"ended with {change.counts}, and its tasks are {counts}"
                 self._world.violate("D7", f"job {row.id} {text}")
 
     def on_second(self, world: World) -> None:
-        durable = durable_on(self._host)
-        if durable is None:
+        keeper = keeper_on(self._host)
+        if keeper is None:
             return
-        for job in durable.jobs.values():
+        for job in keeper.jobs.values():
             counts: dict[str, int] = {}
             for task in job.tasks:
                 counts[task.state.value] = counts.get(task.state.value, 0) + 1
@@ -297,17 +299,17 @@ class CountsFit(Observer):
                 world.violate("D7", f"job {job.row.id} counts {job.counts()}, and its tasks are {counts}")
 
     def at_end(self, world: World) -> None:
-        durable = durable_on(self._host)
-        if durable is None or self._rows.live_jobs():
+        keeper = keeper_on(self._host)
+        if keeper is None or self._records.live_jobs():
             return
-        if durable.jobs:
-            left = ", ".join(f"{job.row.id} ({job.state})" for job in durable.jobs.values())
+        if keeper.jobs:
+            left = ", ".join(f"{job.row.id} ({job.state})" for job in keeper.jobs.values())
             world.violate("D7", f"all jobs have ended, and the manager still has {left}")
-        if durable.expected():
-            names = ", ".join(name for name, _, _ in durable.expected())
+        if keeper.expected():
+            names = ", ".join(name for name, _, _ in keeper.expected())
             world.violate("D7", f"all jobs have ended, and attempts are still expected of {names}")
         # Of a private thing: only here somebody asks for all holds.
-        holds = len(durable.dispatcher._limits)
+        holds = len(keeper.dispatcher._limits)
         if holds:
             world.violate("D5", f"all jobs have ended, and {holds} attempts still hold limits")
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from talka.control.member.composite import ClusterMember
-from talka.control.worker.core_end import CoresUntil
+from talka.control.worker.effects import CoresUntil, WorkerEffect
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.testing.cores import Ends, worker_of
 from talka.testing.host import Host
@@ -364,7 +364,7 @@ def has_lease(host: Host) -> bool:
     return lease.is_held and host.local(host._world.now) < lease.next_check_at
 
 
-def _act(host: Host, now: int, effects: list[object]) -> list[object]:
+def _act(host: Host, now: int, effects: list[WorkerEffect]) -> list[object]:
     assert isinstance(host.node, ClusterMember)
     return host.node.act(now, effects)
 

@@ -10,8 +10,9 @@ import msgspec
 
 from talka.cluster import leases
 from talka.cluster.fencing import ZERO, Token
-from talka.cluster.leadership.election import ALARMS_LIMIT, SteppedDown
-from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT, Elected, LeaseExtended
+from talka.cluster.leadership.election import ALARMS_LIMIT
+from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT
+from talka.cluster.leadership.news import Elected, LeaseExtended, SteppedDown
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, RECORD_KEY, VoterRecord
 from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT

@@ -6,23 +6,27 @@ from random import Random
 from typing import Final
 
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.clock_watch import ClockWatch
 from talka.control.tasks.schedules import after_run, due, mended, run_key
 from talka.control.tasks.store_effects import CallAnswered, Commit
 from talka.errors import TalkaError
-from talka.testing.host import Host
+from talka.nodes.dags.store_hold import MANAGER_LEASE
+from talka.testing.host import Effects, Host
 from talka.testing.line import CallLine
-from talka.testing.records import StoreShell, act_on, durable_on
+from talka.testing.store_shell import ALL_ROWS, StoreShell, act_on, jobs_in, keeper_on
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
+from talka.wire.attempts import NOWHERE
 from talka.work.dag import DagSpec
 from talka.work.lifecycle import JobState, is_final
-from talka.work.records import ScheduleRow
+from talka.work.records import DropJob, PutSchedule, ScheduleRow
 
 FIRST_CALL: Final = 1 << 40
 """Numbers of calls that no client uses."""
+RIVAL: Final = "rival"
 
 
 class StoreChores(Observer):
@@ -57,49 +61,50 @@ class StoreChores(Observer):
         if self._line is not None and self._host.state == "up":
             self._line.put(self._chore)
 
-    def _chore(self, now: int) -> list[object]:
-        durable = durable_on(self._host)
-        if durable is None:
+    def _chore(self, now: int) -> Effects:
+        keeper = keeper_on(self._host)
+        if keeper is None:
             return []
         wall_ns = self._shell.wall_ns()
         if self._clock is None:
             self._clock, self._swept_at = ClockWatch(now, wall_ns), now
         if self._clock.look(now, wall_ns):
             self.jumps += 1
-            durable.set_wall_offset(self._clock.offset_ns)
+            keeper.set_wall_offset(self._clock.offset_ns)
         self._sweep(now, wall_ns // MILLISECOND)
-        rows = self._shell.rows.schedules
-        for row in mended(rows.values(), wall_ns // MILLISECOND, self._safeguards):
-            rows[row.name] = row
-        effects: list[object] = []
-        for row in due(rows.values(), wall_ns // MILLISECOND):
-            effects += self._submit(durable, now, row, wall_ns // MILLISECOND)
+        records = self._shell.records
+        mends = [PutSchedule(row) for row in mended(records.schedules(), wall_ns // MILLISECOND, self._safeguards)]
+        if mends:
+            records.apply(mends)
+        effects: list[DagEffect] = []
+        for row in due(records.schedules(), wall_ns // MILLISECOND):
+            effects += self._submit(keeper, now, row, wall_ns // MILLISECOND)
         return act_on(self._host, now, effects)
 
     def _sweep(self, now: int, wall_ms: int) -> None:
-        rows = self._shell.rows
+        records = self._shell.records
         grown_ms = (now - self._swept_at) // MILLISECOND
         self._swept_at += grown_ms * MILLISECOND
+        before = jobs_in(records)
         if self._safeguards.aged_retention:
-            gone = rows.sweep(grown_ms, self._kept_ms)
+            records.sweep(grown_ms, self._kept_ms, ALL_ROWS, ALL_ROWS)
         else:
-            gone = [
-                row.number for row in rows.jobs.values() if _is_old(row.state, row.ended_ms, wall_ms - self._kept_ms)
-            ]
-            rows.drop(gone)
-        self.swept += [(number, self._world.now) for number in gone]
+            old = [row for row in before if is_final(row.state) and row.ended_ms < wall_ms - self._kept_ms]
+            records.apply([DropJob(row.number) for row in old])
+        kept = dict.fromkeys(row.number for row in jobs_in(records))
+        self.swept += [(row.number, self._world.now) for row in before if row.number not in kept]
 
-    def _submit(self, durable: DagKeeper, now: int, row: ScheduleRow, wall_ms: int) -> list[object]:
+    def _submit(self, keeper: DagKeeper, now: int, row: ScheduleRow, wall_ms: int) -> list[DagEffect]:
         if any(row.name == asked.name for asked, _ in self._asked.values()):
             return []  # it is on its way
         key = run_key(row)
-        known = self._shell.rows.job_by_key(key)
+        known = self._shell.records.job_by_key(key)
         if known is not None:
             self._followed(row, wall_ms, known.id)
             return []
         self._calls += 1
         try:
-            effects = durable.submit(now, self._calls, self._spec, key=key)
+            effects = keeper.submit(now, self._calls, self._spec, key=key)
         except TalkaError:
             return []  # in a second there may be room
         self._asked[self._calls] = (row, wall_ms)
@@ -111,12 +116,8 @@ class StoreChores(Observer):
             self._followed(row, wall_ms, effect.job)
 
     def _followed(self, row: ScheduleRow, wall_ms: int, job: str) -> None:
-        self._shell.rows.schedules[row.name] = after_run(row, wall_ms, job)
+        self._shell.records.apply([PutSchedule(after_run(row, wall_ms, job))])
         self.fired.setdefault(row.name, []).append(self._world.now)
-
-
-def _is_old(state: JobState, ended_ms: int, before_ms: int) -> bool:
-    return is_final(state) and ended_ms < before_ms
 
 
 class StoreRival:
@@ -130,32 +131,28 @@ class StoreRival:
 
     def strike(self, rng: Random) -> bool:
         """Take it and cancel a job. Whether there was one."""
-        rows = self._shell.rows
-        live = [row for row in rows.live_jobs() if row.state is JobState.RUNNING]
+        shell, records = self._shell, self._shell.records
+        live = [row for row in records.live_jobs() if row.state is JobState.RUNNING]
         if not live:
             return False
         self.struck += 1
-        durable = DagKeeper(
-            epoch=rows.acquire(),
-            next_number=rows.next_number(),
-            rng=rng,
-            wall_offset_ns=self._shell.wall_ns() - self._world.now,
-        )
         now = self._world.now
-        for row in rows.live_jobs():
-            durable.restore_job(now, row)
-            durable.restore_tasks(now, row.number, rows.live_tasks(row.number))
-        self._carry_out(durable, durable.restored(now))
-        job = durable.job(rng.choice(live).id)
-        if job is not None and not job.is_over:
-            self._carry_out(durable, durable.change(now, 1, job.row.id, partial(_cancel, now)))
+        (taken,) = records.take(RIVAL, list(records.leases(MANAGER_LEASE)))
+        with shell.fenced(taken):
+            offset_ns = shell.wall_ns() - now
+            keeper = shell.restored(now, epoch=taken.epoch, rng=rng, wall_offset_ns=offset_ns, life=NOWHERE)
+            self._carry_out(keeper, keeper.restored(now))
+            job = keeper.job(rng.choice(live).id)
+            if job is not None and not job.is_over:
+                self._carry_out(keeper, keeper.change(now, 1, job.row.id, partial(_cancel, now)))
+        records.release(RIVAL, [(taken.key, taken.epoch)])
         return True
 
-    def _carry_out(self, durable: DagKeeper, effects: list[object]) -> None:
+    def _carry_out(self, keeper: DagKeeper, effects: list[DagEffect]) -> None:
         for effect in effects:
             if type(effect) is Commit:
                 self._shell.apply(effect.changes)
-                self._carry_out(durable, durable.on_committed(self._world.now, effect.ticket))
+                self._carry_out(keeper, keeper.on_committed(self._world.now, effect.ticket))
 
 
 def _cancel(now: int, job: DagJob) -> DagStep:

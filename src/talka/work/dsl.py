@@ -34,9 +34,9 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 Provide: TypeAlias = Annotated[Value, Flow(provides=True)]
-"""Return annotation of a `@state` method that hands a value on: the method's name is the key."""
+Provide.__doc__ = """Return annotation of a `@state` method that hands a value on. The name of the method is the key."""
 Use: TypeAlias = Annotated[Value, Flow(provides=False)]
-"""Return annotation of a `@state` method that receives values: its parameters are the keys."""
+Use.__doc__ = """Return annotation of a `@state` method that gets values. Its parameters are the keys."""
 
 
 class NoResponse(Invalid):
@@ -44,7 +44,7 @@ class NoResponse(Invalid):
 
 
 class Skip(Exception):
-    """Raise it in a step that has nothing to do this time: it is counted as skipped, which is no failure."""
+    """Raise it in a step that has nothing to do this time. The step is counted as skipped, not as failed."""
 
 
 def code_of(function: Function | None) -> CodeType | None:
@@ -251,14 +251,19 @@ class Workflow(metaclass=WorkflowType):
     """
 
     vus: int = 1
+    """How many virtual users there are."""
     duration: str | float | None = None
+    """How long they run: "30s", "5m", or seconds."""
     load: LoadShape | None = None
+    """A load shape, instead of `vus` and `duration`."""
     share: int | None = None
     """Its part of one load for the whole file, in proportion to the shares of the others: 7 and 3 are 70 % and 30 %."""
     priority: Priority = "auto"
+    """How large a part of the cores it may get: low, normal, high, exclusive (all of them, alone), or auto."""
     timeout: str | float | None = None
     """The longest the workflow may run; by default the length of its plan and a minute."""
     thresholds: Sequence[str] = ()
+    """Rules that the job must keep, such as "failed < 1%" or "response_time.p99 < 250ms"."""
     think: Between | str | float | None = None
     """The pause of a user between two iterations (closed model): a duration, or `between("0.5s", "2s")`."""
     verify: bool | str = True
@@ -274,8 +279,10 @@ class Workflow(metaclass=WorkflowType):
     abstract: bool = False
     """True on a class that only others inherit from (it is not inherited itself)."""
     depends_on: ClassVar[tuple[object, ...]] = ()
+    """Workflows that must end before this one starts; `@depends` fills it."""
 
     client: Clients
+    """What steps call: `self.client.http`, `self.client.custom`."""
     context: dict[str, Any]
     """Shared by all virtual users of a shard; starts with the values other workflows provided."""
     _hooks: Hooks
@@ -288,7 +295,7 @@ class Workflow(metaclass=WorkflowType):
         return self._hooks.pause(low, high)
 
     def metric(self, name: str, value: float, kind: MetricKind = "distribution") -> None:
-        """Count a number of the test's own, from anywhere in a step."""
+        """Count `value` under the metric `name`, from anywhere in a step."""
         self._hooks.metric(name, value, kind)
 
 
@@ -301,9 +308,10 @@ RESERVED: Final = frozenset(
 def step(
     *after: str | Declaration[Any], expect: Expect = (), tags: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., Awaitable[Result]]], Step[Result]]:
-    """A measured step, if it calls a client or its return annotation is a client's response; it runs after those named.
+    """Decorator: the method is a step, which runs after the steps in `after`.
 
-    `expect` lists statuses of 400 and above that are no failure here.
+    It is measured if it calls a client or if its return annotation is a client's response. `expect` lists statuses of
+    400 and above that are not failures here; `tags` are shown with its row of the result.
     """
 
     def decorate(function: Callable[..., Awaitable[Result]]) -> Step[Result]:
@@ -313,51 +321,54 @@ def step(
 
 
 def action(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Action[Any]]:
-    """Runs in its place among the steps and is not measured."""
+    """Decorator: the method runs in its place among the steps and is not measured."""
     return Bare.found_in(after, "action") or (lambda function: Action(function, after))
 
 
 def setup(*given: Any, once: bool = False) -> Callable[[Callable[..., Any]], Setup[Any]]:
-    """Runs once on every core before the clock starts, for instance to fill `self.context`. If it raises, nothing runs.
+    """Decorator: the method runs once on every core before the load starts, for instance to fill `self.context`.
 
-    With `once` it runs once for the whole job, before the workflow is started anywhere; what it returns is in
-    `self.context` of every core under the method's name.
+    If it raises, no step runs. With `once` it runs once for the whole job, before the workflow starts anywhere; what it
+    returns is in `self.context` of every core under the name of the method.
     """
     return Bare.found_in(given, "setup") or (lambda function: Setup(function, given, once))
 
 
 def teardown(*given: Any, once: bool = False) -> Callable[[Callable[..., Any]], Teardown[Any]]:
-    """Runs once on every core after its last iteration; with `once` once for the whole job, after all cores."""
+    """Decorator: the method runs once on every core after its last iteration, or with `once` after all cores ended."""
     return Bare.found_in(given, "teardown") or (lambda function: Teardown(function, given, once))
 
 
 def on_start(*given: Any) -> Callable[[Callable[..., Any]], OnStart[Any]]:
-    """Runs when a user begins, before its first step, and is measured: a login, for instance."""
+    """Decorator: the method runs when a user begins, before its first step, and is measured: for instance a login."""
     return Bare.found_in(given, "on_start") or (lambda function: OnStart(function, given))
 
 
 def on_stop(*given: Any) -> Callable[[Callable[..., Any]], OnStop[Any]]:
-    """Runs when a user leaves, after its last step, and is measured."""
+    """Decorator: the method runs when a user ends, after its last step, and is measured."""
     return Bare.found_in(given, "on_stop") or (lambda function: OnStop(function, given))
 
 
 def check(*after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Check[Any]]:
-    """Judges results of steps, which it receives by name. It fails when it raises, or returns False or an exception."""
+    """Decorator: the method judges results of steps, which are its parameters by name.
+
+    The check fails when the method raises, or returns False or an exception.
+    """
     return Bare.found_in(after, "check") or (lambda function: Check(function, after))
 
 
 def metric(kind: MetricKind, *after: str | Declaration[Any]) -> Callable[[Callable[..., Any]], Metric[Any]]:
-    """Measures something of the user's own: the numbers it returns are counted as `kind` says; None counts nothing."""
+    """Decorator: the number that the method returns is counted as a metric of this `kind`; None counts nothing."""
     return Bare.found_in((kind,), "metric") or (lambda function: Metric(function, after, kind))
 
 
 def state(*workflows: str | type[Workflow]) -> Callable[[Callable[..., Any]], State[Any]]:
-    """Hands a value to other workflows (`-> Provide[T]`) or receives values from them (`-> Use[T]`)."""
+    """Decorator: the method hands a value to other workflows (`-> Provide[T]`), or gets values of them (`-> Use[T]`)."""
     return Bare.found_in(workflows, "state") or (lambda function: State(function, workflows))
 
 
 def depends(*workflows: str | type[Workflow]) -> Callable[[AnyWorkflow], AnyWorkflow]:
-    """The decorated workflow starts when those named have ended."""
+    """Decorator: the workflow starts after the named workflows have ended."""
 
     def decorate(workflow: AnyWorkflow) -> AnyWorkflow:
         # Of this class alone: one decorator above another adds to it, a subclass starts anew.

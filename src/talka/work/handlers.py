@@ -29,42 +29,47 @@ class HandlerTask(Protocol):
     """What a handler is given: one attempt of one task."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The id of the task in its job."""
+
     @property
-    def job(self) -> str: ...
+    def job(self) -> str:
+        """The id of the job."""
+
     @property
     def config(self) -> Any:
-        """As it was submitted."""
+        """The config of the task, as it was submitted."""
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Outputs of the tasks it depends on, by their ids. One that was skipped or given up is not there."""
+        """Outputs of the tasks it depends on, by task id. A task that was skipped or given up has no output here."""
 
     @property
     def attempt(self) -> int:
-        """1 the first time."""
+        """The number of this attempt at the task; the first is 1."""
 
     @property
     def fence(self) -> int:
-        """Larger with every attempt, of whichever task: let what is written to refuse a smaller one than it has seen."""
+        """A number that grows with every attempt at any task. A system that the handler writes to can refuse a fence that
+        is smaller than the largest it has seen."""
 
     @property
     def key(self) -> str:
-        """Idempotency key, as it was submitted."""
+        """The idempotency key of the task, as it was submitted."""
 
     @property
     def checkpoint(self) -> Any:
-        """What an earlier attempt gave `heartbeat` last; None: nothing."""
+        """What an earlier attempt gave to `heartbeat` last; None if it gave nothing."""
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was asked to stop. An async handler is cancelled as well; a plain function must look."""
+        """Whether this attempt was asked to stop. An async handler is cancelled too; a plain function has to look here."""
 
     def heartbeat(self, details: Any = None) -> None:
-        """Tells how far it is. The latest is shown to people, and to the next attempt as `checkpoint`."""
+        """Report progress. The latest details are shown to people, and given to the next attempt as `checkpoint`."""
 
     def log(self, text: str) -> None:
-        """A line for people, kept with the task."""
+        """Write a line to the log of the task."""
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +101,8 @@ class _Declaration(msgspec.Struct):
 
 
 def handler(name: str) -> Callable[[Function], Function]:
-    """The function below runs tasks whose handler is `name`. It is given one argument, a `HandlerTask`, and returns the
-    task's output: anything that JSON can hold."""
+    """Decorator: the function runs tasks whose handler is `name`. It gets one argument, a `HandlerTask`, and returns the
+    output of the task: anything that JSON can hold."""
     frame = _caller()
     if callable(name):  # @handler without parentheses
         _declare(frame.f_globals, _Declaration(None, name, None, None, *_place_of(name, frame)))

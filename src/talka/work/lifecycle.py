@@ -1,4 +1,5 @@
-"""The states of jobs and tasks, and the legal moves between them."""
+"""The states of jobs and tasks, and the legal moves between them. `move` is the only way a state changes; what has ended
+changes only by `begin_again`."""
 
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -46,7 +47,7 @@ _STOP: Final = frozenset({JobState.CANCELLING, JobState.FAILED})
 """Open to every job that has not ended."""
 
 JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
-    JobState.SUBMITTED: _STOP | {JobState.QUEUED},
+    JobState.SUBMITTED: _STOP | {JobState.QUEUED, JobState.RUNNING},  # RUNNING: its tasks wait, not the whole job
     JobState.QUEUED: _STOP | {JobState.DISPATCHING},
     JobState.DISPATCHING: _STOP | {JobState.RUNNING},
     JobState.RUNNING: _STOP | {JobState.COMPLETING, JobState.PAUSED},
@@ -61,12 +62,21 @@ JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {
 }
 
 TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
-    TaskState.PENDING: frozenset({TaskState.READY, TaskState.SKIPPED, TaskState.CANCELLED, TaskState.TIMEOUT}),
+    TaskState.PENDING: frozenset(
+        {
+            TaskState.READY,
+            TaskState.COMPLETED,  # another with its key was
+            TaskState.SKIPPED,
+            TaskState.CANCELLED,
+            TaskState.TIMEOUT,
+        }
+    ),
     TaskState.READY: frozenset(
         {
             TaskState.ASSIGNED,
             TaskState.PENDING,  # its job is paused, or it is to be run from the start
             TaskState.COMPLETED,  # another with its key was
+            TaskState.FAILED,  # it fits nowhere
             TaskState.SKIPPED,
             TaskState.CANCELLED,
             TaskState.TIMEOUT,
@@ -92,6 +102,7 @@ TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
             TaskState.TIMEOUT,
             TaskState.DEAD,
             TaskState.READY,  # its worker is lost
+            TaskState.ASSIGNED,  # its start was decided, and nobody was told: it is decided again
             TaskState.PENDING,  # it waits before another try
         }
     ),
@@ -117,8 +128,16 @@ class IllegalMove(Invalid):
 
 def move(current: State, to: State) -> State:
     """`to`, if it may follow `current`. Staying is not a move."""
-    if to not in _moves_of(current):
+    if to not in (JOB_MOVES[current] if isinstance(current, JobState) else TASK_MOVES[current]):
         raise IllegalMove(current, to)
+    return to
+
+
+def begin_again(ended: State) -> State:
+    """How something that has ended begins once more, because somebody asks for it."""
+    to = JobState.RUNNING if isinstance(ended, JobState) else TaskState.PENDING
+    if not is_final(ended):
+        raise IllegalMove(ended, to)
     return to
 
 

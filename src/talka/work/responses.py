@@ -48,7 +48,7 @@ class Response:
 
 
 class CustomResponse(Response, Generic[Value]):
-    """What `self.client.custom.call(awaitable)` returns: the awaitable's own result, and its time."""
+    """What `self.client.custom.call(awaitable)` returns: the result of the awaitable in `value`, and its times."""
 
     __slots__ = ("value",)
 
@@ -86,7 +86,10 @@ class ResponseHeaders(Mapping[str, str]):
 
 
 class HTTPResponse(Response):
-    """An HTTP answer. Headers, content, text and JSON are worked out when they are first asked for."""
+    """An HTTP answer: `method`, `url`, `status`, and the body as it came in `body`.
+
+    Headers, content, text and JSON are decoded when they are first read.
+    """
 
     __slots__ = ("method", "url", "status", "raw_headers", "body", "connect_ns", "tls_ns", "first_byte_ns", "_content")
 
@@ -107,20 +110,24 @@ class HTTPResponse(Response):
 
     @property
     def status_code(self) -> int:
+        """The HTTP status, such as 200."""
         return self.status
 
     @property
     def headers(self) -> ResponseHeaders:
+        """The headers of the answer; names in any case."""
         return ResponseHeaders(self.raw_headers)
 
     @property
     def content(self) -> bytes:
+        """The body, after content codings such as gzip are undone."""
         if self._content is None:
             self._content = decoded(self.body, self.headers.get("content-encoding", ""))
         return self._content
 
     @property
     def text(self) -> str:
+        """The body as text, in the charset that the answer names, by default UTF-8."""
         charset = "utf-8"
         for part in self.headers.get("content-type", "").split(";")[1:]:
             name, _, value = part.strip().partition("=")
@@ -132,6 +139,7 @@ class HTTPResponse(Response):
         return self.content.decode(codec, errors="replace")
 
     def json(self) -> Any:
+        """The body as JSON. Raises `NotJSON` where it is none."""
         try:
             return msgspec.json.decode(self.content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -140,6 +148,7 @@ class HTTPResponse(Response):
 
     @property
     def timings(self) -> Timings:
+        """How long each part of the exchange took."""
         return Timings(
             connect_ms=self.connect_ns / 1e6,
             tls_ms=self.tls_ns / 1e6,

@@ -33,7 +33,7 @@ STAGES_DESCRIBED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ConstantVUs:
-    """This many VUs, each running one iteration after the other."""
+    """`vus` users for `duration`, each of which runs one iteration after the other."""
 
     vus: int
     duration: Duration
@@ -42,16 +42,21 @@ class ConstantVUs:
         self.plan()
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         vus = _count(self, "vus", self.vus, most=MOST_VUS)
         return Plan.of_vus(_steady(_run_ns(self, "duration", self.duration), vus))
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         return f"{_vus(self.vus)} for {_time(self.duration)}"
 
 
 @dataclass(frozen=True, slots=True)
 class RampingVUs:
-    """VUs that go in straight lines from `start` to the first stage's target, then to the next; 0 long is a jump."""
+    """VUs that change in straight lines: from `start` to the target of the first stage, then to that of the next.
+
+    `stages` are pairs (VUs, duration); a stage of duration 0 is a jump.
+    """
 
     stages: Sequence[tuple[int, Duration]]
     start: int = 0
@@ -61,19 +66,21 @@ class RampingVUs:
         self.plan()
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         return Plan.of_vus(_ramp(self, self.start, self.stages, _some_vus))
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         targets, durations = zip(*self.stages, strict=True)
         return f"ramp of VUs: {_course([_number(vus) for vus in (self.start, *targets)], durations)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantRate:
-    """Iterations that start at this rate, whatever becomes of earlier ones.
+    """Iterations that start at `rate` for `duration`, whether or not earlier ones have ended.
 
-    One that finds all of `max_vus` busy waits for a free VU, and its wait is counted ("queue"), or it is dropped and
-    counted ("drop").
+    An arrival that finds all of `max_vus` busy follows `policy`: with "queue" it waits for a free VU, and its wait is
+    counted; with "drop" it is dropped, and counted as dropped.
     """
 
     rate: Rate
@@ -85,16 +92,21 @@ class ConstantRate:
         self.plan()
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         rate = _some_rate(self, "rate", self.rate)
         return _open_plan(self, _steady(_run_ns(self, "duration", self.duration), rate))
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         return f"{_rate(self.rate)} for {_time(self.duration)}, {_allowance(self.plan().vus, self.policy)}"
 
 
 @dataclass(frozen=True, slots=True)
 class RampingRate:
-    """A rate that goes in straight lines from `start` to the first stage's rate, then to the next; 0 long is a jump."""
+    """A rate that changes in straight lines: from `start` to the rate of the first stage, then to that of the next.
+
+    `stages` are pairs (rate, duration); a stage of duration 0 is a jump. `max_vus` and `policy` as in `ConstantRate`.
+    """
 
     stages: Sequence[tuple[Rate, Duration]]
     start: Rate = 0
@@ -106,9 +118,11 @@ class RampingRate:
         self.plan()
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         return _open_plan(self, _ramp(self, self.start, self.stages, _some_rate))
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         targets, durations = zip(*self.stages, strict=True)
         course = _course([_rate(rate) for rate in (self.start, *targets)], durations)
         return f"ramp of the rate: {course}, {_allowance(self.plan().vus, self.policy)}"
@@ -116,7 +130,7 @@ class RampingRate:
 
 @dataclass(frozen=True, slots=True)
 class IterationsPerVU:
-    """Every VU runs exactly this many iterations."""
+    """Each of `vus` users runs exactly `iterations`, and stops after `max_duration` if there is one."""
 
     vus: int
     iterations: int
@@ -126,18 +140,20 @@ class IterationsPerVU:
         self.plan()
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         vus = _count(self, "vus", self.vus, most=MOST_VUS)
         iterations = _count(self, "iterations", self.iterations, most=MOST_ITERATIONS)
         segments = _until(self, self.max_duration, vus)
         return Plan(model="closed", vus=vus, segments=segments, iterations_per_vu=iterations)
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         return f"{_vus(self.vus)}, {_iterations(self.iterations)} each{_at_most(self.max_duration)}"
 
 
 @dataclass(frozen=True, slots=True)
 class SharedIterations:
-    """So many iterations in all, each taken by whichever VU is free."""
+    """`vus` users run `iterations` in all, each taken by the next free user; they stop after `max_duration`."""
 
     vus: int
     iterations: int
@@ -147,20 +163,22 @@ class SharedIterations:
         self.plan()
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         vus = _count(self, "vus", self.vus, most=MOST_VUS)
         iterations = _count(self, "iterations", self.iterations, most=MOST_ITERATIONS)
         segments = _until(self, self.max_duration, vus)
         return Plan(model="closed", vus=vus, segments=segments, shared_iterations=iterations)
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         return f"{_iterations(self.iterations)} shared by {_vus(self.vus)}{_at_most(self.max_duration)}"
 
 
 @dataclass(frozen=True, slots=True)
 class CustomVUs:
-    """As many VUs as the function says, asked every so often with the seconds since the start.
+    """As many VUs as `function` returns. It is called with the seconds since the start, once for `every` of `duration`.
 
-    The function is called when the plan is made, not during the run.
+    It is called when the plan is made, not during the run.
     """
 
     function: Callable[[float], float]
@@ -171,17 +189,19 @@ class CustomVUs:
         _sampling(self)
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         return Plan.of_vus(_sampled(self, _sampled_vus))
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         return f"VUs by {_name(self.function)} for {_time(self.duration)}, every {_time(self.every)}"
 
 
 @dataclass(frozen=True, slots=True)
 class CustomRate:
-    """The rate the function says, asked every so often with the seconds since the start.
+    """The rate that `function` returns. It is called with the seconds since the start, once for `every` of `duration`.
 
-    The function is called when the plan is made, not during the run.
+    It is called when the plan is made, not during the run. `max_vus` and `policy` as in `ConstantRate`.
     """
 
     function: Callable[[float], float]
@@ -195,9 +215,11 @@ class CustomRate:
         _pool(self)
 
     def plan(self) -> Plan:
+        """The plan that this shape becomes."""
         return _open_plan(self, _sampled(self, _some_rate))
 
     def describe(self) -> str:
+        """The shape in words, as `talka check` prints it."""
         line = f"rate by {_name(self.function)} for {_time(self.duration)}, every {_time(self.every)}"
         return f"{line}, {_allowance(self.max_vus, self.policy)}"
 

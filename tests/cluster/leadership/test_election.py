@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import LeaderChanged, SteppedDown, VoterRole
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.election import VoterRole
+from talka.cluster.leadership.news import Elected, LeaderChanged, SteppedDown, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import Safeguards

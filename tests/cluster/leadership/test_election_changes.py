@@ -5,17 +5,15 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import (
-    ALARMS_LIMIT,
-    CLEARLY,
+from talka.cluster.leadership.election import ALARMS_LIMIT, CLEARLY, Phase, VoterRole
+from talka.cluster.leadership.news import (
+    ConfigChanged,
     LeaderChanged,
     LeadershipAlarm,
-    Phase,
     PhaseChanged,
     SteppedDown,
-    VoterRole,
+    WriteEnded,
 )
-from talka.cluster.leadership.leader_term import ConfigChanged, WriteEnded
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL
 from talka.units import MILLISECOND, SECOND

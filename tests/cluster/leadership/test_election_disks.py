@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from talka.cluster.leadership.election import LeadershipAlarm, Phase
+from talka.cluster.leadership.election import Phase
+from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.leadership.register import KEYS_LIMIT, NEVER, RECORD_KEY
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leadership.voters import digest_of

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cluster.leadership.election import LeaderChanged, SteppedDown
-from talka.cluster.leadership.leader_term import ReadEnded, WriteEnded
+from talka.cluster.leadership.news import LeaderChanged, ReadEnded, SteppedDown, WriteEnded
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import MILLISECOND, SECOND

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
+from talka.cluster.leadership.news import Elected, ReadEnded, WriteEnded
 from talka.cluster.leadership.register import ENTRY_PREFIX
 from talka.cluster.leadership.timings import LAN
 from talka.units import SECOND

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import LeadershipAlarm, Phase, PhaseChanged
-from talka.cluster.leadership.leader_term import Elected
+from talka.cluster.leadership.election import Phase
+from talka.cluster.leadership.news import Elected, LeadershipAlarm, PhaseChanged
 from talka.cluster.leadership.register import NEVER
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leadership.voter_startup import PEERS_LIMIT

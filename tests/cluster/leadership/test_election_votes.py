@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import TERM_JUMP_LIMIT, LeadershipAlarm, SteppedDown, VoterRole
+from talka.cluster.leadership.election import TERM_JUMP_LIMIT, VoterRole
+from talka.cluster.leadership.news import LeadershipAlarm, SteppedDown
 from talka.cluster.leadership.register import ENTRY_PREFIX, NEVER
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards

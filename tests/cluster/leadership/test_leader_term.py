@@ -6,19 +6,9 @@ import pytest
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.leader_term import (
-    BATCHES_LIMIT,
-    READS_LIMIT,
-    ROUNDS_KEPT,
-    VALUES_LIMIT_BYTES,
-    ConfigChanged,
-    Elected,
-    LeaderTerm,
-    LeaseExtended,
-    ReadEnded,
-    WriteEnded,
-)
+from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT, VALUES_LIMIT_BYTES, LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseFit, OwnLease
+from talka.cluster.leadership.news import ConfigChanged, Elected, LeaseExtended, ReadEnded, WriteEnded
 from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import (

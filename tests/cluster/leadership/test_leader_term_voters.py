@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from talka.cluster.effects import Send
-from talka.cluster.leadership.leader_term import ConfigChanged, LeaderTerm, LeaseExtended, WriteEnded
+from talka.cluster.leadership.leader_term import LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseFit
+from talka.cluster.leadership.news import ConfigChanged, LeaseExtended, WriteEnded
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN

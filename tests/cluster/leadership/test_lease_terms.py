@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import LeadershipAlarm
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
     LONGEST_NS,
@@ -19,6 +18,7 @@ from talka.cluster.leadership.lease_terms import (
     encode_terms,
     told,
 )
+from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.leadership.register import RECORD_KEY, VoterRecord
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards

@@ -251,7 +251,7 @@ def test_a_result_of_another_store_or_life_does_not_count_and_is_not_taken(play:
     play.hear("w", Held(6, (), of=life))
 
     assert (play.row(0).output, play.row(0).checkpoint, play.took) == (b"", b"", [])
-    assert play.durable.foreign_messages == 3
+    assert play.keeper.foreign_messages == 3
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_result_of_another_job_or_task_does_not_count(play: DagPlay, changed: 
     play.hear("w", Done((a_result(play, **changed),), ONE))
 
     assert play.row(0).output == b""
-    assert play.durable.stale_results == 1
+    assert play.keeper.stale_results == 1
 
 
 def test_a_result_of_another_worker_does_not_count(play: DagPlay) -> None:
@@ -332,15 +332,15 @@ def test_nothing_is_given_to_a_worker_under_an_epoch_that_it_obeyed_for_another(
     assert play.news == [RaiseEpoch(wanted, "w", remembers[0], is_own)], "asked for once"
     assert play.told_all == []
 
-    play.take(play.durable.on_epoch(play.now, wanted))
+    play.take(play.keeper.on_epoch(play.now, wanted))
     play.beat("w", remembers=remembers)
     play.hear("w", Held(wanted, (), of=ONE))
     play.beat("w", remembers=(wanted, ONE))
 
     (fence,) = play.handed
-    assert fence >> 32 == wanted == play.durable.epoch
+    assert fence >> 32 == wanted == play.keeper.epoch
     assert play.said(AssignTasks)[0].epoch == wanted
-    assert play.durable.floor.raised_total == 1
+    assert play.keeper.floor.raised_total == 1
 
 
 def test_a_worker_that_obeys_another_meanwhile_is_given_no_more(play: DagPlay) -> None:
@@ -371,7 +371,7 @@ def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> Non
     play.submit({"a": ""})
     first = play.fence("a")
     play.beat("v", remembers=(7, OTHER))
-    play.take(play.durable.on_epoch(play.now, 8))
+    play.take(play.keeper.on_epoch(play.now, 8))
 
     play.result(first, output=b"7")
 
@@ -381,14 +381,14 @@ def test_attempts_under_way_go_on_when_the_epoch_is_raised(play: DagPlay) -> Non
 
 def test_an_epoch_that_the_store_did_not_take_is_asked_for_again(play: DagPlay) -> None:
     play.beat("w", remembers=(9, OTHER))
-    play.take(play.durable.on_epoch(play.now, 6))
+    play.take(play.keeper.on_epoch(play.now, 6))
     play.beat("w", remembers=(9, OTHER))
     assert len(play.news) == 1, "not at once"
     play.pass_time(1)
     play.beat("w", remembers=(9, OTHER))
 
     assert play.news == [RaiseEpoch(10, "w", 9, False)] * 2
-    assert play.durable.floor.raised_total == 0
+    assert play.keeper.floor.raised_total == 0
 
 
 def test_an_epoch_grows_by_no_more_than_a_step_at_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talka.cluster.leadership.leader_term import WriteEnded
+from talka.cluster.leadership.news import WriteEnded
 from talka.control.jobs import entries
 from talka.control.jobs.entries import Alarmed, RecordBook
 from talka.wire.entries import JobOrder, JobRecord, decode_record, encode_record

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from talka.cluster.effects import Send
-from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leadership.lease_terms import (
     LONGEST_NS,
     WORKER_LEASE_KEY,
@@ -16,6 +15,7 @@ from talka.cluster.leadership.lease_terms import (
     OwnLease,
     encode_terms,
 )
+from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.safeguards import Safeguards
 from talka.control.jobs import lease_rule
 from talka.control.jobs.entries import Alarmed

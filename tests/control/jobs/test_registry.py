@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.leadership.election import SteppedDown
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs import entries, registry
 from talka.control.jobs.fleet import Fleet, NameTaken, NotFree, WorkerLost, WorkerRegistered

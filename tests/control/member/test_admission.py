@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Transmit
-from talka.cluster.leadership.election import LeadershipAlarm
+from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member import admission as porter_module
 from talka.control.member.admission import (

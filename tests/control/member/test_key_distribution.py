@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Send, Transmit
-from talka.cluster.leadership.election import LeadershipAlarm
+from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.membership.members import ALIVE, DEAD, LEFT
 from talka.cluster.membership.membership import Membership
 from talka.cluster.membership.news import StateLearned

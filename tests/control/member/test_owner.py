@@ -369,6 +369,5 @@ def test_a_grant_of_a_key_that_is_no_longer_wanted_is_given_back() -> None:
     to, question = asked(owner.want(0, "k", TTL))
     owner.unwant(MILLISECOND, "k")
 
-    assert owner.on_answer(2 * MILLISECOND, to, granted(question)) == [
-        Send(CHANNEL, to, ReleaseLease("k", 5), Lane.CONTROL)
-    ]
+    released = Send(CHANNEL, to, ReleaseLease("k", 5), Lane.CONTROL)
+    assert owner.on_answer(2 * MILLISECOND, to, granted(question)) == [released]

@@ -5,8 +5,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import LeadershipAlarm, SteppedDown
-from talka.cluster.leadership.leader_term import Elected, ReadEnded, WriteEnded
+from talka.cluster.leadership.news import Elected, LeadershipAlarm, ReadEnded, SteppedDown, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters, QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.leases import KEYS_LIMIT, LeaseExpired

@@ -41,6 +41,7 @@ from talka.control.worker.handlers_room import (
     STOP_LIMIT_NS,
 )
 from talka.control.worker.obeyed_epoch import BrokenEpoch
+from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import CHANNEL, JobMessage, encode
 from talka.wire.tasks import (
@@ -107,16 +108,11 @@ class Rig:
         self.core_of: dict[int, int] = {}
         """Of every attempt that was told to run, the core."""
         self.begun: list[int] = []
-        self.tickets = 0
         self.pool = HandlerPool(
-            "w1", cores, self.disk, boot=BOOT, files=files, persist=self.persist, safeguards=safeguards
+            "w1", cores, self.disk, boot=BOOT, files=files, writes=WorkerWrites(), safeguards=safeguards
         )
         self.pool.lease_granted(1)
         self.take(self.pool.start(self.now))
-
-    def persist(self, puts: tuple[tuple[str, bytes | None], ...]) -> Persist:
-        self.tickets += 1
-        return Persist(self.tickets, puts)
 
     # What happens.
 

@@ -17,12 +17,12 @@ import pytest
 
 from talka.control.worker.effects import Drained, HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
-from talka.engine.exit_facts import MemoryGroup
+from talka.engine.containment import MemoryGroup
 from talka.engine.handlers import handler_supervisor
 from talka.engine.handlers.handler_supervisor import HandlerSupervisor
 from talka.errors import Invalid
-from talka.nodes import handlers as node_handlers
-from talka.nodes.handlers import HandlerProcesses, files_of, handler_event_of, short_of_disk
+from talka.nodes import cores as node_cores
+from talka.nodes.cores import HandlerProcesses, files_of, handler_event_of, short_of_disk
 from talka.nodes.member_events import sentence_of
 from talka.wire.tasks import FromHandlers, HandedTask, Load, Loaded, Ran, RunTasks, Said, Spent, StopTasks, TaskResult
 
@@ -655,15 +655,15 @@ async def test_orders_of_the_pool_are_carried_out(owner: Owner) -> None:
         cores.do(StartHandlers(1))
         cores.do(TellHandlers(1, Load((str(owner.file),))))
         loaded = await owner.next(Loaded)
-        assert cores.pids() == {1: loaded.pid}
+        assert cores.supervisor.pids() == {1: loaded.pid}
         cores.do(TellHandlers(1, RunTasks((HandedTask(1, "job", "task", "limits", 1, b"null"),))))
         limits = msgspec.json.decode((await owner.next(Ran)).results[0].output)
         assert limits["RLIMIT_DATA"][0] == 1024 * MEBIBYTE
-        cores.look()
+        cores.supervisor.look()
         cores.do(EndHandlers(1, hard=True))
         assert (await owner.next(ExitFacts)).cause == "SIGKILL"
     finally:
-        await cores.close()
+        await cores.supervisor.close()
 
 
 def test_files_of_handlers_are_named_so_that_cores_find_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -677,7 +677,7 @@ def test_files_of_handlers_are_named_so_that_cores_find_them(tmp_path: Path, mon
 
 def test_little_room_on_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert short_of_disk(tmp_path) == ""
-    monkeypatch.setattr(node_handlers, "DISK_LEAST_BYTES", 1 << 62)
+    monkeypatch.setattr(node_cores, "DISK_LEAST_BYTES", 1 << 62)
     assert short_of_disk(tmp_path).startswith("disk: ")
     assert "cannot be looked at: No such file or directory" in short_of_disk(tmp_path / "gone")
 

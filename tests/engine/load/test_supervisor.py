@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,9 +17,11 @@ import psutil
 import pytest
 
 from talka.clock import monotonic_ns
-from talka.engine.containment import ControlGroup, Guard
+from talka.engine import core_child
+from talka.engine.containment import ControlGroup
+from talka.engine.core_child import CoreChildren
 from talka.engine.load import supervisor as supervisor_module
-from talka.engine.load.supervisor import CoreProcess, Lines, Supervisor
+from talka.engine.load.supervisor import CORE_MODULE, Lines, Supervisor
 from talka.engine.loader import in_memory
 from talka.units import MILLISECOND, SECOND
 from talka.wire.shards import (
@@ -234,15 +237,14 @@ async def test_messages_and_kills_for_a_core_that_is_gone_do_nothing(owner: Owne
 
 async def test_a_core_that_was_waited_for_is_not_killed_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    guard = Guard()
-    with ours, theirs:
-        process = CoreProcess(theirs, guard)
-        process.kill()
-        assert await process.ended() == "was killed by SIGKILL"
-        monkeypatch.setattr(supervisor_module, "kill_group", killed.append)
-        process.kill()
-    guard.close()
+    children = CoreChildren(CORE_MODULE, has_lease=False)
+    child, ours = children.start()
+    with ours:
+        child.kill()
+        assert (await child.ended()).text == "was killed by SIGKILL"
+        monkeypatch.setattr(core_child, "kill_group", killed.append)
+        child.kill()
+    await children.close(0)
     assert killed == [], "by now the number may be somebody else's"
 
 
@@ -367,7 +369,7 @@ async def test_with_a_control_group_children_that_left_their_group_die_too(
         def around(cls, pid: int, root: Path = hierarchy, own: str | None = "/") -> "ControlGroup | None":
             return super().around(pid, root, own)
 
-    monkeypatch.setattr(supervisor_module, "ControlGroup", Ours)
+    monkeypatch.setattr(core_child, "ControlGroup", Ours)
     await owner.start("child('setsid', 'sleep', '1000'); await asyncio.sleep(1000)")
     await happens((owner.folder / "child").exists)
     child, pid = owner.child(), owner.supervisor.pids()[1]
@@ -378,6 +380,18 @@ async def test_with_a_control_group_children_that_left_their_group_die_too(
     assert await owner.until(str) == "was killed by SIGKILL"
     await happens(lambda: is_gone(child))
     assert not folder.exists()
+
+
+async def test_a_core_may_set_aside_no_more_than_its_share() -> None:
+    share_bytes = 2048 * 1024 * 1024
+    children = CoreChildren(CORE_MODULE, has_lease=False)
+    child, ours = children.start()
+    with ours:
+        child.limit(data_bytes=share_bytes)
+        assert resource.prlimit(child.pid, resource.RLIMIT_DATA) == (share_bytes, share_bytes)
+        child.kill()
+        await child.ended()
+    await children.close(0)
 
 
 # The guard.

@@ -690,3 +690,13 @@ def test_a_process_whose_store_was_taken_commits_nothing_more(path: Path) -> Non
 
 def job_row(number: int) -> JobRow:
     return JobRow(number=number, id=f"j{number}", name="n", state=JobState.RUNNING, submitted_ms=1, settings=b"{}")
+
+
+def test_a_store_takes_all_that_another_has_in_place_of_its_own(store: SqliteRecords) -> None:
+    store.apply(batch(1))
+    other = SqliteRecords(":memory:")
+    other.apply(batch(2))
+    store.file.copy_into(other.file, is_marked=True)
+    store.apply(batch(3))
+    assert [row.id for row in other.jobs((), 9, 9)] == ["job-1"]
+    assert other.file.problems() == []

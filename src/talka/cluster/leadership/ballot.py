@@ -7,6 +7,7 @@ from enum import Enum
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.followed_leader import FollowedLeader
+from talka.cluster.leadership.news import LeadershipEffect
 from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.voters import CONFIG_KEY, Electorate
 from talka.wire.leadership import CHANNEL, PreVote, PreVoteReply, Vote, VoteReply
@@ -36,7 +37,7 @@ class Ballot:
     def drop(self) -> None:
         self.stage = BallotStage.NONE
 
-    def ask(self, now: int, out: list[object]) -> bool:
+    def ask(self, now: int, out: list[LeadershipEffect]) -> bool:
         """Ask everybody. Whether the own word is a majority already."""
         self.stage = BallotStage.ASKING
         self._round += 1

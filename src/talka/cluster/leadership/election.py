@@ -16,8 +16,17 @@ from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.ballot import Ballot, BallotStage
 from talka.cluster.leadership.election_timeouts import ElectionTimeouts
 from talka.cluster.leadership.followed_leader import FollowedLeader
-from talka.cluster.leadership.leader_term import LeaderTerm, ReadEnded, WriteEnded
+from talka.cluster.leadership.leader_term import LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
+from talka.cluster.leadership.news import (
+    LeaderChanged,
+    LeadershipAlarm,
+    LeadershipEffect,
+    PhaseChanged,
+    ReadEnded,
+    SteppedDown,
+    WriteEnded,
+)
 from talka.cluster.leadership.quorum import check_size
 from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
@@ -75,28 +84,6 @@ class Phase(Enum):
     ACTIVE = "active"
     DRAINING = "draining"
     """Votes, and leads no more."""
-
-
-class SteppedDown(msgspec.Struct, frozen=True):
-    term: int
-    reason: str
-
-
-class LeaderChanged(msgspec.Struct, frozen=True):
-    leader: str
-    """Empty when none is known."""
-    term: int
-
-
-class PhaseChanged(msgspec.Struct, frozen=True):
-    phase: str
-
-
-class LeadershipAlarm(msgspec.Struct, frozen=True):
-    """Something a person must look at. Told once for each peer and kind."""
-
-    kind: str
-    text: str
 
 
 class Election:
@@ -207,24 +194,24 @@ class Election:
 
     # -- inputs
 
-    def start(self, now: int) -> list[object]:
+    def start(self, now: int) -> list[LeadershipEffect]:
         return self.tick(now)
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
-        out: list[object] = []
+    def on_persisted(self, now: int, ticket: int) -> list[LeadershipEffect]:
+        out: list[LeadershipEffect] = []
         self._wake(now, out)
         out += self._acceptor.persisted(ticket)
         return self._finish(now, out)
 
-    def on_message(self, now: int, sender: str, message: LeadershipMessage) -> list[object]:
-        out: list[object] = []
+    def on_message(self, now: int, sender: str, message: LeadershipMessage) -> list[LeadershipEffect]:
+        out: list[LeadershipEffect] = []
         self._wake(now, out)
         self._electorate.heard(now, sender)
         self._hear(now, sender, message, out)
         return self._finish(now, out)
 
-    def tick(self, now: int) -> list[object]:
-        out: list[object] = []
+    def tick(self, now: int) -> list[LeadershipEffect]:
+        out: list[LeadershipEffect] = []
         self._wake(now, out)
         if self.phase is Phase.SYNCING:
             self._greet(now, out)
@@ -237,25 +224,29 @@ class Election:
             self._stand(now, out)
         return self._finish(now, out)
 
-    def write(self, now: int, ref: int, key: str, value: bytes) -> list[object]:
+    def write(self, now: int, ref: int, key: str, value: bytes) -> list[LeadershipEffect]:
         """Put `value` on a majority of disks; `WriteEnded(ref)` tells what became of it."""
         refused = WriteEnded(ref, "refused", reason="this voter does not lead")
         return self._ask_leader(now, lambda reign, out: reign.write(now, ref, key, value, out), refused)
 
-    def read(self, now: int, ref: int, key: str) -> list[object]:
+    def read(self, now: int, ref: int, key: str) -> list[LeadershipEffect]:
         """The value a majority holds now, proven by a round of heartbeats; told by `ReadEnded(ref)`."""
         refused = ReadEnded(ref, "refused", reason="this voter does not lead")
         return self._ask_leader(now, lambda reign, out: reign.read(now, ref, key, out), refused)
 
-    def change_voters(self, now: int, ref: int, names: tuple[str, ...], *, allow_two: bool = False) -> list[object]:
+    def change_voters(
+        self, now: int, ref: int, names: tuple[str, ...], *, allow_two: bool = False
+    ) -> list[LeadershipEffect]:
         """Add or remove one voter; `WriteEnded(ref)` tells what became of it."""
         refused = WriteEnded(ref, "refused", reason="this voter does not lead")
         return self._ask_leader(
             now, lambda reign, out: reign.change_voters(now, ref, names, out, allow_two=allow_two), refused
         )
 
-    def _ask_leader(self, now: int, ask: Callable[[LeaderTerm, list[object]], None], refused: object) -> list[object]:
-        out: list[object] = []
+    def _ask_leader(
+        self, now: int, ask: Callable[[LeaderTerm, list[LeadershipEffect]], None], refused: WriteEnded | ReadEnded
+    ) -> list[LeadershipEffect]:
+        out: list[LeadershipEffect] = []
         self._wake(now, out)
         if self.reign is None:
             out.append(refused)
@@ -263,30 +254,30 @@ class Election:
             ask(self.reign, out)
         return self._finish(now, out)
 
-    def suspect_leader(self, now: int, name: str) -> list[object]:
+    def suspect_leader(self, now: int, name: str) -> list[LeadershipEffect]:
         """Membership holds `name` for dead. A hint: it shortens the wait before the question, not before the answer."""
         if self.leader == name and self.reign is None:
             self._stand_at = min(self._stand_at, now + self._candidacy.hint_ns())
         return self._finish(now, [])
 
-    def hand_over(self, now: int) -> list[object]:
+    def hand_over(self, now: int) -> list[LeadershipEffect]:
         """Give leadership up and invite a voter that answered lately to take it. Nothing happens when none did."""
-        out: list[object] = []
+        out: list[LeadershipEffect] = []
         self._wake(now, out)
         if self.reign is not None and self.reign.best_successor()[0]:
             self._step_down(now, "handed over", out, is_wanted=True)
         return self._finish(now, out)
 
-    def hand_over_if_worse(self, now: int) -> list[object]:
+    def hand_over_if_worse(self, now: int) -> list[LeadershipEffect]:
         """Give leadership up to a voter that is clearly better off. Where all are unwell, it stays where it is."""
         if self.reign is None:
             return []
         name, health = self.reign.best_successor()
         return self.hand_over(now) if name and health + CLEARLY <= self._candidacy.score else []
 
-    def drain(self, now: int) -> list[object]:
+    def drain(self, now: int) -> list[LeadershipEffect]:
         """Lead no more; go on voting until stopped."""
-        out: list[object] = []
+        out: list[LeadershipEffect] = []
         self._wake(now, out)
         if self.phase is Phase.SYNCING:
             self._votes_from = NEVER  # it has not heard yet whether its promises are still its own
@@ -297,7 +288,7 @@ class Election:
 
     # -- every step begins and ends alike
 
-    def _wake(self, now: int, out: list[object]) -> None:
+    def _wake(self, now: int, out: list[LeadershipEffect]) -> None:
         """A leader that slept for long must not act on what it knew before."""
         if self.reign is not None and self._has_slept(now):
             self._step_down(now, f"stalled for {(now - self._woken_at) // 1_000_000} ms", out)
@@ -309,9 +300,9 @@ class Election:
         # Where nobody else votes, nobody else can lead: within its lease it goes on, and its work is not interrupted.
         return self.reign is None or not self.reign.holds_lease(now) or bool(self._electorate.others())
 
-    def _finish(self, now: int, out: list[object]) -> list[object]:
+    def _finish(self, now: int, out: list[LeadershipEffect]) -> list[LeadershipEffect]:
         """Hear what this voter says to itself, make everything durable, and set the clock."""
-        done: list[object] = []
+        done: list[LeadershipEffect] = []
         index = 0
         while index < len(out):
             effect = out[index]
@@ -331,26 +322,26 @@ class Election:
         assert self.reign is not None
         return self.reign.deadline() if self._safeguards.check_quorum else NEVER
 
-    def _answer(self, to: str, message: LeadershipMessage, out: list[object]) -> None:
+    def _answer(self, to: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
         """Say what rests on promises: at once when they are on disk, else when they are."""
         if self._acceptor.is_durable:
             out.append(Send(CHANNEL, to, message, Lane.CONTROL))
         else:
             self._acceptor.hold(Send(CHANNEL, to, message, Lane.CONTROL))
 
-    def _alarm(self, kind: str, about: str, text: str, out: list[object]) -> None:
+    def _alarm(self, kind: str, about: str, text: str, out: list[LeadershipEffect]) -> None:
         key = f"{kind} {about}"
         if key not in self._alarms and len(self._alarms) < ALARMS_LIMIT:
             self._alarms[key] = None
             out.append(LeadershipAlarm(kind, text))
 
-    def _enter(self, phase: Phase, out: list[object]) -> None:
+    def _enter(self, phase: Phase, out: list[LeadershipEffect]) -> None:
         self.phase = phase
         out.append(PhaseChanged(phase.value))
 
     # -- messages
 
-    def _hear(self, now: int, sender: str, message: LeadershipMessage, out: list[object]) -> None:
+    def _hear(self, now: int, sender: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
         if isinstance(message, Propose | Collected | RegisterSnapshot) and (problem := config_problem(message.entries)):
             self._alarm("configuration", sender, f"{sender!r}: {problem}", out)
             return  # what nobody can read must not come to be held
@@ -401,7 +392,7 @@ class Election:
             case Released():  # pragma: no branch - the type checker sees that no message is left
                 self._on_released(now, sender, message, out)
 
-    def _is_of_my_reign(self, now: int, sender: str, term: int, out: list[object]) -> bool:
+    def _is_of_my_reign(self, now: int, sender: str, term: int, out: list[LeadershipEffect]) -> bool:
         """Whether an answer is for this leader; one of a later term ends its leadership. Only voters' answers count."""
         if not self._electorate.is_voter(sender):
             return False
@@ -410,7 +401,7 @@ class Election:
             return False
         return self.reign is not None and term == self.reign.term
 
-    def _follow_term(self, now: int, term: int, out: list[object]) -> bool:
+    def _follow_term(self, now: int, term: int, out: list[LeadershipEffect]) -> bool:
         """Adopt a later term. False when it is too far ahead to be believed."""
         if term - self.term > TERM_JUMP_LIMIT:
             self._alarm("term", str(term >> 20), f"term {term} is too far ahead of {self.term} to be true", out)
@@ -422,7 +413,7 @@ class Election:
 
     # -- following
 
-    def _on_heartbeat(self, now: int, sender: str, message: Heartbeat, out: list[object]) -> None:
+    def _on_heartbeat(self, now: int, sender: str, message: Heartbeat, out: list[LeadershipEffect]) -> None:
         if message.term < self.term:
             if self._acceptor.record.admitted:
                 self._answer_heartbeat(sender, message.round, out)
@@ -449,26 +440,26 @@ class Election:
         is_known = self.phase is not Phase.SYNCING and self._votes_from < NEVER
         return is_known and self._acceptor.record.admitted
 
-    def _answer_heartbeat(self, to: str, number: int, out: list[object]) -> None:
+    def _answer_heartbeat(self, to: str, number: int, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         config = self._acceptor.version_of(CONFIG_KEY)
         health = self._candidacy.score
         self._answer(to, HeartbeatReply(record.term, number, record.storage, record.revision, config, health), out)
 
-    def _follow(self, now: int, leader: str, term: int, out: list[object]) -> None:
+    def _follow(self, now: int, leader: str, term: int, out: list[LeadershipEffect]) -> None:
         self._campaign.drop()
         if self._allegiance.follow(now, leader, term):
             out.append(LeaderChanged(leader, term))
         self._stand_at = now + self._candidacy.wait_ns(now)
 
-    def _is_stranger(self, sender: str, founded: int, out: list[object]) -> bool:
+    def _is_stranger(self, sender: str, founded: int, out: list[LeadershipEffect]) -> bool:
         own = self._acceptor.record.founded
         if not own or not founded or own == founded:
             return False
         self._alarm("stranger", sender, f"{sender!r} belongs to another group of the same name: it was refused", out)
         return True
 
-    def _counts_otherwise(self, sender: str, lease_ns: int, out: list[object]) -> bool:
+    def _counts_otherwise(self, sender: str, lease_ns: int, out: list[LeadershipEffect]) -> bool:
         """Whether a voter counts the leader's lease longer or shorter: what one promises, the other would not keep."""
         if not self.fit.is_other(lease_ns):
             return False
@@ -477,7 +468,7 @@ class Election:
         self._alarm("lease", sender, text, out)
         return True
 
-    def _on_propose(self, now: int, sender: str, message: Propose, out: list[object]) -> None:
+    def _on_propose(self, now: int, sender: str, message: Propose, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         if not self._may_promise():
             return
@@ -496,7 +487,7 @@ class Election:
         if config is not None and self.reign is None:
             self._electorate.config = config
 
-    def _on_collect(self, now: int, sender: str, message: Collect, out: list[object]) -> None:
+    def _on_collect(self, now: int, sender: str, message: Collect, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         if not self._may_promise():
             return
@@ -508,7 +499,7 @@ class Election:
         parts = pages(self._acceptor.after(message.after))
         self._answer(sender, Collected(message.term, message.after, parts[0], len(parts) > 1), out)
 
-    def _on_released(self, now: int, sender: str, message: Released, out: list[object]) -> None:
+    def _on_released(self, now: int, sender: str, message: Released, out: list[LeadershipEffect]) -> None:
         if self.reign is not None or not self._allegiance.release(sender, message.term):
             return
         self._forget_leader(out)
@@ -516,7 +507,7 @@ class Election:
 
     # -- voting
 
-    def _objection(self, now: int, candidate: str, message: PreVote | Vote, out: list[object]) -> bool:
+    def _objection(self, now: int, candidate: str, message: PreVote | Vote, out: list[LeadershipEffect]) -> bool:
         """Whether this voter has a reason, beside its term, not to vote for this candidate now."""
         if not self._may_promise() or now < self._votes_from:
             return True
@@ -532,12 +523,12 @@ class Election:
         # Nobody can have led, and given up, a term that this voter has not heard of.
         return now < self._allegiance.binds_until(released if released <= self.term else 0)
 
-    def _on_pre_vote(self, now: int, sender: str, message: PreVote, out: list[object]) -> None:
+    def _on_pre_vote(self, now: int, sender: str, message: PreVote, out: list[LeadershipEffect]) -> None:
         granted = message.term > self.term and not self._objection(now, sender, message, out)
         if granted or self._acceptor.record.admitted:
             out.append(Send(CHANNEL, sender, PreVoteReply(self.term, message.round, granted), Lane.CONTROL))
 
-    def _on_vote(self, now: int, sender: str, message: Vote, out: list[object]) -> None:
+    def _on_vote(self, now: int, sender: str, message: Vote, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         is_free = message.term > record.term or (message.term == record.term and record.voted_for in ("", sender))
         if not is_free or self._objection(now, sender, message, out):
@@ -555,7 +546,7 @@ class Election:
 
     # -- standing
 
-    def _stand(self, now: int, out: list[object]) -> None:
+    def _stand(self, now: int, out: list[LeadershipEffect]) -> None:
         self._stand_at = now + self._config.ask_timeout_ns + self._candidacy.retry_ns(now)
         is_voter = self._electorate.config.storage_of(self.name) is not None
         if self.phase is not Phase.ACTIVE or not is_voter or self.fit.is_misfit:
@@ -570,11 +561,11 @@ class Election:
         if not self._safeguards.pre_vote or self._campaign.ask(now, out):
             self._campaign.run()
 
-    def _forget_leader(self, out: list[object]) -> None:
+    def _forget_leader(self, out: list[LeadershipEffect]) -> None:
         if self._allegiance.forget():
             out.append(LeaderChanged("", self.term))
 
-    def _on_pre_vote_reply(self, now: int, sender: str, message: PreVoteReply, out: list[object]) -> None:
+    def _on_pre_vote_reply(self, now: int, sender: str, message: PreVoteReply, out: list[LeadershipEffect]) -> None:
         if not self._electorate.is_voter(sender):
             return
         if message.term > self.term:
@@ -582,7 +573,7 @@ class Election:
         elif self._campaign.is_wanted(now, sender, message):
             self._campaign.run()
 
-    def _on_vote_reply(self, now: int, sender: str, message: VoteReply, out: list[object]) -> None:
+    def _on_vote_reply(self, now: int, sender: str, message: VoteReply, out: list[LeadershipEffect]) -> None:
         self._arrival.see(sender, message.storage, message.revision)
         if not self._electorate.is_voter(sender):
             return
@@ -591,7 +582,7 @@ class Election:
         elif self._campaign.is_elected(now, sender, message):
             self._lead(now, out)
 
-    def _lead(self, now: int, out: list[object]) -> None:
+    def _lead(self, now: int, out: list[LeadershipEffect]) -> None:
         self._campaign.drop()
         self._allegiance.lead(self.name, self.term)
         out.append(LeaderChanged(self.name, self.term))
@@ -610,7 +601,7 @@ class Election:
         self.reign.begin(now, out)
         self._heed_objection(now, out)
 
-    def _heed_objection(self, now: int, out: list[object]) -> None:
+    def _heed_objection(self, now: int, out: list[LeadershipEffect]) -> None:
         """What a majority holds may be that this voter must not lead."""
         if self.reign is not None and (text := self.reign.objection):
             out.append(LeaseDiffers(text))
@@ -618,7 +609,7 @@ class Election:
 
     # -- ceasing to lead
 
-    def _step_down(self, now: int, reason: str, out: list[object], *, is_wanted: bool = False) -> None:
+    def _step_down(self, now: int, reason: str, out: list[LeadershipEffect], *, is_wanted: bool = False) -> None:
         """Stop leading, or standing. Voters are told that the lease is free, so that nobody waits for its end."""
         self._campaign.drop()
         if self.reign is None:
@@ -638,7 +629,7 @@ class Election:
 
     # -- starting: what do peers remember?
 
-    def _greet(self, now: int, out: list[object]) -> None:
+    def _greet(self, now: int, out: list[LeadershipEffect]) -> None:
         if now >= self._hello_at:
             self._hello_at = now + self._config.hello_ns
             names = dict.fromkeys(self._electorate.others())
@@ -649,7 +640,7 @@ class Election:
                 self._answer(name, self._arrival.hello(name), out)
         self._settle(now, out)
 
-    def _on_hello(self, now: int, sender: str, message: VoterHello, out: list[object]) -> None:
+    def _on_hello(self, now: int, sender: str, message: VoterHello, out: list[LeadershipEffect]) -> None:
         if self._is_stranger(sender, message.founded, out):
             return
         is_new = not self._acceptor.record.founded and not message.founded
@@ -662,7 +653,7 @@ class Election:
         if self.reign is not None and is_fresh:
             self.reign.on_hello(now, sender, message, out)
 
-    def _on_welcome(self, now: int, sender: str, message: VoterWelcome, out: list[object]) -> None:
+    def _on_welcome(self, now: int, sender: str, message: VoterWelcome, out: list[LeadershipEffect]) -> None:
         if self.phase is not Phase.SYNCING or self._is_stranger(sender, message.founded, out):
             return
         if problem := self._arrival.judge(sender, message):
@@ -672,7 +663,7 @@ class Election:
             self._arrival.heard(sender, message)
         self._settle(now, out)
 
-    def _settle(self, now: int, out: list[object]) -> None:
+    def _settle(self, now: int, out: list[LeadershipEffect]) -> None:
         """Become active once a majority has been heard and no promise of an earlier life can still be running."""
         if now < self._votes_from or not self._arrival.is_settled(now, self._electorate):
             return
@@ -683,7 +674,7 @@ class Election:
         if not self.leader:
             self._stand_at = now + self._candidacy.retry_ns(now)
 
-    def _on_snapshot(self, now: int, sender: str, message: RegisterSnapshot, out: list[object]) -> None:
+    def _on_snapshot(self, now: int, sender: str, message: RegisterSnapshot, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         if message.term < record.term or not self._follow_term(now, message.term, out):
             return

@@ -3,13 +3,14 @@
 Made when a majority has voted, dropped when leadership ends; nothing of it outlives the term.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Token
 from talka.cluster.leadership.lease_terms import WORKER_LEASE_KEY, LeaseFit, decode_terms, told
+from talka.cluster.leadership.news import ConfigChanged, Elected, LeadershipEffect, LeaseExtended, ReadEnded, WriteEnded
 from talka.cluster.leadership.quorum import BadVoters, check_size
 from talka.cluster.leadership.register import KEYS_LIMIT, Acceptor
 from talka.cluster.leadership.snapshot_transfer import SnapshotTransfer
@@ -47,39 +48,6 @@ BATCHES_LIMIT: Final = 256
 VALUES_LIMIT_BYTES: Final = 48 * 1024 * 1024
 """Of all values together: what is held must fit into the batches, and the pages of a lesson, that may be under way."""
 READS_LIMIT: Final = 256
-
-Outcome: TypeAlias = Literal["accepted", "refused", "unknown"]
-"""`refused`: nothing was and nothing will be done. `unknown`: a later leader may find the value, or not."""
-
-
-class Elected(msgspec.Struct, frozen=True):
-    """This voter leads: its token is on a majority of disks, and it holds the lease until `until`."""
-
-    token: Token
-    until: int
-
-
-class LeaseExtended(msgspec.Struct, frozen=True):
-    term: int
-    until: int
-
-
-class WriteEnded(msgspec.Struct, frozen=True):
-    ref: int
-    outcome: Outcome
-    version: Version | None = None
-    reason: str = ""
-
-
-class ReadEnded(msgspec.Struct, frozen=True):
-    ref: int
-    outcome: Outcome
-    value: bytes | None = None
-    reason: str = ""
-
-
-class ConfigChanged(msgspec.Struct, frozen=True):
-    config: VoterConfig
 
 
 class _Round(msgspec.Struct):
@@ -167,11 +135,11 @@ class LeaderTerm:
         """When leadership ends unless a majority answers."""
         return self.lease_until or self._started_at + self._config.lease_ns
 
-    def tick(self, now: int, out: list[object]) -> None:
+    def tick(self, now: int, out: list[LeadershipEffect]) -> None:
         if now >= self.next_at:
             self._beat(now, out)
 
-    def _beat(self, now: int, out: list[object]) -> None:
+    def _beat(self, now: int, out: list[LeadershipEffect]) -> None:
         self._round += 1
         self._rounds[self._round] = _Round(now, {self.me: 0})
         oldest = next(iter(self._rounds))
@@ -185,11 +153,11 @@ class LeaderTerm:
         self._say_again(now, out)
         self._confirm(now, self._round, out)  # a group of one voter needs no answer
 
-    def _say_to_others(self, message: LeadershipMessage, out: list[object]) -> None:
+    def _say_to_others(self, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
         for name in self._electorate.others():
             out.append(Send(CHANNEL, name, message, Lane.CONTROL))
 
-    def _say_again(self, now: int, out: list[object]) -> None:
+    def _say_again(self, now: int, out: list[LeadershipEffect]) -> None:
         """Whatever was not answered may have been lost."""
         if self._is_collecting:
             for name, after in self._cursors.items():
@@ -214,7 +182,7 @@ class LeaderTerm:
             self._propose(now, (RegisterEntry(CONFIG_KEY, Version(self.term, self._sequence), present),), out)
             out.append(WriteEnded(joining.ref, "unknown", reason=f"{joining.name!r} did not learn in time"))
 
-    def on_heartbeat_reply(self, now: int, sender: str, message: HeartbeatReply, out: list[object]) -> None:
+    def on_heartbeat_reply(self, now: int, sender: str, message: HeartbeatReply, out: list[LeadershipEffect]) -> None:
         turn = self._rounds.get(message.round)
         if turn is not None:
             turn.replies[sender] = message.health
@@ -224,7 +192,7 @@ class LeaderTerm:
             # It missed a change of the configuration, which is written once; what it says of others would be old.
             out.append(Send(CHANNEL, sender, Propose(self.term, 0, (config,)), Lane.CONTROL))
 
-    def _confirm(self, now: int, number: int, out: list[object]) -> None:
+    def _confirm(self, now: int, number: int, out: list[LeadershipEffect]) -> None:
         turn = self._rounds[number]
         if turn.is_confirmed or not self._electorate.is_majority(now, turn.replies):
             return
@@ -242,11 +210,11 @@ class LeaderTerm:
 
     # -- taking over: read a majority, write back to a majority, then serve
 
-    def begin(self, now: int, out: list[object]) -> None:
+    def begin(self, now: int, out: list[LeadershipEffect]) -> None:
         self._beat(now, out)
         self._write_back_if_read(now, out)
 
-    def on_collected(self, now: int, sender: str, message: Collected, out: list[object]) -> None:
+    def on_collected(self, now: int, sender: str, message: Collected, out: list[LeadershipEffect]) -> None:
         if not self._is_collecting or self._cursors.get(sender) != message.after:
             return
         for entry in message.entries:
@@ -261,7 +229,7 @@ class LeaderTerm:
         self._read_from[sender] = None
         self._write_back_if_read(now, out)
 
-    def _write_back_if_read(self, now: int, out: list[object]) -> None:
+    def _write_back_if_read(self, now: int, out: list[LeadershipEffect]) -> None:
         if not self._electorate.is_majority(now, self._read_from):
             return
         terms = self._best.get(WORKER_LEASE_KEY)
@@ -294,7 +262,7 @@ class LeaderTerm:
         for page in pages(own):
             self._propose(now, page, out, is_takeover=True)
 
-    def _serve_if_ready(self, now: int, out: list[object]) -> None:
+    def _serve_if_ready(self, now: int, out: list[LeadershipEffect]) -> None:
         if self._is_collecting or any(batch.is_takeover for batch in self._batches.values()):
             return
         if self._electorate.config.storage_of(self.me) is None:
@@ -309,7 +277,7 @@ class LeaderTerm:
         self,
         now: int,
         entries: tuple[RegisterEntry, ...],
-        out: list[object],
+        out: list[LeadershipEffect],
         *,
         ref: int | None = None,
         excluding: str = "",
@@ -336,7 +304,7 @@ class LeaderTerm:
             return f"the register holds {KEYS_LIMIT} keys already"
         return ""
 
-    def write(self, now: int, ref: int, key: str, value: bytes, out: list[object]) -> None:
+    def write(self, now: int, ref: int, key: str, value: bytes, out: list[LeadershipEffect]) -> None:
         reason = self.refusal(now, key)
         if key in (CONFIG_KEY, LEADER_KEY) or not 0 < len(key) <= KEY_LIMIT:
             reason = f"a key has 1 to {KEY_LIMIT} characters and is not one of the group's own"
@@ -350,10 +318,10 @@ class LeaderTerm:
         self._sequence += 1
         self._propose(now, (RegisterEntry(key, Version(self.term, self._sequence), value),), out, ref=ref)
 
-    def on_accepted(self, now: int, sender: str, message: ProposalAccepted, out: list[object]) -> None:
+    def on_accepted(self, now: int, sender: str, message: ProposalAccepted, out: list[LeadershipEffect]) -> None:
         self._count(now, sender, message.batch, out)
 
-    def _count(self, now: int, sender: str, number: int, out: list[object]) -> None:
+    def _count(self, now: int, sender: str, number: int, out: list[LeadershipEffect]) -> None:
         batch = self._batches.get(number)
         if batch is None:
             return
@@ -385,7 +353,7 @@ class LeaderTerm:
         before = self._committed.get(key)
         return self._size_bytes + len(value) - (0 if before is None else len(before.value))
 
-    def _spread(self, now: int, out: list[object]) -> None:
+    def _spread(self, now: int, out: list[LeadershipEffect]) -> None:
         """Write everything to a majority of the present voters.
 
         One that went may have been one of a majority. One that came may count before it has learned everything: the
@@ -397,7 +365,7 @@ class LeaderTerm:
 
     # -- reads: answered by a round of heartbeats that began after the question
 
-    def read(self, now: int, ref: int, key: str, out: list[object]) -> None:
+    def read(self, now: int, ref: int, key: str, out: list[LeadershipEffect]) -> None:
         if not self.is_serving or len(self._reads) >= READS_LIMIT:
             reason = "this voter does not lead" if not self.is_serving else "too many reads are under way"
             out.append(ReadEnded(ref, "refused", reason=reason))
@@ -405,7 +373,7 @@ class LeaderTerm:
         self._reads.append((ref, key, self._round + 1))
         self.next_at = min(self.next_at, self._beaten_at + self._config.read_spacing_ns)
 
-    def _answer_reads(self, number: int, out: list[object]) -> None:
+    def _answer_reads(self, number: int, out: list[LeadershipEffect]) -> None:
         waiting = []
         for ref, key, first in self._reads:
             if first > number:
@@ -425,7 +393,7 @@ class LeaderTerm:
 
     # -- voters without state, and changes of the configuration
 
-    def on_hello(self, now: int, sender: str, message: VoterHello, out: list[object]) -> None:
+    def on_hello(self, now: int, sender: str, message: VoterHello, out: list[LeadershipEffect]) -> None:
         if not self.is_serving:
             return
         recorded = self._electorate.config.storage_of(sender)
@@ -437,7 +405,7 @@ class LeaderTerm:
         elif recorded is not None and not message.admitted:
             self._teach(sender, message.storage, out)
 
-    def _teach(self, name: str, storage: int, out: list[object], change: RegisterEntry | None = None) -> None:
+    def _teach(self, name: str, storage: int, out: list[LeadershipEffect], change: RegisterEntry | None = None) -> None:
         """All this leader holds, and the change of the configuration that makes the learner a voter, if it is to be."""
         entries = {entry.key: entry for entry in self._acceptor.after("")}
         if change is not None:
@@ -445,7 +413,7 @@ class LeaderTerm:
         held = [entries[key] for key in sorted(entries)]
         self._lessons.teach(name, storage, held, self._acceptor.record.founded, out, is_last=change is not None)
 
-    def on_snapshot_reply(self, now: int, sender: str, message: SnapshotReply, out: list[object]) -> None:
+    def on_snapshot_reply(self, now: int, sender: str, message: SnapshotReply, out: list[LeadershipEffect]) -> None:
         has_joined = self._lessons.on_reply(sender, message, self._acceptor.record.founded, out)
         if has_joined and self._joining is not None and self._joining.name == sender:
             joining, self._joining = self._joining, None
@@ -454,7 +422,7 @@ class LeaderTerm:
             self._count(now, sender, self._batch, out)  # learning it was accepting it
 
     def change_voters(
-        self, now: int, ref: int, names: tuple[str, ...], out: list[object], *, allow_two: bool = False
+        self, now: int, ref: int, names: tuple[str, ...], out: list[LeadershipEffect], *, allow_two: bool = False
     ) -> None:
         """Add or remove one voter. One that is added must have been brought up to date first."""
         config = self._electorate.config
@@ -485,7 +453,9 @@ class LeaderTerm:
         else:
             self._change(now, config.without(removed[0]), ref, "", out)
 
-    def _change(self, now: int, config: VoterConfig, ref: int | None, excluding: str, out: list[object]) -> None:
+    def _change(
+        self, now: int, config: VoterConfig, ref: int | None, excluding: str, out: list[LeadershipEffect]
+    ) -> None:
         if self.refusal(now, CONFIG_KEY):
             return
         self._electorate.pending = config
@@ -504,7 +474,7 @@ class LeaderTerm:
                 return name, health
         return "", 0
 
-    def end(self, out: list[object]) -> None:
+    def end(self, out: list[LeadershipEffect]) -> None:
         """Answer everybody who waits: the outcome of what was under way is not known."""
         self._electorate.pending = None
         for batch in self._batches.values():

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.cluster.leadership.news import LeadershipEffect
 from talka.wire.leadership import CHANNEL, RegisterEntry, RegisterSnapshot, SnapshotReply, pages
 
 APPLICANTS_LIMIT: Final = 16
@@ -59,7 +60,7 @@ class SnapshotTransfer:
         storage: int,
         entries: list[RegisterEntry],
         founded: int,
-        out: list[object],
+        out: list[LeadershipEffect],
         *,
         is_last: bool = False,
     ) -> None:
@@ -72,19 +73,19 @@ class SnapshotTransfer:
             self._learners[name] = learner
         self._send(name, learner, founded, out)
 
-    def go_on(self, founded: int, out: list[object]) -> None:
+    def go_on(self, founded: int, out: list[LeadershipEffect]) -> None:
         """Pages that were not answered may have been lost."""
         for name, learner in self._learners.items():
             self._send(name, learner, founded, out)
 
-    def _send(self, name: str, learner: _Learner, founded: int, out: list[object]) -> None:
+    def _send(self, name: str, learner: _Learner, founded: int, out: list[LeadershipEffect]) -> None:
         for page in list(learner.missing)[:PAGES_AT_ONCE]:
             content = RegisterSnapshot(
                 self._term, learner.number, page, len(learner.pages), learner.pages[page], founded
             )
             out.append(Send(CHANNEL, name, content, Lane.CONTROL))
 
-    def on_reply(self, sender: str, message: SnapshotReply, founded: int, out: list[object]) -> bool:
+    def on_reply(self, sender: str, message: SnapshotReply, founded: int, out: list[LeadershipEffect]) -> bool:
         """A page was learned. Whether that was all of the last lesson."""
         learner = self._learners.get(sender)
         if learner is None or learner.number != message.number or learner.storage != message.storage:

@@ -41,9 +41,8 @@ class GroupStateLearned(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-FederationEffect: TypeAlias = (
-    Send[MembershipMessage] | GroupMemberReachable | GroupMemberUnreachable | GroupStateLearned
-)
+FederationNews: TypeAlias = GroupMemberReachable | GroupMemberUnreachable | GroupStateLearned
+FederationEffect: TypeAlias = Send[MembershipMessage] | FederationNews
 
 
 class Target:

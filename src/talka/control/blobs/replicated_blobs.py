@@ -7,7 +7,7 @@ whole blobs loaded through effects.
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -60,7 +60,12 @@ class ServeBlob(msgspec.Struct, frozen=True):
     offset: int
 
 
+BlobEffect: TypeAlias = Send[JobMessage] | PersistBlob | BlobKept | BlobFailed | BlobReady | LoadBlob | ServeBlob
+
+
 class BlobsFull(Unavailable):
+    """This manager passes on as many bytes as it may at a time."""
+
     def __init__(self) -> None:
         super().__init__(
             f"this manager is already passing on {KEEPING_LIMIT_BYTES >> 20} MiB to others: try again in a moment"
@@ -111,7 +116,7 @@ class ReplicatedBlobs:
 
     # -- keeping
 
-    def keep(self, now: int, digest: str, content: bytes) -> list[object]:
+    def keep(self, now: int, digest: str, content: bytes) -> list[BlobEffect]:
         if not 0 < len(content) <= BLOB_LIMIT_BYTES:
             raise Invalid(f"a blob may have from 1 to {BLOB_LIMIT_BYTES} bytes, not {len(content)}")
         if digest in self._keeping:
@@ -119,7 +124,7 @@ class ReplicatedBlobs:
         if sum(len(one.content) for one in self._keeping.values()) + len(content) > KEEPING_LIMIT_BYTES:
             raise BlobsFull()
         keeping = self._keeping[digest] = _Keeping(content, now)
-        effects: list[object] = []
+        effects: list[BlobEffect] = []
         if digest in self._has:
             effects += self._stored(now, digest, self._me)
         else:
@@ -141,7 +146,7 @@ class ReplicatedBlobs:
         data = keeping.content[offset : offset + PIECE_LIMIT_BYTES]
         return Send(CHANNEL, manager, KeepBlob(digest, offset, len(keeping.content), data), Lane.RESULTS)
 
-    def _stored(self, now: int, digest: str, manager: str) -> list[object]:
+    def _stored(self, now: int, digest: str, manager: str) -> list[BlobEffect]:
         keeping = self._keeping.get(digest)
         if keeping is None:
             return []
@@ -149,7 +154,7 @@ class ReplicatedBlobs:
         keeping.again_at.pop(manager, None)
         managers = list(self._managers())
         present = sum(1 for name in managers if name in keeping.stored)
-        effects: list[object] = []
+        effects: list[BlobEffect] = []
         if not keeping.is_kept and present >= majority(len(managers)):
             keeping.is_kept = True
             keeping.ends_at = now + LINGER_NS
@@ -158,7 +163,7 @@ class ReplicatedBlobs:
             del self._keeping[digest]
         return effects
 
-    def on_kept(self, now: int, sender: str, message: Kept) -> list[object]:
+    def on_kept(self, now: int, sender: str, message: Kept) -> list[BlobEffect]:
         keeping = self._keeping.get(message.digest)
         if keeping is None or sender not in keeping.have:
             return []
@@ -175,7 +180,7 @@ class ReplicatedBlobs:
         self._set_timer()
         return effects
 
-    def on_keep(self, now: int, sender: str, message: KeepBlob) -> list[object]:
+    def on_keep(self, now: int, sender: str, message: KeepBlob) -> list[BlobEffect]:
         digest = message.digest
         if digest in self._has:
             return [Send(CHANNEL, sender, Kept(digest, message.size_bytes), Lane.RESULTS)]
@@ -200,7 +205,7 @@ class ReplicatedBlobs:
             oldest = next(digest for digest in self._incoming if digest != newest)
             size_bytes -= len(self._incoming.pop(oldest))
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[BlobEffect]:
         digest, tell = self._writing.pop(ticket)
         self._has[digest] = None
         if tell == self._me:
@@ -208,7 +213,7 @@ class ReplicatedBlobs:
         # Any offset beyond the end says that all of it is here.
         return [Send(CHANNEL, tell, Kept(digest, BLOB_LIMIT_BYTES), Lane.RESULTS)]
 
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[BlobEffect]:
         """The disk would not take it. Others may have it all the same."""
         digest, tell = self._writing.pop(ticket)
         if tell != self._me:
@@ -222,7 +227,7 @@ class ReplicatedBlobs:
 
     # -- fetching and serving
 
-    def fetch(self, now: int, digest: str, size_bytes: int = 0, holders: tuple[str, ...] = ()) -> list[object]:
+    def fetch(self, now: int, digest: str, size_bytes: int = 0, holders: tuple[str, ...] = ()) -> list[BlobEffect]:
         """Get a blob, then say `BlobReady`. A size of 0: it is not known."""
         if digest in self._has:
             return [LoadBlob(digest)]
@@ -239,13 +244,13 @@ class ReplicatedBlobs:
         fetch = self._fetches[digest] = BlobFetch(digest, size_bytes or BLOB_LIMIT_BYTES, sources, self._rng)
         return [*fetch.start(now), *self._over(digest, fetch)]
 
-    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
+    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[BlobEffect]:
         if content is None:
             self._has.pop(digest, None)
             return self.fetch(now, digest)
         return [BlobReady(digest, content)]
 
-    def on_piece(self, now: int, sender: str, message: Piece) -> list[object]:
+    def on_piece(self, now: int, sender: str, message: Piece) -> list[BlobEffect]:
         fetch = self._fetches.get(message.digest)
         if fetch is None:
             return []
@@ -253,7 +258,7 @@ class ReplicatedBlobs:
             fetch.size_bytes = message.size_bytes
         return [*fetch.on_piece(now, sender, message), *self._over(message.digest, fetch)]
 
-    def _over(self, digest: str, fetch: BlobFetch) -> list[object]:
+    def _over(self, digest: str, fetch: BlobFetch) -> list[BlobEffect]:
         self._set_timer()
         if not fetch.is_over:
             return []
@@ -262,7 +267,7 @@ class ReplicatedBlobs:
         self._set_timer()
         return [BlobReady(digest, fetch.content)]
 
-    def on_want(self, sender: str, message: WantBlob) -> list[object]:
+    def on_want(self, sender: str, message: WantBlob) -> list[BlobEffect]:
         keeping = self._keeping.get(message.digest)
         if keeping is not None:
             return [Send(CHANNEL, sender, piece_of(message.digest, keeping.content, message.offset), Lane.STREAM)]
@@ -272,8 +277,8 @@ class ReplicatedBlobs:
 
     # -- time
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int) -> list[BlobEffect]:
+        effects: list[BlobEffect] = []
         for digest, keeping in list(self._keeping.items()):
             if now >= keeping.ends_at:
                 del self._keeping[digest]

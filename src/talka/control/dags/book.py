@@ -1,7 +1,10 @@
-"""The tasks of one dag job in memory: their states, how many there are of each, and who waits for whom."""
+"""The tasks of one dag job in memory: their states, how many there are of each, and who waits for whom.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 import msgspec
 
@@ -11,11 +14,8 @@ from talka.control.tasks.task import DagTask, packed, unpacked
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND
 from talka.work.dag import DagSettings, TaskSpec, encode_task
-from talka.work.lifecycle import TaskState, is_final
+from talka.work.lifecycle import TaskState, begin_again, is_final, move
 from talka.work.records import TASK_STATES, JobRow, LiveTask, Reset, TaskRow
-
-if TYPE_CHECKING:
-    from talka.control.dags.job import DagJob
 
 ENDED: Final = frozenset(state for state in TaskState if is_final(state))
 FAILED: Final = (TaskState.DEAD, TaskState.FAILED, TaskState.TIMEOUT)
@@ -49,12 +49,11 @@ class DagBook:
 
     def add(self, now: int, specs: Sequence[TaskSpec], depends_on: Sequence[tuple[int, ...]]) -> list[DagTask]:
         """New tasks with the indexes of what they depend on, before the job is started."""
-        job = cast("DagJob", self)
         known = self._index_by_id
         added: list[DagTask] = []
         learn = self._terms.learn
         for index, (spec, before) in enumerate(zip(specs, depends_on, strict=True), len(self.tasks)):
-            task = DagTask(job, index, spec.id, _PENDING, spec.handler, spec.priority, packed(before))
+            task = DagTask(self, index, spec.id, _PENDING, spec.handler, spec.priority, packed(before))
             task.waits_for = len(before)
             task.spec = spec
             learn(task, spec)
@@ -83,7 +82,6 @@ class DagBook:
         ]
 
     def _restore(self, now: int, wall_ms: int, live: Sequence[LiveTask]) -> None:
-        job = cast("DagJob", self)
         tasks, counts = self.tasks, self._counts
         handlers: dict[str, str] = {}
         for one in live:
@@ -91,7 +89,7 @@ class DagBook:
             if state is _READY:  # of memory alone: whatever wrote it, it has to become so again
                 state = _PENDING
             handler = handlers.setdefault(one.handler, one.handler)
-            task = DagTask(job, one.index, one.id, state, handler, one.priority, one.depends_on)
+            task = DagTask(self, one.index, one.id, state, handler, one.priority, one.depends_on)
             counts[state] += 1
             if state in ENDED:
                 task.is_settled = True
@@ -148,7 +146,13 @@ class DagBook:
         counts = self._counts
         counts[task.state] -= 1
         counts[state] += 1
-        task.state = state
+        task.state = move(task.state, state)
+
+    def began(self, now: int, task: DagTask) -> None:
+        """Its handler runs."""
+        if task.state is _ASSIGNED:
+            self._move(task, _RUNNING)
+            task.started_at = now
 
     def _settle(self, task: DagTask, state: TaskState) -> None:
         self._move(task, state)
@@ -190,7 +194,12 @@ class DagBook:
             change = Reset(self.row.number, task.index, b"" if spec is None else encode_task(spec))
         if task.is_settled:
             self._open += 1
-        self._move(task, _PENDING)
+        if task.state in ENDED:
+            self._counts[task.state] -= 1
+            self._counts[_PENDING] += 1
+            task.state = begin_again(task.state)
+        elif task.state is not _PENDING:
+            self._move(task, _PENDING)
         task.spec = spec or task.spec
         task.attempts = task.failures = task.deaths = task.refusals = task.fence = task.ready_at = 0
         task.is_settled = task.alone = False

@@ -2,6 +2,8 @@
 
 It decides and remembers; the rows of the store are what it can be built from again. READY and RUNNING are of memory
 alone: in the store such tasks are PENDING and ASSIGNED.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 from collections import deque
@@ -30,7 +32,7 @@ from talka.units import MILLISECOND, NEVER
 from talka.wire.tasks import TaskResult
 from talka.work.dag import DagSettings, TaskSpec
 from talka.work.durations import format_duration, parse_duration
-from talka.work.lifecycle import JobState, TaskState, is_final
+from talka.work.lifecycle import JobState, TaskState, begin_again, is_final, move
 from talka.work.records import Change, ClaimTask, Complete, EventRow, JobRow, LiveTask, MoveJob, PutEvent, Release
 
 AT_ONCE: Final = 10_000
@@ -84,7 +86,8 @@ class DagJob(DagBook):
     def start(self, now: int) -> DagStep:
         """All tasks are there, and the store has them. That it runs is written by whoever submits it."""
         step = DagStep()
-        self.state = JobState.RUNNING
+        if self.state is JobState.SUBMITTED:
+            self.state = move(self.state, JobState.RUNNING)
         self._connect()
         self._set_deadlines(now)
         self._backlog.extend([task for task in self.tasks if not task.waits_for])
@@ -154,7 +157,10 @@ class DagJob(DagBook):
         """The last of its changes, once `is_over`."""
         if self._open or self.has_ended:
             return []
-        self.state, self.reason = self._end()
+        state, self.reason = self._end()
+        if self.state not in STOPPING:
+            self.state = move(self.state, JobState.COMPLETING)
+        self.state = move(self.state, state)
         self.next_tick_at, self._sweep_at = NEVER, None
         at_ms = self._clock(now)
         return [MoveJob(self._number, self.state, at_ms, self.reason, counts=self.counts())]
@@ -169,12 +175,6 @@ class DagJob(DagBook):
         task.worker = worker
         task.started_at = now
         return [ClaimTask(self._number, task.index, task.attempts, fence, worker, self._clock(now))]
-
-    def began(self, now: int, task: DagTask) -> None:
-        """Its handler runs."""
-        if task.state is _ASSIGNED:
-            self._move(task, _RUNNING)
-            task.started_at = now
 
     def completing(self, now: int, task: DagTask, output: bytes, blob: str, took_us: int) -> list[Change]:
         """It is done; who waits for it must not know before that is durable, and `completed` is called. One that was
@@ -231,7 +231,7 @@ class DagJob(DagBook):
             return NOTHING
         self._check_goes_on("paused")
         step = DagStep()
-        self.state = JobState.PAUSED
+        self.state = move(self.state, JobState.PAUSED)
         self._unqueue_all(step)
         self._tell(now, step, "paused")
         self._go_on(now, step)
@@ -242,7 +242,7 @@ class DagJob(DagBook):
             return NOTHING
         self._check_goes_on("resumed")
         step = DagStep()
-        self.state = JobState.RUNNING
+        self.state = move(self.state, JobState.RUNNING)
         self._backlog.clear()
         self._backlog.extend([task for task in self.tasks if task.state is _PENDING and not task.waits_for])
         self._tell(now, step, "resumed")
@@ -292,8 +292,8 @@ class DagJob(DagBook):
         self._find_failed()
         self._set_deadlines(now, now)
         if self.has_ended:
-            self.state, self.reason = JobState.RUNNING, ""
-            step.changes.append(MoveJob(self._number, JobState.RUNNING, self._clock(now)))
+            self.state, self.reason = begin_again(self.state), ""
+            step.changes.append(MoveJob(self._number, self.state, self._clock(now)))
         self._event(now, step, "rerun", text=f"{len(again)} tasks are run again")
         self._go_on(now, step)
         return step
@@ -470,7 +470,7 @@ class DagJob(DagBook):
             self._event(now, step, "skipped", failed.index, f"{skipped} tasks that wait for it are skipped")
 
     def _stop(self, now: int, step: DagStep, state: JobState, reason: str) -> None:
-        self.state, self.reason = state, reason
+        self.state, self.reason = move(self.state, state), reason
         self._wind_down(step)
         self._tell(now, step, "cancelled" if state is JobState.CANCELLING else "stopped")
 
@@ -524,3 +524,10 @@ class DagJob(DagBook):
     def _event(self, now: int, step: DagStep, kind: str, index: int = -1, text: str = "") -> None:
         row = EventRow(job=self._number, at_ms=self._clock(now), kind=kind, index=index, text=text)
         step.changes.append(PutEvent(row))
+
+
+def job_of(task: DagTask) -> DagJob:
+    """What gives tasks out knows of their job only a part."""
+    job = task.job
+    assert isinstance(job, DagJob)
+    return job

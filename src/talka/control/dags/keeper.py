@@ -1,42 +1,48 @@
 """Dag jobs of a manager that has a store, as one pure thing: what clients ask, what workers tell and the time come in;
-changes to be made durable, words for workers and news go out.
+changes to be made durable, messages to workers and news go out.
 
 Memory is ahead of the store by what is on its way there. Nobody is told of anything before it is durable: no submitter,
 no worker whose result was taken, no task that waits for another.
+
+Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/0022-who-runs-a-task.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Lane, Send
+from talka.cluster.effects import Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.after import After, KeyedTask
-from talka.control.dags.job import NOTHING, DagJob, DagStep
+from talka.control.dags.commits import Commits
+from talka.control.dags.dag_effects import DagEffect
+from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
+from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.shelf import DagShelf
 from talka.control.dags.spec_reading import SpecReading
-from talka.control.dags.waiting import standing
+from talka.control.dags.waiting import why
 from talka.control.tasks.attempts import Attempts
-from talka.control.tasks.delivery import Claimed, Delivery, worker_of
+from talka.control.tasks.delivery import Claimed, Delivery
 from talka.control.tasks.dispatch import Dispatcher, DispatchWorker
 from talka.control.tasks.epoch_floor import EpochFloor
-from talka.control.tasks.store_effects import CallAnswered, Commit, DagEnded, RaiseEpoch, WorkerDropped, WorkerTooOld
+from talka.control.tasks.store_effects import (
+    CallAnswered,
+    DagEnded,
+    ReadOutputs,
+    WorkerDropped,
+)
 from talka.control.tasks.task import DagTask
 from talka.errors import Invalid, TalkaError
-from talka.ids import new_job_id
 from talka.units import MILLISECOND, NEVER
 from talka.wire.attempts import NOWHERE, StoreLife
-from talka.wire.jobs import CHANNEL, WorkerFacts
+from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import WhyView
-from talka.wire.tasks import TASKS_LIMIT, Done, Held, ResultsStored, TaskMessage, TaskProgress, TaskResult
+from talka.wire.tasks import Done, Held, TaskMessage, TaskProgress, TaskResult
 from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked
 from talka.work.lifecycle import JobState, TaskState
 from talka.work.records import (
     EPOCH_SHIFT,
-    Change,
     DropJob,
     JobRow,
     LiveTask,
@@ -50,9 +56,15 @@ from talka.work.records import (
 UNTIL_BEAT: Final = ("lease", "draining", "cores", "full")
 """Causes of refusals: a worker that gave one refuses whatever else it is given, and gets nothing until it beats again."""
 ROWS_AT_ONCE: Final = 5_000
-SPARE: Final = 1_000
-"""Instants at which nothing is due any more are left where they are until there are as many as jobs, and so many more."""
 NO_KEYS: Final[Mapping[str, tuple[bytes, str]]] = {}
+
+
+class KeyedTask(msgspec.Struct, frozen=True):
+    """A task that is done without being run: another with its idempotency key was."""
+
+    task: DagTask
+    output: bytes
+    blob: str
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -92,20 +104,12 @@ class DagKeeper:
         self._wall_offset_ns = wall_offset_ns
         self._safeguards = safeguards
         self._counter = 0
-        self._tickets = 0
         self._attempts = Attempts(self.floor)
-        self._handout = Delivery(self.floor, self._attempts.beat_of)
-        self._shelf = DagShelf(next_number)
-        self._ending: dict[int, int] = {}
-        """Of each job how many of its ends the store does not know yet."""
-        self._due: list[tuple[int, int]] = []
-        """When jobs want to be ticked, those that changed their mind included."""
-        self._specs = SpecReading(self._handout)
-        self._too_old: dict[str, None] = {}
-        """Workers that do not name attempts: no more than there are in the fleet."""
-        self._changes: list[Change] = []
-        self._after = After()
-        self._waiting: dict[int, After] = {}
+        self._delivery = Delivery(self.floor, self._attempts.beat_of)
+        self._shelf = DagShelf(next_number, rng)
+        self._timers = JobTimers(self._shelf.jobs)
+        self._specs = SpecReading(self._delivery)
+        self._commits = Commits()
 
     @property
     def epoch(self) -> int:
@@ -122,11 +126,11 @@ class DagKeeper:
         self.jobs[job].restore(now, live)
         self._shelf.tasks += len(live)
 
-    def restored(self, now: int) -> list[object]:
+    def restored(self, now: int) -> list[DagEffect]:
         """Everything was read: go on."""
         for number, job in list(self.jobs.items()):
             if job.row.state is JobState.SUBMITTED:
-                self._changes.append(DropJob(number))  # a stream that was broken off: nobody was told of it
+                self._commits.changes.append(DropJob(number))  # a stream that was broken off: nobody was told of it
                 self._forget(job)
                 continue
             step = job.restored(now)
@@ -153,16 +157,26 @@ class DagKeeper:
         by: str = "",
         digest: str = "",
         keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS,
-    ) -> list[object]:
+    ) -> list[DagEffect]:
         """`keyed`: output and blob of tasks that completed before, by their idempotency keys."""
         self._shelf.check_room(jobs=1, tasks=len(spec.tasks))
         self._shelf.check_key(key)
         depends_on = checked(spec.tasks)
-        job = self._new_job(now, spec.name, spec.settings, key, by, digest, len(spec.tasks), JobState.RUNNING)
-        self._changes.append(PutJob(job.row))
+        job = self._shelf.new_job(
+            now,
+            self._wall_ms,
+            name=spec.name,
+            settings=spec.settings,
+            state=JobState.RUNNING,
+            tasks=len(spec.tasks),
+            key=key,
+            digest=digest,
+            by=by,
+        )
+        self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, spec.tasks, depends_on)
         self._start(now, job, keyed)
-        self._after.answers.append(CallAnswered(call, job.row.id))
+        self._commits.after.answers.append(CallAnswered(call, job.row.id))
         return self._out(now)
 
     def begin(
@@ -171,46 +185,52 @@ class DagKeeper:
         """A job whose tasks come in parts: the name of the draft, which is the id of the job to be."""
         self._shelf.check_room(jobs=1, tasks=1)
         self._shelf.check_key(key)
-        job = self._new_job(now, name, settings, key, by, digest, 0, JobState.SUBMITTED)
+        job = self._shelf.new_job(
+            now, self._wall_ms, name=name, settings=settings, state=JobState.SUBMITTED, key=key, digest=digest, by=by
+        )
         self._shelf.drafts[job.row.id] = job
         return job.row.id
 
-    def add(self, now: int, call: int, draft: str, tasks: Sequence[TaskSpec]) -> list[object]:
+    def add(self, now: int, call: int, draft: str, tasks: Sequence[TaskSpec]) -> list[DagEffect]:
         job = self._shelf.draft(draft)
         self._shelf.check_room(jobs=0, tasks=len(tasks))
         depends_on = checked(tasks, job.index_by_id(), forward=False)
         if tasks and not job.tasks:
-            self._changes.append(PutJob(job.row))
+            self._commits.changes.append(PutJob(job.row))
         self._add_tasks(now, job, tasks, depends_on)
-        self._after.answers.append(CallAnswered(call, draft))
+        self._commits.after.answers.append(CallAnswered(call, draft))
         return self._out(now)
 
-    def end(self, now: int, call: int, draft: str, *, keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS) -> list[object]:
+    def end(
+        self, now: int, call: int, draft: str, *, keyed: Mapping[str, tuple[bytes, str]] = NO_KEYS
+    ) -> list[DagEffect]:
         """`keyed`: as in `submit`."""
         job = self._shelf.draft(draft)
         if not job.tasks:
             self._forget(job)  # nothing of it was written
             raise Invalid("the job has no tasks: give it at least one")
         del self._shelf.drafts[draft]
-        self._changes.append(MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks)))
+        self._commits.changes.append(
+            MoveJob(job.row.number, JobState.RUNNING, self._wall_ms(now), tasks=len(job.tasks))
+        )
         self._start(now, job, keyed)
-        self._after.answers.append(CallAnswered(call, draft))
+        self._commits.after.answers.append(CallAnswered(call, draft))
         return self._out(now)
 
-    def drop(self, now: int, draft: str) -> list[object]:
+    def drop(self, now: int, draft: str) -> list[DagEffect]:
         job = self._shelf.drafts.get(draft)
         if job is None:
             return []
-        self._changes.append(DropJob(job.row.number))
+        self._commits.changes.append(DropJob(job.row.number))
         self._forget(job)
         return self._out(now)
 
-    def confirm(self, now: int, call: int, id: str) -> list[object]:
+    def confirm(self, now: int, call: int, id: str) -> list[DagEffect]:
         """Answer once all that was asked for before is durable."""
-        self._after.answers.append(CallAnswered(call, id))
+        self._commits.after.answers.append(CallAnswered(call, id))
         return self._out(now)
 
-    def change(self, now: int, call: int, id: str, what: Callable[[DagJob], DagStep]) -> list[object]:
+    def change(self, now: int, call: int, id: str, what: Callable[[DagJob], DagStep]) -> list[DagEffect]:
         """Pause, resume, cancel or skip, or run again what is in memory."""
         job = self._started(id)
         self._take(now, what(job))
@@ -225,7 +245,7 @@ class DagKeeper:
         ids: Sequence[str] = (),
         edits: Sequence[Edit] = (),
         ended: tuple[JobRow, Sequence[LiveTask]] | None = None,
-    ) -> list[object]:
+    ) -> list[DagEffect]:
         """Run these tasks again and all that depends on them. `ended`: what the store has of a job that is not in
         memory any more."""
         if ended is not None and self.job(id) is None:
@@ -238,18 +258,18 @@ class DagKeeper:
         specs: list[tuple[DagTask, TaskSpec]] = []
         for edit in edits:
             task = job.tasks[edit.index]
-            self._handout.drop_spec(task)
+            self._delivery.drop_spec(task)
             self._take(now, job.loaded(now, task, edit.spec, edit.checkpoint))
-            self._handout.keep_spec(task, is_needed=True)
+            self._delivery.keep_spec(task, is_needed=True)
             specs.append((task, edit.spec))
         try:
             step = job.rerun(now, ids, {job.tasks[edit.index].id: edit.config for edit in edits})
         except TalkaError:
-            if job.has_ended and job.row.number not in self._ending:
+            if job.has_ended and not self._commits.is_ending(job):
                 self._forget(job)  # it was in memory for this alone
             raise
         for task, former in specs:
-            self._handout.replaced_spec(task, former)
+            self._delivery.replaced_spec(task, former)
         self._take(now, step)
         self._look_after(now, job)
         return self.confirm(now, call, id)
@@ -284,11 +304,7 @@ class DagKeeper:
         job = self.job(id)
         if job is None:
             return WhyView(task_id, state, f"its job has ended, and it is {state}")
-        task = job.tasks[index]
-        if task.state is not TaskState.READY:
-            silence = self.silence_of(now, *worker_of(task.worker)[:2]) if task.worker else ""
-            return WhyView(task.id, task.state, standing(task, now) + silence)
-        return WhyView(task.id, task.state, "it is ready to run", self.dispatcher.why(task, now))
+        return why(job.tasks[index], now, self.dispatcher, self.silence_of)
 
     # -- workers
 
@@ -305,42 +321,24 @@ class DagKeeper:
         epoch: int = 0,
         of: StoreLife = NOWHERE,
         names: bool = True,
-    ) -> list[object]:
+    ) -> list[DagEffect]:
         """A worker that may be given work lives. `free` are its cores that load jobs do not have; `number` is that of
         its beat; `epoch` is the highest it has obeyed, of the store and life `of`; `names` says
         whether it tells whose its attempts are."""
-        if not names:
-            self.dispatcher.remove_worker(now, name)
-            is_new = name not in self._too_old
-            self._too_old[name] = None
-            return [WorkerTooOld(name)] if is_new else []
-        self._too_old.pop(name, None)
         floor = self.floor
-        is_own = of.is_of(floor.life)
-        if floor.is_below(epoch, of) and self._safeguards.epoch_floor:
+        if not names or (floor.is_below(epoch, of) and self._safeguards.epoch_floor):
             self.dispatcher.remove_worker(now, name)
-            to = floor.wanted(now, epoch)
-            return [RaiseEpoch(to, name, epoch, is_own)] if to else []
-        is_foreign = epoch > 0 and not is_own and self._safeguards.store_life
+            return [*(floor.too_high(now, name, epoch, of) if names else floor.too_old(name))]
+        floor.forget(name)
+        is_foreign = epoch > 0 and not of.is_of(floor.life) and self._safeguards.store_life
         effects = self._attempts.heard(now, name, boot, facts.folder, number, is_foreign=is_foreign)
         if self._attempts.knows(name):
-            self.dispatcher.set_worker(
-                now,
-                DispatchWorker(
-                    name=name,
-                    handlers=facts.handlers,
-                    plain=facts.plain,
-                    capabilities=facts.capabilities,
-                    memory_bytes=facts.memory_bytes,
-                    cores=free,
-                    state=state,
-                ),
-            )
+            self.dispatcher.set_worker(now, DispatchWorker.of(name, facts, free, state))
         return effects + self._out(now)
 
-    def on_worker_lost(self, now: int, name: str, boot: int, cause: str) -> list[object]:
+    def on_worker_lost(self, now: int, name: str, boot: int, cause: str) -> list[DagEffect]:
         """This life of a worker runs nothing any more."""
-        self._too_old.pop(name, None)
+        self.floor.forget(name)
         was_present, tasks = self._attempts.lost(name, boot)
         if was_present:
             self.dispatcher.remove_worker(now, name)
@@ -353,12 +351,12 @@ class DagKeeper:
         for name in self._attempts.forget_idle():
             self.dispatcher.remove_worker(now, name)
 
-    def on_epoch(self, now: int, epoch: int) -> list[object]:
+    def on_epoch(self, now: int, epoch: int) -> list[DagEffect]:
         """The store has this one, as `RaiseEpoch` asked for; or still has the one before, and is asked again."""
         self.floor.raised(epoch)
         return self._out(now)
 
-    def on_message(self, now: int, sender: str, message: TaskMessage) -> list[object]:
+    def on_message(self, now: int, sender: str, message: TaskMessage) -> list[DagEffect]:
         if not message.of.is_of(self.floor.life) and self._safeguards.store_life:
             self.foreign_messages += 1
             return []  # its sender is asked what it holds, and drops it then
@@ -372,7 +370,7 @@ class DagKeeper:
                         self._on_result(now, sender, result)
             case TaskProgress():
                 whose = sender if self._safeguards.own_attempts else ""
-                self._changes += self._attempts.underway(now, message, whose)
+                self._commits.changes += self._attempts.underway(now, message, whose)
             case Held(dropped=dropped):
                 news = [WorkerDropped(sender, one) for one in dropped if self._attempts.is_waited_for(sender)]
                 for task in self._attempts.holding(sender, message):
@@ -392,24 +390,24 @@ class DagKeeper:
         ):
             if not self._attempts.was_taken(fence):
                 self.stale_results += 1
-            self._after.took.setdefault(sender, []).append(fence)
+            self._commits.after.took.setdefault(sender, []).append(fence)
             return
         if task.policy is None:
             return  # what rules hold for it is being read; it is told again
-        self._after.took.setdefault(sender, []).append(fence)
+        self._commits.after.took.setdefault(sender, []).append(fence)
         self._attempts.taken(task)
         self._attempts.gone(task, is_closed=self._safeguards.task_result_key)
         has_run = result.outcome in ("completed", "failed")
         self.dispatcher.ended(now, task, result.took_us * 1000 if has_run else None)
-        job = task.job
+        job = job_of(task)
         if result.outcome == "completed":
-            self._handout.drop_spec(task)
+            self._delivery.drop_spec(task)
             task.checkpoint = b""
             key = (job.row.number, task.index)
             if task.dependents:
-                self._handout.keep_output(key, result.output)
+                self._delivery.keep_output(key, result.output)
             # What waited for it is claimed in the same commit, and handed when that holds.
-            self._changes += job.completing(now, task, result.output, "", result.took_us)
+            self._commits.changes += job.completing(now, task, result.output, "", result.took_us)
             if (step := job.completed(now, task)) is not NOTHING:
                 self._take(now, step)
             self._look_after(now, job)
@@ -423,60 +421,45 @@ class DagKeeper:
 
     # -- time and the store
 
-    def tick(self, now: int) -> list[object]:
-        due = []
-        while self._due and self._due[0][0] <= now:
-            due.append(heappop(self._due)[1])
-        for number in dict.fromkeys(due):
-            job = self.jobs.get(number)
-            if job is not None and now >= job.next_tick_at:
-                self._take(now, job.tick(now))
-                self._look_after(now, job)
+    def tick(self, now: int) -> list[DagEffect]:
+        for job in self._timers.due(now):
+            self._take(now, job.tick(now))
+            self._look_after(now, job)
         return self._out(now)
 
-    def on_committed(self, now: int, *tickets: int) -> list[object]:
+    def on_committed(self, now: int, *tickets: int) -> list[DagEffect]:
         """Those that became durable together: what they give out travels together."""
-        after = After()
-        for ticket in tickets:
-            held = self._waiting.pop(ticket, None)
-            if held is not None:  # else it was not waited for
-                after.join(held)
-        effects: list[object] = list(after.answers)
-        for name, fences in after.took.items():
-            for first in range(0, len(fences), TASKS_LIMIT):
-                took = ResultsStored(self.floor.epoch, tuple(fences[first : first + TASKS_LIMIT]), self.floor.life)
-                effects.append(Send(CHANNEL, name, took, Lane.RESULTS))
+        after = self._commits.held(tickets)
+        effects: list[DagEffect] = [*after.answers, *self._delivery.stored(after.took)]
         hand = [task for task, fence in after.hand if task.fence == fence and task.worker]
-        effects += self._given(now, self._handout.give(hand))
+        effects += self._given(now, self._delivery.give(hand))
         for job, state, reason in after.ended:
             effects.append(DagEnded(job.row.id, state, reason))
-            self._ending[job.row.number] -= 1
-            if not self._ending[job.row.number]:
-                del self._ending[job.row.number]
-                if job.is_over:  # nobody wanted it to run again meanwhile
-                    self._forget(job)
+            if self._commits.ended(job) and job.is_over:  # nobody wanted it to run again meanwhile
+                self._forget(job)
         return effects + self._out(now)
 
     def on_fetched(
         self, now: int, ticket: int, specs: Mapping[TaskKey, tuple[TaskSpec, bytes]], outputs: Mapping[TaskKey, bytes]
-    ) -> list[object]:
+    ) -> list[DagEffect]:
         read = self._specs.on_read(ticket)
         if read is not None:
             self._on_read(now, read, specs)
             return self._out(now)
-        return self._given(now, self._handout.on_fetched(ticket, specs, outputs)) + self._out(now)
+        return self._given(now, self._delivery.on_fetched(ticket, specs, outputs)) + self._out(now)
 
     def _on_read(self, now: int, read: list[DagTask], specs: Mapping[TaskKey, tuple[TaskSpec, bytes]]) -> None:
         for task in read:
             found = specs.get((task.job.row.number, task.index))
             if found is None or task.job.row.number not in self.jobs:
                 continue
-            self._handout.drop_spec(task)
-            self._take(now, task.job.loaded(now, task, *found))
-            self._handout.keep_spec(task)
+            self._delivery.drop_spec(task)
+            job = job_of(task)
+            self._take(now, job.loaded(now, task, *found))
+            self._delivery.keep_spec(task)
             if task.worker and self._safeguards.leased_limits:
                 self.dispatcher.restore(now, task)
-            self._look_after(now, task.job)
+            self._look_after(now, job)
 
     def set_wall_offset(self, wall_offset_ns: int) -> None:
         """The clock of the day was set: what is put down from now on tells the new one."""
@@ -487,38 +470,10 @@ class DagKeeper:
     def _wall_ms(self, now: int) -> int:
         return (now + self._wall_offset_ns) // MILLISECOND
 
-    def _new_job(
-        self,
-        now: int,
-        name: str,
-        settings: DagSettings,
-        key: str,
-        by: str,
-        digest: str,
-        tasks: int,
-        state: JobState,
-    ) -> DagJob:
-        row = JobRow(
-            number=self._shelf.next_number(),
-            id=new_job_id(self._rng),
-            name=name,
-            state=state,
-            submitted_ms=self._wall_ms(now),
-            started_ms=self._wall_ms(now),
-            settings=msgspec.json.encode(settings),
-            tasks=tasks,
-            key=key,
-            digest=digest,
-            submitted_by=by,
-        )
-        job = DagJob(row, settings, self._rng, self._wall_ms)
-        self._shelf.put(job)
-        return job
-
     def _forget(self, job: DagJob) -> None:
         self._shelf.forget(job)
         for task in job.tasks:
-            self._handout.drop_spec(task)
+            self._delivery.drop_spec(task)
 
     def _add_tasks(
         self, now: int, job: DagJob, specs: Sequence[TaskSpec], depends_on: Sequence[tuple[int, ...]]
@@ -526,9 +481,9 @@ class DagKeeper:
         tasks = job.add(now, specs, depends_on)
         self._shelf.tasks += len(tasks)
         for first in range(0, len(tasks), ROWS_AT_ONCE):
-            self._changes.append(PutTasks(tuple(job.rows(tasks[first : first + ROWS_AT_ONCE]))))
+            self._commits.changes.append(PutTasks(tuple(job.rows(tasks[first : first + ROWS_AT_ONCE]))))
         for task in tasks:
-            self._handout.keep_spec(task)
+            self._delivery.keep_spec(task)
 
     def _start(self, now: int, job: DagJob, keyed: Mapping[str, tuple[bytes, str]]) -> None:
         """With what was written of it: what starts is claimed in the same commit. Tasks that another did before are
@@ -537,22 +492,22 @@ class DagKeeper:
         known = [KeyedTask(task, *keyed[task.key]) for task in job.tasks if task.key in keyed] if keyed else []
         if known:
             indexes = dict.fromkeys([one.task.index for one in known])  # their delays do not count
-            changes = [change for change in step.changes if not (type(change) is Release and change.index in indexes)]
+            changes = [one for one in step.changes if not (type(one) is Release and one.index in indexes)]
             step = msgspec.structs.replace(step, changes=changes)
         self._take(now, step)
         self.dispatcher.remove([one.task for one in known if one.task.state is TaskState.READY])
         for one in known:
-            self._handout.drop_spec(one.task)
+            self._delivery.drop_spec(one.task)
             if not one.blob and one.task.dependents:
-                self._handout.keep_output((job.row.number, one.task.index), one.output)
-            self._changes += job.completing(now, one.task, one.output, one.blob, 0)
+                self._delivery.keep_output((job.row.number, one.task.index), one.output)
+            self._commits.changes += job.completing(now, one.task, one.output, one.blob, 0)
         for one in known:
             self._take(now, job.completed(now, one.task))
         self._look_after(now, job)
 
     def _take(self, now: int, step: DagStep) -> None:
         """Let a step of a job have its effects."""
-        self._changes += step.changes
+        self._commits.changes += step.changes
         if step.unqueue:
             self.dispatcher.remove(step.unqueue)
         if step.ready:
@@ -564,22 +519,17 @@ class DagKeeper:
 
     def _look_after(self, now: int, job: DagJob) -> None:
         """After every step of a job."""
-        number = job.row.number
         if job.is_over and not job.has_ended:
-            self._changes += job.end(now)
-            self._after.ended.append((job, job.state, job.reason))
-            self._ending[number] = self._ending.get(number, 0) + 1
-        if job.next_tick_at < NEVER:
-            heappush(self._due, (job.next_tick_at, number))
-            if len(self._due) > 2 * len(self.jobs) + SPARE:
-                self._due = [(job.next_tick_at, number) for number, job in self.jobs.items()]
-                heapify(self._due)
+            self._commits.changes += job.end(now)
+            self._commits.end(job)
+        self._timers.set(job)
 
     def _lost(self, now: int, task: DagTask, cause: str) -> None:
         self._attempts.gone(task, is_closed=self._safeguards.attempt_fence)
         self.dispatcher.ended(now, task, None)
-        self._take(now, task.job.lost(now, task, cause))
-        self._look_after(now, task.job)
+        job = job_of(task)
+        self._take(now, job.lost(now, task, cause))
+        self._look_after(now, job)
 
     def _dispatch(self, now: int) -> None:
         """Give out what can be given out: claimed now, handed once that is durable."""
@@ -588,12 +538,12 @@ class DagKeeper:
         for task, name in self.dispatcher.assign(now):
             self._counter += 1
             fence = self.floor.epoch << EPOCH_SHIFT | self._counter
-            self._changes += task.job.claimed(now, task, self._attempts.key_of(name), fence)
+            self._commits.changes += job_of(task).claimed(now, task, self._attempts.key_of(name), fence)
             self._attempts.add(task)
             self.dispatcher.took(task, fence)
-            self._after.hand.append((task, fence))
+            self._commits.after.hand.append((task, fence))
 
-    def _given(self, now: int, given: Claimed) -> list[object]:
+    def _given(self, now: int, given: Claimed) -> list[Send[TaskMessage] | ReadOutputs]:
         for fence in given.fences:
             self._attempts.handed(now, fence)
         for problem in given.unfit:
@@ -601,22 +551,20 @@ class DagKeeper:
             result = TaskResult(task.fence, "failed", error=problem.text, cause="inputs")
             self._attempts.gone(task)
             self.dispatcher.ended(now, task, None)
-            self._take(now, task.job.unfit(now, task, result))
-            self._look_after(now, task.job)
+            job = job_of(task)
+            self._take(now, job.unfit(now, task, result))
+            self._look_after(now, job)
         return given.effects
 
-    def _out(self, now: int) -> list[object]:
+    def _out(self, now: int) -> list[DagEffect]:
         """What is to be done after an input: tasks given out, changes committed together."""
         self._dispatch(now)
-        effects: list[object] = list(self._specs.read(self.dispatcher.ready))
+        effects: list[DagEffect] = list(self._specs.read(self.dispatcher.ready))
         effects += self._attempts.recalls()
-        after, changes = self._after, self._changes
-        if changes or after:
-            self._after, self._changes = After(), []
-            self._tickets += 1
-            self._waiting[self._tickets] = after
-            effects.append(Commit(self._tickets, tuple(changes)))
+        commit = self._commits.take()
+        if commit is not None:
+            effects.append(commit)
             if not self._safeguards.commit_first:
-                effects += self.on_committed(now, self._tickets)
-        self.next_tick_at = min(self.dispatcher.next_tick_at, self._due[0][0] if self._due else NEVER)
+                effects += self.on_committed(now, commit.ticket)
+        self.next_tick_at = min(self.dispatcher.next_tick_at, self._timers.next_at)
         return effects

@@ -1,9 +1,20 @@
-"""Dag jobs in memory: those under way, and drafts whose tasks still come. By number, by id and by idempotency key."""
+"""Dag jobs in memory: those under way, and drafts whose tasks still come. By number, by id and by idempotency key.
 
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
+
+from collections.abc import Callable
+from random import Random
 from typing import Final
+
+import msgspec
 
 from talka.control.dags.job import DagJob
 from talka.errors import Invalid, Unavailable
+from talka.ids import new_job_id
+from talka.work.dag import DagSettings
+from talka.work.lifecycle import JobState
+from talka.work.records import JobRow
 
 MOST_TASKS: Final = 2_000_000
 """Of all jobs together."""
@@ -25,8 +36,10 @@ class KeyTaken(Invalid):
 class DagShelf:
     """What is in memory; what the store has besides, others know."""
 
-    def __init__(self, next_number: int) -> None:
+    def __init__(self, next_number: int, rng: Random) -> None:
         self._number = next_number
+        """Of the next new job. None is given twice."""
+        self._rng = rng
         self.jobs: dict[int, DagJob] = {}
         self.drafts: dict[str, DagJob] = {}
         """By the id of the job to be; they are among `jobs` too."""
@@ -35,10 +48,38 @@ class DagShelf:
         self._by_id: dict[str, DagJob] = {}
         self._by_key: dict[str, DagJob] = {}
 
-    def next_number(self) -> int:
-        """Of a new job. None is given twice."""
+    def new_job(
+        self,
+        now: int,
+        wall_ms: Callable[[int], int],
+        *,
+        name: str,
+        settings: DagSettings,
+        state: JobState,
+        tasks: int = 0,
+        key: str = "",
+        digest: str = "",
+        by: str = "",
+    ) -> DagJob:
+        """`wall_ms` tells what the clock of the day shows at an instant."""
+        at_ms = wall_ms(now)
+        row = JobRow(
+            number=self._number,
+            id=new_job_id(self._rng),
+            name=name,
+            state=state,
+            submitted_ms=at_ms,
+            started_ms=at_ms,
+            settings=msgspec.json.encode(settings),
+            tasks=tasks,
+            key=key,
+            digest=digest,
+            submitted_by=by,
+        )
         self._number += 1
-        return self._number - 1
+        job = DagJob(row, settings, self._rng, wall_ms)
+        self.put(job)
+        return job
 
     def put(self, job: DagJob) -> None:
         self.jobs[job.row.number] = job

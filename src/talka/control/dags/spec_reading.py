@@ -1,4 +1,7 @@
-"""Which specs are read from the store, and when: after a restart none is in memory, and there may be a million."""
+"""Which specs are read from the store, and when: after a restart none is in memory, and there may be a million.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from heapq import heappop, heappush
 from itertools import count
@@ -16,8 +19,8 @@ SEEN_AHEAD: Final = 20_000
 class SpecReading:
     """`add` tasks whose specs are wanted, and `read` after each change."""
 
-    def __init__(self, handout: Delivery) -> None:
-        self._handout = handout
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
         self._unread: list[DagTask] = []
         """Running since before this life. What limits they hold is in the store: until it was read, nothing starts."""
         self._is_reading = False
@@ -43,16 +46,16 @@ class SpecReading:
         if self._unread and not self._is_reading:
             self._is_reading = True
             some, self._unread = self._unread[:READ_AT_ONCE], self._unread[READ_AT_ONCE:]
-            fetches.append(self._handout.read(some, is_first=True))
+            fetches.append(self._delivery.read(some, is_first=True))
         if self._unseen and not self._is_seeing and ready < SEEN_AHEAD:
             self._is_seeing = True
             some = [heappop(self._unseen)[2] for _ in range(min(READ_AT_ONCE, len(self._unseen)))]
-            fetches.append(self._handout.read(some))
+            fetches.append(self._delivery.read(some))
         return fetches
 
     def on_read(self, ticket: int) -> list[DagTask] | None:
         """The tasks that were read under this ticket; None when it is not one of these."""
-        found = self._handout.on_read(ticket)
+        found = self._delivery.on_read(ticket)
         if found is None:
             return None
         tasks, is_first = found

@@ -1,18 +1,30 @@
 """What a task of a dag job that is in no queue waits for, in a sentence."""
 
+from collections.abc import Callable
 from typing import Final
 
+from talka.control.dags.job import job_of
 from talka.control.tasks.delivery import worker_of
+from talka.control.tasks.dispatch import Dispatcher
 from talka.control.tasks.task import DagTask
 from talka.units import SECOND
+from talka.wire.task_views import WhyView
 from talka.work.lifecycle import JobState, TaskState
 
 SHOWN: Final = 5
 """Of those it waits for."""
 
 
+def why(task: DagTask, now: int, dispatcher: Dispatcher, silence_of: Callable[[int, str, int], str]) -> WhyView:
+    """Why a task does not run, by the rules that decide whether it does."""
+    if task.state is TaskState.READY:
+        return WhyView(task.id, task.state, "it is ready to run", dispatcher.why(task, now))
+    silence = silence_of(now, *worker_of(task.worker)[:2]) if task.worker else ""
+    return WhyView(task.id, task.state, standing(task, now) + silence)
+
+
 def standing(task: DagTask, now: int) -> str:
-    job = task.job
+    job = job_of(task)
     if task.state is not TaskState.PENDING:
         return f"it is {task.state}" + (f" on {worker_of(task.worker)[0]}" if task.worker else "")
     if job.state is JobState.PAUSED:

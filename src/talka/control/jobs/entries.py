@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.leadership.leader_term import WriteEnded
+from talka.cluster.leadership.news import WriteEnded
 from talka.control.member.voter import Voter
 from talka.wire.entries import SLOTS, BadRecord, JobRecord, decode_record, encode_record
 from talka.work.lifecycle import is_final
@@ -114,7 +114,7 @@ class RecordBook:
         self._refs += 1
         self._writing[self._refs] = record
         self._dirty.pop(job, None)
-        return self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_record(record))
+        return [*self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_record(record))]
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
         record = self._writing.pop(ended.ref, None)

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
-from talka.cluster.leadership.leader_term import WriteEnded
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
     LONGEST_NS,
@@ -20,6 +19,7 @@ from talka.cluster.leadership.lease_terms import (
     decode_terms,
     encode_terms,
 )
+from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs.entries import Alarmed
@@ -141,7 +141,7 @@ class LeaseRule:
     def _write(self, now: int, terms: LeaseTerms) -> list[object]:
         self._ref += 1
         self._writing = terms
-        return self._voter.write(now, self._ref, WORKER_LEASE_KEY, encode_terms(terms))
+        return [*self._voter.write(now, self._ref, WORKER_LEASE_KEY, encode_terms(terms))]
 
     def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
         """Of any write; only its own concerns it."""

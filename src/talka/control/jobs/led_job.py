@@ -20,7 +20,7 @@ from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.log_lines import JobLines
 from talka.control.load.shard_run import ShardAttempt, ShardRun
@@ -52,7 +52,7 @@ from talka.wire.jobs import (
 )
 from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
 from talka.wire.views import JobFacts
-from talka.work.lifecycle import JobState, TaskState
+from talka.work.lifecycle import JobState, TaskState, move
 
 START_DELAY_NS: Final = 150 * MILLISECOND
 """Between the decision to go and the instant: time to put it on record, and to reach the slowest worker."""
@@ -303,7 +303,7 @@ class LedJob:
                 word
                 for effect in effects
                 if isinstance(effect, TellCore)
-                for word in self._tell(now, effect.core, effect.message)
+                for word in self._tell(now, effect.attempt, effect.message)
             ]
         return self._carry_out(now, effects)
 
@@ -392,7 +392,7 @@ class LedJob:
         assert self.job is not None
         for run in self.job.workflows.values():
             for shard in run.shards:
-                if any(attempt.core == result.attempt for attempt in shard.attempts):
+                if any(attempt.number == result.attempt for attempt in shard.attempts):
                     shard.current.tally.merge(result.tally)
         return []
 
@@ -474,8 +474,8 @@ class LedJob:
                     continue
                 attempt = shard.current
                 job.adopt(run, shard, attempt)
-                if attempt.core in origins and run.state is TaskState.ASSIGNED:
-                    run.state, run.origin_ns = TaskState.RUNNING, origins[attempt.core]
+                if attempt.number in origins and run.state is TaskState.ASSIGNED:
+                    run.state, run.origin_ns = move(run.state, TaskState.RUNNING), origins[attempt.number]
         for core, (run, _, attempt) in list(job.running().items()):
             if core in job.running():  # what was taken up before it may have ended its workflow
                 effects += self._take_up(now, core, attempt.place, run.state is TaskState.RUNNING, run.origin_ns)
@@ -491,7 +491,7 @@ class LedJob:
         """Nothing of it was ever started."""
         attempt = shard.current
         is_first = not shard.is_done and shard.gap is None and len(shard.attempts) == 1
-        return is_first and attempt.core not in self._closed and self._take_over.waits(attempt.place, attempt.core)
+        return is_first and attempt.number not in self._closed and self._take_over.waits(attempt.place, attempt.number)
 
     def _go_on_arming(self, now: int) -> list[object]:
         """Those that are armed may have said so before everybody had answered: they need not say it again."""
@@ -512,12 +512,12 @@ class LedJob:
             if not result.is_lost:
                 return self._accept(now, core, self._closed[core], result)
             attempt.on_result(now, result, self.job.origin_ns)
-            attempt.went_ns = origin_ns
+            attempt.go_at_ns = origin_ns
             self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_recorded=True)
             return []
         if worker not in self.places():
             # Where a gap is open on record nothing is known to have begun since: it stays open.
-            attempt.went_ns = origin_ns if is_running and shard.gap is None else 0
+            attempt.go_at_ns = origin_ns if is_running and shard.gap is None else 0
             return self._lose(
                 now, core, next((g.lost for g in self.record.grants if g.worker == worker), "") or "is gone"
             )
@@ -527,7 +527,7 @@ class LedJob:
         if facts is None:
             return self._accounting.hold(now, lambda at: self._assign(at, core))
         attempt.armed = facts.state in ("running", "ended")
-        attempt.went_ns = origin_ns if attempt.armed else 0
+        attempt.go_at_ns = origin_ns if attempt.armed else 0
         if attempt.armed:
             self._untold[core] = None
         if facts.digest:
@@ -536,19 +536,19 @@ class LedJob:
 
     # -- carrying out what the load job asks for
 
-    def _carry_out(self, now: int, effects: list[Effect]) -> list[object]:
+    def _carry_out(self, now: int, effects: list[LoadEffect]) -> list[object]:
         assert self.job is not None
         out: list[object] = []
         for effect in effects:
             match effect:
-                case StartCore(core=core):
+                case StartCore(attempt=core):
                     out += self._accounting.hold(now, lambda at, core=core: self._assign(at, core))  # type: ignore[misc]
-                case TellCore(core=core, message=Go() as go):
+                case TellCore(attempt=core, message=Go() as go):
                     # Load that ran must not be unknown to whoever leads the job next.
                     out += self._accounting.hold(now, lambda at, core=core, go=go: self._tell(at, core, go))  # type: ignore[misc]
-                case TellCore(core=core, message=message):
+                case TellCore(attempt=core, message=message):
                     out += self._tell(now, core, message)
-                case KillCore(core=core):
+                case KillCore(attempt=core):
                     self._waiting_for_clock.pop(core, None)
                     out.append(self._commands.kill(core, self.job.place_of(core)))
                 case JobEnded():  # pragma: no branch - the type checker sees that no effect is left
@@ -643,7 +643,7 @@ class LedJob:
         workers = dict.fromkeys(
             attempt.place
             for _, _, attempt in self.job.running().values()
-            if not attempt.went_ns or not self._clocks.knows(attempt.place)
+            if not attempt.go_at_ns or not self._clocks.knows(attempt.place)
         )
         return [self._ask_clock(now, worker) for worker in workers]
 
@@ -670,7 +670,7 @@ class LedJob:
             self._accounting.touch()  # it may have been the last one there
         self._commands.drop(core)
         self._waiting_for_clock.pop(core, None)
-        if not attempt.went_ns:
+        if not attempt.go_at_ns:
             attempt.armed = False  # others that are ready wait for what takes its place
         news = TaskLost(self.name, core, attempt.place, cause)
         if not attempt.sequence:

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 import msgspec
 
 from talka.cluster.effects import HANDLE, Lane, Send
-from talka.cluster.leadership.leader_term import WriteEnded
+from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
 from talka.cluster.safeguards import ALL, Safeguards
@@ -78,7 +78,7 @@ from talka.wire.manager_calls import (
 )
 from talka.wire.security.access import objection
 from talka.wire.views import ClusterView, JobFacts, JobsPage, ManagerView, WorkerView
-from talka.work.lifecycle import JobState, is_final
+from talka.work.lifecycle import JobState, is_final, move
 from talka.work.outcome import ExitCode
 
 LOOK_EVERY_NS: Final = SECOND // 4
@@ -296,7 +296,7 @@ class Registry:
             self.queue.remove(record.job)
             cancelled = msgspec.structs.replace(record, cancel=reason)
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
-        record = msgspec.structs.replace(record, cancel=reason, state=JobState.CANCELLING)
+        record = msgspec.structs.replace(record, cancel=reason, state=move(record.state, JobState.CANCELLING))
         answer = _answer(sender, call, JobTold(self.facts(record)))
         return self.book.put(now, record, answer, *self._lead(now, record))
 
@@ -308,8 +308,9 @@ class Registry:
         reason: str,
         answer_to: tuple[str, ManagerCall] | None = None,
     ) -> list[object]:
+        before = move(record.state, JobState.CANCELLING) if state is JobState.CANCELLED else record.state
         ended = msgspec.structs.replace(
-            record, state=state, reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
+            record, state=move(before, state), reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
         )
         then: list[object] = [JobRecorded(record.job, state, "")]
         if answer_to is not None:
@@ -334,7 +335,7 @@ class Registry:
                 self.fleet.reserve(job, worker, cores, boot)
             record = msgspec.structs.replace(
                 record,
-                state=JobState.DISPATCHING,
+                state=move(record.state, JobState.DISPATCHING),
                 owner=owner,
                 fence=self._new_fence(),
                 pool=total,

@@ -1,14 +1,14 @@
 """What a member answers to those who ask it: its view, its leader, its verdicts, its keys and its figures."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from talka.cluster.membership.members import Status
 from talka.control.member.announcement import standing_of
 from talka.control.member.composite import ClusterMember
-from talka.control.member.key_distribution import KeyDistribution
+from talka.control.member.key_distribution import KeyDistribution, KeyEffect
 from talka.errors import Invalid
 from talka.units import SECOND
 from talka.wire.asking import (
@@ -96,14 +96,14 @@ class KeysFacts(msgspec.Struct, frozen=True):
 
 
 def answer(
-    member: ClusterMember,
+    member: ClusterMember[Any],
     now: int,
     question: Question,
     *,
     asked_with: str = "",
     expected: tuple[str, ...] = (),
     counts: Mapping[str, Mapping[str, int] | float] | None = None,
-) -> tuple[bytes, list[object]]:
+) -> tuple[bytes, Sequence[KeyEffect]]:
     """The content of the answer, and what it makes the member do. `Invalid` when it cannot be answered.
 
     `asked_with`: the key of the question. `expected`: names of members remembered from earlier. `counts`: what the shell around the member has counted.
@@ -136,7 +136,7 @@ def answer(
             return _changed(member, expected, lambda: _keyholder(member).repair(now, checked_secrets(secrets)))
 
 
-def _members(member: ClusterMember, after: str) -> MembersPage:
+def _members(member: ClusterMember[Any], after: str) -> MembersPage:
     membership = member.membership
     if membership is None:
         raise Invalid(f"{member.name} has no view of members")
@@ -180,7 +180,7 @@ def _members(member: ClusterMember, after: str) -> MembersPage:
     return MembersPage(page, page[-1].name if len(later) > len(page) else "")
 
 
-def _leader(member: ClusterMember, now: int) -> LeaderFacts:
+def _leader(member: ClusterMember[Any], now: int) -> LeaderFacts:
     if member.voter is None:
         return _leader_by_hearsay(member)
     election, token = member.voter.election, member.voter.token
@@ -196,7 +196,7 @@ def _leader(member: ClusterMember, now: int) -> LeaderFacts:
     )
 
 
-def _leader_by_hearsay(member: ClusterMember) -> LeaderFacts:
+def _leader_by_hearsay(member: ClusterMember[Any]) -> LeaderFacts:
     """What one that does not vote knows: which member says that it leads, in the latest term."""
     leader, term = "", 0
     for other in [] if member.membership is None else member.membership.alive():
@@ -206,7 +206,7 @@ def _leader_by_hearsay(member: ClusterMember) -> LeaderFacts:
     return LeaderFacts(leader, term, [], [], "no voter", "", [])
 
 
-def _audit(member: ClusterMember, now: int) -> list[VerdictFacts]:
+def _audit(member: ClusterMember[Any], now: int) -> list[VerdictFacts]:
     if member.membership is None:
         raise Invalid(f"{member.name} has no view of members")
     return [
@@ -224,7 +224,7 @@ def _audit(member: ClusterMember, now: int) -> list[VerdictFacts]:
     ]
 
 
-def _keys(member: ClusterMember, expected: tuple[str, ...]) -> KeysFacts:
+def _keys(member: ClusterMember[Any], expected: tuple[str, ...]) -> KeysFacts:
     keyholder = _keyholder(member)
     ring = keyholder.ring
     keys = [KeyFacts(id, id == ring.primary_id) for id in ring.accepted()]
@@ -232,19 +232,19 @@ def _keys(member: ClusterMember, expected: tuple[str, ...]) -> KeysFacts:
 
 
 def _changed(
-    member: ClusterMember, expected: tuple[str, ...], change: Callable[[], list[object]]
-) -> tuple[bytes, list[object]]:
+    member: ClusterMember[Any], expected: tuple[str, ...], change: Callable[[], Sequence[KeyEffect]]
+) -> tuple[bytes, Sequence[KeyEffect]]:
     effects = change()
     return encode_content(_keys(member, expected)), effects
 
 
-def _keyholder(member: ClusterMember) -> KeyDistribution:
+def _keyholder(member: ClusterMember[Any]) -> KeyDistribution:
     if member.keyholder is None:
         raise Invalid(f"{member.name} seals nothing and has no keys")
     return member.keyholder
 
 
-def metrics_text(member: ClusterMember, now: int, counts: Mapping[str, Mapping[str, int] | float]) -> str:
+def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapping[str, int] | float]) -> str:
     """Prometheus' text format."""
     lines: list[str] = []
 

@@ -6,12 +6,12 @@ Only then, and only frames sent shortly before, go through the door. What greets
 
 from collections import deque
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from talka.cluster.effects import Lane, Transmit
-from talka.cluster.leadership.election import LeadershipAlarm
+from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.replay_guard import REPEATABLE, ReplayGuard
 from talka.control.member.ring_guard import RingGuard
@@ -92,6 +92,9 @@ class RingChanged(msgspec.Struct, frozen=True):
     """The node that told of them; empty where they were changed here."""
 
 
+AdmissionEffect: TypeAlias = Transmit | Welcomed | HelloDeclined | RingChanged | LeadershipAlarm
+
+
 class _Waiting:
     __slots__ = ("asked_at", "held", "held_bytes", "nonce", "since")
 
@@ -156,7 +159,7 @@ class Admission:
         frame = self._door.wrap(channel, body, updates)
         return self._seal.seal(self._door.counter, packed(frame), key_id=key_id, to=to)
 
-    def hello(self, now: int, address: str) -> list[object]:
+    def hello(self, now: int, address: str) -> list[AdmissionEffect]:
         """Ask the node at this address, over datagrams and over the stream; one answer is enough."""
         for nonce in [nonce for nonce, (_, at) in self._hellos.items() if now - at > WELCOME_NS]:
             del self._hellos[nonce]
@@ -171,7 +174,7 @@ class Admission:
 
     def receive(
         self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
-    ) -> tuple[list[ArrivedPacket], list[object]]:
+    ) -> tuple[list[ArrivedPacket], list[AdmissionEffect]]:
         """What may be looked at, and what is to be sent or told. `proven` is whom the sender's certificate names."""
         # What repairs a ring may come under a key that the ring has lost, from a manager that shows its certificate.
         is_manager = self.certified and lane is not Lane.DATAGRAM and proven.role is Role.MANAGER
@@ -196,7 +199,7 @@ class Admission:
                 return self._greet(now, source, lane, opened, packet, message, proven)
             if barred := self.rings.bars(lane, proven):
                 self._door.turn_away("certificate")
-                return [], self.rings.refuse(now, barred, packet.sender, source, message.ring)
+                return [], [*self.rings.refuse(now, barred, packet.sender, source, message.ring)]
         elif opened.is_spare and packet.channel != asking.CHANNEL.number:
             return self._turn_away("key")
         if difference := self._difference(packet.group):
@@ -209,7 +212,7 @@ class Admission:
         arrival = ArrivedPacket(packet, source, age_ns, opened.key_id, proven)
         if not self._door.knows(packet):
             return [], self._challenge(now, lane, opened, arrival, len(content))
-        replies: list[object] = []
+        replies: list[AdmissionEffect] = []
         if opened.key_id != self.ring.primary_id:
             replies = self._share(now, source, packet.sender, opened.key_id)
         if not self._door.passes(packet):
@@ -230,7 +233,7 @@ class Admission:
             del self._key_of[next(iter(self._key_of))]
         self._key_of[name] = key_id
 
-    def use(self, ring: Keyring, by: str = "") -> list[object]:
+    def use(self, ring: Keyring, by: str = "") -> list[RingChanged]:
         """Seal and open with these keys from now on."""
         if ring == self.ring:
             return []
@@ -248,7 +251,7 @@ class Admission:
         packet: Packet,
         message: GreetingHello | GreetingWelcome | Challenge | Proof | GreetingRefusal,
         proven: Proven,
-    ) -> tuple[list[ArrivedPacket], list[object]]:
+    ) -> tuple[list[ArrivedPacket], list[AdmissionEffect]]:
         key_id = opened.key_id
         if isinstance(message, GreetingRefusal):
             address, _ = self._hellos.pop(message.echo, ("", 0))
@@ -316,7 +319,7 @@ class Admission:
         """Whether it says another role than its certificate. With a datagram comes none: what follows is on a stream."""
         return self.certified and proven.role is not None and who.role != proven.role
 
-    def _meet_namesake(self, source: str, reason: str) -> list[object]:
+    def _meet_namesake(self, source: str, reason: str) -> list[AdmissionEffect]:
         """Another node of this node's name asks to be let in. Each address is told once."""
         if reason != "name" or source in self._namesakes or len(self._namesakes) >= NAMESAKES_LIMIT:
             return []
@@ -335,7 +338,9 @@ class Admission:
 
     # -- proofs
 
-    def _challenge(self, now: int, lane: Lane, opened: Opened, arrival: ArrivedPacket, size_bytes: int) -> list[object]:
+    def _challenge(
+        self, now: int, lane: Lane, opened: Opened, arrival: ArrivedPacket, size_bytes: int
+    ) -> list[AdmissionEffect]:
         packet = arrival.packet
         if packet.sender == self._name:
             self._door.turn_away("own")
@@ -374,7 +379,7 @@ class Admission:
                 floor = counter + 1
         return floor
 
-    def _share(self, now: int, source: str, name: str, key_id: str) -> list[object]:
+    def _share(self, now: int, source: str, name: str, key_id: str) -> list[AdmissionEffect]:
         """Tell one that seals with an older key which keys there are, under the key it has."""
         if now - self._shared_at.get(name, -SHARE_NS) < SHARE_NS:
             return []
@@ -390,6 +395,6 @@ class Admission:
     def _nonce(self) -> bytes:
         return self._rng.randbytes(NONCE_BYTES)
 
-    def _turn_away(self, reason: str) -> tuple[list[ArrivedPacket], list[object]]:
+    def _turn_away(self, reason: str) -> tuple[list[ArrivedPacket], list[AdmissionEffect]]:
         self._door.turn_away(reason)
         return [], []

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from talka.cluster.membership.members import Member
 from talka.cluster.membership.membership import Membership
+from talka.cluster.membership.news import MembershipEffect
 from talka.control.member.admission import Admission
 
 
@@ -45,15 +46,15 @@ class Announcer:
         self._leads = 0
         self.api = ""
 
-    def tell(self, now: int, *, spread: bool) -> list[object]:
+    def tell(self, now: int, *, spread: bool) -> list[MembershipEffect]:
         """Others learn it with probes and syncs; with `spread` at once."""
         me = self._porter.me
         standing = Announcement(
             self._porter.ring.digest, me.role, me.version, me.datacenter, me.software, self._leads, self.api
         )
-        return list(self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread))
+        return self._membership.set_state(now, msgspec.msgpack.encode(standing), spread=spread)
 
-    def lead(self, now: int, term: int) -> list[object]:
+    def lead(self, now: int, term: int) -> list[MembershipEffect]:
         """This member leads in this term from now on; 0: no more."""
         self._leads = term
         return self.tell(now, spread=True)

@@ -5,32 +5,33 @@ member that doubts itself leads later or not at all. What a node runs and what t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Generic, Never, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from talka.cluster.effects import HANDLE, Lane, Persist, PersistBlob, Send, Transmit
-from talka.cluster.leadership.election import SteppedDown
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
-from talka.cluster.membership.federation import FederatedProber
+from talka.cluster.leadership.news import Elected, LeadershipNews, SteppedDown, WriteEnded
+from talka.cluster.leases import HolderNews, LeaseExpired
+from talka.cluster.membership.federation import FederatedProber, FederationNews
 from talka.cluster.membership.membership import Membership
-from talka.cluster.membership.news import MemberJoined, MemberLost, StateLearned
+from talka.cluster.membership.news import MemberJoined, MemberLost, MemberNews, StateLearned
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
+from talka.control.member.admission import Admission, ArrivedPacket, HelloDeclined, RingChanged, Welcomed
 from talka.control.member.announcement import Announcer
 from talka.control.member.key_distribution import KeyDistribution
 from talka.control.member.owner import Owner
-from talka.control.member.receiver import FENCE_KEY, Receiver
+from talka.control.member.receiver import FENCE_KEY, Applied, Receiver
 from talka.control.member.replay_guard import ReplayGuard
-from talka.control.member.role_check import NotForThisRole, RoleCheck, why_not
-from talka.control.member.voter import Voter
+from talka.control.member.role_check import NotForThisRole, RoleCheck, RoleRefused, why_not
+from talka.control.member.voter import CommandEnded, QuorumFailed, Voter
 from talka.errors import Untrusted
 from talka.units import NEVER
 from talka.wire import asking, greeting, jobs, leadership, leases, membership
 from talka.wire.asking import Ask, AskAnswer
+from talka.wire.channels import Message
 from talka.wire.greeting import ShareRing
 from talka.wire.jobs import JobMessage
-from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, ReleaseLease
+from talka.wire.leases import AcquireLease, CommandAnswer, LeaseAnswer, LeaseCommand, LeaseMessage, ReleaseLease
 from talka.wire.membership import WatchGroup, WatchReply
 from talka.wire.packets import BadPacket
 from talka.wire.security.keys import decode_ring
@@ -55,24 +56,47 @@ class QuestionAsked(msgspec.Struct, frozen=True):
     proven: Proven = NOBODY
 
 
-class JobsPart(Protocol):
+MemberEffect: TypeAlias = (
+    Transmit
+    | Persist
+    | PersistBlob
+    | MemberNews
+    | LeadershipNews
+    | FederationNews
+    | HolderNews
+    | LeaseExpired
+    | QuorumFailed
+    | CommandEnded
+    | Applied
+    | Welcomed
+    | HelloDeclined
+    | RingChanged
+    | RoleRefused
+    | QuestionAsked
+)
+"""What a member's shell carries out or tells of, beside what its jobs part tells."""
+PartEffect = TypeVar("PartEffect")
+PartEffect_co = TypeVar("PartEffect_co", covariant=True)
+
+
+class JobsPart(Protocol[PartEffect_co]):
     """What a node has to do with jobs: a manager, a worker."""
 
     next_tick_at: int
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
-    ) -> list[object]:
+    ) -> Sequence[PartEffect_co]:
         """`role`: what the sender's certificate proves; None where there are none."""
         ...
 
-    def on_news(self, now: int, news: object) -> list[object]: ...
-    def on_persisted(self, now: int, ticket: int) -> list[object]: ...
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]: ...
-    def tick(self, now: int) -> list[object]: ...
+    def on_news(self, now: int, news: Elected | SteppedDown | WriteEnded) -> Sequence[PartEffect_co]: ...
+    def on_persisted(self, now: int, ticket: int) -> Sequence[PartEffect_co]: ...
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> Sequence[PartEffect_co]: ...
+    def tick(self, now: int) -> Sequence[PartEffect_co]: ...
 
 
-class ClusterMember:
+class ClusterMember(Generic[PartEffect]):
     """One node: a door, and behind it any of membership, a prober of other groups, a voter, a receiver of commands, an
     owner of leases, and a part that has to do with jobs."""
 
@@ -87,7 +111,7 @@ class ClusterMember:
         voter: Voter | None = None,
         receiver: Receiver | None = None,
         owner: Owner | None = None,
-        part: JobsPart | None = None,
+        part: JobsPart[PartEffect] | None = None,
         addresses: Mapping[str, str] | None = None,
         seeds: tuple[str, ...] = (),
         watchers: tuple[str, ...] = (),
@@ -133,8 +157,8 @@ class ClusterMember:
 
     # -- inputs
 
-    def start(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def start(self, now: int) -> list[MemberEffect | PartEffect]:
+        effects: list[Send[Message] | MemberEffect | PartEffect] = []
         if self.herald is not None:
             effects += self.herald.tell(now, spread=False)
         if self.membership is not None:
@@ -143,8 +167,8 @@ class ClusterMember:
             effects += self.voter.start(now)
         return self._out(now, effects)
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int) -> list[MemberEffect | PartEffect]:
+        effects: list[Send[Message] | MemberEffect | PartEffect] = []
         if self.membership is not None and now >= self.membership.next_tick_at:
             effects += self.membership.tick(now)
             self._judge_health(now, effects)
@@ -160,19 +184,19 @@ class ClusterMember:
             effects += self.jobs.tick(now)
         return self._out(now, effects)
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[MemberEffect | PartEffect]:
         part, own = self._ticket_of.pop(ticket)
         if part == VOTER and self.voter is not None:
             return self._out(now, self.voter.on_persisted(now, own))
         if part == JOBS and self.jobs is not None:
-            return self._out(now, self.jobs.on_persisted(now, own))
+            return self._out(now, [*self.jobs.on_persisted(now, own)])
         assert self.receiver is not None
         return self._out(now, self.receiver.on_persisted(own))
 
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[MemberEffect | PartEffect]:
         """A write that the node can do without failed; only those of the part that has to do with jobs are such."""
         _, own = self._ticket_of.pop(ticket)
-        return [] if self.jobs is None else self._out(now, self.jobs.on_not_persisted(now, own, text))
+        return [] if self.jobs is None else self._out(now, [*self.jobs.on_not_persisted(now, own, text)])
 
     def set_address(self, name: str, address: str) -> None:
         """Where a node is that was greeted there."""
@@ -180,7 +204,7 @@ class ClusterMember:
 
     def on_frame(
         self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
-    ) -> list[object]:
+    ) -> list[MemberEffect | PartEffect]:
         """`age_ns`: how long the frame waited in this node before it was handled. `proven`: whom the certificate of the
         connection names that it came on."""
         if self.porter is None:
@@ -191,12 +215,13 @@ class ClusterMember:
                 self.door.turn_away("certificate")
                 return []
             return self._hear(now, ArrivedPacket(packet, source, age_ns, "", proven))
-        arrivals, out = self.porter.receive(now, source, frame, lane, age_ns, proven)
+        arrivals, replies = self.porter.receive(now, source, frame, lane, age_ns, proven)
+        out: list[MemberEffect | PartEffect] = [*replies]
         for arrival in arrivals:
             out += self._hear(now, arrival)
         return out
 
-    def _hear(self, now: int, arrival: ArrivedPacket) -> list[object]:
+    def _hear(self, now: int, arrival: ArrivedPacket) -> list[MemberEffect | PartEffect]:
         try:
             hear = self._understand(now, arrival)
         except NotForThisRole as refusal:
@@ -208,18 +233,20 @@ class ClusterMember:
         except Untrusted:
             self.door.turn_away("body")
             return []
-        return self._out(now, list(hear()))
+        return self._out(now, hear())
 
-    def _refuse(self, now: int, arrival: ArrivedPacket, message: object) -> list[object]:
+    def _refuse(self, now: int, arrival: ArrivedPacket, message: object) -> list[MemberEffect | PartEffect]:
         """It is told who said what; whoever asks a question is told why it is not answered."""
         sender, proven = arrival.packet.sender, arrival.proven
-        effects: list[object] = [*self.roles.note(proven, sender, arrival.source, message)]
+        effects: list[MemberEffect | PartEffect] = [*self.roles.note(proven, sender, arrival.source, message)]
         if isinstance(message, Ask) and proven.role is not None:
             asked = QuestionAsked(arrival.source, sender, message, arrival.key_id, proven)
             effects += self.answer(now, asked, AskAnswer(message.number, why_not(proven.role, message, sender)))
         return effects
 
-    def _understand(self, now: int, arrival: ArrivedPacket) -> Callable[[], Sequence[object]]:
+    def _understand(
+        self, now: int, arrival: ArrivedPacket
+    ) -> Callable[[], Sequence[Send[Message] | MemberEffect | PartEffect]]:
         """What hearing this packet comes to. Only reading it can fail; what is heard is heard to the end."""
         packet, source, age_ns = arrival.packet, arrival.source, arrival.age_ns
         sender, boot = packet.sender, packet.boot
@@ -232,7 +259,9 @@ class ClusterMember:
                 prober = self.prober
                 if self.membership is not None:
                     self.membership.health.handled(now, age_ns)  # the prober judges by it
-                return _nothing if prober is None else lambda: prober.on_reply(now, packet.group, sender, boot, word)
+                if prober is None:
+                    return _nothing
+                return lambda: prober.on_reply(now, packet.group, sender, boot, word)
             members = self.membership
             if members is None:
                 return _nothing
@@ -256,7 +285,9 @@ class ClusterMember:
         if packet.channel == leadership.CHANNEL.number:
             saying, voter = leadership.decode(packet.body), self.voter
             self._admit(arrival, saying)
-            return _nothing if voter is None else lambda: voter.on_message(now, sender, saying)
+            if voter is None:
+                return _nothing
+            return lambda: voter.on_message(now, sender, saying)
         if packet.channel == leases.CHANNEL.number:
             wanted = leases.decode(packet.body)
             self._admit(arrival, wanted)
@@ -287,7 +318,7 @@ class ClusterMember:
             del self._addresses[next(iter(self._addresses))]
         self._addresses[name] = address
 
-    def _on_lease_message(self, now: int, sender: str, message: leases.LeaseMessage) -> list[object]:
+    def _on_lease_message(self, now: int, sender: str, message: LeaseMessage) -> Sequence[Send[Message] | MemberEffect]:
         match message:
             case AcquireLease() | ReleaseLease():
                 return [] if self.voter is None else self.voter.on_lease_message(now, sender, message)
@@ -300,17 +331,19 @@ class ClusterMember:
 
     # -- what callers ask of the parts
 
-    def act(self, now: int, effects: list[object]) -> list[object]:
+    def act(
+        self, now: int, effects: Sequence[Send[Message] | MemberEffect | PartEffect]
+    ) -> list[MemberEffect | PartEffect]:
         """Carry out what a part answered to a call, as `member.act(now, member.voter.write(now, …))`."""
-        return self._out(now, effects)
+        return self._out(now, [*effects])
 
-    def answer(self, now: int, asked: QuestionAsked, answer: AskAnswer) -> list[object]:
+    def answer(self, now: int, asked: QuestionAsked, answer: AskAnswer) -> list[MemberEffect | PartEffect]:
         frame = self._wrap(now, asking.CHANNEL.number, asking.encode(answer), to=asked.sender, key_id=asked.key_id)
         return [Transmit(asked.source, frame, Lane.STREAM)]
 
     # -- routing
 
-    def _judge_health(self, now: int, effects: list[object]) -> None:
+    def _judge_health(self, now: int, effects: list[Send[Message] | MemberEffect | PartEffect]) -> None:
         if self.voter is None or self.membership is None:
             return
         health = self.membership.health
@@ -318,15 +351,18 @@ class ClusterMember:
         if health.level.must_not_lead and self.voter.election.is_leading(now):
             effects += self.voter.hand_over_if_worse(now)
 
-    def _out(self, now: int, effects: list[object]) -> list[object]:
+    def _out(
+        self, now: int, asked: Sequence[Send[Message] | MemberEffect | PartEffect]
+    ) -> list[MemberEffect | PartEffect]:
         """Put messages into frames, give tickets numbers of this node, and let news reach the parts they concern."""
-        out: list[object] = []
+        effects = list(asked)
+        out: list[MemberEffect | PartEffect] = []
         index = 0
         while index < len(effects):
             effect = effects[index]
             index += 1
             if isinstance(effect, Send):
-                if effect.channel is leases.CHANNEL and effect.to == self.name:
+                if effect.to == self.name and isinstance(effect.message, LeaseMessage):
                     effects += self._on_lease_message(now, self.name, effect.message)
                 else:
                     out.append(self._transmit(now, effect))
@@ -350,7 +386,7 @@ class ClusterMember:
         self._set_timer()
         return out
 
-    def _transmit(self, now: int, send: Send[msgspec.Struct]) -> Transmit:
+    def _transmit(self, now: int, send: Send[Message]) -> Transmit:
         body = self._encode(send.message)
         if send.channel in BY_ADDRESS:
             key_id = send.key_id or self._key_for(now, send.to)
@@ -402,6 +438,6 @@ class ClusterMember:
 _encoder = msgspec.msgpack.Encoder()
 
 
-def _nothing() -> list[object]:
+def _nothing() -> list[Never]:
     """This node has no part that the packet is for."""
     return []

@@ -5,12 +5,13 @@ makes both equal. So one that was away learns them when it is back, and an old k
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from talka.cluster.effects import Lane, Send
+from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.membership.members import LEFT, SUSPECT, Member
 from talka.cluster.membership.membership import Membership
-from talka.cluster.membership.news import StateLearned
+from talka.cluster.membership.news import MembershipEffect, StateLearned
 from talka.control.member.admission import Admission, ArrivedPacket, RingChanged
 from talka.control.member.announcement import Announcer, standing_of
 from talka.errors import Invalid
@@ -23,6 +24,9 @@ AGAIN_NS: Final = 5 * SECOND
 """How often members that still have other keys are told again: what was sent may be lost."""
 AGAIN_LIMIT: Final = 8
 """How many of them at a time."""
+
+
+KeyEffect: TypeAlias = Send[ShareRing] | MembershipEffect | RingChanged | LeadershipAlarm
 
 
 class NotThereYet(Invalid):
@@ -69,7 +73,7 @@ class KeyDistribution:
     def ring(self) -> Keyring:
         return self._porter.ring
 
-    def hear(self, now: int, news: StateLearned | RingChanged) -> list[object]:
+    def hear(self, now: int, news: StateLearned | RingChanged) -> list[KeyEffect]:
         if isinstance(news, RingChanged):
             return [*self._herald.tell(now, spread=True), *self._tell_some(now)]
         speaker = self._membership.get(news.name)
@@ -92,7 +96,7 @@ class KeyDistribution:
             self._older = {member.address: key for member in lacking if (key := self._porter.key_of(member.name))}
         return self._older.get(address, "")
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[KeyEffect]:
         """May be called at any time."""
         if now < self._again_at:
             return []
@@ -101,53 +105,53 @@ class KeyDistribution:
             self._porter.rings.agree(False)
         return self._tell_some(now)
 
-    def _tell_some(self, now: int) -> list[object]:
+    def _tell_some(self, now: int) -> list[KeyEffect]:
         """A few at a time: those who are told tell others, and whoever was left out is told with a later tick."""
-        out: list[object] = []
+        out: list[KeyEffect] = []
         lacking = [member for member in self._membership.alive() if not self._confirmed(member)]
         for _ in range(min(len(lacking), AGAIN_LIMIT)):
             self._turn += 1
             out += self._tell(now, lacking[self._turn % len(lacking)])
         return out
 
-    def learn(self, now: int, arrival: ArrivedPacket, theirs: Keyring, merged: Keyring) -> list[object]:
+    def learn(self, now: int, arrival: ArrivedPacket, theirs: Keyring, merged: Keyring) -> list[KeyEffect]:
         """Keys that a live member told, and what they and ours make together. One that lacks some is told in turn."""
         rings, before, sender = self._porter.rings, self.ring, arrival.packet.sender
         if rings.is_too_far(before, theirs):
-            return rings.refuse(now, "jump", sender, arrival.source, theirs)
+            return [*rings.refuse(now, "jump", sender, arrival.source, theirs)]
         if arrival.key_id not in before.accepted() and theirs.era <= before.era:
-            return rings.refuse(now, "key", sender, arrival.source, theirs)
+            return [*rings.refuse(now, "key", sender, arrival.source, theirs)]
         member = self._membership.get(sender)
         in_view = member is not None and member.boot == arrival.packet.boot and member.status <= SUSPECT
-        out = self._porter.use(merged, by=sender)
+        out: list[KeyEffect] = [*self._porter.use(merged, by=sender)]
         if out and not rings.is_expected(sender, arrival.packet.boot, in_view, before, merged):
             out += rings.alarm(sender, arrival.source, before, merged)
         if member is not None and theirs != merged:
             out += self._tell(now, member, lacks=True)
         return out
 
-    def add(self, secret: str) -> list[object]:
+    def add(self, secret: str) -> list[RingChanged]:
         """Accept this secret here, and soon everywhere."""
         return self._porter.use(self.ring.with_key(secret))
 
-    def repair(self, now: int, secrets: tuple[str, ...]) -> list[object]:
+    def repair(self, now: int, secrets: tuple[str, ...]) -> list[KeyEffect]:
         """Have these secrets and no others from now on, whatever the ring was, and bring that to everybody in view.
 
         They may hold us for lost soon: they seal with keys that we do not have any more. So all are told now.
         """
-        out = self._porter.use(self.ring.repaired(secrets))
+        out: list[KeyEffect] = [*self._porter.use(self.ring.repaired(secrets))]
         for member in self._membership.alive():
             out += self._tell(now, member, lacks=True)
         return out
 
-    def seal_with(self, key_id: str) -> list[object]:
+    def seal_with(self, key_id: str) -> list[RingChanged]:
         ring = self.ring.with_primary(key_id)
         lacking = [member.name for member in self._membership.alive() if not self._confirmed(member)]
         if lacking:
             raise NotThereYet(key_id, sorted(lacking))
         return self._porter.use(ring)
 
-    def retire(self, key_id: str, *, expected: Iterable[str] = (), force: bool = False) -> list[object]:
+    def retire(self, key_id: str, *, expected: Iterable[str] = (), force: bool = False) -> list[RingChanged]:
         """`expected`: members remembered from earlier, beside those in view."""
         ring = self.ring.without(key_id)
         missing = self.missing(expected)
@@ -166,7 +170,7 @@ class KeyDistribution:
         standing = standing_of(member)
         return standing is not None and standing.ring == self.ring.digest
 
-    def _tell(self, now: int, member: Member, *, lacks: bool = False) -> list[object]:
+    def _tell(self, now: int, member: Member, *, lacks: bool = False) -> list[KeyEffect]:
         """Send our keys to a member that has others; the same ones once a second at most."""
         digest = self.ring.digest
         if member.status > SUSPECT or (not lacks and self._confirmed(member)):

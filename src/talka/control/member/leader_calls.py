@@ -1,13 +1,13 @@
 """Questions of this node to the cluster's leader: asked again until they are answered, or it takes too long."""
 
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.units import NEVER, SECOND
-from talka.wire.jobs import CHANNEL
+from talka.wire.jobs import CHANNEL, JobMessage
 from talka.wire.manager_calls import CALLED_BY, CallAnswer, LeaderAnswer, LeaderCall, ManagerCall
 from talka.wire.security.access import Asker, own
 
@@ -27,6 +27,9 @@ class CallEnded(msgspec.Struct, frozen=True):
     retry_after_ms: int = 0
 
 
+CallEffect: TypeAlias = Send[JobMessage] | CallEnded
+
+
 class _Open(msgspec.Struct):
     call: ManagerCall
     ends_at: int
@@ -39,7 +42,7 @@ class LeaderCalls:
         self._open: dict[int, _Open] = {}
         self.next_tick_at = NEVER
 
-    def ask(self, now: int, call: LeaderCall, leader: str, asker: Asker | None = None) -> tuple[int, list[object]]:
+    def ask(self, now: int, call: LeaderCall, leader: str, asker: Asker | None = None) -> tuple[int, list[CallEffect]]:
         """`asker`: for whom; without one this manager asks for itself."""
         self._number += 1
         number = self._number
@@ -53,7 +56,7 @@ class LeaderCalls:
         self.next_tick_at = min(self.next_tick_at, again_at)
         return number, [Send(CHANNEL, leader, said, Lane.RESULTS)] if leader else []
 
-    def on_answer(self, now: int, answer: CallAnswer) -> list[object]:
+    def on_answer(self, now: int, answer: CallAnswer) -> list[CallEffect]:
         asked = self._open.get(answer.number)
         if asked is None:
             return []
@@ -66,8 +69,8 @@ class LeaderCalls:
             self.next_tick_at = NEVER
         return [CallEnded(answer.number, answer.problem, answer.answer, answer.text, answer.retry_after_ms)]
 
-    def tick(self, now: int, leader: str) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int, leader: str) -> list[CallEffect]:
+        effects: list[CallEffect] = []
         for number, asked in list(self._open.items()):
             if now >= asked.ends_at:
                 del self._open[number]

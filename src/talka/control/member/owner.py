@@ -4,7 +4,7 @@ Pure. `holds` is the question to ask before every effect.
 """
 
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,9 @@ from talka.wire.leases import CHANNEL, LEASE_KEY_LIMIT, AcquireLease, LeaseAnswe
 
 WANTED_LIMIT: Final = 4096
 RETRY_LEAST_NS: Final = MILLISECOND
+
+
+OwnerEffect: TypeAlias = Send[LeaseMessage] | HolderNews
 
 
 class _Want(msgspec.Struct):
@@ -47,7 +50,7 @@ class Owner:
         """The epoch under which the key is held at this instant."""
         return self._holder.holds(now, key)
 
-    def want(self, now: int, key: str, ttl_ns: int) -> list[object]:
+    def want(self, now: int, key: str, ttl_ns: int) -> list[OwnerEffect]:
         if len(self._wanted) >= WANTED_LIMIT and key not in self._wanted:
             raise Invalid(f"lease of {key!r}: an owner may want {WANTED_LIMIT} keys at once")
         if not 0 < len(key) <= LEASE_KEY_LIMIT:
@@ -57,14 +60,14 @@ class Owner:
         self._wanted[key] = _Want(ttl_ns, now)
         return self.tick(now)
 
-    def unwant(self, now: int, key: str) -> list[object]:
+    def unwant(self, now: int, key: str) -> list[OwnerEffect]:
         self._wanted.pop(key, None)
         epoch = self._holder.released(key)
         self._set_timer()
         return [] if epoch is None else [Send(CHANNEL, self._asked, ReleaseLease(key, epoch), Lane.CONTROL)]
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int) -> list[OwnerEffect]:
+        effects: list[OwnerEffect] = []
         for news in self._holder.tick(now):
             if isinstance(news, RenewDue):
                 effects.append(self._ask(now, news.key))
@@ -76,7 +79,7 @@ class Owner:
         self._set_timer()
         return effects
 
-    def on_answer(self, now: int, sender: str, answer: LeaseAnswer) -> list[object]:
+    def on_answer(self, now: int, sender: str, answer: LeaseAnswer) -> list[OwnerEffect]:
         self._silent_since = NEVER
         effects: list[HolderNews] = []
         want = self._wanted.get(answer.key)

@@ -5,14 +5,14 @@ Pure. The highest token is on disk before a command under it is applied, so a re
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.fencing import Apply, Fence, PersistFirst, Refuse, Token
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.leases import CHANNEL, CommandAnswer, LeaseCommand
+from talka.wire.leases import CHANNEL, CommandAnswer, LeaseCommand, LeaseMessage
 
 FENCE_KEY: Final = "fence"
 WAITING_LIMIT: Final = 1024
@@ -27,6 +27,9 @@ class Applied(msgspec.Struct, frozen=True):
     body: bytes
 
 
+ReceiverEffect: TypeAlias = Send[LeaseMessage] | Persist | Applied
+
+
 class Receiver:
     def __init__(self, stored: Mapping[str, bytes], safeguards: Safeguards = ALL) -> None:
         self._fence = Fence(stored.get(FENCE_KEY), safeguards)
@@ -37,7 +40,7 @@ class Receiver:
     def highest(self) -> Token:
         return self._fence.highest
 
-    def on_command(self, sender: str, command: LeaseCommand) -> list[object]:
+    def on_command(self, sender: str, command: LeaseCommand) -> list[ReceiverEffect]:
         token = Token(*command.token)
         if len(self._waiting) >= WAITING_LIMIT and token >= self._fence.highest:
             return []  # as if it had been lost on the way: the fence must not rise without a write
@@ -48,15 +51,15 @@ class Receiver:
                 seen = (highest.parent, highest.term, highest.sequence)
                 return [Send(CHANNEL, sender, CommandAnswer(command.number, False, seen), Lane.CONTROL)]
             case PersistFirst(content=content):  # pragma: no branch - the type checker sees that no other is left
-                effects: list[object] = []
+                effects: list[ReceiverEffect] = []
                 if content is not None:
                     self._tickets += 1
                     effects.append(Persist(self._tickets, ((FENCE_KEY, content),)))
                 self._waiting.append((self._tickets, sender, token, command))
                 return effects
 
-    def on_persisted(self, ticket: int) -> list[object]:
-        effects: list[object] = []
+    def on_persisted(self, ticket: int) -> list[ReceiverEffect]:
+        effects: list[ReceiverEffect] = []
         while self._waiting and self._waiting[0][0] <= ticket:
             _, sender, token, command = self._waiting.popleft()
             self._fence.persisted(token)
@@ -67,6 +70,6 @@ class Receiver:
                 effects += self._apply(sender, token, command)
         return effects
 
-    def _apply(self, sender: str, token: Token, command: LeaseCommand) -> list[object]:
+    def _apply(self, sender: str, token: Token, command: LeaseCommand) -> list[ReceiverEffect]:
         answer = CommandAnswer(command.number, True, command.token)
         return [Applied(sender, token, command.number, command.body), Send(CHANNEL, sender, answer, Lane.CONTROL)]

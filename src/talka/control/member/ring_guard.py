@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Final
 
 from talka.cluster.effects import Lane
-from talka.cluster.leadership.election import LeadershipAlarm
+from talka.cluster.leadership.news import LeadershipAlarm
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import SECOND
 from talka.wire.security.keys import BadRing, Keyring, decode_ring
@@ -46,7 +46,7 @@ class RingGuard:
     def is_too_far(self, mine: Keyring, theirs: Keyring) -> bool:
         return self._safeguards.ring_jump and not mine.is_reached_by(theirs)
 
-    def refuse(self, now: int, reason: str, sender: str, source: str, ring: bytes | Keyring) -> list[object]:
+    def refuse(self, now: int, reason: str, sender: str, source: str, ring: bytes | Keyring) -> list[LeadershipAlarm]:
         """Count it, and tell of each sender and reason once, and no oftener than once a second."""
         self.refused[reason] += 1
         about = (reason, sender)
@@ -72,7 +72,7 @@ class RingGuard:
             return True
         return in_view and after.era == before.era and after.version - before.version <= 1
 
-    def alarm(self, sender: str, source: str, before: Keyring, after: Keyring) -> list[object]:
+    def alarm(self, sender: str, source: str, before: Keyring, after: Keyring) -> list[LeadershipAlarm]:
         """The keys changed, and nobody could expect it."""
         self.unexpected += 1
         text = f"{sender!r} at {source} brought keys that were not expected, and they hold from now on: {_facts(after)}"

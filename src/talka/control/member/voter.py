@@ -3,21 +3,21 @@
 Pure. It routes the election's news to the lease table and the table's writes to the register; what is left goes out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import Election, SteppedDown
-from talka.cluster.leadership.leader_term import Elected, WriteEnded
+from talka.cluster.leadership.election import Election
 from talka.cluster.leadership.lease_terms import OwnLease
+from talka.cluster.leadership.news import Elected, LeadershipEffect, SteppedDown, WriteEnded
 from talka.cluster.leadership.quorum import QuorumBreakerOpen, QuorumTimeout, QuorumUnavailable, majority
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voters import CONFIG_KEY, LEADER_KEY
-from talka.cluster.leases import Busy, Ended, GrantedNow, HeldLease, LeasesFull, LeaseTable, Write
+from talka.cluster.leases import Busy, Ended, GrantedNow, HeldLease, LeaseExpired, LeasesFull, LeaseTable, Write
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.member.breaker import Breaker
 from talka.errors import Invalid
@@ -53,6 +53,9 @@ class CommandEnded(msgspec.Struct, frozen=True):
     number: int
     is_applied: bool
     highest: Token
+
+
+VoterEffect: TypeAlias = LeadershipEffect | Send[LeaseMessage] | QuorumFailed | CommandEnded | LeaseExpired
 
 
 class Voter:
@@ -95,35 +98,35 @@ class Voter:
     def next_tick_at(self) -> int:
         return min(self.election.next_tick_at, self.leases.next_tick_at)
 
-    def start(self, now: int) -> list[object]:
+    def start(self, now: int) -> list[VoterEffect]:
         return self._route(now, self.election.start(now))
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int) -> list[VoterEffect]:
+        effects: list[VoterEffect] = []
         if now >= self.election.next_tick_at:
             effects = self._route(now, self.election.tick(now))
         effects += self.leases.expire(now)
         return effects
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[VoterEffect]:
         return self._route(now, self.election.on_persisted(now, ticket))
 
-    def on_message(self, now: int, sender: str, message: LeadershipMessage) -> list[object]:
+    def on_message(self, now: int, sender: str, message: LeadershipMessage) -> list[VoterEffect]:
         return self._route(now, self.election.on_message(now, sender, message))
 
-    def suspect_leader(self, now: int, name: str) -> list[object]:
+    def suspect_leader(self, now: int, name: str) -> list[VoterEffect]:
         return self._route(now, self.election.suspect_leader(now, name))
 
-    def hand_over(self, now: int) -> list[object]:
+    def hand_over(self, now: int) -> list[VoterEffect]:
         return self._route(now, self.election.hand_over(now))
 
-    def hand_over_if_worse(self, now: int) -> list[object]:
+    def hand_over_if_worse(self, now: int) -> list[VoterEffect]:
         return self._route(now, self.election.hand_over_if_worse(now))
 
-    def drain(self, now: int) -> list[object]:
+    def drain(self, now: int) -> list[VoterEffect]:
         return self._route(now, self.election.drain(now))
 
-    def write(self, now: int, ref: int, key: str, value: bytes) -> list[object]:
+    def write(self, now: int, ref: int, key: str, value: bytes) -> list[VoterEffect]:
         _check_ref(ref)
         if key in (CONFIG_KEY, LEADER_KEY) or key.startswith(LEASE_PREFIX):
             raise Invalid(f"key {key!r} is the group's own: take another")
@@ -134,21 +137,23 @@ class Voter:
         self._writes[ref] = 1
         return self._route(now, self.election.write(now, ref, key, value))
 
-    def read(self, now: int, ref: int, key: str) -> list[object]:
+    def read(self, now: int, ref: int, key: str) -> list[VoterEffect]:
         return self._route(now, self.election.read(now, ref, key))
 
-    def change_voters(self, now: int, ref: int, names: tuple[str, ...], *, allow_two: bool = False) -> list[object]:
+    def change_voters(
+        self, now: int, ref: int, names: tuple[str, ...], *, allow_two: bool = False
+    ) -> list[VoterEffect]:
         _check_ref(ref)
         return self._route(now, self.election.change_voters(now, ref, names, allow_two=allow_two))
 
-    def command(self, now: int, to: str, number: int, body: bytes) -> list[object]:
+    def command(self, now: int, to: str, number: int, body: bytes) -> list[VoterEffect]:
         """Command a receiver under this leader's token. Nothing happens when it may not lead at this instant."""
         if self.token is None or not self.election.is_leading(now):
             return []
         token = (self.token.parent, self.token.term, self.token.sequence)
         return [Send(CHANNEL, to, LeaseCommand(token, number, body), Lane.CONTROL)]
 
-    def on_lease_message(self, now: int, sender: str, message: AcquireLease | ReleaseLease) -> list[object]:
+    def on_lease_message(self, now: int, sender: str, message: AcquireLease | ReleaseLease) -> list[VoterEffect]:
         if not self.election.is_leading(now):
             if isinstance(message, ReleaseLease):
                 return []
@@ -175,15 +180,15 @@ class Voter:
             case LeasesFull():  # pragma: no branch - the type checker sees that no other is left
                 return [_answer(sender, LeaseAnswer(key, number, "full"))]
 
-    def on_command_answer(self, sender: str, message: CommandAnswer) -> list[object]:
+    def on_command_answer(self, sender: str, message: CommandAnswer) -> list[VoterEffect]:
         """News for who commanded. A refusal deposes nobody: whether this voter leads is for voters to say."""
         return [CommandEnded(sender, message.number, message.is_applied, Token(*message.highest))]
 
-    def _route(self, now: int, effects: list[object]) -> list[object]:
+    def _route(self, now: int, effects: Sequence[LeadershipEffect]) -> list[VoterEffect]:
         """What the election tells the lease table is kept here; everything is passed on in order."""
         if all(isinstance(effect, Send) for effect in effects):
-            return effects  # most steps have no news
-        out: list[object] = []
+            return [*effects]  # most steps have no news
+        out: list[VoterEffect] = []
         for effect in effects:
             if isinstance(effect, WriteEnded) and effect.ref > OWN_REFS:
                 out += self._on_grant_written(now, effect)
@@ -204,7 +209,7 @@ class Voter:
                 self.leases.stepped_down()
         return out
 
-    def _on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+    def _on_write_ended(self, now: int, ended: WriteEnded) -> list[VoterEffect]:
         """Tell a lack of voters from other ends of a caller's write, and leave voters alone that keep failing."""
         voters = self.election.config.names()
         if ended.outcome == "accepted":
@@ -221,7 +226,7 @@ class Voter:
         self._breaker.failed(now)
         return [QuorumFailed(ended.ref, error)]
 
-    def _on_grant_written(self, now: int, ended: WriteEnded) -> list[object]:
+    def _on_grant_written(self, now: int, ended: WriteEnded) -> list[VoterEffect]:
         write = self._grants.pop(ended.ref)
         if ended.outcome != "accepted":
             self.leases.abandoned(write.key, write.epoch)

@@ -1,4 +1,7 @@
-"""Attempts that are under way and the workers that have them: who beats, what each of them holds, what it is to stop."""
+"""Attempts that are under way and the workers that have them: who beats, what each of them holds, what it is to stop.
+
+Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0031-whose-attempt-it-is.md.
+"""
 
 from typing import Final
 
@@ -10,7 +13,7 @@ from talka.control.tasks.epoch_floor import EpochFloor
 from talka.control.tasks.task import DagTask
 from talka.units import SECOND
 from talka.wire.jobs import CHANNEL
-from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskProgress, TaskResult
+from talka.wire.tasks import TASKS_LIMIT, AskHeld, Held, Recall, TaskMessage, TaskProgress, TaskResult
 from talka.work.records import Change, Extend, LogRow, PutLogs
 
 CHECK_EVERY_NS: Final = 5 * SECOND
@@ -139,7 +142,7 @@ class Attempts:
             return task.job.row.number, task.index, task.attempts, task.worker
         return self._taken.get(fence) or self._taken_before.get(fence)
 
-    def recalls(self) -> list[object]:
+    def recalls(self) -> list[Send[TaskMessage]]:
         """To be said now, once."""
         to_recall, self._to_recall = self._to_recall, {}
         return [effect for key, fences in to_recall.items() for effect in self._say_recall(key, list(fences))]
@@ -152,7 +155,7 @@ class Attempts:
 
     def heard(
         self, now: int, name: str, boot: int, folder: int, beat: int, *, is_foreign: bool = False
-    ) -> list[object]:
+    ) -> list[Send[TaskMessage]]:
         """A worker beats: what is to be said to it. `is_foreign`: it has obeyed another store, or another life of this
         one, and is given nothing before it has dropped what it holds of that."""
         floor = self._floor
@@ -162,7 +165,7 @@ class Attempts:
             is_known = key not in self._on_worker and not is_foreign
             known = self._workers[name] = WorkerState(key, is_known=is_known)
         known.beat = max(known.beat, beat)
-        effects: list[object] = []
+        effects: list[Send[TaskMessage]] = []
         if not known.is_known or self._wants_check(now, known):
             known.asked_at, known.is_asked = now, True
             effects.append(Send(CHANNEL, name, AskHeld(floor.epoch, floor.life), Lane.RESULTS))
@@ -239,7 +242,7 @@ class Attempts:
                 return self._handed_at[fence] <= now - CHECK_AFTER_NS
         return False
 
-    def _say_recall(self, key: str, fences: list[int]) -> list[object]:
+    def _say_recall(self, key: str, fences: list[int]) -> list[Send[TaskMessage]]:
         name = worker_of(key)[0]
         epoch, life = self._floor.epoch, self._floor.life
         return [

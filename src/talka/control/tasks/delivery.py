@@ -1,5 +1,8 @@
 """From tasks that were given out to the messages that carry them: what a handler needs is gathered from memory or from
-the store, and cut into frames."""
+the store, and cut into frames.
+
+Decision: docs/decisions/0022-who-runs-a-task.md.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +16,16 @@ from talka.control.tasks.store_effects import ReadOutputs
 from talka.control.tasks.task import DagTask
 from talka.units import MILLISECOND
 from talka.wire.jobs import CHANNEL
-from talka.wire.tasks import BATCH_LIMIT_BYTES, INPUTS_LIMIT_BYTES, TASKS_LIMIT, AssignTasks, HandedTask, TaskInputs
+from talka.wire.tasks import (
+    BATCH_LIMIT_BYTES,
+    INPUTS_LIMIT_BYTES,
+    TASKS_LIMIT,
+    AssignTasks,
+    HandedTask,
+    ResultsStored,
+    TaskInputs,
+    TaskMessage,
+)
 from talka.work.dag import TaskSpec, bytes_of, seconds_of
 from talka.work.records import TaskKey
 
@@ -37,7 +49,7 @@ class Unfit(msgspec.Struct, frozen=True):
 class Claimed(msgspec.Struct):
     """What became of tasks that were to be given out."""
 
-    effects: list[object] = []
+    effects: list[Send[TaskMessage] | ReadOutputs] = []
     fences: list[int] = []
     """Of those that were: the others follow when what they need was read."""
     unfit: list[Unfit] = []
@@ -94,7 +106,16 @@ class Delivery:
             _, dropped = self._outputs.popitem(last=False)
             self._outputs_bytes -= len(dropped)
 
-    # Giving out.
+    # Messages.
+
+    def stored(self, fences: Mapping[str, list[int]]) -> list[Send[TaskMessage]]:
+        """Tell each worker which of its results are durable."""
+        epoch, life = self._floor.epoch, self._floor.life
+        return [
+            Send(CHANNEL, name, ResultsStored(epoch, tuple(own[first : first + TASKS_LIMIT]), life), Lane.RESULTS)
+            for name, own in fences.items()
+            for first in range(0, len(own), TASKS_LIMIT)
+        ]
 
     def give(self, tasks: Iterable[DagTask]) -> Claimed:
         given = Claimed()
@@ -186,8 +207,8 @@ class Delivery:
         ready.setdefault(task.worker, []).append(_handed(task, spec, inputs, fed))
         given.fences.append(task.fence)
 
-    def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[object]:
-        effects: list[object] = []
+    def _feeds(self, task: DagTask, inputs: dict[str, bytes]) -> list[Send[TaskMessage]]:
+        effects: list[Send[TaskMessage]] = []
         floor = self._floor
         name, boot, _ = worker_of(task.worker)
         part: dict[str, bytes] = {}
@@ -204,8 +225,8 @@ class Delivery:
         effects.append(Send(CHANNEL, name, TaskInputs(floor.epoch, task.fence, part, boot, floor.life), Lane.RESULTS))
         return effects
 
-    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[object]:
-        effects: list[object] = []
+    def _hands(self, ready: dict[str, list[HandedTask]]) -> list[Send[TaskMessage]]:
+        effects: list[Send[TaskMessage]] = []
         floor = self._floor
         for worker, tasks in ready.items():
             name, boot, _ = worker_of(worker)

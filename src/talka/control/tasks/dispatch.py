@@ -4,6 +4,8 @@ A worker has room as long as what it was given fills less than its cores. A task
 long tasks of its handler take: short ones are given in hundreds, so that no core waits for the next, long ones are kept
 back for whoever is free first. A task that must run alone fills a whole core, and finds room while fewer of them than
 cores run, whatever else does: a stream of short ones would never leave it a whole core.
+
+Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +16,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.control.dags.job import DagJob
 from talka.control.tasks.limits import Limits
 from talka.control.tasks.quarantine import Quarantine
 from talka.control.tasks.ready_queues import GroupKey, QueueGroup, ReadyQueues
-from talka.control.tasks.task import DagTask, Needs
+from talka.control.tasks.task import DagTask, Needs, TaskOwner
 from talka.units import NEVER, SECOND
+from talka.wire.jobs import WorkerFacts
 from talka.wire.task_views import QueuesView, QueueView, Reason
 from talka.work.durations import format_duration
 from talka.work.records import TaskKey
@@ -66,6 +68,18 @@ class DispatchWorker(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "healthy"
     """Or degraded, or draining."""
     is_lost: bool = False
+
+    @classmethod
+    def of(cls, name: str, facts: WorkerFacts, cores: int, state: str) -> "DispatchWorker":
+        return cls(
+            name=name,
+            handlers=facts.handlers,
+            plain=facts.plain,
+            capabilities=facts.capabilities,
+            memory_bytes=facts.memory_bytes,
+            cores=cores,
+            state=state,
+        )
 
 
 class _Worker:
@@ -371,7 +385,7 @@ class Dispatcher:
             reasons.append(Reason(name, *(refused or ("", "it can run here: it is given out when its turn comes"))))
         return reasons
 
-    def position(self, job: DagJob) -> int | None:
+    def position(self, job: TaskOwner) -> int | None:
         """About how many ready tasks come before the first one of the job; None: it has none, or nobody can run it."""
         now = self._now
         groups = [group for group in self._ready.groups.values() if self._pool(now, group.key).members]

@@ -3,10 +3,13 @@
 The epoch lives in the store, and a store may be put back: then its next epochs were given out before, and workers obey
 whoever had them. A manager that hears of such an epoch takes one above it, through the store, before it gives that
 worker anything.
+
+Decision: docs/decisions/0031-whose-attempt-it-is.md.
 """
 
 from typing import Final
 
+from talka.control.tasks.store_effects import RaiseEpoch, WorkerTooOld
 from talka.units import SECOND
 from talka.wire.attempts import StoreLife
 
@@ -19,9 +22,9 @@ EPOCH_LIMIT: Final = (1 << 31) - 1
 
 
 class EpochFloor:
-    """Ask `wanted` with each beat; tell `raised` when the store has taken what was wanted, or has not."""
+    """Ask `is_below` with each beat; tell `raised` when the store has taken what was wanted, or has not."""
 
-    __slots__ = ("_is_raising", "_not_before", "epoch", "life", "raised_total")
+    __slots__ = ("_is_raising", "_not_before", "_too_old", "epoch", "life", "raised_total")
 
     def __init__(self, epoch: int, life: StoreLife) -> None:
         self.epoch = epoch
@@ -29,6 +32,8 @@ class EpochFloor:
         self.raised_total = 0
         self._is_raising = False
         self._not_before = 0
+        self._too_old: dict[str, None] = {}
+        """Workers that do not name attempts: no more than there are in the fleet."""
 
     def is_below(self, epoch: int, life: StoreLife) -> bool:
         """Whether a worker that remembers this would obey another than this manager."""
@@ -41,6 +46,22 @@ class EpochFloor:
             return 0
         self._is_raising, self._not_before = True, now + PAUSE_NS
         return to
+
+    def too_high(self, now: int, name: str, epoch: int, life: StoreLife) -> list[RaiseEpoch]:
+        """What is to be done because of a worker that remembers such an epoch, and is given nothing before."""
+        self.forget(name)
+        to = self.wanted(now, epoch)
+        return [RaiseEpoch(to, name, epoch, life.is_of(self.life))] if to else []
+
+    def too_old(self, name: str) -> list[WorkerTooOld]:
+        """A worker does not tell whose its attempts are: what is told of it, once."""
+        is_new = name not in self._too_old
+        self._too_old[name] = None
+        return [WorkerTooOld(name)] if is_new else []
+
+    def forget(self, name: str) -> None:
+        """A worker is gone, or is not too old any more."""
+        self._too_old.pop(name, None)
 
     def raised(self, epoch: int) -> None:
         """The store has this one now."""

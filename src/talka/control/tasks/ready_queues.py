@@ -10,6 +10,8 @@ Queues that the same workers can serve form a group. A group waits when no worke
 reached; neither costs anything until it is woken.
 
 Ranks in heaps may be too good and are set right when they come to the top; only a better one is entered at once.
+
+Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
 from abc import ABC, abstractmethod
@@ -18,9 +20,8 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from talka.control.dags.job import DagJob
 from talka.control.tasks.limits import Limits
-from talka.control.tasks.task import DagTask, Needs
+from talka.control.tasks.task import DagTask, Needs, TaskOwner
 from talka.units import MINUTE, NEVER
 
 PRIORITY_BITS: Final = 4
@@ -113,7 +114,7 @@ class _Lane(_Ranked):
 
     __slots__ = ("buckets", "buckets_of", "count", "job", "keys", "queue", "served_at", "stale")
 
-    def __init__(self, queue: "Queue", job: DagJob, turn: int, buckets_of: dict[DagTask, _Bucket]) -> None:
+    def __init__(self, queue: "Queue", job: TaskOwner, turn: int, buckets_of: dict[DagTask, _Bucket]) -> None:
         super().__init__(turn)
         self.queue = queue
         self.job = job
@@ -185,7 +186,7 @@ class Queue(_Ranked):
         super().__init__(turn)
         self.group = group
         self.needs = needs
-        self.lanes: dict[DagJob, _Lane] = {}
+        self.lanes: dict[TaskOwner, _Lane] = {}
         self.rotation: _Rotation[_Lane] = _Rotation(numbers)
         self.next: _Lane
         """The best one, as of the last refresh."""
@@ -274,7 +275,7 @@ class ReadyQueues:
     def put(self, now: int, tasks: Iterable[DagTask]) -> None:
         """Tasks that are here already keep their place. Their needs are known."""
         buckets_of = self.buckets_of
-        job: DagJob | None = None
+        job: TaskOwner | None = None
         needs: Needs | None = None
         lane: _Lane | None = None
         bucket: _Bucket | None = None
@@ -383,7 +384,7 @@ class ReadyQueues:
 
     # -- what people ask
 
-    def ahead_of(self, job: DagJob, groups: Sequence[QueueGroup]) -> int | None:
+    def ahead_of(self, job: TaskOwner, groups: Sequence[QueueGroup]) -> int | None:
         """How many tasks of these groups come before the first of the job, as things are; None: it has none there."""
         ranks: list[tuple[int, int, _Lane]] = []
         for group in groups:
@@ -399,7 +400,7 @@ class ReadyQueues:
 
     # -- how it is done
 
-    def _lane(self, now: int, job: DagJob, needs: Needs) -> _Lane:
+    def _lane(self, now: int, job: TaskOwner, needs: Needs) -> _Lane:
         queue = self.queues.get(needs)
         if queue is None:
             queue = self._new_queue(now, needs)

@@ -1,4 +1,7 @@
-"""What the keeper of dag jobs asks its shell to do, and what it tells."""
+"""What a keeper of tasks asks of the shell that has its store, and what it tells.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from typing import TypeAlias
 
@@ -68,5 +71,5 @@ class DagEnded(msgspec.Struct, frozen=True):
     reason: str
 
 
-DurableEffect: TypeAlias = Commit | ReadOutputs | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded
-"""All that a shell with a store carries out; words for workers are apart."""
+StoreEffect: TypeAlias = Commit | ReadOutputs | RaiseEpoch | WorkerDropped | WorkerTooOld | CallAnswered | DagEnded
+"""All that a shell with a store carries out; messages to workers are apart."""

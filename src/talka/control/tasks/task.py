@@ -1,16 +1,18 @@
-"""One task of a dag job as a manager has it in memory: one of millions, so it is small."""
+"""One task of a dag job as a manager has it in memory: one of millions, so it is small.
 
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
+
+from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
 from talka.work.dag import Limit, TaskSpec
 from talka.work.lifecycle import TaskState
+from talka.work.records import JobRow
 from talka.work.retry import RetryPolicy
-
-if TYPE_CHECKING:  # a task knows its job, and a job its tasks
-    from talka.control.dags.job import DagJob
 
 INDEX_BYTES: Final = 4
 """Of one index in `DagTask.after`, little end first, as in `work.records.LiveTask`."""
@@ -44,8 +46,23 @@ class Policy(msgspec.Struct, frozen=True):
     delay_ns: int
 
 
+class TaskOwner(Protocol):
+    """The job of a task: what whoever gives tasks out asks of it."""
+
+    row: JobRow
+
+    def began(self, now: int, task: "DagTask") -> None:
+        """Its handler runs."""
+
+    def inputs_of(self, task: "DagTask") -> list["DagTask"]:
+        """Those of its dependencies that have an output."""
+
+    def dependents_of(self, index: int) -> Sequence[int]:
+        """Indexes of the tasks that depend on this one."""
+
+
 class DagTask:
-    """Changed by its `DagJob` alone."""
+    """Changed by its job alone."""
 
     __slots__ = (
         "after",
@@ -79,7 +96,7 @@ class DagTask:
     )
 
     def __init__(
-        self, job: "DagJob", index: int, id: str, state: TaskState, handler: str, priority: int, after: bytes
+        self, job: TaskOwner, index: int, id: str, state: TaskState, handler: str, priority: int, after: bytes
     ) -> None:
         self.job = job
         self.index = index

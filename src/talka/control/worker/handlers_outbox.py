@@ -201,8 +201,8 @@ class HandlerOutbox:
 
     # Telling it.
 
-    def flush(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def flush(self, now: int) -> list[Send[JobMessage]]:
+        effects: list[Send[JobMessage]] = []
         while self._told and now >= self._told[0][0] + AGAIN_NS:
             self.tell_again(self._told.popleft()[1])
         if now >= self._again_at:
@@ -229,8 +229,8 @@ class HandlerOutbox:
         self._told.append((now, tuple([result.fence for result in results])))
         return Send(CHANNEL, self.manager, Done(tuple(results), self.life), Lane.RESULTS)
 
-    def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[object]:
-        effects: list[object] = []
+    def _done_in_parts(self, now: int, results: list[TaskResult]) -> list[Send[JobMessage]]:
+        effects: list[Send[JobMessage]] = []
         part: list[TaskResult] = []
         size_bytes = 0
         for result in results:
@@ -242,7 +242,7 @@ class HandlerOutbox:
             size_bytes += more_bytes
         return [*effects, self._done(now, part)]
 
-    def _words(self, now: int) -> list[object]:
+    def _words(self, now: int) -> list[Send[JobMessage]]:
         self._flush_at = now + FLUSH_NS
         for fence, (count, at_ms) in self._dropped.items():
             self._lines.append(TaskLine(fence, at_ms, f"[{count} lines came too fast and were dropped]"))
@@ -255,7 +255,7 @@ class HandlerOutbox:
         words += [HandlerProgress(fence, details) for fence, details in self._progress.items()]
         words += self._lines
         self._began, self._progress, self._lines, self._lines_of, self._dropped = [], {}, [], {}, {}
-        effects: list[object] = []
+        effects: list[Send[JobMessage]] = []
         part: list[HandlerProgress | TaskLine | int] = []
         size_bytes = 0
         for word in words:

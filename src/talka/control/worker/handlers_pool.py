@@ -4,19 +4,19 @@ A manager's life has an epoch: the highest seen is obeyed, and on disk before it
 is held here is of one store in one of its lives: when another is obeyed, the rest is dropped, and that is told.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
-from talka.cluster.effects import Lane, Persist, Send
+from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.worker.bundles import Puts
-from talka.control.worker.effects import AttemptsDropped
+from talka.control.worker.effects import AttemptsDropped, HandlerEffect
 from talka.control.worker.handlers_effects import ExitFacts
 from talka.control.worker.handlers_outbox import HandlerOutbox
 from talka.control.worker.handlers_room import HandlerRoom
 from talka.control.worker.obeyed_epoch import ObeyedEpoch
+from talka.control.worker.writes import WorkerWrites
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.attempts import Dropped, StoreLife
 from talka.wire.jobs import CHANNEL
@@ -65,7 +65,7 @@ class HandlerPool:
         *,
         boot: int,
         files: tuple[str, ...] = (),
-        persist: Callable[[Puts], Persist],
+        writes: WorkerWrites,
         safeguards: Safeguards = ALL,
     ) -> None:
         """`files` hold the handlers; without any no core is started and every task refused."""
@@ -84,7 +84,7 @@ class HandlerPool:
         self.next_tick_at = NEVER
         self._name = name
         self._boot = boot
-        self._persist = persist
+        self._writes = writes
         self._is_fenced = safeguards.worker_fence
         self._is_named = safeguards.store_life
         self._slots = HandlerRoom(name, files, cores)
@@ -158,24 +158,24 @@ class HandlerPool:
 
     # What happens.
 
-    def start(self, now: int) -> list[object]:
+    def start(self, now: int) -> list[HandlerEffect]:
         """One core tells which handlers there are."""
         return self._settle(now, self._slots.start(now))
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[HandlerEffect]:
         if now >= self._feeds_at:
             self._forget_feeds(now)
         effects = self._slots.tick(now) if now >= self._slots.next_tick_at else []
         return self._settle(now, effects)
 
-    def on_message(self, now: int, sender: str, message: TaskCommand) -> list[object]:
+    def on_message(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
         obeyed = self._obeyed
         if message.epoch < obeyed.epoch and self._is_fenced:
             return self._count("epoch")
         if message.epoch > obeyed.epoch:
             # What waits is of lower epochs, and would be refused when its turn came.
             self._held_back = [(sender, message)]
-            persist = self._persist(obeyed.rise(message.epoch, message.of))
+            persist = self._writes.persist(obeyed.rise(message.epoch, message.of))
             self._ticket = persist.ticket
             return [persist]
         if message.of != obeyed.life and self._is_named:
@@ -187,7 +187,7 @@ class HandlerPool:
             return []
         return self._settle(now, self._obey(now, sender, message))
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[HandlerEffect]:
         if not self._ticket or ticket < self._ticket:
             return []
         self._ticket = 0
@@ -198,7 +198,7 @@ class HandlerPool:
             effects += self._obey(now, sender, message)
         return self._settle(now, effects)
 
-    def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[object]:
+    def on_handlers_said(self, now: int, core: int, message: FromHandlers) -> list[HandlerEffect]:
         slots = self._slots
         if isinstance(message, Ran):
             effects = slots.ran(now, core, message.results)
@@ -210,7 +210,7 @@ class HandlerPool:
         self._outbox.said(message, slots.held)
         return self._settle(now, [])
 
-    def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[object]:
+    def on_handlers_exit(self, now: int, core: int, facts: ExitFacts) -> list[HandlerEffect]:
         return self._settle(now, self._slots.exited(now, core, facts))
 
     def lease_granted(self, beat: int) -> None:
@@ -218,7 +218,7 @@ class HandlerPool:
         self.has_lease = True
         self.first_beat = beat
 
-    def lease_ended(self, now: int) -> list[object]:
+    def lease_ended(self, now: int) -> list[HandlerEffect]:
         """Nothing goes on, and what waits for the disk does not begin: it was handed under this lease. What ran is told as refused once its process is gone: whoever counts on it still, can give
         it to another; results that were not taken stay, for their fences say whether they count."""
         self.has_lease = False
@@ -227,25 +227,25 @@ class HandlerPool:
         self._slots.refuse_waiting("lease", f"worker {self._name} lost its lease before it began")
         return self._settle(now, self._slots.kill_all(now))
 
-    def drain(self, now: int) -> list[object]:
+    def drain(self, now: int) -> list[HandlerEffect]:
         """Finish what runs; what waits may run elsewhere."""
         self.is_draining = True
         self._slots.refuse_waiting("draining", f"worker {self._name} is draining")
         return self._settle(now, [])
 
-    def set_limit(self, now: int, limit: int) -> list[object]:
+    def set_limit(self, now: int, limit: int) -> list[HandlerEffect]:
         """So many cores are left by load tasks. Where there are none, what waits may run elsewhere."""
         if limit <= 0:
             self._slots.refuse_waiting("cores", self._no_cores())
         return self._settle(now, self._slots.set_limit(now, limit))
 
-    def try_again(self, now: int) -> list[object]:
+    def try_again(self, now: int) -> list[HandlerEffect]:
         """Load the files anew, if they could not be used: somebody has mended them."""
         return self._settle(now, self._slots.try_again(now))
 
     # Commands.
 
-    def _obey(self, now: int, sender: str, message: TaskCommand) -> list[object]:
+    def _obey(self, now: int, sender: str, message: TaskCommand) -> list[HandlerEffect]:
         self._outbox.manager = sender
         if self._reports and not isinstance(message, AskHeld):
             self._reports = []  # it was told: nobody is given anything before
@@ -265,7 +265,7 @@ class HandlerPool:
             case AskHeld(epoch=epoch):  # pragma: no branch - the type checker sees that no other is left
                 return self._holding(sender, epoch)
 
-    def _hand(self, now: int, hand: AssignTasks) -> list[object]:
+    def _hand(self, now: int, hand: AssignTasks) -> list[HandlerEffect]:
         slots, outbox = self._slots, self._outbox
         held, closed, closed_before, feeds = slots.held, self._closed, self._closed_before, self._feeds
         why = self._why_not()
@@ -320,7 +320,7 @@ class HandlerPool:
         result = TaskResult(task.fence, "refused", cause=cause, error=text, job=task.job, task=task.id)
         self._slots.ended.append(result)
 
-    def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[object]:
+    def _recall(self, now: int, fences: tuple[int, ...], grace_ns: int) -> list[HandlerEffect]:
         effects, unknown = self._slots.recall(now, fences, grace_ns)
         for fence in unknown:
             if fence in self._closed or fence in self._closed_before:
@@ -341,7 +341,7 @@ class HandlerPool:
         if len(self._closed) >= CLOSED_LIMIT:
             self._closed_before, self._closed = self._closed, {}
 
-    def _holding(self, sender: str, epoch: int) -> list[object]:
+    def _holding(self, sender: str, epoch: int) -> list[HandlerEffect]:
         fences = [*self._slots.held, *self._outbox.fences]
         parts = max(1, -(-len(fences) // HOLDING_LIMIT))
         return [
@@ -361,7 +361,7 @@ class HandlerPool:
             for part in range(parts)
         ]
 
-    def _drop_others(self, now: int) -> list[object]:
+    def _drop_others(self, now: int) -> list[HandlerEffect]:
         """Another store is obeyed, or another life of it: the numbers of what is here may be given out once more."""
         slots, outbox = self._slots, self._outbox
         former, outbox.life = outbox.life, self._obeyed.life
@@ -407,11 +407,11 @@ class HandlerPool:
 
     # Afterwards.
 
-    def _count(self, reason: str) -> list[object]:
+    def _count(self, reason: str) -> list[HandlerEffect]:
         self.refused[reason] = self.refused.get(reason, 0) + 1
         return []
 
-    def _settle(self, now: int, effects: list[object]) -> list[object]:
+    def _settle(self, now: int, effects: list[HandlerEffect]) -> list[HandlerEffect]:
         """Results are told, and the time of the next tick settled."""
         slots, outbox = self._slots, self._outbox
         if slots.ended:

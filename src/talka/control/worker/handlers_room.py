@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import Final, Literal
 
-from talka.control.worker.effects import HandlersBroken, HandlersLoaded
+from talka.control.worker.effects import HandlerEffect, HandlersBroken, HandlersLoaded
 from talka.control.worker.handlers_attempt import CoreStage, CoreState, HandlerAttempt, is_bounded, last_word
 from talka.control.worker.handlers_effects import EndHandlers, ExitFacts, StartHandlers, TellHandlers
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -110,7 +110,7 @@ class HandlerRoom:
 
     # What happens.
 
-    def start(self, now: int) -> list[object]:
+    def start(self, now: int) -> list[HandlerEffect]:
         return self._start_core(now) if self.files else []
 
     def add(self, task: HandedTask, size_bytes: int) -> None:
@@ -123,14 +123,14 @@ class HandlerRoom:
         else:
             self._waiting[task.fence] = attempt
 
-    def loaded(self, now: int, number: int, message: Loaded) -> list[object]:
+    def loaded(self, now: int, number: int, message: Loaded) -> list[HandlerEffect]:
         core = self._cores.get(number)
         if core is None or core.stage is not CoreStage.LOADING:
             return []
         if message.problem:
             return self._not_loaded(now, core, message.problem)
         names = tuple(name for name in message.handlers if len(name) <= NAME_LIMIT)[:NAMES_LIMIT]
-        effects: list[object] = [HandlersLoaded(names)] if self.problem or names != self.handlers else []
+        effects: list[HandlerEffect] = [HandlersLoaded(names)] if self.problem or names != self.handlers else []
         self.handlers, self.problem = names, ""
         self.plain = tuple(name for name in message.plain if name in names)
         self._failed_starts, self._retry_at = 0, NEVER
@@ -146,7 +146,7 @@ class HandlerRoom:
             effects += self._tell_batch(core)
         return effects + self.fill(now)
 
-    def ran(self, now: int, number: int, results: Iterable[TaskResult]) -> list[object]:
+    def ran(self, now: int, number: int, results: Iterable[TaskResult]) -> list[HandlerEffect]:
         """Results of attempts that are in this core are in `ended` then; `fill` has to follow."""
         core = self._cores.get(number)
         ended, held = self.ended, self.held
@@ -168,14 +168,14 @@ class HandlerRoom:
         self._cores_at = min(self._cores_at, now + IDLE_NS)
         return []
 
-    def spent(self, now: int, number: int) -> list[object]:
+    def spent(self, now: int, number: int) -> list[HandlerEffect]:
         """What runs in this core may end as it would; then it ends, with what an attempt left behind."""
         core = self._cores.get(number)
         if core is None or core.stage is not CoreStage.READY or core.is_spent:
             return []
         core.is_spent = True
         self.cores_spent += 1
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         if not core.tasks:
             effects += self._end(now, core)
         else:
@@ -185,11 +185,11 @@ class HandlerRoom:
             effects += self._kill(now, left[0], "neighbour")  # they use up the machine: whoever is in it runs again
         return effects + self.fill(now)
 
-    def exited(self, now: int, number: int, facts: ExitFacts) -> list[object]:
+    def exited(self, now: int, number: int, facts: ExitFacts) -> list[HandlerEffect]:
         core = self._cores.pop(number, None)
         if core is None:
             return []
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         is_only = len(core.tasks) == 1
         for attempt in core.tasks.values():
             del self.held[attempt.fence]
@@ -203,10 +203,10 @@ class HandlerRoom:
         self._review()
         return effects + self.fill(now)
 
-    def recall(self, now: int, fences: Iterable[int], grace_ns: int) -> tuple[list[object], list[int]]:
+    def recall(self, now: int, fences: Iterable[int], grace_ns: int) -> tuple[list[HandlerEffect], list[int]]:
         """Stop these, and kill the cores of those that have not stopped after the grace. Answers with those that are
         not here, too."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         unknown: list[int] = []
         stops: dict[int, list[int]] = {}
         for fence in fences:
@@ -234,9 +234,9 @@ class HandlerRoom:
             self._forget_waiting(attempt)
             self.ended.append(_without(attempt, "refused", cause, text))
 
-    def kill_all(self, now: int) -> list[object]:
+    def kill_all(self, now: int) -> list[HandlerEffect]:
         """The lease is over: nothing may run here. Cores that have nothing to do end by their own clock as well."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         for core in list(self._cores.values()):
             if core.stage is not CoreStage.KILLED:
                 effects += self._kill(now, core, "lease")
@@ -244,9 +244,9 @@ class HandlerRoom:
                 core.reason = "lease"
         return effects + self.fill(now)
 
-    def drop_all(self, now: int) -> list[object]:
+    def drop_all(self, now: int) -> list[HandlerEffect]:
         """Nobody wants to hear of anything that waits or runs here: it ends without a result."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         for core in list(self._cores.values()):
             if core.tasks and core.stage is not CoreStage.KILLED:
                 effects += self._kill(now, core, "dropped")
@@ -258,25 +258,25 @@ class HandlerRoom:
         self.waiting_bytes = 0
         return effects
 
-    def set_limit(self, now: int, limit: int) -> list[object]:
+    def set_limit(self, now: int, limit: int) -> list[HandlerEffect]:
         """So many cores are left by what else runs on this worker."""
         self.limit = limit
         self._review()
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         for core in list(self._cores.values()):
             if core.is_surplus and not core.tasks and core.stage in (CoreStage.LOADING, CoreStage.READY):
                 effects += self._end(now, core)
         return effects + self.fill(now)
 
-    def try_again(self, now: int) -> list[object]:
+    def try_again(self, now: int) -> list[HandlerEffect]:
         """Load the files anew, if they could not be used."""
         if not self.problem or self._loading:
             return []
         self._retry_at = now + RETRY_NS
         return self._start_core(now)
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int) -> list[HandlerEffect]:
+        effects: list[HandlerEffect] = []
         if now >= self._cores_at:
             effects += self._look_after(now)
         if now >= self._scan_at:
@@ -288,9 +288,9 @@ class HandlerRoom:
 
     # Giving attempts to cores.
 
-    def fill(self, now: int) -> list[object]:
+    def fill(self, now: int) -> list[HandlerEffect]:
         """Give out what waits, and start cores for what is left."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         self._claims = 0
         if self._alone and self.limit > 0:
             effects += self._fill_alone(now)
@@ -306,7 +306,7 @@ class HandlerRoom:
                 effects += self._start_core(now)
         return effects
 
-    def _fill_shared(self, now: int) -> list[object]:
+    def _fill_shared(self, now: int) -> list[HandlerEffect]:
         """Each to the core with the fewest in its hands."""
         waiting = self._waiting
         touched: list[CoreState] = []
@@ -325,9 +325,9 @@ class HandlerRoom:
                 heapreplace(heap, (core.load, core.number, core))
         return [effect for core in touched for effect in self._tell_batch(core)]
 
-    def _fill_alone(self, now: int) -> list[object]:
+    def _fill_alone(self, now: int) -> list[HandlerEffect]:
         """A core with nothing to do becomes that of an attempt without bounds; others are started for theirs."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         coming = self._loading
         for attempt in list(islice(self._alone.values(), self.limit + 1)):
             cores = self._cores.values()
@@ -351,7 +351,7 @@ class HandlerRoom:
                 coming = max(0, coming - 1)
         return effects
 
-    def _give_alone(self, now: int, core: CoreState, attempt: HandlerAttempt) -> list[object]:
+    def _give_alone(self, now: int, core: CoreState, attempt: HandlerAttempt) -> list[HandlerEffect]:
         core.is_alone = True
         del self._alone[attempt.fence]
         core.tasks[attempt.fence] = attempt
@@ -370,8 +370,8 @@ class HandlerRoom:
         look_ns = BEGAN_NS if attempt.limit_ms == 0 else min(BEGAN_NS, attempt.limit_ms * MILLISECOND)
         self._scan_at = min(self._scan_at, now + look_ns)
 
-    def _tell_batch(self, core: CoreState) -> list[object]:
-        effects: list[object] = []
+    def _tell_batch(self, core: CoreState) -> list[HandlerEffect]:
+        effects: list[HandlerEffect] = []
         tasks: list[HandedTask] = []
         size_bytes = 0
         for attempt in core.batch:
@@ -402,7 +402,7 @@ class HandlerRoom:
 
     # Starting and ending cores.
 
-    def _start_core(self, now: int, attempt: HandlerAttempt | None = None) -> list[object]:
+    def _start_core(self, now: int, attempt: HandlerAttempt | None = None) -> list[HandlerEffect]:
         """One that is shared, or with the bounds of an attempt and for it alone."""
         self.cores_started += 1
         number = self.cores_started
@@ -418,7 +418,7 @@ class HandlerRoom:
         self._review()
         return [start, TellHandlers(number, self._load)]
 
-    def _end(self, now: int, core: CoreState) -> list[object]:
+    def _end(self, now: int, core: CoreState) -> list[HandlerEffect]:
         core.stage, core.due_at = CoreStage.ENDING, now + END_LIMIT_NS
         self._cores_at = min(self._cores_at, core.due_at)
         self._review()
@@ -426,13 +426,13 @@ class HandlerRoom:
 
     def _kill(
         self, now: int, core: CoreState, reason: Literal["neighbour", "lease", "load", "dropped"]
-    ) -> list[object]:
+    ) -> list[HandlerEffect]:
         core.stage, core.due_at, core.reason = CoreStage.KILLED, now + DEATH_LIMIT_NS, reason
         self._cores_at = min(self._cores_at, core.due_at)
         self._review()
         return [EndHandlers(core.number, hard=True)]
 
-    def _not_loaded(self, now: int, core: CoreState, problem: str) -> list[object]:
+    def _not_loaded(self, now: int, core: CoreState, problem: str) -> list[HandlerEffect]:
         """Within bounds it may be their fault, without it is that of the files."""
         effects = self._end(now, core)
         for attempt in core.tasks.values():
@@ -449,7 +449,7 @@ class HandlerRoom:
             effects += self._broken(now, problem)
         return effects + self.fill(now)
 
-    def _failed_to_start(self, now: int, core: CoreState, facts: ExitFacts) -> list[object]:
+    def _failed_to_start(self, now: int, core: CoreState, facts: ExitFacts) -> list[HandlerEffect]:
         self._failed_starts += 1
         if core.reason == "load":
             return self._broken(now, f"the handlers' files were not loaded within {LOAD_LIMIT_NS // SECOND} s")
@@ -457,9 +457,9 @@ class HandlerRoom:
             return []
         return self._broken(now, f"cores end while they load the handlers' files: {facts.text or facts.cause}")
 
-    def _broken(self, now: int, problem: str) -> list[object]:
+    def _broken(self, now: int, problem: str) -> list[HandlerEffect]:
         problem = problem[:PROBLEM_LIMIT]
-        effects: list[object] = [HandlersBroken(problem)] if problem != self.problem else []
+        effects: list[HandlerEffect] = [HandlersBroken(problem)] if problem != self.problem else []
         self.problem = problem
         self._retry_at = now + RETRY_NS
         self._review()
@@ -488,8 +488,8 @@ class HandlerRoom:
 
     # Time.
 
-    def _look_after(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def _look_after(self, now: int) -> list[HandlerEffect]:
+        effects: list[HandlerEffect] = []
         for core in list(self._cores.values()):
             if core.stage is CoreStage.READY:
                 if not core.tasks and now >= core.idle_at + IDLE_NS and not self._is_first(core):
@@ -513,9 +513,9 @@ class HandlerRoom:
     def _is_first(self, core: CoreState) -> bool:
         return bool(self._open) and self._open[0] is core or self._shared == 1
 
-    def _scan(self, now: int) -> list[object]:
+    def _scan(self, now: int) -> list[HandlerEffect]:
         """Who runs long enough to be told of, who too long, and whose grace is over."""
-        effects: list[object] = []
+        effects: list[HandlerEffect] = []
         at = NEVER
         began = len(self.began)
         for core in list(self._cores.values()):
@@ -530,7 +530,7 @@ class HandlerRoom:
                 effects += self._start_core(now)
         return effects
 
-    def _scan_core(self, now: int, core: CoreState) -> tuple[list[object], int]:
+    def _scan_core(self, now: int, core: CoreState) -> tuple[list[HandlerEffect], int]:
         at = NEVER
         late: list[int] = []
         has_plain = False

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from talka.control.worker.bundles import Puts
+from talka.control.worker.writes import Puts
 from talka.errors import Invalid
 from talka.wire.attempts import DRAWN_BITS, NOWHERE, StoreLife
 

@@ -15,7 +15,8 @@ from typing import Final, cast
 import msgspec
 
 from talka.clock import monotonic_ns
-from talka.engine.handlers.handler_run import NULL, HandlerRun, failure, signal_name
+from talka.engine.containment import signal_name
+from talka.engine.handlers.handler_run import NULL, HandlerRun, failure
 from talka.engine.handlers.kin import FENCE
 from talka.wire.tasks import LOG_LINE_LIMIT, TaskResult
 from talka.work.dag import OUTPUT_LIMIT_BYTES

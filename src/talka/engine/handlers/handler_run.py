@@ -1,7 +1,6 @@
 """One attempt in a core: what its handler is given, and what is told of how it ended."""
 
 import os
-import signal as signals
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -286,10 +285,3 @@ def peak_in(status: str) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"  # real-time signals have no names

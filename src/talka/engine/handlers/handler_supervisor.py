@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -11,12 +9,10 @@ from typing import Final, cast
 
 from talka.clock import boottime_ns
 from talka.control.worker.handlers_effects import ExitFacts
-from talka.engine.containment import ControlGroup, Guard, kill_group
-from talka.engine.core_spawn import Confines, start_core
-from talka.engine.exit_facts import KillCount, MemoryGroup, facts_of, memory_kills, peak_of
+from talka.engine.containment import MemoryGroup
+from talka.engine.core_child import Confines, CoreChild, CoreChildren
+from talka.engine.exit_facts import KillCount, facts_of, memory_kills, peak_of
 from talka.engine.handlers.handler_core import framed_message, new_deframer
-from talka.engine.load.supervisor import REMOVE_PAUSE_S, REMOVE_TRIES, wait_for_exit
-from talka.engine.own_end import EndPipe
 from talka.errors import Untrusted
 from talka.wire.tasks import FromHandlers, ToHandlers, decode_from_handlers
 
@@ -32,73 +28,18 @@ FILES_AT_LEAST: Final = 64
 
 
 class HandlerProcess(asyncio.Protocol):
-    """One core: its process, its socket and its bounds."""
+    """One core: its process, what is said on its socket, and how it was ended."""
 
-    def __init__(
-        self,
-        guard: Guard,
-        on_message: Callable[[FromHandlers], None],
-        confines: Confines | None = None,
-        folder: str | None = None,
-    ) -> None:
-        self._confines = confines
-        self._folder = folder
-        self._end: EndPipe | None = None
+    def __init__(self, child: CoreChild, on_message: Callable[[FromHandlers], None]) -> None:
+        self.child = child
         self.silent = asyncio.Event()
         """Everything it said was told."""
-        self._guard = guard
         self._on_message = on_message
         self._deframer = new_deframer()
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._doing = ""
         self._peak_bytes = 0
-        self._limit_bytes = 0
-        self._cpu_ms = 0
-        self._group: ControlGroup | None = None
-
-    def start(self, *, memory_bytes: int, share_bytes: int, cpu_ms: int, files: int) -> socket.socket:
-        """Our end of its socket. `share_bytes` is what any core may set aside; 0: no bound."""
-        self._limit_bytes, self._cpu_ms = memory_bytes, cpu_ms
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            started = start_core(
-                "talka.engine.handlers.handler_core",
-                theirs,
-                output=2,
-                has_lease=True,
-                confines=self._confines,
-                folder=self._folder,
-            )
-            self._process, self._end = started.process, started.end
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self._guard.watch(self.pid)
-        if memory_bytes:
-            self._group = MemoryGroup.bounded(self.pid, memory_bytes)
-        if self._group is None:
-            self._group = ControlGroup.around(self.pid)
-        self._bound(memory_bytes + DATA_MARGIN_BYTES if memory_bytes else share_bytes, files)
-        ours.setblocking(False)
-        return ours
-
-    def _bound(self, data_bytes: int, files: int) -> None:
-        """By the kernel. Of the processor's time the core sees to itself, once it has imported what it needs."""
-        limits = []
-        if data_bytes:
-            limits.append((resource.RLIMIT_DATA, data_bytes))
-        if files:
-            limits.append((resource.RLIMIT_NOFILE, max(files, FILES_AT_LEAST)))
-        for kind, most in limits:
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # it has ended, or this is not Linux
-                resource.prlimit(self.pid, kind, (most, most))
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     # The socket.
 
@@ -126,10 +67,6 @@ class HandlerProcess(asyncio.Protocol):
         elif not self.silent.is_set():
             self._unsent.append(data)
 
-    def tell_end(self, end_ns: int) -> None:
-        if self._end is not None:
-            self._end.tell(end_ns)
-
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -145,56 +82,32 @@ class HandlerProcess(asyncio.Protocol):
             self.kill(self._doing)
 
     def kill(self, reason: str) -> None:
-        if self._process.returncode is not None:
-            return  # it was waited for, so its number may be another's by now
-        self._doing = self._doing or reason
-        self.sample()
-        kill_group(self.pid)
-        if self._group is not None:
-            self._group.kill()
+        if not self.child.is_over:
+            self._doing = self._doing or reason
+            self.sample()
+            self.child.kill()
 
     def sample(self) -> None:
         """A process that has ended does not say any more how much it used."""
-        self._peak_bytes = max(self._peak_bytes, peak_of(self.pid))
+        self._peak_bytes = max(self._peak_bytes, peak_of(self.child.pid))
 
-    async def ended(self, kills: KillCount) -> ExitFacts:
-        await wait_for_exit(self._process)
-        # The group is named after a process nobody has waited for yet, so its number cannot belong to others.
-        kill_group(self.pid)
-        if self._group is not None:
-            self._group.kill()
-        _, status, usage = os.wait4(self.pid, 0)  # noqa: ASYNC222 - it has ended
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        self._guard.forget(self.pid)
-        if self._end is not None:
-            self._end.close()
-            self._end = None
-        most = usage.ru_maxrss * 1024
-        # A process counts what its parent had when it was started.
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        peak = max(self._peak_bytes, most if most > own else 0)
-        is_out_of_memory = False
-        if isinstance(self._group, MemoryGroup):
-            peak = self._group.peak_bytes() or peak
-            is_out_of_memory = bool(memory_kills(self._group.folder))
-        elif self._process.returncode == -signal.SIGKILL:
+    async def ended(self, kills: KillCount, memory_bytes: int, cpu_ms: int) -> ExitFacts:
+        """`memory_bytes` and `cpu_ms` are what it may use; 0: no bound."""
+        end = await self.child.ended()
+        peak_bytes, is_out_of_memory = max(self._peak_bytes, end.memory_bytes), False
+        if isinstance(self.child.group, MemoryGroup):
+            peak_bytes = self.child.group.peak_bytes() or peak_bytes
+            is_out_of_memory = bool(memory_kills(self.child.group.folder))
+        elif end.status == -signal.SIGKILL:
             is_out_of_memory = kills.has_risen()
         return facts_of(
-            self._process.returncode,
+            end.status,
             is_out_of_memory=is_out_of_memory,
             doing=self._doing,
-            memory_bytes=peak,
-            limit_bytes=self._limit_bytes,
-            cpu_ms=self._cpu_ms,
+            memory_bytes=peak_bytes,
+            limit_bytes=memory_bytes,
+            cpu_ms=cpu_ms,
         )
-
-    async def removed(self) -> None:
-        """The kernel lets a control group go a moment after the last that was in it, and has no event for it."""
-        if self._group is not None:
-            for _ in range(REMOVE_TRIES):
-                if self._group.remove():
-                    return
-                await asyncio.sleep(REMOVE_PAUSE_S)
 
 
 class HandlerSupervisor:
@@ -206,17 +119,14 @@ class HandlerSupervisor:
         on_exit: Callable[[int, ExitFacts], None],
         confines: Confines | None = None,
     ) -> None:
-        self._confines = confines
+        self.children = CoreChildren("talka.engine.handlers.handler_core", has_lease=True, confines=confines)
         self._on_message = on_message
         self._on_exit = on_exit
-        self._end_ns = 0
-        self._guard = Guard(has_lease=True, env=None if confines is None else confines.env)
         self._kills = KillCount()
         self._cores: dict[int, HandlerProcess] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def pids(self) -> dict[int, int]:
-        return {core: process.pid for core, process in self._cores.items()}
+        return {core: process.child.pid for core, process in self._cores.items()}
 
     def start(
         self,
@@ -228,27 +138,26 @@ class HandlerSupervisor:
         files: int = 0,
         folder: str | None = None,
     ) -> None:
-        """It may be told things at once. In a `folder` of its own, which is its home too, if there is one for it."""
-        process = HandlerProcess(self._guard, lambda message: self._on_message(core, message), self._confines, folder)
+        """It may be told things at once. It may set aside `share_bytes` of memory, unless it has a bound of its own, and
+        is in a `folder` of its own, which is its home too, if there is one for it."""
         try:
-            sock = process.start(memory_bytes=memory_bytes, share_bytes=share_bytes, cpu_ms=cpu_ms, files=files)
+            child, sock = self.children.start(folder=folder, group_bytes=memory_bytes)
         except OSError as error:
             facts = ExitFacts("start", text=f"a core could not be started: {error}")
             asyncio.get_running_loop().call_soon(self._on_exit, core, facts)
             return
-        if self._end_ns > boottime_ns():
-            process.tell_end(self._end_ns)
-        self._cores[core] = process
-        task = asyncio.create_task(self._attend(core, process, sock))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        child.limit(
+            data_bytes=memory_bytes + DATA_MARGIN_BYTES if memory_bytes else share_bytes,
+            files=max(files, FILES_AT_LEAST) if files else 0,
+        )
+        if self.children.end_ns > boottime_ns():  # one that waits for a lease has no end
+            child.tell_end(self.children.end_ns)
+        process = self._cores[core] = HandlerProcess(child, lambda message: self._on_message(core, message))
+        self.children.attend(self._attend(core, process, sock, memory_bytes, cpu_ms))
 
     def tell_end(self, end_ns: int) -> None:
         """Until when every core may run, those to come while that has not come, too."""
-        self._end_ns = end_ns
-        self._guard.tell_end(end_ns)
-        for process in self._cores.values():
-            process.tell_end(end_ns)
+        self.children.tell_end(end_ns)
 
     def tell(self, core: int, message: ToHandlers) -> None:
         process = self._cores.get(core)
@@ -268,7 +177,7 @@ class HandlerSupervisor:
 
     def look(self) -> None:
         """Now and then: how much memory the cores use, and whether their guard lives."""
-        self._guard.restart_if_gone()
+        self.children.guard.restart_if_gone()
         self._kills.look()
         for process in self._cores.values():
             process.sample()
@@ -277,16 +186,16 @@ class HandlerSupervisor:
         """End every core that is left."""
         for process in list(self._cores.values()):
             process.kill("its worker ends")
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CLOSE_S)
-        self._guard.close()
+        await self.children.close(CLOSE_S)
 
-    async def _attend(self, core: int, process: HandlerProcess, sock: socket.socket) -> None:
+    async def _attend(
+        self, core: int, process: HandlerProcess, sock: socket.socket, memory_bytes: int, cpu_ms: int
+    ) -> None:
         await asyncio.get_running_loop().create_unix_connection(lambda: process, sock=sock)
-        facts = await process.ended(self._kills)
+        facts = await process.ended(self._kills, memory_bytes, cpu_ms)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.silent.wait(), LAST_WORDS_S)
         process.close()
         del self._cores[core]
         self._on_exit(core, facts)
-        await process.removed()
+        await process.child.removed()

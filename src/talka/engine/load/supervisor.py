@@ -3,15 +3,12 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable
-from typing import IO, Protocol
+from typing import IO
 
-from talka.engine.containment import ControlGroup, Guard, kill_group
-from talka.engine.core_spawn import Confines, start_core
+from talka.engine.core_child import Confines, CoreChild, CoreChildren, CoreEnd
 from talka.engine.load.core import OwnerGone
 from talka.engine.load.core_process import serve
 from talka.engine.load.recorder import described
@@ -29,118 +26,16 @@ from talka.wire.shards import (
     opened,
 )
 
+CORE_MODULE = "talka.engine.load.core_process"
 READ_BYTES = 262_144
+LAST_WORD_S = 0.5
+"""For cores that have said their last word: they end by themselves."""
 END_WAIT_S = 5
 TERMINATE_S = 0.2
 """Between asking and killing. Whoever calls has waited for the grace period already."""
 BREAK_OFF_S = 5.0
 """An attempt that shares its process is broken off; where that takes longer, the process ends and the others with it."""
 LINE_BYTES_LIMIT = 4096
-REMOVE_TRIES = 100
-REMOVE_PAUSE_S = 0.01
-
-
-class Runs(Protocol):
-    """Whatever runs a core: a process, or a thread of this process."""
-
-    @property
-    def pid(self) -> int: ...
-    async def ended(self) -> str:
-        """Wait until it has ended; how, in words that follow "the core"."""
-
-    def tell_end(self, end_ns: int) -> None:
-        """It stops itself at this instant. Of one whose owner has a lease."""
-
-    def terminate(self) -> None:
-        """Let it end by itself."""
-
-    def kill(self) -> None: ...
-
-    @property
-    def ended_well(self) -> bool:
-        """Whether it ended because it had nothing left to do."""
-
-
-class CoreProcess:
-    ended_well = False
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        guard: Guard,
-        output: int = 2,
-        *,
-        has_lease: bool = False,
-        confines: Confines | None = None,
-        folder: str | None = None,
-    ) -> None:
-        """As `start_core` has it."""
-        self._guard = guard
-        module = "talka.engine.load.core_process"
-        started = start_core(module, sock, output=output, has_lease=has_lease, confines=confines, folder=folder)
-        self._process, self._end = started.process, started.end
-        guard.watch(self.pid)
-        self._control_group = ControlGroup.around(self.pid)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def ended(self) -> str:
-        await wait_for_exit(self._process)
-        # The group is named after a process nobody has waited for yet, so its number cannot belong to others.
-        kill_group(self.pid)
-        if self._control_group is not None:
-            self._control_group.kill()
-        status = self._process.wait()
-        self._guard.forget(self.pid)
-        if self._end is not None:
-            self._end.close()
-            self._end = None
-        if self._control_group is not None:
-            await self._removed(self._control_group)
-        self.ended_well = status == 0
-        if status < 0:
-            return f"was killed by {signal.Signals(-status).name}"
-        return f"exited with status {status}"
-
-    async def _removed(self, control_group: ControlGroup) -> None:
-        for _ in range(REMOVE_TRIES):
-            if control_group.remove():
-                return
-            await asyncio.sleep(REMOVE_PAUSE_S)  # the kernel has no event for it
-
-    def tell_end(self, end_ns: int) -> None:
-        if self._end is not None:
-            self._end.tell(end_ns)
-
-    def terminate(self) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGTERM)
-
-    def kill(self) -> None:
-        if self._process.returncode is not None:
-            return  # it was waited for, so its number may be another's by now
-        kill_group(self.pid)
-        if self._control_group is not None:
-            self._control_group.kill()
-
-
-async def wait_for_exit(process: "subprocess.Popen[bytes]") -> None:
-    """Until the process has ended; it stays to be waited for."""
-    loop = asyncio.get_running_loop()
-    if hasattr(os, "pidfd_open"):
-        fd = os.pidfd_open(process.pid)
-        over = loop.create_future()
-        loop.add_reader(fd, lambda: None if over.done() else over.set_result(None))
-        try:
-            await over
-        finally:
-            loop.remove_reader(fd)
-            os.close(fd)
-    else:
-        await loop.run_in_executor(None, os.waitid, os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
 class CoreThread:
@@ -150,7 +45,7 @@ class CoreThread:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._end = "ended"
+        self._end = CoreEnd("ended")
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -164,20 +59,13 @@ class CoreThread:
                 with contextlib.suppress(OwnerGone, ConnectionError):
                     runner.run(serve(self._sock))
         except BaseException as error:  # noqa: BLE001 - also the user's sys.exit: it ends this core, not the owner
-            self._end = f"ended with {described(error)}"
+            self._end = CoreEnd(f"ended with {described(error)}", status=1)
         with contextlib.suppress(RuntimeError):  # the owner's loop is closed already
             self._loop.call_soon_threadsafe(self._over.set)
 
-    @property
-    def ended_well(self) -> bool:
-        return self._end == "ended"
-
-    async def ended(self) -> str:
+    async def ended(self) -> CoreEnd:
         await self._over.wait()
         return self._end
-
-    def tell_end(self, end_ns: int) -> None:
-        """A thread ends with its process."""
 
     def terminate(self) -> None:
         self.kill()
@@ -190,7 +78,7 @@ class CoreThread:
 class SharedProcess:
     """A process, or a thread, and the attempts that it runs."""
 
-    def __init__(self, runs: Runs, writer: asyncio.StreamWriter, folder: str | None) -> None:
+    def __init__(self, runs: CoreChild | CoreThread, writer: asyncio.StreamWriter, folder: str | None) -> None:
         self.runs = runs
         self.folder = folder
         self.writer = writer
@@ -238,20 +126,18 @@ class Supervisor:
         *,
         has_lease: bool = False,
         confines: Confines | None = None,
+        share_bytes: int = 0,
     ) -> None:
         """`on_lines` is told what core processes print; it goes to our own stderr in any case. With a lease cores end by
-        themselves at what `tell_end` says."""
+        themselves at what `tell_end` says. `share_bytes` of memory are what a core may set aside; 0: no bound."""
+        self.children = CoreChildren(CORE_MODULE, has_lease=has_lease, confines=confines)
         self._on_message = on_message
         self._on_exit = on_exit
         self._on_lines = on_lines
-        self._has_lease = has_lease
-        self._confines = confines
-        self._end_ns = 0
-        self._guard = Guard(has_lease=has_lease, env=None if confines is None else confines.env)
+        self._share_bytes = share_bytes
         self._cores: dict[int, SharedProcess] = {}
         self._processes: dict[int, SharedProcess] = {}
         """By the number that attempts name to share one."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._listening: dict[int, asyncio.Task[None]] = {}
 
@@ -260,10 +146,7 @@ class Supervisor:
 
     def tell_end(self, end_ns: int) -> None:
         """Of every core there is, and of those to come while it has not come."""
-        self._end_ns = end_ns
-        self._guard.tell_end(end_ns)
-        for shared in self._processes.values():
-            shared.runs.tell_end(end_ns)
+        self.children.tell_end(end_ns)
 
     async def start(self, core: int, arm: Arm, process: int = 0, folder: str | None = None) -> None:
         """In the process of this number, if it lives; in a new one that has the number from now on, if not, which is in
@@ -284,36 +167,31 @@ class Supervisor:
                 del shared.over[core], shared.arms[core], self._cores[core]
                 self._on_exit(core, "ended")
 
-    def _process_of(self, folder: str | None, theirs: socket.socket, output: int = 2) -> CoreProcess:
-        runs = CoreProcess(
-            theirs, self._guard, output, has_lease=self._has_lease, confines=self._confines, folder=folder
-        )
-        if self._end_ns:
-            runs.tell_end(self._end_ns)  # one that has come already, too: what was to run may run elsewhere
-        return runs
+    def _process_of(self, folder: str | None, output: int = 2) -> tuple[CoreChild, socket.socket]:
+        child, ours = self.children.start(output=output, folder=folder)
+        child.limit(data_bytes=self._share_bytes)
+        if self.children.end_ns:
+            child.tell_end(self.children.end_ns)  # one that has come already, too: what was to run may run elsewhere
+        return child, ours
 
     async def _new(self, process: int, arm: Arm, folder: str | None) -> SharedProcess:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        runs: Runs
+        runs: CoreChild | CoreThread
         pipe: IO[bytes] | None = None
         if isinstance(arm.source, MemorySource):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             runs = CoreThread(theirs)
         elif self._on_lines is None:
-            runs = self._process_of(folder, theirs)
-            theirs.close()
+            runs, ours = self._process_of(folder)
         else:
             ours_out, theirs_out = os.pipe()
             pipe = os.fdopen(ours_out, "rb", 0)
-            runs = self._process_of(folder, theirs, theirs_out)
-            theirs.close()
+            runs, ours = self._process_of(folder, theirs_out)
             os.close(theirs_out)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
         shared = SharedProcess(runs, writer, folder)
         if pipe is not None and self._on_lines is not None:
             self._listening[process] = asyncio.create_task(self._listen(process, shared, pipe, self._on_lines))
-        task = asyncio.create_task(self._attend(process, shared, reader))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.children.attend(self._attend(process, shared, reader))
         return shared
 
     def send(self, core: int, message: ToCore) -> None:
@@ -349,21 +227,19 @@ class Supervisor:
     async def close(self) -> None:
         """End every core that is left."""
         self._is_closing = True
-        if self._tasks:
-            # Those that have said their last word end by themselves.
-            await asyncio.wait(self._tasks, timeout=0.5)
+        await self.children.wait(LAST_WORD_S)
         for shared in list(self._cores.values()):
             shared.runs.kill()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=END_WAIT_S)
-        self._guard.close()
+        await self.children.close(END_WAIT_S)
 
     def check_guard(self) -> None:
-        self._guard.restart_if_gone()
+        self.children.guard.restart_if_gone()
 
     async def _attend(self, process: int, shared: SharedProcess, reader: asyncio.StreamReader) -> None:
         reading = asyncio.create_task(self._read(shared, reader))
-        cause = await shared.runs.ended()
+        end = await shared.runs.ended()
+        if isinstance(shared.runs, CoreChild):
+            await shared.runs.removed()
         # A child that left its group may hold the socket open for ever; what the core said is there at once.
         listening = self._listening.pop(process, None)
         waits = {reading} if listening is None else {reading, listening}
@@ -382,13 +258,13 @@ class Supervisor:
         missed = {core: arm for core, arm in left.items() if shared.greeted and core not in shared.greeted}
         for core in left:
             if core not in missed:
-                self._on_exit(core, shared.blamed or cause)
+                self._on_exit(core, shared.blamed or end.text)
         for core, arm in missed.items():
-            if shared.runs.ended_well and not self._is_closing:
+            if end.status == 0 and not self._is_closing:
                 # The last of its others had ended before it was heard of: it has lost nothing.
                 await self.start(core, arm, process, shared.folder)
             else:
-                self._on_exit(core, shared.blamed or cause)
+                self._on_exit(core, shared.blamed or end.text)
 
     async def _listen(
         self, process: int, shared: SharedProcess, file: IO[bytes], on_lines: Callable[[int, list[str]], None]

@@ -229,6 +229,14 @@ class SqliteFile:
             finally:
                 copy.close()
 
+    def copy_into(self, other: "SqliteFile", *, is_marked: bool) -> None:
+        """As it is at one instant, in place of all that the other has. `is_marked`: it begins a life of its own there."""
+        with self._reading, other._writing, self._sentences():
+            copy = other._open_one(other._writer)
+            self._open_one(self._reader).backup(copy)
+            if is_marked:
+                self._mark(copy)
+
     def _mark(self, copy: sqlite3.Connection) -> None:
         """So that it begins a life of its own when a manager opens it: it gives numbers out again that the original
         gives out after this instant. One of a version that knew of no lives draws its first."""

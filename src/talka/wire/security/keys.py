@@ -192,9 +192,9 @@ class Keyring(msgspec.Struct, frozen=True, array_like=True):
     @property
     def digest(self) -> str:
         """16 hexadecimal characters, equal for equal rings. The secrets take part by their ids only."""
-        facts: list[object] = [[[key.id, key.added, key.retired] for key in self.keys], self.primary]
-        if self.era:  # earlier releases know the first era only, and must agree on its digests
-            facts.append(self.era)
+        # Earlier releases know the first era only, and must agree on its digests.
+        era = (self.era,) if self.era else ()
+        facts = ([[key.id, key.added, key.retired] for key in self.keys], self.primary, *era)
         return blake2b(_encoder.encode(facts), digest_size=8).hexdigest()
 
     @property

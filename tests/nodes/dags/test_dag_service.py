@@ -29,8 +29,8 @@ from talka.control.tasks.store_effects import (
 )
 from talka.control.tasks.store_hold import LEASE_NS
 from talka.errors import Invalid, Unavailable
-from talka.nodes import dag_reading, durable, schedule_keeper, store_thread, store_upkeep
-from talka.nodes.durable import DurableJobs
+from talka.nodes.dags import dag_reading, dag_requests, dag_service, schedule_keeper, store_thread, store_upkeep
+from talka.nodes.dags.dag_service import DagService
 from talka.store.dags import sqlite_file
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
@@ -63,7 +63,7 @@ RARELY = "0 0 29 2 *"
 def done_of(node: "Node", task: HandedTask, outcome: Any, **fields: Any) -> Done:
     """As the worker tells it that was handed the task."""
     result = TaskResult(task.fence, outcome, job=task.job, task=task.id, **fields)
-    return Done((result,), node.jobs.durable.floor.life)
+    return Done((result,), node.jobs.keeper.floor.life)
 
 
 WORKER = WorkerFacts(4, folder=7, handlers=("h",))
@@ -87,7 +87,7 @@ class Node:
         self.records = SqliteRecords(str(folder / "store.db"), "NORMAL")
         self.blobs = Blobs(folder / "store.blobs")
         try:
-            self.jobs = DurableJobs(
+            self.jobs = DagService(
                 self,  # type: ignore[arg-type]
                 self.records,
                 self.blobs,
@@ -132,10 +132,10 @@ class Node:
 
     def beat(self, *handlers: str) -> None:
         facts = WorkerFacts(4, folder=7, handlers=handlers or ("h",))
-        self.perform(self.jobs.durable.on_beat(boottime_ns(), "w", 1, facts, 4, "healthy"))
+        self.perform(self.jobs.keeper.on_beat(boottime_ns(), "w", 1, facts, 4, "healthy"))
 
     def hear(self, message: TaskMessage) -> None:
-        self.perform(self.jobs.durable.on_message(boottime_ns(), "w", message))
+        self.perform(self.jobs.keeper.on_message(boottime_ns(), "w", message))
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
@@ -156,11 +156,11 @@ class Node:
         await self.until(lambda: task.fence in self.took)
 
     async def ended(self, id: str) -> DagFacts:
-        await self.until(lambda: self.jobs.durable.job(id) is None)
+        await self.until(lambda: self.jobs.keeper.job(id) is None)
         return await self.jobs.dag(id)
 
     async def tick(self) -> None:
-        self.perform(self.jobs.durable.tick(boottime_ns()))
+        self.perform(self.jobs.keeper.tick(boottime_ns()))
 
 
 NodeOf = Callable[..., Any]
@@ -190,7 +190,7 @@ async def node(node_of: NodeOf) -> Node:
 async def idle_node(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> Node:
     """It does its chores only when the test says so."""
     for name in ("LEASE_EVERY_S", "SWEEP_S", "SCHEDULE_S"):
-        monkeypatch.setattr(durable, name, 3600.0)
+        monkeypatch.setattr(dag_service, name, 3600.0)
     made: Node = await node_of()
     return made
 
@@ -302,7 +302,7 @@ async def test_what_there_is_no_room_for_is_too_busy(node: Node, monkeypatch: py
     await node.jobs.submit_dag(dag({"a": ""}), "", "")
     with pytest.raises(TooBusy) as caught:
         await node.jobs.submit_dag(dag({"a": ""}), "", "")
-    assert caught.value.retry_after_s == durable.BUSY_S
+    assert caught.value.retry_after_s == dag_requests.BUSY_S
     with pytest.raises(TooBusy):
         await node.jobs.begin_dag("n", DagSettings(), "", "")
 
@@ -313,7 +313,7 @@ async def test_while_the_store_takes_nothing_nothing_is_accepted(node: Node, mon
     def fail(changes: Any) -> list[int]:
         raise RecordsUnavailable("the disk is full")
 
-    monkeypatch.setattr(durable, "PATIENCE_S", 3600.0)
+    monkeypatch.setattr(dag_service, "PATIENCE_S", 3600.0)
     monkeypatch.setattr(node.records, "apply", fail)
     first = asyncio.ensure_future(node.jobs.submit_dag(dag({"a": ""}), "", ""))
     await node.until(lambda: bool(node.events))
@@ -390,7 +390,7 @@ async def test_a_draft_that_is_dropped_or_cannot_be_ended_is_gone(node: Node) ->
     empty = await node.jobs.begin_dag("n", DagSettings(), "k", "")
     with pytest.raises(Invalid, match="has no tasks"):
         await node.jobs.end_dag(empty)
-    assert not node.jobs.durable.jobs
+    assert not node.jobs.keeper.jobs
 
 
 async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,11 +403,11 @@ async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypa
     monkeypatch.setattr(node.records, "keyed", fail)
     with pytest.raises(RecordsUnavailable):
         await node.jobs.end_dag(draft)
-    assert not node.jobs.durable.jobs
+    assert not node.jobs.keeper.jobs
 
 
 async def test_so_many_are_streamed_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "DRAFTS_LIMIT", 1)
+    monkeypatch.setattr(dag_requests, "DRAFTS_LIMIT", 1)
     draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
     with pytest.raises(TooBusy, match="are being streamed already"):
         await node.jobs.begin_dag("n", DagSettings(), "", "")
@@ -418,7 +418,7 @@ async def test_so_many_are_streamed_at_a_time(node: Node, monkeypatch: pytest.Mo
 async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable, "PAGE", 1)
+    monkeypatch.setattr(dag_service, "PAGE", 1)
 
     async def stream(*parts: dict[str, Any], name: str = "n") -> DagFacts:
         draft = await node.jobs.begin_dag(name, DagSettings(), "k", "")
@@ -442,14 +442,14 @@ async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
         await node.jobs.submit_dag(dag({"a": "", "b": "a"}), "k", "")
     shadow = await node.jobs.begin_dag("n", DagSettings(), "k", "")
     await node.jobs.drop_dag(shadow)
-    assert len(node.jobs.durable.jobs) == 1
+    assert len(node.jobs.keeper.jobs) == 1
 
 
 async def test_a_draft_that_nobody_adds_to_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "DRAFT_S", -1.0)
+    monkeypatch.setattr(dag_requests, "SILENCE_S", -1.0)
     await node.jobs.begin_dag("n", DagSettings(), "", "")
     await node.jobs.sweep()
-    assert not node.jobs.durable.jobs
+    assert not node.jobs.keeper.jobs
 
 
 # Looking.
@@ -475,7 +475,7 @@ async def test_tasks_are_shown_as_memory_has_them(node: Node) -> None:
     node.beat()
     facts = await node.jobs.submit_dag(dag({"a": "", "b": "", "c": "a"}), "", "")
     task = await node.handed("a")
-    node.hear(TaskProgress((task.fence,), of=node.jobs.durable.floor.life))
+    node.hear(TaskProgress((task.fence,), of=node.jobs.keeper.floor.life))
     await node.until(lambda: all([row.worker for row in node.records.tasks(1, (), -1, 2)]))  # what was handed is kept
     page = await node.jobs.dag_tasks(facts.id, "", "", 2)
     assert [(one.id, one.state, one.worker) for one in page.items] == [("a", "running", "w"), ("b", "assigned", "w")]
@@ -528,7 +528,7 @@ async def test_events_lines_and_the_graph(node: Node) -> None:
     task = await node.handed("a")
     node.hear(
         TaskProgress(
-            (), (), (TaskLine(task.fence, 5, "one"), TaskLine(task.fence, 6, "two")), node.jobs.durable.floor.life
+            (), (), (TaskLine(task.fence, 5, "one"), TaskLine(task.fence, 6, "two")), node.jobs.keeper.floor.life
         )
     )
     await node.finish("a", "failed", error="E: no")
@@ -634,7 +634,7 @@ async def test_a_job_that_has_ended_is_run_again(node: Node) -> None:
         await node.jobs.retry_dag(facts.id, RetryRequest((), {"z": msgspec.Raw(b"1")}))
     with pytest.raises(Invalid, match="has no task z"):
         await node.jobs.retry_dag(facts.id, RetryRequest(("z",)))
-    assert not node.jobs.durable.jobs
+    assert not node.jobs.keeper.jobs
     first, second = await asyncio.gather(
         *[node.jobs.retry_dag(facts.id, RetryRequest()) for _ in range(2)], return_exceptions=True
     )
@@ -657,7 +657,7 @@ async def test_a_job_that_ends_while_it_is_asked_to_run_again_is_to_be_asked_aga
     async def end_meanwhile(id: str, name: str) -> Any:
         found = await task(id, name)
         await node.finish("b")
-        await node.until(lambda: node.jobs.durable.job(id) is None)
+        await node.until(lambda: node.jobs.keeper.job(id) is None)
         return found
 
     monkeypatch.setattr(node.jobs, "_task", end_meanwhile)
@@ -675,15 +675,15 @@ async def test_a_schedule_submits_its_job_once_for_each_instant(idle_node: Node)
     with pytest.raises(BadDag):
         await node.jobs.put_schedule(dag({"a": "z"}, schedule=RARELY), "")
     await node.jobs.follow_schedules()
-    assert not node.jobs.durable.jobs, "it is not due"
+    assert not node.jobs.keeper.jobs, "it is not due"
     (row,) = node.records.schedules()
     due = msgspec.structs.replace(row, next_ms=1000)
     for _ in range(2):  # also when the manager died before it had noted that
         node.records.apply([PutSchedule(due)])
         await node.jobs.follow_schedules()
-    assert len(node.jobs.durable.jobs) == 1
+    assert len(node.jobs.keeper.jobs) == 1
     (view,) = await node.jobs.schedules()
-    (job,) = node.jobs.durable.jobs.values()
+    (job,) = node.jobs.keeper.jobs.values()
     assert view.last_job == job.row.id and job.row.submitted_by == "me"
     assert view.next_at > "2020"
     await node.jobs.drop_schedule("nightly")
@@ -702,7 +702,7 @@ async def test_a_schedule_that_cannot_be_followed_does_not_hold_up_the_others(id
     ]
     node.records.apply([PutSchedule(row) for row in rows])
     await node.jobs.follow_schedules()
-    assert [job.row.name for job in node.jobs.durable.jobs.values()] == ["good"]
+    assert [job.row.name for job in node.jobs.keeper.jobs.values()] == ["good"]
     alarms = [event["text"] for event in node.events if event["event"] == "alarm"]
     assert [text.split(" could")[0] for text in alarms] == ["the schedule bad", "the schedule ugly"]
     await node.jobs.follow_schedules()
@@ -721,7 +721,7 @@ async def test_a_clock_that_was_wrong_for_a_moment_silences_no_schedule_and_that
     monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall + MONTH_NS))
     node.jobs.on_clock_jump(MONTH_NS)
     await node.jobs.follow_schedules()
-    assert len(node.jobs.durable.jobs) == 2, "they were due, by that clock"
+    assert len(node.jobs.keeper.jobs) == 2, "they were due, by that clock"
     assert all(row.next_ms > right[0] + 29 * 86_400_000 for row in node.records.schedules())
     monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall))
     node.jobs.on_clock_jump(-MONTH_NS)
@@ -734,7 +734,7 @@ async def test_a_clock_that_was_wrong_for_a_moment_silences_no_schedule_and_that
     for minutes in (61, 121):
         monkeypatch.setattr(schedule_keeper, "both_clocks", lambda: (boot, wall + minutes * 60 * 10**9))  # noqa: B023
         await node.jobs.follow_schedules()
-    assert len(node.jobs.durable.jobs) == 6
+    assert len(node.jobs.keeper.jobs) == 6
 
 
 async def test_schedules_that_were_written_while_the_clock_was_ahead_are_mended_at_the_next_start(
@@ -767,7 +767,7 @@ async def test_a_schedule_that_was_dropped_while_its_job_was_submitted_does_not_
 
     monkeypatch.setattr(node.jobs._schedules, "_submit", slowly)
     await node.jobs.follow_schedules()
-    assert node.records.schedules() == [] and len(node.jobs.durable.jobs) == 1
+    assert node.records.schedules() == [] and len(node.jobs.keeper.jobs) == 1
 
 
 # Life.
@@ -784,12 +784,12 @@ async def test_of_a_job_that_is_half_read_nothing_is_told(
     node_of: NodeOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be told with the tasks that were read by then, for the whole of it."""
-    monkeypatch.setattr(durable, "PAGE", 1)
+    monkeypatch.setattr(dag_service, "PAGE", 1)
     first = await node_of()
     facts = await first.jobs.submit_dag(dag({"a": "", "b": "a"}), "", "")
     await first.jobs.close()
     second = Node(tmp_path)
-    restore, told = second.jobs.durable.restore_tasks, list[str]()
+    restore, told = second.jobs.keeper.restore_tasks, list[str]()
 
     def restored(now: int, job: int, live: Any) -> None:
         restore(now, job, live)
@@ -798,7 +798,7 @@ async def test_of_a_job_that_is_half_read_nothing_is_told(
                 asked.send(None)  # it does not wait for anything
             told.append(str(refused.value))
 
-    monkeypatch.setattr(second.jobs.durable, "restore_tasks", restored)
+    monkeypatch.setattr(second.jobs.keeper, "restore_tasks", restored)
     await second.jobs.start()
     assert len(told) == 4
     assert (await second.jobs.dag(facts.id)).tasks == 2
@@ -806,7 +806,7 @@ async def test_of_a_job_that_is_half_read_nothing_is_told(
 
 
 async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "PAGE", 1)
+    monkeypatch.setattr(dag_service, "PAGE", 1)
     first = await node_of()
     first.beat()
     facts = await first.jobs.submit_dag(dag({"a": "", "b": "a", "c": "b"}), "", "")
@@ -814,9 +814,9 @@ async def test_a_new_life_goes_on_with_a_higher_epoch(node_of: NodeOf, monkeypat
     old = await first.handed("b")
     await first.jobs.close()
     second = await node_of()
-    assert second.jobs.durable.epoch > first.jobs.durable.epoch
-    assert second.jobs.durable.expected() == [("w", 1, 7)]
-    await second.until(lambda: second.jobs.durable.jobs[1].tasks[1].policy is not None)
+    assert second.jobs.keeper.epoch > first.jobs.keeper.epoch
+    assert second.jobs.keeper.expected() == [("w", 1, 7)]
+    await second.until(lambda: second.jobs.keeper.jobs[1].tasks[1].policy is not None)
     second.hear(done_of(second, old, "completed", output=b"7"))
     await second.until(lambda: old.fence in second.took)
     second.beat()
@@ -848,26 +848,26 @@ OTHERS = StoreLife(1, 2, 3)
 async def test_an_epoch_that_a_worker_remembers_is_passed_through_the_store(node_of: NodeOf) -> None:
     node = await node_of()
     facts = await node.jobs.submit_dag(dag({"a": ""}), "", "")
-    node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    await node.until(lambda: node.jobs.durable.epoch == 8)
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    await node.until(lambda: node.jobs.keeper.epoch == 8)
     (lease,) = node.records.leases("manager")
     assert lease.epoch == 8
-    memory = StoreMemory(node.home).of(node.jobs.durable.floor.life.store)
+    memory = StoreMemory(node.home).of(node.jobs.keeper.floor.life.store)
     assert memory is not None and memory.epoch == 8
     assert [event["event"] for event in node.events] == ["epoch-raised"]
     assert node.jobs.metrics()["dag_epochs_raised_total"] == 1
 
     dropped = Dropped(1, 2, 3, 1)
-    node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    node.hear(Held(8, (), of=node.jobs.durable.floor.life, dropped=(dropped,)))
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    node.hear(Held(8, (), of=node.jobs.keeper.floor.life, dropped=(dropped,)))
     node.perform(
-        node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=8, of=node.jobs.durable.floor.life)
+        node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=8, of=node.jobs.keeper.floor.life)
     )
     await node.finish("a")
     assert (await node.ended(facts.id)).state is JobState.COMPLETED
     assert node.jobs.metrics()["dag_attempts_dropped_total"] == 4
     assert node.events[-1]["text"] == "worker w held 3 attempts and 1 result of store 1, life 2: dropped"
-    node.perform(node.jobs.durable.on_beat(boottime_ns(), "v", 1, WORKER, 4, "healthy", names=False))
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "v", 1, WORKER, 4, "healthy", names=False))
     assert "worker v is of a version that does not tell" in node.events[-1]["text"]
 
 
@@ -879,18 +879,18 @@ async def test_an_epoch_that_the_store_cannot_take_now_is_asked_for_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(node.jobs._lease, "raise_to", full)
-        node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-        await node.until(lambda: not node.jobs.durable.floor._is_raising)
-    assert (node.jobs.durable.epoch, node.broken) == (1, [])
+        node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+        await node.until(lambda: not node.jobs.keeper.floor._is_raising)
+    assert (node.jobs.keeper.epoch, node.broken) == (1, [])
     later = boottime_ns() + PAUSE_NS
-    node.perform(node.jobs.durable.on_beat(later, "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
-    await node.until(lambda: node.jobs.durable.epoch == 8)
+    node.perform(node.jobs.keeper.on_beat(later, "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    await node.until(lambda: node.jobs.keeper.epoch == 8)
 
 
 async def test_a_manager_that_cannot_raise_its_epoch_because_another_has_the_store_stops(idle_node: Node) -> None:
     node = idle_node
     rob(node)
-    node.perform(node.jobs.durable.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
+    node.perform(node.jobs.keeper.on_beat(boottime_ns(), "w", 1, WORKER, 4, "healthy", epoch=7, of=OTHERS))
     await node.until(lambda: bool(node.broken))
     assert "another manager has taken the store" in str(node.broken[0])
 
@@ -899,7 +899,7 @@ async def test_a_store_that_was_put_back_tells_that_it_begins_a_new_life(node_of
     first = await node_of()
     copy = tmp_path / "copy.db"
     first.records.file.backup(copy)
-    life = first.jobs.durable.floor.life
+    life = first.jobs.keeper.floor.life
     await first.jobs.close()
     for end in ("", "-wal", "-shm"):
         (tmp_path / f"store.db{end}").unlink(missing_ok=True)
@@ -907,8 +907,8 @@ async def test_a_store_that_was_put_back_tells_that_it_begins_a_new_life(node_of
 
     second = await node_of()
 
-    assert second.jobs.durable.floor.life.store == life.store
-    assert not second.jobs.durable.floor.life.is_of(life)
+    assert second.jobs.keeper.floor.life.store == life.store
+    assert not second.jobs.keeper.floor.life.is_of(life)
     assert [event["event"] for event in second.events] == ["store-life"]
 
 
@@ -1054,24 +1054,24 @@ async def test_chores_are_done_again_and_again_and_their_slips_are_told(
     node_of: NodeOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LEASE_EVERY_S", "SWEEP_S", "SCHEDULE_S"):
-        monkeypatch.setattr(durable, name, 0.001)
+        monkeypatch.setattr(dag_service, name, 0.001)
     errors: list[Exception] = [RecordsUnavailable("locked"), ZeroDivisionError("a slip")]
 
-    async def sweep(jobs: DurableJobs) -> None:
+    async def sweep(jobs: DagService) -> None:
         if errors:
             raise errors.pop(0)
 
-    monkeypatch.setattr(DurableJobs, "sweep", sweep)
+    monkeypatch.setattr(DagService, "sweep", sweep)
     node = await node_of()
     await node.until(lambda: bool(node.broken))
     assert [str(error) for error in node.broken] == ["the store failed: ZeroDivisionError('a slip')"]
     due = ScheduleRow(name="s", cron="* * * * *", spec=msgspec.json.encode(dag({"a": ""})), next_ms=1)
     node.records.apply([PutSchedule(due)])
-    await node.until(lambda: bool(node.jobs.durable.jobs))
+    await node.until(lambda: bool(node.jobs.keeper.jobs))
 
 
 async def test_what_cannot_be_read_now_is_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "AGAIN_S", 0.001)
+    monkeypatch.setattr(dag_service, "AGAIN_S", 0.001)
     monkeypatch.setattr(delivery, "SPECS_LIMIT_BYTES", 1)
     read, failures = node.records.specs, [RecordsUnavailable("locked")]
 

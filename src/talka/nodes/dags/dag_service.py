@@ -1,6 +1,8 @@
 """Dag jobs of a manager on its store: connects the pure keeper to the thread that has the store, and answers clients.
 
 Implements `client.dags.DagControl`, its reading half in `dag_reading`.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 import asyncio
@@ -9,13 +11,15 @@ import hashlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 import msgspec
 
 from talka.client.dags import Submitted
-from talka.client.requests import Conflict, NoSuchSchedule, TooBusy
-from talka.clock import boottime_ns, realtime_ns
+from talka.client.requests import Conflict, TooBusy
+from talka.clock import boottime_ns
+from talka.cluster.effects import Send
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
@@ -23,31 +27,31 @@ from talka.control.tasks.store_effects import (
     CallAnswered,
     Commit,
     DagEnded,
-    DurableEffect,
     RaiseEpoch,
     ReadOutputs,
+    StoreEffect,
     WorkerDropped,
     WorkerTooOld,
 )
-from talka.errors import Invalid, TalkaError, Unavailable
-from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
-from talka.nodes.dag_reading import DagReading
-from talka.nodes.dag_views import live_facts, schedule_view, spec_of
+from talka.errors import TalkaError, Unavailable
+from talka.nodes.dags.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
+from talka.nodes.dags.dag_reading import DagReading
+from talka.nodes.dags.dag_requests import BUSY_S, DagAnswers, DagDrafts
+from talka.nodes.dags.dag_views import live_facts, spec_of
+from talka.nodes.dags.schedule_keeper import ScheduleKeeper
+from talka.nodes.dags.store_hold import StoreLease
+from talka.nodes.dags.store_thread import StoreThread
+from talka.nodes.dags.store_upkeep import StoreUpkeep
 from talka.nodes.member_events import Event
-from talka.nodes.schedule_keeper import ScheduleKeeper
-from talka.nodes.store_hold import StoreLease
-from talka.nodes.store_thread import StoreThread
-from talka.nodes.store_upkeep import StoreUpkeep
 from talka.store.dags.records import StoreLost, StoreTaken
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_life import StoreMemory, open_life
 from talka.store.files.blobs import Blobs
 from talka.wire.attempts import DRAWN_BITS, StoreLife
 from talka.wire.task_views import DagFacts, RetryRequest, ScheduleView, SkipRequest
-from talka.work.cron import Cron
-from talka.work.dag import DagSettings, DagSpec, TaskSpec, checked, encode_task
+from talka.work.dag import DagSettings, DagSpec, TaskSpec
 from talka.work.lifecycle import JobState, TaskState, is_final
-from talka.work.records import DropSchedule, JobRow, PutSchedule, ScheduleRow, TaskKey
+from talka.work.records import JobRow, TaskKey
 
 if TYPE_CHECKING:
     from talka.nodes.manager import ManagerNode
@@ -57,10 +61,7 @@ SWEEP_S: Final = 60.0
 SCHEDULE_S: Final = 1.0
 AGAIN_S: Final = 1.0
 """Before something is read again that could not be."""
-DRAFT_S: Final = 300.0
-DRAFTS_LIMIT: Final = 64
 LEASE_EVERY_S: Final = 2.0
-BUSY_S: Final = 2.0
 PATIENCE_S: Final = 2.0
 """With which a client waits for a store that cannot be written."""
 STREAMED: Final = "streamed"
@@ -69,21 +70,7 @@ STREAMED: Final = "streamed"
 Answer = TypeVar("Answer")
 
 
-class _Draft:
-    """A job whose tasks come in parts."""
-
-    def __init__(self, known: JobRow | None) -> None:
-        self.known = known
-        """The job that has its key already, which it has to be the same as."""
-        self.touched_at = 0.0
-        self.tasks = 0
-        self.keys: dict[str, None] = {}
-        """Idempotency keys of its tasks."""
-        self.digest = hashlib.sha256()
-        """Of its tasks, where there is something to compare it with."""
-
-
-class DurableJobs(DagReading):
+class DagService(DagReading):
     """Made with the store open; `start` within the loop, `close` at the end."""
 
     def __init__(
@@ -105,23 +92,24 @@ class DurableJobs(DagReading):
         self._opened = open_life(records, self._lease.epoch, self._memory, lambda: draw(DRAWN_BITS))
         # Before anything is given out: should the file be put back, this folder knows how far it had come.
         self._memory.remember(self._opened.store, self._opened.life, self._lease.epoch)
-        durable = DagKeeper(
+        keeper = DagKeeper(
             epoch=self._lease.epoch,
             next_number=records.next_number(),
             rng=random.Random(draw(128)),
             wall_offset_ns=node.clock.offset_ns,
             life=StoreLife(self._opened.store, self._opened.life, draw(DRAWN_BITS)),
         )
-        super().__init__(durable, records, blobs)
+        super().__init__(keeper, records, blobs)
         self._upkeep = StoreUpkeep(records, blobs, node.clock)
         self._schedules = ScheduleKeeper(records, self.submit_dag, tell)
         self._lease_problem = ""
         """Why the lease could not be renewed the last time."""
         self._is_problem_told = False
         self._is_closed = False
-        self._calls = 0
-        self._waiting: dict[int, Submitted | asyncio.Future[str]] = {}
-        self._drafts: dict[str, _Draft] = {}
+        self._answers = DagAnswers(self._submitted_facts)
+        self._held: list[int] = []
+        """Tickets of commits that hold already, and of which the keeper is told in a moment."""
+        self._drafts = DagDrafts()
         self._reviving = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self.counts: dict[str, int] = {}
@@ -137,15 +125,15 @@ class DurableJobs(DagReading):
         now = boottime_ns()
         thread = self._thread
         for row in await thread.read(self._records.live_jobs):
-            self.durable.restore_job(now, row)
+            self.keeper.restore_job(now, row)
             after = -1
             while page := await thread.read(self._records.live_tasks, row.number, after, PAGE):
-                self.durable.restore_tasks(now, row.number, page)
+                self.keeper.restore_tasks(now, row.number, page)
                 after = page[-1].index
         self.is_loaded = True
         if self._opened.reason:
-            self._tell(new_life_event(self._records.place, self.durable.floor.life, self._opened.reason))
-        self._do(self.durable.restored(boottime_ns()))
+            self._tell(new_life_event(self._records.place, self.keeper.floor.life, self._opened.reason))
+        self._do(self.keeper.restored(boottime_ns()))
         self._chores = [
             asyncio.create_task(self._every(LEASE_EVERY_S, self.keep_lease)),
             asyncio.create_task(self._every(SWEEP_S, self.sweep)),
@@ -157,53 +145,40 @@ class DurableJobs(DagReading):
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
         self._is_closed = True
-        for call in list(self._waiting):
-            self._answered(CallAnswered(call, "", Unavailable("this manager stops: ask again when it is back")))
+        self._answers.fail(Unavailable("this manager stops: ask again when it is back"))
         if self._thread is not None:
             await self._thread.close()
         with contextlib.suppress(TalkaError):
             self._lease.release()
         self._records.close()
 
-    def _do(self, effects: list[object]) -> None:
-        """Carry out what the keeper answered; what is for others goes through the manager, and before what is told:
-        a task that waits to be run is worth more haste."""
+    def _do(self, effects: list[DagEffect]) -> None:
+        """Carry out what the keeper answered: messages first, through the manager, since a task that waits to be run is
+        worth more haste than what is told."""
         if self._is_closed or self.lost is not None:
             return
-        rest: list[object] = []
-        told: list[DurableEffect] = []
-        held: list[int] = []
-        for effect in effects:
-            match effect:
-                case Commit(ticket=ticket, changes=changes):
-                    if self._store.commit(ticket, changes):
-                        held.append(ticket)
-                case ReadOutputs():
-                    self._fetch(effect)
-                case CallAnswered() | DagEnded() | RaiseEpoch() | WorkerDropped() | WorkerTooOld():
-                    told.append(effect)
-                case _:
-                    rest.append(effect)
+        sends = [effect for effect in effects if isinstance(effect, Send)]
         manager = self._node.manager
-        if rest or self.durable.next_tick_at < manager.next_tick_at:
-            self._node.perform(manager.act(boottime_ns(), rest))
-        for news in told:
-            self.carry_out(news)
-        if held:
-            self._committed(held)
+        if sends or self.keeper.next_tick_at < manager.next_tick_at:
+            self._node.perform(manager.act(boottime_ns(), [*sends]))
+        for effect in effects:
+            if not isinstance(effect, Send):
+                self.carry_out(effect)
 
-    def carry_out(self, effect: DurableEffect) -> None:
+    def carry_out(self, effect: StoreEffect) -> None:
         if self.lost is not None:
             return
         match effect:
             case Commit(ticket=ticket, changes=changes):
                 if self._store.commit(ticket, changes):
                     # Not at once: whoever calls is in the midst of other effects.
-                    asyncio.get_running_loop().call_soon(self._committed, [ticket])
+                    self._held.append(ticket)
+                    if len(self._held) == 1:
+                        asyncio.get_running_loop().call_soon(self._on_held)
             case ReadOutputs():
                 self._fetch(effect)
             case CallAnswered():
-                self._answered(effect)
+                self._answers.answer(effect)
             case DagEnded(job=job, state=state, reason=reason):
                 self.counts[state] = self.counts.get(state, 0) + 1
                 self._wake_watchers(job)
@@ -216,6 +191,8 @@ class DurableJobs(DagReading):
                 self._tell(dropped_event(worker, dropped))
             case WorkerTooOld(worker=worker):
                 self._tell(too_old_event(worker))
+            case _:
+                assert_never(effect)
 
     def _raise_epoch(self, wanted: RaiseEpoch) -> None:
         self._tell(raised_event(self._records.place, wanted))
@@ -234,20 +211,20 @@ class DurableJobs(DagReading):
             self._broken(error)
             return
         # Where the store could not be written now, it is asked again with the worker's next beat.
-        epoch = self.durable.floor.epoch if error is not None else raising.result()
-        self._do(self.durable.on_epoch(boottime_ns(), epoch))
+        epoch = self.keeper.floor.epoch if error is not None else raising.result()
+        self._do(self.keeper.on_epoch(boottime_ns(), epoch))
 
     def metrics(self) -> dict[str, dict[str, int] | float]:
-        durable = self.durable
+        keeper = self.keeper
         return {
-            "dag_jobs_live": len(durable.jobs),
+            "dag_jobs_live": len(keeper.jobs),
             "dag_jobs_ended_total": dict(self.counts),
-            "dag_tasks_under_way": durable.under_way,
-            "dag_results_stale_total": durable.stale_results,
-            "dag_messages_foreign_total": durable.foreign_messages,
+            "dag_tasks_under_way": keeper.under_way,
+            "dag_results_stale_total": keeper.stale_results,
+            "dag_messages_foreign_total": keeper.foreign_messages,
             "dag_attempts_dropped_total": self.dropped,
-            "dag_epochs_raised_total": durable.floor.raised_total,
-            "dag_workers_quarantined": len(durable.dispatcher.quarantined(boottime_ns())),
+            "dag_epochs_raised_total": keeper.floor.raised_total,
+            "dag_workers_quarantined": len(keeper.dispatcher.quarantined(boottime_ns())),
             "dag_store_has_problem": int(bool(self.problem)),
         }
 
@@ -267,8 +244,12 @@ class DurableJobs(DagReading):
         """Whether another manager may have the store: then its workers must not go on because of this one."""
         return isinstance(self.lost, StoreTaken) or (not self._is_closed and self._lease.hold.is_over(now))
 
+    def _on_held(self) -> None:
+        held, self._held = self._held, []
+        self._committed(held)
+
     def _committed(self, tickets: list[int]) -> None:
-        self._do(self.durable.on_committed(boottime_ns(), *tickets))
+        self._do(self.keeper.on_committed(boottime_ns(), *tickets))
 
     def _fetch(self, fetch: ReadOutputs) -> None:
         if self._is_closed or self.lost is not None:
@@ -302,7 +283,7 @@ class DurableJobs(DagReading):
             asyncio.get_running_loop().call_later(AGAIN_S, self._fetch, fetch)
             return
         specs, outputs = found.result()
-        self._do(self.durable.on_fetched(boottime_ns(), fetch.ticket, specs, outputs))
+        self._do(self.keeper.on_fetched(boottime_ns(), fetch.ticket, specs, outputs))
 
     def _has_problem(self, text: str) -> None:
         if bool(text or self.problem) == self._is_problem_told or self.lost is not None:
@@ -318,9 +299,8 @@ class DurableJobs(DagReading):
         """Who waits is told so. What was asked for stays in line, and is done once there is room."""
         problem = self.problem
         if problem and self.lost is None:
-            error = Unavailable(f"{problem}: what was asked for may still be done then; ask again with the same key")
-            for call in list(self._waiting):
-                self._answered(CallAnswered(call, "", error))
+            text = f"{problem}: what was asked for may still be done then; ask again with the same key"
+            self._answers.fail(Unavailable(text))
 
     def _broken(self, error: BaseException) -> None:
         if isinstance(error, StoreLost):
@@ -337,8 +317,7 @@ class DurableJobs(DagReading):
             self._thread.give_up()
         for chore in self._chores:
             chore.cancel()
-        for call in list(self._waiting):
-            self._answered(CallAnswered(call, "", error))
+        self._answers.fail(error)
         self._tell({"event": "alarm", "kind": "store", "text": str(error)})
         self._on_broken(error)
 
@@ -367,7 +346,7 @@ class DurableJobs(DagReading):
         self._has_problem(problem)
 
     async def sweep(self) -> None:
-        for name in [name for name, draft in self._drafts.items() if self._loop_time() - draft.touched_at > DRAFT_S]:
+        for name in self._drafts.silent(self._loop_time()):
             await self.drop_dag(name)
         await self._store.read(self._upkeep.sweep)
 
@@ -381,41 +360,25 @@ class DurableJobs(DagReading):
     def _loop_time(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _apply(self, change: PutSchedule | DropSchedule) -> int:
-        return sum(await self._store.read(self._records.apply, [change]))
-
     # -- asking the keeper
 
-    def _answered(self, answer: CallAnswered) -> None:
-        waiting = self._waiting.pop(answer.call, None)
-        if waiting is None:
-            return
-        if isinstance(waiting, asyncio.Future):
-            if not waiting.done():
-                if answer.error is None:
-                    waiting.set_result(answer.job)
-                else:
-                    waiting.set_exception(answer.error)
-            return
-        job = self.durable.job(answer.job)
-        if answer.error is not None or job is None:
-            waiting(answer.error or Unavailable("the job is gone already"))
-        else:
-            waiting(live_facts(job, None))  # where it stands among others is asked for apart: it takes a while
+    def _submitted_facts(self, id: str) -> DagFacts | TalkaError:
+        job = self.keeper.job(id)
+        # Where it stands among others is asked for apart: it takes a while.
+        return Unavailable("the job is gone already") if job is None else live_facts(job, None)
 
-    async def _call(self, ask: Callable[[int], list[object]]) -> str:
+    async def _call(self, ask: Callable[[int], list[DagEffect]]) -> str:
         """The id of the job that was asked about, once that is durable."""
-        self._calls += 1
-        call = self._calls
+        call = self._answers.next_call()
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._check_store()
         effects = self._asked(ask, call)
-        self._waiting[call] = answer
+        self._answers.add(call, answer)
         try:
             self._do(effects)
             return await answer
         finally:
-            self._waiting.pop(call, None)
+            self._answers.forget(call)
 
     def _asked(self, ask: Callable[[int], Answer], call: int) -> Answer:
         try:
@@ -443,13 +406,13 @@ class DurableJobs(DagReading):
                 return await self._known(known)
         keyed = await self._keyed([task.key for task in spec.tasks if task.key])
         id = await self._call(
-            lambda call: self.durable.submit(boottime_ns(), call, spec, key=key, by=by, digest=digest, keyed=keyed)
+            lambda call: self.keeper.submit(boottime_ns(), call, spec, key=key, by=by, digest=digest, keyed=keyed)
         )
         return await self.dag(id)
 
     async def _row_of(self, key: str) -> JobRow | None:
         """Of the job that was submitted with this key."""
-        job = self.durable.job_of_key(key)
+        job = self.keeper.job_of_key(key)
         if job is not None:
             return job.row
         row = await self._store.read(self._records.job_by_key, key)
@@ -457,7 +420,7 @@ class DurableJobs(DagReading):
 
     async def _known(self, row: JobRow) -> DagFacts:
         """Of a job that may be about to be kept: it is not told before."""
-        await self._call(lambda call: self.durable.confirm(boottime_ns(), call, row.id))
+        await self._call(lambda call: self.keeper.confirm(boottime_ns(), call, row.id))
         return await self.dag(row.id)
 
     async def _keyed(self, keys: Sequence[str]) -> dict[str, tuple[bytes, str]]:
@@ -472,51 +435,42 @@ class DurableJobs(DagReading):
             task = asyncio.ensure_future(self.submit_dag(spec, key, by))
             task.add_done_callback(lambda ended: done(_result_of(ended)))
             return
-        self._calls += 1
-        call = self._calls
+        call = self._answers.next_call()
         try:
             self._check_store()
-            effects = self._asked(lambda call: self.durable.submit(boottime_ns(), call, spec, by=by), call)
+            effects = self._asked(lambda call: self.keeper.submit(boottime_ns(), call, spec, by=by), call)
         except TalkaError as error:
             done(error)
             return
-        self._waiting[call] = done
+        self._answers.add(call, done)
         self._do(effects)
 
     async def begin_dag(self, name: str, settings: DagSettings, key: str, by: str) -> str:
-        if len(self._drafts) >= DRAFTS_LIMIT:
-            raise TooBusy(f"{DRAFTS_LIMIT} jobs are being streamed already: try again later", BUSY_S)
+        self._drafts.check_room()
         self._check_store()
         known = await self._row_of(key) if key else None
         if known is None:
             id = self._asked(
-                lambda _: self.durable.begin(boottime_ns(), name, settings, key=key, by=by, digest=STREAMED), 0
+                lambda _: self.keeper.begin(boottime_ns(), name, settings, key=key, by=by, digest=STREAMED), 0
             )
-        elif self.durable.is_draft(known.id):
+        elif self.keeper.is_draft(known.id):
             raise Conflict(f"a job with the key {key!r} is being streamed just now: wait for it, or use another key")
         elif (known.name, known.settings) != (name, msgspec.json.encode(settings)):
             raise Conflict(f"the key {key!r} was used for another job, {known.id}: use a key of its own")
         else:
-            self._calls += 1
-            id = f"{known.id}-{self._calls}"  # nothing is written of it
-        self._drafts[id] = _Draft(known)
-        self._drafts[id].touched_at = self._loop_time()
+            id = f"{known.id}-{self._answers.next_call()}"  # nothing is written of it
+        self._drafts.open(id, known, self._loop_time())
         return id
 
     async def add_tasks(self, draft: str, tasks: Sequence[TaskSpec]) -> int:
-        found = self._draft(draft)
+        found = self._drafts.find(draft, self._loop_time())
         if found.known is None:
-            await self._call(lambda call: self.durable.add(boottime_ns(), call, draft, tasks))
-        else:
-            for task in tasks:
-                found.digest.update(encode_task(task) + b"\n")
-        found.keys.update(dict.fromkeys([task.key for task in tasks if task.key]))
-        found.tasks += len(tasks)
-        return found.tasks
+            await self._call(lambda call: self.keeper.add(boottime_ns(), call, draft, tasks))
+        return found.add(tasks)
 
     async def end_dag(self, draft: str) -> DagFacts:
-        found = self._draft(draft)
-        del self._drafts[draft]
+        found = self._drafts.find(draft, self._loop_time())
+        self._drafts.close(draft)
         if found.known is not None:
             facts = await self._known(found.known)
             if await self._store.read(self._digest_of, found.known.number) != found.digest.digest():
@@ -524,9 +478,9 @@ class DurableJobs(DagReading):
             return facts
         try:
             keyed = await self._keyed(list(found.keys))
-            await self._call(lambda call: self.durable.end(boottime_ns(), call, draft, keyed=keyed))
+            await self._call(lambda call: self.keeper.end(boottime_ns(), call, draft, keyed=keyed))
         except BaseException:
-            self._do(self.durable.drop(boottime_ns(), draft))  # unless it was ended, and only nobody waits any more
+            self._do(self.keeper.drop(boottime_ns(), draft))  # unless it was ended, and only nobody waits any more
             raise
         return await self.dag(draft)
 
@@ -539,16 +493,9 @@ class DurableJobs(DagReading):
             after = rows[-1].index
         return digest.digest()
 
-    def _draft(self, name: str) -> _Draft:
-        found = self._drafts.get(name)
-        if found is None:
-            raise Invalid("this job is not being submitted, or was broken off: submit it again")
-        found.touched_at = self._loop_time()
-        return found
-
     async def drop_dag(self, draft: str) -> None:
-        if self._drafts.pop(draft, None) is not None:
-            self._do(self.durable.drop(boottime_ns(), draft))
+        if self._drafts.close(draft) is not None:
+            self._do(self.keeper.drop(boottime_ns(), draft))
 
     # -- the port: changing
 
@@ -574,16 +521,16 @@ class DurableJobs(DagReading):
         # One at a time: what the store has of a job that has ended must not change before it is in memory again.
         async with self._reviving:
             ended = None
-            if self.durable.job(id) is None:
+            if self.keeper.job(id) is None:
                 row = await self._row(id)
                 ended = (row, await self._store.read(self._records.live_tasks, row.number, -1, row.tasks + 1))
             edits: list[Edit] = []
             for task, config in request.config.items():
                 _, found = await self._task(id, task)
                 edits.append(Edit(found.index, spec_of(found.spec), found.checkpoint, config))
-            if ended is None and self.durable.job(id) is None:
+            if ended is None and self.keeper.job(id) is None:
                 raise Unavailable(f"job {id} has ended just now: ask again")
-            await self._call(lambda call: self.durable.rerun(boottime_ns(), call, id, request.tasks, edits, ended))
+            await self._call(lambda call: self.keeper.rerun(boottime_ns(), call, id, request.tasks, edits, ended))
         return await self.dag(id)
 
     async def _check_under_way(self, id: str) -> None:
@@ -592,7 +539,7 @@ class DurableJobs(DagReading):
             raise Conflict(f"job {id} is {facts.state}: it has ended")
 
     async def _change(self, id: str, what: Callable[[DagJob], DagStep]) -> DagFacts:
-        await self._call(lambda call: self.durable.change(boottime_ns(), call, id, what))
+        await self._call(lambda call: self.keeper.change(boottime_ns(), call, id, what))
         return await self.dag(id)
 
     # -- the port: all jobs together
@@ -605,22 +552,10 @@ class DurableJobs(DagReading):
         return await self.retry_dag(job, RetryRequest((task,), {} if config is None else {task: config}))
 
     async def put_schedule(self, spec: DagSpec, by: str) -> ScheduleView:
-        cron = Cron.parse(spec.schedule)
-        checked(spec.tasks)
-        content = msgspec.json.encode(msgspec.structs.replace(spec, schedule=""))
-        row = ScheduleRow(
-            name=spec.name,
-            cron=spec.schedule,
-            spec=content,
-            next_ms=cron.next_after(realtime_ns() // 1_000_000),
-            submitted_by=by,
-        )
-        await self._apply(PutSchedule(row))
-        return schedule_view(row)
+        return await self._schedules.put(self._store, spec, by)
 
     async def drop_schedule(self, name: str) -> None:
-        if not await self._apply(DropSchedule(name)):
-            raise NoSuchSchedule.named(name)
+        await self._schedules.drop(self._store, name)
 
 
 def _result_of(ended: "asyncio.Future[DagFacts]") -> DagFacts | TalkaError:

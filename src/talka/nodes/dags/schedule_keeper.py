@@ -1,20 +1,26 @@
-"""Schedules of a manager's store: followed each second, and mended when the clock of this machine was set."""
+"""Schedules of a manager's store: followed each second, and mended when the clock of this machine was set.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 
-from talka.clock import both_clocks
+from talka.client.requests import NoSuchSchedule
+from talka.clock import both_clocks, realtime_ns
 from talka.control.tasks.schedules import after_run, ahead_text, due, jump_text, mended, run_key
 from talka.errors import Invalid
+from talka.nodes.dags.dag_views import schedule_view
+from talka.nodes.dags.store_thread import StoreThread
 from talka.nodes.member_events import Event
-from talka.nodes.store_thread import StoreThread
 from talka.store.dags.records import DagStore
 from talka.units import MILLISECOND, SECOND
-from talka.wire.task_views import DagFacts
-from talka.work.dag import DagSpec
-from talka.work.records import PutSchedule, ScheduleRow
+from talka.wire.task_views import DagFacts, ScheduleView
+from talka.work.cron import Cron
+from talka.work.dag import DagSpec, checked
+from talka.work.records import DropSchedule, PutSchedule, ScheduleRow
 
 MEND_NS: Final = 60 * SECOND
 """A clock may also have been set while no manager looked."""
@@ -39,6 +45,19 @@ class ScheduleKeeper:
     def on_jump(self, jump_ns: int) -> None:
         self._jump_ns += jump_ns
         self._mend_at = 0
+
+    async def put(self, store: StoreThread, spec: DagSpec, by: str) -> ScheduleView:
+        cron = Cron.parse(spec.schedule)
+        checked(spec.tasks)
+        content = msgspec.json.encode(msgspec.structs.replace(spec, schedule=""))
+        next_ms = cron.next_after(realtime_ns() // MILLISECOND)
+        row = ScheduleRow(name=spec.name, cron=spec.schedule, spec=content, next_ms=next_ms, submitted_by=by)
+        await store.read(self._records.apply, [PutSchedule(row)])
+        return schedule_view(row)
+
+    async def drop(self, store: StoreThread, name: str) -> None:
+        if not sum(await store.read(self._records.apply, [DropSchedule(name)])):
+            raise NoSuchSchedule.named(name)
 
     async def follow(self, store: StoreThread) -> None:
         """Submit what is due."""

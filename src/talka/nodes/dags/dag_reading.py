@@ -14,7 +14,7 @@ from talka.client.requests import NoSuchJob, NoSuchTask
 from talka.clock import boottime_ns
 from talka.control.dags.keeper import DagKeeper
 from talka.errors import Invalid, Unavailable
-from talka.nodes.dag_views import (
+from talka.nodes.dags.dag_views import (
     dead_letter,
     event_view,
     facts_of,
@@ -25,7 +25,7 @@ from talka.nodes.dag_views import (
     spec_of,
     task_view,
 )
-from talka.nodes.store_thread import StoreThread
+from talka.nodes.dags.store_thread import StoreThread
 from talka.store.dags.records import StoreLost
 from talka.store.dags.sqlite import SqliteRecords
 from talka.store.files.blobs import Blobs
@@ -54,8 +54,8 @@ NEWEST: Final = 1 << 62
 class DagReading:
     """The half of `client.dags.DagControl` that changes nothing."""
 
-    def __init__(self, durable: DagKeeper, records: SqliteRecords, blobs: Blobs) -> None:
-        self.durable = durable
+    def __init__(self, keeper: DagKeeper, records: SqliteRecords, blobs: Blobs) -> None:
+        self.keeper = keeper
         self.is_loaded = False
         """What the store had was read."""
         self.lost: StoreLost | None = None
@@ -80,11 +80,11 @@ class DagReading:
     # One job.
 
     def _live_facts(self, id: str) -> DagFacts | None:
-        job = self.durable.job(id)
+        job = self.keeper.job(id)
         if job is None:
             return None
         is_waiting = job.row.state is not JobState.SUBMITTED and not job.is_running
-        return live_facts(job, self.durable.dispatcher.position(job) if is_waiting else None)
+        return live_facts(job, self.keeper.dispatcher.position(job) if is_waiting else None)
 
     async def _row(self, id: str) -> JobRow:
         row = await self._store.read(self._records.job, id)
@@ -94,7 +94,7 @@ class DagReading:
 
     async def dag(self, id: str) -> DagFacts:
         self._check_loaded()
-        if self.durable.is_draft(id):
+        if self.keeper.is_draft(id):
             raise NoSuchJob.named(id)
         live = self._live_facts(id)
         if live is not None:
@@ -163,7 +163,7 @@ class DagReading:
     async def dag_tasks(self, id: str, state: str, cursor: str, limit: int) -> TasksPage:
         row = await self._row(id)
         after = _number(cursor) if cursor else -1
-        job = self.durable.job(id)
+        job = self.keeper.job(id)
         if job is not None and state in (TaskState.PENDING, TaskState.READY, TaskState.ASSIGNED, TaskState.RUNNING):
             # The store does not tell those apart.
             indexes = [task.index for task in job.tasks[after + 1 :] if task.state == state][: limit + 1]
@@ -191,7 +191,7 @@ class DagReading:
 
     async def _views(self, id: str, rows: Sequence[TaskRow]) -> list[TaskView]:
         views = await self._store.read(self._read_views, rows)
-        job = self.durable.job(id)
+        job = self.keeper.job(id)
         if job is None:
             return views
         shown: list[TaskView] = []
@@ -211,13 +211,13 @@ class DagReading:
 
     async def why(self, id: str, task: str) -> WhyView:
         _, found = await self._task(id, task)
-        return self.durable.why(boottime_ns(), id, task, found.index, found.state)
+        return self.keeper.why(boottime_ns(), id, task, found.index, found.state)
 
     async def task_logs(self, id: str, task: str, cursor: str, limit: int) -> LogPage:
         row, found = await self._task(id, task)
         after = _number(cursor) if cursor else 0
         lines = await self._store.read(self._records.logs, row.number, found.index, after, limit)
-        is_over = is_final(row.state) and self.durable.job(id) is None
+        is_over = is_final(row.state) and self.keeper.job(id) is None
         last = str(lines[-1].number) if lines else cursor or "0"
         return LogPage([line_view(line) for line in lines], "" if is_over and len(lines) < limit else last)
 
@@ -225,7 +225,7 @@ class DagReading:
 
     async def queues(self) -> QueuesView:
         self._check_loaded()
-        return self.durable.dispatcher.queues(boottime_ns())
+        return self.keeper.dispatcher.queues(boottime_ns())
 
     async def dead_letters(self, cursor: str, limit: int) -> DeadLettersPage:
         after = (0, -1)

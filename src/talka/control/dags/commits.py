@@ -1,0 +1,86 @@
+"""Changes that are made durable together, and what follows once they are.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
+
+import msgspec
+
+from talka.control.dags.job import DagJob
+from talka.control.tasks.store_effects import CallAnswered, Commit
+from talka.control.tasks.task import DagTask
+from talka.work.lifecycle import JobState
+from talka.work.records import Change
+
+
+class After(msgspec.Struct):
+    """What follows once a commit holds."""
+
+    answers: list[CallAnswered] = []
+    took: dict[str, list[int]] = {}
+    """By worker, the fences of results that are durable now."""
+    hand: list[tuple[DagTask, int]] = []
+    """With the fence that was claimed: it may have another since."""
+    ended: list[tuple[DagJob, JobState, str]] = []
+    """With how it ended: it may run again since."""
+
+    def join(self, other: "After") -> None:
+        """What follows from another commit follows too."""
+        self.answers += other.answers
+        self.hand += other.hand
+        self.ended += other.ended
+        for name, fences in other.took.items():
+            self.took.setdefault(name, []).extend(fences)
+
+    def __bool__(self) -> bool:
+        return bool(self.answers or self.took or self.hand or self.ended)
+
+
+class Commits:
+    """Add to `changes` and `after`, `take` the commit at the end of each input, and tell which of them `held`."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.after = After()
+        """What follows once `changes` hold."""
+        self._tickets = 0
+        self._waiting: dict[int, After] = {}
+        """By ticket, of commits that are on their way to the store."""
+        self._ending: dict[int, int] = {}
+        """By number of a job, how many of its ends the store does not know yet."""
+
+    def end(self, job: DagJob) -> None:
+        """The job's end is among `changes`."""
+        number = job.row.number
+        self.after.ended.append((job, job.state, job.reason))
+        self._ending[number] = self._ending.get(number, 0) + 1
+
+    def is_ending(self, job: DagJob) -> bool:
+        return job.row.number in self._ending
+
+    def take(self) -> Commit | None:
+        """What was added since the last one, if anything was."""
+        if not self.changes and not self.after:
+            return None
+        self._tickets += 1
+        self._waiting[self._tickets] = self.after
+        commit = Commit(self._tickets, tuple(self.changes))
+        self.changes, self.after = [], After()
+        return commit
+
+    def held(self, tickets: tuple[int, ...]) -> After:
+        """These became durable together: what follows from all of them."""
+        after = After()
+        for ticket in tickets:
+            waiting = self._waiting.pop(ticket, None)
+            if waiting is not None:  # else it was not waited for
+                after.join(waiting)
+        return after
+
+    def ended(self, job: DagJob) -> bool:
+        """One end of a job is durable: whether it was the last one on its way."""
+        number = job.row.number
+        self._ending[number] -= 1
+        if self._ending[number]:
+            return False
+        del self._ending[number]
+        return True

@@ -1,0 +1,112 @@
+"""What clients of dag jobs have under way: jobs whose tasks come in parts, and calls that wait for an answer."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from talka.client.dags import Submitted
+from talka.client.requests import TooBusy
+from talka.control.tasks.store_effects import CallAnswered
+from talka.errors import Invalid, TalkaError
+from talka.wire.task_views import DagFacts
+from talka.work.dag import TaskSpec, encode_task
+from talka.work.records import JobRow
+
+SILENCE_S: Final = 300.0
+"""After which a job of which nothing more came is dropped."""
+DRAFTS_LIMIT: Final = 64
+BUSY_S: Final = 2.0
+
+Waiting: TypeAlias = "Submitted | asyncio.Future[str]"
+"""Told the facts of the job, or its id."""
+
+
+class DagDraft:
+    """A job whose tasks come in parts."""
+
+    def __init__(self, known: JobRow | None, at_s: float) -> None:
+        self.known = known
+        """The job that has its key already, which it has to be the same as."""
+        self.touched_at_s = at_s
+        self.tasks = 0
+        self.keys: dict[str, None] = {}
+        """Idempotency keys of its tasks."""
+        self.digest = hashlib.sha256()
+        """Of its tasks, where there is something to compare it with."""
+
+    def add(self, tasks: Sequence[TaskSpec]) -> int:
+        """How many there are now."""
+        if self.known is not None:
+            for task in tasks:
+                self.digest.update(encode_task(task) + b"\n")
+        self.keys.update(dict.fromkeys([task.key for task in tasks if task.key]))
+        self.tasks += len(tasks)
+        return self.tasks
+
+
+class DagDrafts:
+    """By the id of the job to be. Times are those of the loop, in seconds."""
+
+    def __init__(self) -> None:
+        self._drafts: dict[str, DagDraft] = {}
+
+    def check_room(self) -> None:
+        if len(self._drafts) >= DRAFTS_LIMIT:
+            raise TooBusy(f"{DRAFTS_LIMIT} jobs are being streamed already: try again later", BUSY_S)
+
+    def open(self, id: str, known: JobRow | None, at_s: float) -> None:
+        self._drafts[id] = DagDraft(known, at_s)
+
+    def find(self, id: str, at_s: float) -> DagDraft:
+        """One of which more comes now."""
+        found = self._drafts.get(id)
+        if found is None:
+            raise Invalid("this job is not being submitted, or was broken off: submit it again")
+        found.touched_at_s = at_s
+        return found
+
+    def close(self, id: str) -> DagDraft | None:
+        """It is ended or dropped."""
+        return self._drafts.pop(id, None)
+
+    def silent(self, at_s: float) -> list[str]:
+        """Those of which nothing came for too long."""
+        return [id for id, draft in self._drafts.items() if at_s - draft.touched_at_s > SILENCE_S]
+
+
+class DagAnswers:
+    """`add` whoever waits under a new number, and `answer` when the keeper has."""
+
+    def __init__(self, facts_of: Callable[[str], DagFacts | TalkaError]) -> None:
+        """`facts_of` a job that was just submitted, by its id."""
+        self._facts_of = facts_of
+        self._calls = 0
+        self._waiting: dict[int, Waiting] = {}
+
+    def next_call(self) -> int:
+        self._calls += 1
+        return self._calls
+
+    def add(self, call: int, waiting: Waiting) -> None:
+        self._waiting[call] = waiting
+
+    def forget(self, call: int) -> None:
+        self._waiting.pop(call, None)
+
+    def answer(self, answer: CallAnswered) -> None:
+        waiting = self._waiting.pop(answer.call, None)
+        if isinstance(waiting, asyncio.Future):
+            if waiting.done():
+                return
+            if answer.error is None:
+                waiting.set_result(answer.job)
+            else:
+                waiting.set_exception(answer.error)
+        elif waiting is not None:
+            waiting(answer.error or self._facts_of(answer.job))
+
+    def fail(self, error: TalkaError) -> None:
+        """Tell everybody who waits that this is all they will hear."""
+        for call in list(self._waiting):
+            self.answer(CallAnswered(call, "", error))

@@ -1,0 +1,411 @@
+"""What every node has, whatever it does: its folder and keys, its admission and connections, its timer, its disk, its
+chores. A node is a state machine (`ClusterMember` with its parts), a runtime, and a `carry_out` for each effect."""
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Generic
+
+import msgspec
+
+from talka.clock import boottime_ns, cpu_ns, realtime_ns
+from talka.cluster.effects import Lane, Send, Transmit
+from talka.control.member.admission import Admission
+from talka.control.member.composite import ClusterMember, MemberEffect, PartEffect
+from talka.control.member.replay_guard import ReplayGuard
+from talka.control.member.send_queue import Class
+from talka.errors import TalkaError
+from talka.net.datagrams import Datagrams
+from talka.net.listening import listening_sockets
+from talka.net.streams import OnGone, Security, Streams
+from talka.nodes.member_events import Event
+from talka.nodes.member_keys import first_ring
+from talka.store.files.folder import DataFolder
+from talka.store.files.keyring import KeyringFile
+from talka.units import MILLISECOND, NEVER, SECOND
+from talka.version import VERSION
+from talka.wire.addresses import format_address
+from talka.wire.channels import Message
+from talka.wire.greeting import Self
+from talka.wire.security.keys import Keyring, encode_ring
+from talka.wire.security.roles import Proven, Role
+from talka.wire.security.sealing import Seal
+from talka.wire.versions import VERSION as PROTOCOL_VERSION
+
+CLOSE_S: Final = 3.0
+"""For writes that are under way when a node ends."""
+REFUSALS_LIMIT: Final = 256
+CHORES_LIMIT: Final = 64
+CAPABILITIES: Final = ("challenge", "keyring")
+CLASSES: Final = {
+    Lane.STREAM: Class.JOBS,
+    Lane.CONTROL: Class.CONTROL,
+    Lane.RESULTS: Class.RESULTS,
+    Lane.STATISTICS: Class.STATISTICS,
+}
+
+Counts = dict[str, dict[str, int] | float]
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What every kind of node is told."""
+
+    name: str
+    seeds: tuple[str, ...] = ()
+    """Where others of its cluster are: HOST:PORT of their node port, names, files."""
+    secrets: tuple[str, ...]
+    data_dir: Path
+    cluster: str = "default"
+    environment: str = "default"
+    datacenter: str = ""
+    certs: Path | None = None
+
+    @property
+    def group(self) -> str:
+        return f"{self.cluster}/{self.environment}"
+
+
+class NodeRuntime(Generic[PartEffect]):
+    """Set `member` before anything arrives. Then `do` and `act` carry out what it answers; `close`, then `release`."""
+
+    member: ClusterMember[PartEffect]
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        role: Role,
+        *,
+        on_event: Callable[[Event], None],
+        carry_out: Callable[[MemberEffect | PartEffect], None],
+        on_done: Callable[[], None] | None = None,
+        hears: Callable[[], bool] | None = None,
+        on_gone: OnGone | None = None,
+        on_refusing: Callable[[str], None] | None = None,
+        spare_secrets: tuple[str, ...] = (),
+        marks: Event | None = None,
+    ) -> None:
+        """`on_done` is called after each walk of effects; `hears` says whether what arrives may be looked at; `marks` are in every event; keys may be repaired under
+        `spare_secrets`."""
+        self.failure: TalkaError | None = None
+        self.stopping = asyncio.Event()
+        self.is_closed = False
+        self.datagrams: Datagrams | None = None
+        self.address = ""
+        self.system = random.SystemRandom()
+        self.boot = self.system.getrandbits(61)
+        # The protocol's dice need not be unguessable, and these are faster.
+        self.rng = random.Random(self.system.getrandbits(128))
+        self.folder = DataFolder(options.data_dir)
+        self.held = contextlib.ExitStack()
+        """What is let go of at the end, or when the node cannot be opened; what was opened last goes first."""
+        self.held.callback(self.folder.release)
+        self._on_event = on_event
+        self._carry_out = carry_out
+        self._on_done = on_done
+        self._hears = hears
+        self._marks = marks or {}
+        self._walked: list[MemberEffect | PartEffect] | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+        self._mistake: BaseException | None = None
+        self._refusals: dict[tuple[str, str], None] = {}
+        self._listener: socket.socket | None = None
+        with self.opening():
+            self.keys = KeyringFile(self.folder.path)
+            security = _security(options, role)
+            self.replay_guard = ReplayGuard(group=options.group, name=options.name, boot=self.boot)
+            me = Self(
+                options.cluster,
+                options.environment,
+                role,
+                str(PROTOCOL_VERSION),
+                list(CAPABILITIES),
+                [],
+                options.datacenter,
+                "",
+                VERSION,
+            )
+            self.admission = Admission(
+                door=self.replay_guard,
+                seal=Seal(first_ring(options.secrets, self.keys), self.boot, spare_secrets),
+                name=options.name,
+                me=me,
+                rng=self.system,
+                certified=security is not None,
+            )
+        self.streams = Streams(
+            on_frame=self._on_stream,
+            on_refused=self.refused,
+            rng=self.rng,
+            security=security,
+            on_gone=on_gone,
+            on_refusing=on_refusing,
+        )
+        self.timer = TickTimer(lambda: self.member.next_tick_at, self._on_timer)
+        self.disk = DiskThread()
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """What cannot be opened leaves nothing behind."""
+        try:
+            yield
+        except BaseException:
+            self.held.close()
+            raise
+
+    def bind(self, place: tuple[str, int], advertise: str, *, stale_ns: int, on_stale: Callable[[int], None]) -> None:
+        """Have a port for others: streams, and datagrams that are not older than `stale_ns`."""
+        self._listener, datagram = listening_sockets(*place)
+        self.held.callback(self._listener.close)
+        self.held.callback(datagram.close)
+        self.address = advertise or format_address(*self._listener.getsockname()[:2])
+        self.datagrams = Datagrams(datagram, self._on_datagram, stale_ns=stale_ns, on_stale=on_stale)
+
+    # -- life
+
+    async def listen(self) -> None:
+        """From now on things arrive at the port."""
+        if self._listener is not None and self.datagrams is not None:
+            await self.streams.listen(self._listener)
+            self.datagrams.start(asyncio.get_running_loop())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Something that goes on beside until the node ends. A mistake in it ends the node. False: there are too many."""
+        if len(self._chores) >= CHORES_LIMIT:
+            work.close()
+            return False
+        chore = asyncio.create_task(work)
+        self._chores.add(chore)
+        chore.add_done_callback(self._on_chore_over)
+        return True
+
+    def _on_chore_over(self, chore: "asyncio.Task[None]") -> None:
+        self._chores.discard(chore)
+        if not chore.cancelled() and (error := chore.exception()) is not None:
+            self._mistake = self._mistake or error
+            self.stopping.set()
+
+    async def stopped(self) -> None:
+        """Until it is to stop, or cannot go on."""
+        await self.stopping.wait()
+        if self._mistake is not None:
+            raise self._mistake
+
+    def fail(self, error: TalkaError) -> None:
+        self.failure = self.failure or error
+        self.stopping.set()
+
+    async def quiet(self) -> None:
+        """Nothing begins by itself any more."""
+        self.is_closed = True
+        self.timer.close()
+        chores = list(self._chores)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+
+    async def close(self) -> None:
+        """What was sent and written is out; nothing arrives any more."""
+        await self.quiet()
+        if self.datagrams is not None:
+            self.datagrams.stop(asyncio.get_running_loop())
+        await self.streams.close()
+        await self.disk.close(CLOSE_S)
+
+    def release(self) -> None:
+        self.held.close()
+        self.tell({"event": "stopped"})
+
+    # -- what arrives
+
+    def _on_datagram(self, source: str, content: bytes, age_ns: int) -> None:
+        self.do(self.member.on_frame(boottime_ns(), source, content, Lane.DATAGRAM, age_ns))
+
+    def _on_stream(self, source: str, frame: bytes, proven: Proven) -> bool:
+        if self._hears is not None and not self._hears():
+            return True
+        opened = self.admission.opened
+        self.do(self.member.on_frame(boottime_ns(), source, frame, Lane.STREAM, -1, proven))
+        return self.admission.opened > opened
+
+    def _on_timer(self) -> None:
+        if self.datagrams is not None:
+            # Answers may wait in the socket that arrived before the timer was due: they are heard first.
+            self.datagrams.drain()
+        now = boottime_ns()
+        if now >= self.member.next_tick_at:
+            self.do(self.member.tick(now))
+
+    # -- what is to be done
+
+    def act(self, effects: Sequence[Send[Message] | MemberEffect | PartEffect]) -> None:
+        """Carry out what a part answered to a call."""
+        self.do(self.member.act(boottime_ns(), effects))
+
+    def do(self, effects: Sequence[MemberEffect | PartEffect]) -> None:
+        """In the order in which they were decided: what carrying one out leads to comes after all that is there."""
+        if self._walked is not None:
+            self._walked += effects
+            return
+        walked = self._walked = [*effects]
+        try:
+            for effect in walked:
+                self._carry_out(effect)
+        finally:
+            self._walked = None
+            if self._on_done is not None:
+                self._on_done()
+            self.timer.follow()
+
+    def transmit(self, transmit: Transmit) -> None:
+        if transmit.lane is not Lane.DATAGRAM:
+            self.streams.send(transmit.to, transmit.frame, CLASSES[transmit.lane])
+        elif self.datagrams is not None:
+            self.datagrams.send(transmit.to, transmit.frame)
+
+    def persist(self, ticket: int, work: Callable[..., None], *arguments: object, is_vital: bool = True) -> None:
+        """Write in the order in which it was asked for, and tell the member of the ticket."""
+        self.write(work, *arguments, is_vital=is_vital).add_done_callback(partial(self._on_persisted, ticket))
+
+    def _on_persisted(self, ticket: int, write: "asyncio.Future[None]") -> None:
+        if self.is_closed or self.failure is not None or write.cancelled():
+            return
+        error = write.exception()
+        if error is None:
+            self.do(self.member.on_persisted(boottime_ns(), ticket))
+        elif isinstance(error, TalkaError):
+            self.do(self.member.on_not_persisted(boottime_ns(), ticket, str(error)))
+
+    def write(self, work: Callable[..., None], *arguments: object, is_vital: bool = True) -> "asyncio.Future[None]":
+        """A node that cannot do what is vital must not go on; that it could not do what is not, is told."""
+        write = self.disk.do(work, *arguments)
+        write.add_done_callback(partial(self._on_written, is_vital))
+        return write
+
+    def _on_written(self, is_vital: bool, write: "asyncio.Future[None]") -> None:
+        error = None if write.cancelled() else write.exception()
+        if isinstance(error, TalkaError) and is_vital:
+            self.fail(error)
+        elif isinstance(error, TalkaError):
+            self.tell_of_files(str(error))
+        elif error is not None:
+            raise error
+
+    def save_ring(self, ring: Keyring) -> None:
+        """A node that forgets its keys cannot come back."""
+        if ring.version or ring.era:  # what only the file of secrets says is read from there again
+            self.write(self.keys.save, encode_ring(ring))
+
+    # -- what is told
+
+    def refused(self, address: str, reason: str, text: str) -> None:
+        """Each kind of refusal of each host is told once; the counters have them all."""
+        key = (address.rpartition(":")[0], reason)
+        if key not in self._refusals and len(self._refusals) < REFUSALS_LIMIT:
+            self._refusals[key] = None
+            self.tell({"event": "refused", "address": address, "reason": reason, "text": f"{address}: {text}"})
+
+    def tell_of_files(self, text: str) -> None:
+        self.tell({"event": "alarm", "kind": "files", "text": text})
+
+    def tell(self, event: Event) -> None:
+        self._on_event({"at": realtime_ns() / SECOND, **self._marks, **event})
+
+    def counts(self) -> Counts:
+        """Metrics of what every node has."""
+        streams = self.streams
+        return {
+            "stream_frames_received_total": streams.frames_in,
+            "stream_frames_sent_total": streams.frames_out,
+            "stream_bytes_sent_total": streams.bytes_out,
+            "stream_connections": streams.connections,
+            "stream_problems_total": streams.counts,
+            "process_cpu_seconds_total": cpu_ns() / SECOND,
+        }
+
+
+def _security(options: NodeOptions, role: Role) -> Security | None:
+    if options.certs is None:
+        return None
+    from talka.net.identity import Certified
+
+    return Certified(
+        options.certs, name=options.name, role=role, cluster=options.cluster, environment=options.environment
+    )
+
+
+class TickTimer:
+    """Calls `fire` once the state machine's next tick has come. Say `follow` after everything it was told."""
+
+    def __init__(self, next_tick_at: Callable[[], int], fire: Callable[[], None]) -> None:
+        self._next_tick_at = next_tick_at
+        self._fire = fire
+        self._handle: asyncio.TimerHandle | None = None
+        self._at = NEVER
+        self._is_over = False
+
+    @property
+    def is_set(self) -> bool:
+        return self._handle is not None
+
+    def follow(self) -> None:
+        at = self._next_tick_at()
+        if at == self._at or self._is_over:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._at = at
+        if at < NEVER:
+            self._wait()
+
+    def _wait(self) -> None:
+        # In whole milliseconds, rounded up: uvloop rounds to the nearest.
+        delay_ms = -(-max(0, self._at - boottime_ns()) // MILLISECOND)
+        self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_due)
+
+    def _on_due(self) -> None:
+        if boottime_ns() < self._at:  # uvloop counts from the millisecond that has begun: up to one too early
+            self._wait()
+            return
+        self._handle, self._at = None, NEVER
+        try:
+            self._fire()
+        finally:
+            self.follow()
+
+    def close(self) -> None:
+        self._is_over = True
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class DiskThread:
+    """One write after the other, in a thread of its own: a slow disk must not keep the node from answering."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._writes: set[asyncio.Future[None]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._writes
+
+    def do(self, work: Callable[..., None], *arguments: object) -> "asyncio.Future[None]":
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        write = asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *arguments))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        return write
+
+    async def close(self, within_s: float) -> None:
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=within_s)
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
