@@ -128,7 +128,7 @@ def test_with_such_a_certificate_and_the_secret_nothing_is_changed_and_no_order_
     assert metrics["talka_jobs_led", ""] == 1, "a job was led that nobody submitted"
     assert certified.refused("m1", "--certs", str(certified.folder / "certs")).get("role", 0) - refused >= 9
     assert [line["who"] for line in audit_lines(certified, "m1", "node: Lead") if line["role"] == role] == [name]
-    assert certified.said("refused", reason="role", name=name, message="Call cancel")
+    assert certified.said("refused", reason="role", name=name, message="CancelJob")
 
 
 async def attack(cluster: JobCluster, job: str, name: str, role: Role) -> dict[str, Any]:
