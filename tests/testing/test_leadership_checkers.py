@@ -10,9 +10,9 @@ import pytest
 from talka.cluster import leases
 from talka.cluster.effects import Lane, Persist, Transmit
 from talka.cluster.fencing import Token
-from talka.cluster.leadership.election import ALARMS_LIMIT
 from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT
 from talka.cluster.leadership.news import Elected, LeaseExtended, SteppedDown
+from talka.cluster.leadership.peer_checks import ALARMS_LIMIT
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, VoterRecord
 from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT
@@ -581,16 +581,16 @@ def numbered(count: int) -> dict[Any, Any]:
 
 
 OVERFLOWS: dict[str, tuple[Callable[[Any, int], object], int]] = {
-    "alarms": (lambda node, size: setattr(node.voter.election, "_alarms", numbered(size)), ALARMS_LIMIT),
-    "peers' disks": (lambda node, size: setattr(node.voter.election._arrival, "_seen", numbered(size)), PEERS_LIMIT),
-    "welcomes": (lambda node, size: setattr(node.voter.election._arrival, "_welcomes", numbered(size)), PEERS_LIMIT),
-    "nonces given": (lambda node, size: setattr(node.voter.election._arrival, "_asked", numbered(size)), PEERS_LIMIT),
+    "alarms": (lambda node, size: setattr(node.voter.election._checks, "_alarms", numbered(size)), ALARMS_LIMIT),
+    "peers' disks": (lambda node, size: setattr(node.voter.election._startup, "_seen", numbered(size)), PEERS_LIMIT),
+    "welcomes": (lambda node, size: setattr(node.voter.election._startup, "_welcomes", numbered(size)), PEERS_LIMIT),
+    "nonces given": (lambda node, size: setattr(node.voter.election._startup, "_asked", numbered(size)), PEERS_LIMIT),
     "nonces to return": (
-        lambda node, size: setattr(node.voter.election._arrival, "_echoes", numbered(size)),
+        lambda node, size: setattr(node.voter.election._startup, "_echoes", numbered(size)),
         PEERS_LIMIT,
     ),
     "pages of a snapshot": (
-        lambda node, size: setattr(node.voter.election._arrival, "_pages", numbered(size)),
+        lambda node, size: setattr(node.voter.election._startup, "_pages", numbered(size)),
         PAGES_LIMIT,
     ),
     "words that wait": (

@@ -10,9 +10,9 @@ import msgspec
 
 from talka.cluster import leases
 from talka.cluster.fencing import ZERO, Token
-from talka.cluster.leadership.election import ALARMS_LIMIT
 from talka.cluster.leadership.leader_term import BATCHES_LIMIT, READS_LIMIT, ROUNDS_KEPT
 from talka.cluster.leadership.news import Elected, LeaseExtended, SteppedDown
+from talka.cluster.leadership.peer_checks import ALARMS_LIMIT
 from talka.cluster.leadership.quorum import VOTERS_LIMIT
 from talka.cluster.leadership.register import HELD_LIMIT, KEYS_LIMIT, RECORD_KEY, VoterRecord
 from talka.cluster.leadership.snapshot_transfer import APPLICANTS_LIMIT
@@ -441,12 +441,12 @@ class CapsHold(Observer):
         _within(world, host, "leases", node.voter.leases, leases.KEYS_LIMIT)
         _within(world, host, "grants under way", node.voter._grants, BATCHES_LIMIT)
         election = node.voter.election
-        _within(world, host, "peers' disks", election._arrival._seen, PEERS_LIMIT)
-        _within(world, host, "alarms", election._alarms, ALARMS_LIMIT)
-        _within(world, host, "welcomes", election._arrival._welcomes, PEERS_LIMIT)
-        _within(world, host, "nonces given", election._arrival._asked, PEERS_LIMIT)
-        _within(world, host, "nonces to return", election._arrival._echoes, PEERS_LIMIT)
-        _within(world, host, "pages of a snapshot", election._arrival._pages, PAGES_LIMIT)
+        _within(world, host, "peers' disks", election._startup._seen, PEERS_LIMIT)
+        _within(world, host, "alarms", election._checks._alarms, ALARMS_LIMIT)
+        _within(world, host, "welcomes", election._startup._welcomes, PEERS_LIMIT)
+        _within(world, host, "nonces given", election._startup._asked, PEERS_LIMIT)
+        _within(world, host, "nonces to return", election._startup._echoes, PEERS_LIMIT)
+        _within(world, host, "pages of a snapshot", election._startup._pages, PAGES_LIMIT)
         _within(world, host, "words that wait", election._acceptor._waiting, HELD_LIMIT)
         _within(world, host, "keys of the register", election._acceptor.entries, KEYS_LIMIT)
         reign = election.reign

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import ALARMS_LIMIT, CLEARLY, Phase, VoterRole
+from talka.cluster.leadership.election import CLEARLY, Phase, VoterRole
 from talka.cluster.leadership.news import (
     ConfigChanged,
     LeaderChanged,
@@ -14,6 +14,7 @@ from talka.cluster.leadership.news import (
     SteppedDown,
     WriteEnded,
 )
+from talka.cluster.leadership.peer_checks import ALARMS_LIMIT
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL
 from talka.units import MILLISECOND, SECOND

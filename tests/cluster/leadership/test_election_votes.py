@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from talka.cluster.leadership.election import TERM_JUMP_LIMIT, VoterRole
+from talka.cluster.leadership.election import VoterRole
 from talka.cluster.leadership.news import LeadershipAlarm, SteppedDown
+from talka.cluster.leadership.peer_checks import TERM_JUMP_LIMIT
 from talka.cluster.leadership.register import ENTRY_PREFIX, NEVER
 from talka.cluster.leadership.timings import LAN
 from talka.cluster.safeguards import ALL, Safeguards

@@ -10,8 +10,6 @@ from enum import Enum
 from random import Random
 from typing import Final
 
-import msgspec
-
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.ballot import Ballot, BallotStage
 from talka.cluster.leadership.election_timeouts import ElectionTimeouts
@@ -20,18 +18,19 @@ from talka.cluster.leadership.leader_term import LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseDiffers, LeaseFit, OwnLease, decode_terms
 from talka.cluster.leadership.news import (
     LeaderChanged,
-    LeadershipAlarm,
     LeadershipEffect,
     PhaseChanged,
     ReadEnded,
     SteppedDown,
     WriteEnded,
 )
+from talka.cluster.leadership.peer_checks import PeerChecks
 from talka.cluster.leadership.quorum import check_size
 from talka.cluster.leadership.register import Acceptor
 from talka.cluster.leadership.timings import LAN, LeadershipConfig
 from talka.cluster.leadership.voter_startup import Lesson, VoterStartup
-from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig, config_problem
+from talka.cluster.leadership.voter_sync import VoterSync
+from talka.cluster.leadership.voters import CONFIG_KEY, Electorate, VoterConfig
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.units import NEVER
 from talka.wire.leadership import (
@@ -55,11 +54,7 @@ from talka.wire.leadership import (
     VoterWelcome,
     pages,
 )
-from talka.work.durations import format_duration
 
-TERM_JUMP_LIMIT: Final = 2**20
-"""A term that is further ahead is not believed: no group holds a million elections while a voter is away."""
-ALARMS_LIMIT: Final = 64
 CLEARLY: Final = 3
 """By how much of local health another voter must be better off to be handed leadership."""
 
@@ -114,18 +109,24 @@ class Election:
         self._safeguards = safeguards
         self._parent = parent
         self._acceptor = Acceptor(stored, rng.getrandbits(62) | 1, safeguards)
-        self._arrival = VoterStartup(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
-        known = self._acceptor.config() or self._arrival.founders
+        self._startup = VoterStartup(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
+        known = self._acceptor.config() or self._startup.founders
         self._electorate = Electorate(name, known, 2 * config.lease_ns, safeguards)
         self._candidacy = ElectionTimeouts(config, rng, safeguards)
-        self._voter_lease_ns = config.voter_lease_ns(safeguards)
-        self._allegiance = FollowedLeader(self._voter_lease_ns)
+        self._allegiance = FollowedLeader(config.voter_lease_ns(safeguards))
         self.fit = LeaseFit(config.lease_ns, own_lease, safeguards)
-        promised_ns = self._promised_ns()
-        # A promise made before this start may have been forgotten: none is given while one could still be running.
-        self._votes_from = now + (promised_ns if safeguards.vote_hold_down else 0)
-        self._hello_at = now
-        self._stand_at = now + promised_ns
+        self._checks = PeerChecks(name, self._acceptor, self.fit)
+        self._sync = VoterSync(
+            now,
+            name=name,
+            config=config,
+            safeguards=safeguards,
+            acceptor=self._acceptor,
+            electorate=self._electorate,
+            startup=self._startup,
+            checks=self._checks,
+        )
+        self._stand_at = self._sync.stands_from
         self._campaign = Ballot(
             me=name,
             acceptor=self._acceptor,
@@ -133,20 +134,7 @@ class Election:
             allegiance=self._allegiance,
             lease_ns=config.lease_ns,
         )
-        self._alarms: dict[str, None] = {}
         self._woken_at = now
-
-    def _promised_ns(self) -> int:
-        """How long a promise of an earlier life may run, which may have counted another lease; and count from now on."""
-        own_ns, record = self._config.lease_ns, self._acceptor.record
-        if not self._safeguards.one_leader_lease:
-            return self._voter_lease_ns
-        if record.lease_ns < own_ns:
-            self._acceptor.count_with(own_ns)
-        return max(
-            self._voter_lease_ns,
-            msgspec.structs.replace(self._config, lease_ns=record.lease_ns).voter_lease_ns(self._safeguards),
-        )
 
     # -- what others may ask
 
@@ -198,23 +186,21 @@ class Election:
         return self.tick(now)
 
     def on_persisted(self, now: int, ticket: int) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         out += self._acceptor.persisted(ticket)
         return self._finish(now, out)
 
     def on_message(self, now: int, sender: str, message: LeadershipMessage) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         self._electorate.heard(now, sender)
         self._hear(now, sender, message, out)
         return self._finish(now, out)
 
     def tick(self, now: int) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         if self.phase is Phase.SYNCING:
-            self._greet(now, out)
+            self._sync.greet(now, self.leader, out)
+            self._settle(now, out)
         if self.reign is not None:
             if now >= self.reign.deadline() and self._safeguards.check_quorum:
                 self._step_down(now, "no majority answered within the lease", out)
@@ -246,8 +232,7 @@ class Election:
     def _ask_leader(
         self, now: int, ask: Callable[[LeaderTerm, list[LeadershipEffect]], None], refused: WriteEnded | ReadEnded
     ) -> list[LeadershipEffect]:
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         if self.reign is None:
             out.append(refused)
         else:
@@ -262,8 +247,7 @@ class Election:
 
     def hand_over(self, now: int) -> list[LeadershipEffect]:
         """Give leadership up and invite a voter that answered lately to take it. Nothing happens when none did."""
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         if self.reign is not None and self.reign.best_successor()[0]:
             self._step_down(now, "handed over", out, is_wanted=True)
         return self._finish(now, out)
@@ -277,10 +261,9 @@ class Election:
 
     def drain(self, now: int) -> list[LeadershipEffect]:
         """Lead no more; go on voting until stopped."""
-        out: list[LeadershipEffect] = []
-        self._wake(now, out)
+        out = self._wake(now)
         if self.phase is Phase.SYNCING:
-            self._votes_from = NEVER  # it has not heard yet whether its promises are still its own
+            self._sync.votes_from = NEVER  # it has not heard yet whether its promises are still its own
         if self.phase is not Phase.DRAINING:
             self._enter(Phase.DRAINING, out)
         self._step_down(now, "draining", out, is_wanted=True)
@@ -288,11 +271,13 @@ class Election:
 
     # -- every step begins and ends alike
 
-    def _wake(self, now: int, out: list[LeadershipEffect]) -> None:
+    def _wake(self, now: int) -> list[LeadershipEffect]:
         """A leader that slept for long must not act on what it knew before."""
+        out: list[LeadershipEffect] = []
         if self.reign is not None and self._has_slept(now):
             self._step_down(now, f"stalled for {(now - self._woken_at) // 1_000_000} ms", out)
         self._woken_at = now
+        return out
 
     def _has_slept(self, now: int) -> bool:
         if now - self._woken_at <= self._config.heartbeat_ns + self._config.lease_ns // 4:
@@ -315,25 +300,12 @@ class Election:
         if persist is not None:
             done.append(persist)
         at = self._stand_at if self.reign is None else min(self.reign.next_at, self._deadline())
-        self.next_tick_at = min(at, self._hello_at) if self.phase is Phase.SYNCING else at
+        self.next_tick_at = min(at, self._sync.hello_at) if self.phase is Phase.SYNCING else at
         return done
 
     def _deadline(self) -> int:
         assert self.reign is not None
         return self.reign.deadline() if self._safeguards.check_quorum else NEVER
-
-    def _answer(self, to: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
-        """Say what rests on promises: at once when they are on disk, else when they are."""
-        if self._acceptor.is_durable:
-            out.append(Send(CHANNEL, to, message, Lane.CONTROL))
-        else:
-            self._acceptor.hold(Send(CHANNEL, to, message, Lane.CONTROL))
-
-    def _alarm(self, kind: str, about: str, text: str, out: list[LeadershipEffect]) -> None:
-        key = f"{kind} {about}"
-        if key not in self._alarms and len(self._alarms) < ALARMS_LIMIT:
-            self._alarms[key] = None
-            out.append(LeadershipAlarm(kind, text))
 
     def _enter(self, phase: Phase, out: list[LeadershipEffect]) -> None:
         self.phase = phase
@@ -342,14 +314,13 @@ class Election:
     # -- messages
 
     def _hear(self, now: int, sender: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
-        if isinstance(message, Propose | Collected | RegisterSnapshot) and (problem := config_problem(message.entries)):
-            self._alarm("configuration", sender, f"{sender!r}: {problem}", out)
-            return  # what nobody can read must not come to be held
+        if self._checks.is_unreadable(sender, message, out):
+            return
         match message:
             case Heartbeat():
                 self._on_heartbeat(now, sender, message, out)
             case HeartbeatReply():
-                self._arrival.see(sender, message.storage, message.revision)
+                self._startup.see(sender, message.storage, message.revision)
                 if not self._electorate.has_seat(sender, message.storage):
                     return
                 if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
@@ -357,7 +328,7 @@ class Election:
             case Propose():
                 self._on_propose(now, sender, message, out)
             case ProposalAccepted():
-                self._arrival.see(sender, message.storage, message.revision)
+                self._startup.see(sender, message.storage, message.revision)
                 if not self._electorate.has_seat(sender, message.storage):
                     return
                 if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
@@ -381,9 +352,11 @@ class Election:
             case ProposalRefused():
                 self._is_of_my_reign(now, sender, message.term, out)
             case VoterHello():
-                self._on_hello(now, sender, message, out)
+                if self._sync.on_hello(sender, message, out) and self.reign is not None:
+                    self.reign.on_hello(now, sender, message, out)
             case VoterWelcome():
-                self._on_welcome(now, sender, message, out)
+                if self.phase is Phase.SYNCING and self._sync.on_welcome(sender, message, out):
+                    self._settle(now, out)
             case RegisterSnapshot():
                 self._on_snapshot(now, sender, message, out)
             case SnapshotReply():
@@ -403,8 +376,7 @@ class Election:
 
     def _follow_term(self, now: int, term: int, out: list[LeadershipEffect]) -> bool:
         """Adopt a later term. False when it is too far ahead to be believed."""
-        if term - self.term > TERM_JUMP_LIMIT:
-            self._alarm("term", str(term >> 20), f"term {term} is too far ahead of {self.term} to be true", out)
+        if self._checks.is_too_far(term, out):
             return False
         if term > self.term:
             self._step_down(now, f"term {term} has begun", out)
@@ -420,12 +392,14 @@ class Election:
             return
         if message.term <= self._allegiance.released:
             return  # sent before its leader gave up, and overtaken by that news
-        if self._is_stranger(sender, message.founded, out) or self._counts_otherwise(sender, message.lease_ns, out):
+        if self._checks.is_stranger(sender, message.founded, out) or self._checks.counts_otherwise(
+            sender, message.lease_ns, out
+        ):
             return
         if not self._follow_term(now, message.term, out):
             return
         if self.reign is not None and self.reign.term == message.term:
-            self._alarm("two leaders", sender, f"{sender!r} claims to lead term {message.term} as well", out)
+            self._checks.alarm("two leaders", sender, f"{sender!r} claims to lead term {message.term} as well", out)
             return
         self._follow(now, sender, message.term, out)
         if message.worker_lease and (text := self.fit.objection(decode_terms(message.worker_lease))):
@@ -437,14 +411,16 @@ class Election:
 
     def _may_promise(self) -> bool:
         """Whether this voter's word counts: it has its disk, and its peers have not said otherwise since it started."""
-        is_known = self.phase is not Phase.SYNCING and self._votes_from < NEVER
+        is_known = self.phase is not Phase.SYNCING and self._sync.votes_from < NEVER
         return is_known and self._acceptor.record.admitted
 
     def _answer_heartbeat(self, to: str, number: int, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         config = self._acceptor.version_of(CONFIG_KEY)
         health = self._candidacy.score
-        self._answer(to, HeartbeatReply(record.term, number, record.storage, record.revision, config, health), out)
+        self._acceptor.answer(
+            to, HeartbeatReply(record.term, number, record.storage, record.revision, config, health), out
+        )
 
     def _follow(self, now: int, leader: str, term: int, out: list[LeadershipEffect]) -> None:
         self._campaign.drop()
@@ -452,34 +428,23 @@ class Election:
             out.append(LeaderChanged(leader, term))
         self._stand_at = now + self._candidacy.wait_ns(now)
 
-    def _is_stranger(self, sender: str, founded: int, out: list[LeadershipEffect]) -> bool:
-        own = self._acceptor.record.founded
-        if not own or not founded or own == founded:
-            return False
-        self._alarm("stranger", sender, f"{sender!r} belongs to another group of the same name: it was refused", out)
-        return True
-
-    def _counts_otherwise(self, sender: str, lease_ns: int, out: list[LeadershipEffect]) -> bool:
-        """Whether a voter counts the leader's lease longer or shorter: what one promises, the other would not keep."""
-        if not self.fit.is_other(lease_ns):
-            return False
-        theirs, own = format_duration(lease_ns), format_duration(self.fit.leader_ns)
-        text = f"{sender!r} counts a leader's lease as {theirs}, {self.name!r} as {own}: it was refused; give all the same --preset"
-        self._alarm("lease", sender, text, out)
-        return True
-
     def _on_propose(self, now: int, sender: str, message: Propose, out: list[LeadershipEffect]) -> None:
-        record = self._acceptor.record
-        if not self._may_promise():
-            return
-        if message.term < record.term:
-            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
-            return
-        if not self._follow_term(now, message.term, out) or not self._acceptor.accept(message.entries):
+        if not self._may_serve(now, sender, message.term, out) or not self._acceptor.accept(message.entries):
             return
         self._adopt_config()
         record = self._acceptor.record
-        self._answer(sender, ProposalAccepted(message.term, message.batch, record.storage, record.revision), out)
+        self._acceptor.answer(
+            sender, ProposalAccepted(message.term, message.batch, record.storage, record.revision), out
+        )
+
+    def _may_serve(self, now: int, leader: str, term: int, out: list[LeadershipEffect]) -> bool:
+        """Whether to do what the leader of this term asks. One of an earlier term is told so."""
+        if not self._may_promise():
+            return False
+        if term < self.term:
+            out.append(Send(CHANNEL, leader, ProposalRefused(self.term), Lane.CONTROL))
+            return False
+        return self._follow_term(now, term, out)
 
     def _adopt_config(self) -> None:
         """What this voter holds is what it goes by; a leader goes by what it has written."""
@@ -488,16 +453,10 @@ class Election:
             self._electorate.config = config
 
     def _on_collect(self, now: int, sender: str, message: Collect, out: list[LeadershipEffect]) -> None:
-        record = self._acceptor.record
-        if not self._may_promise():
-            return
-        if message.term < record.term:
-            out.append(Send(CHANNEL, sender, ProposalRefused(record.term), Lane.CONTROL))
-            return
-        if not self._follow_term(now, message.term, out):
+        if not self._may_serve(now, sender, message.term, out):
             return
         parts = pages(self._acceptor.after(message.after))
-        self._answer(sender, Collected(message.term, message.after, parts[0], len(parts) > 1), out)
+        self._acceptor.answer(sender, Collected(message.term, message.after, parts[0], len(parts) > 1), out)
 
     def _on_released(self, now: int, sender: str, message: Released, out: list[LeadershipEffect]) -> None:
         if self.reign is not None or not self._allegiance.release(sender, message.term):
@@ -509,12 +468,12 @@ class Election:
 
     def _objection(self, now: int, candidate: str, message: PreVote | Vote, out: list[LeadershipEffect]) -> bool:
         """Whether this voter has a reason, beside its term, not to vote for this candidate now."""
-        if not self._may_promise() or now < self._votes_from:
+        if not self._may_promise() or now < self._sync.votes_from:
             return True
         own, config, released = self._acceptor.version_of(CONFIG_KEY), message.config, message.released
-        if config < own or self._is_stranger(candidate, message.founded, out):
+        if config < own or self._checks.is_stranger(candidate, message.founded, out):
             return True
-        if self._counts_otherwise(candidate, message.lease_ns, out):
+        if self._checks.counts_otherwise(candidate, message.lease_ns, out):
             return True
         if config == own and self._electorate.config.storage_of(candidate) is None:
             return True  # by a configuration this voter has not seen, the candidate may well be a voter
@@ -542,7 +501,7 @@ class Election:
             self._acceptor.promise(message.term, sender)
         record = self._acceptor.record
         self._stand_at = max(self._stand_at, now + self._config.ask_timeout_ns + self._candidacy.retry_ns(now))
-        self._answer(sender, VoteReply(record.term, True, record.storage, record.revision), out)
+        self._acceptor.answer(sender, VoteReply(record.term, True, record.storage, record.revision), out)
 
     # -- standing
 
@@ -574,7 +533,7 @@ class Election:
             self._campaign.run()
 
     def _on_vote_reply(self, now: int, sender: str, message: VoteReply, out: list[LeadershipEffect]) -> None:
-        self._arrival.see(sender, message.storage, message.revision)
+        self._startup.see(sender, message.storage, message.revision)
         if not self._electorate.is_voter(sender):
             return
         if message.term > self.term:
@@ -594,7 +553,7 @@ class Election:
             config=self._config,
             electorate=self._electorate,
             acceptor=self._acceptor,
-            founding=self._arrival.founding() if self._acceptor.config() is None else None,
+            founding=self._startup.founding() if self._acceptor.config() is None else None,
             fit=self.fit,
             safeguards=self._safeguards,
         )
@@ -629,56 +588,17 @@ class Election:
 
     # -- starting: what do peers remember?
 
-    def _greet(self, now: int, out: list[LeadershipEffect]) -> None:
-        if now >= self._hello_at:
-            self._hello_at = now + self._config.hello_ns
-            names = dict.fromkeys(self._electorate.others())
-            if self.leader:
-                names[self.leader] = None  # it may have become a voter after this one's disk was lost
-            for name in names:
-                # What a VoterHello says of the disk must be true of the disk.
-                self._answer(name, self._arrival.hello(name), out)
-        self._settle(now, out)
-
-    def _on_hello(self, now: int, sender: str, message: VoterHello, out: list[LeadershipEffect]) -> None:
-        if self._is_stranger(sender, message.founded, out):
-            return
-        is_new = not self._acceptor.record.founded and not message.founded
-        if is_new and message.voters != self._arrival.digest:
-            text = f"{sender!r} was started with other voters than {self.name!r}: give all the same list"
-            self._alarm("voters", sender, text, out)
-            return
-        is_fresh = self._arrival.is_fresh(sender, message)
-        out.append(Send(CHANNEL, sender, self._arrival.welcome(sender, message, self._electorate.config), Lane.CONTROL))
-        if self.reign is not None and is_fresh:
-            self.reign.on_hello(now, sender, message, out)
-
-    def _on_welcome(self, now: int, sender: str, message: VoterWelcome, out: list[LeadershipEffect]) -> None:
-        if self.phase is not Phase.SYNCING or self._is_stranger(sender, message.founded, out):
-            return
-        if problem := self._arrival.judge(sender, message):
-            self._alarm("disk", self.name, problem, out)
-            self._electorate.config = self._arrival.founders
-        if self._electorate.is_voter(sender):
-            self._arrival.heard(sender, message)
-        self._settle(now, out)
-
     def _settle(self, now: int, out: list[LeadershipEffect]) -> None:
-        """Become active once a majority has been heard and no promise of an earlier life can still be running."""
-        if now < self._votes_from or not self._arrival.is_settled(now, self._electorate):
-            return
-        self._acceptor.admit()
-        if self._safeguards.one_leader_lease:
-            self._acceptor.count_with(self._config.lease_ns)  # what was promised by a longer one is over
-        self._enter(Phase.ACTIVE, out)
-        if not self.leader:
-            self._stand_at = now + self._candidacy.retry_ns(now)
+        if self._sync.settle(now):
+            self._enter(Phase.ACTIVE, out)
+            if not self.leader:
+                self._stand_at = now + self._candidacy.retry_ns(now)
 
     def _on_snapshot(self, now: int, sender: str, message: RegisterSnapshot, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
         if message.term < record.term or not self._follow_term(now, message.term, out):
             return
-        lesson = self._arrival.learn(sender, message)
+        lesson = self._startup.learn(sender, message)
         if lesson is Lesson.TOO_MUCH:
             return
         if lesson is Lesson.LEARNED:
@@ -687,4 +607,4 @@ class Election:
                 self._acceptor.admit()
                 if self.phase is Phase.SYNCING:
                     self._settle(now, out)
-        self._answer(sender, SnapshotReply(message.term, message.number, message.page, record.storage), out)
+        self._acceptor.answer(sender, SnapshotReply(message.term, message.number, message.page, record.storage), out)

@@ -9,10 +9,11 @@ from typing import Final
 
 import msgspec
 
-from talka.cluster.effects import Persist, Send
+from talka.cluster.effects import Lane, Persist, Send
+from talka.cluster.leadership.news import LeadershipEffect
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, decode_config
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.leadership import LeadershipMessage, RegisterEntry, Version
+from talka.wire.leadership import CHANNEL, LeadershipMessage, RegisterEntry, Version
 
 RECORD_KEY: Final = "record"
 ENTRY_PREFIX: Final = "entry/"
@@ -148,6 +149,14 @@ class Acceptor:
         words = self._waiting if self._writing is None or self._is_record_dirty else self._writing
         if len(words) < HELD_LIMIT:
             words.append(word)
+
+    def answer(self, to: str, message: LeadershipMessage, out: list[LeadershipEffect]) -> None:
+        """Say what rests on promises: at once when they are on disk, else when they are."""
+        word = Send(CHANNEL, to, message, Lane.CONTROL)
+        if self.is_durable:
+            out.append(word)
+        else:
+            self.hold(word)
 
     def flush(self) -> Persist | None:
         """What to write so that everything so far is durable. None when it is, and while a write is under way.
