@@ -201,7 +201,11 @@ class Story:
         found: list[str] = []
         for name in VOTERS:
             node = self.world.hosts[name].node
-            if isinstance(node, ClusterMember) and node.voter is not None and node.voter.election.reign is not None:
+            if (
+                isinstance(node, ClusterMember)
+                and node.voter is not None
+                and node.voter.election.leader_term is not None
+            ):
                 found.append(name)
         return found
 

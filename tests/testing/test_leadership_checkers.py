@@ -613,19 +613,19 @@ OVERFLOWS: dict[str, tuple[Callable[[Any, int], object], int]] = {
     "keys wanted": (lambda node, size: node.owner._wanted.update(numbered(size)), WANTED_LIMIT),
     "boots of sender 'x'": (lambda node, size: node.door._windows.update(x=numbered(size)), BOOTS_PER_SENDER),
     "rounds of heartbeats": (
-        lambda node, size: setattr(node.voter.election.reign, "_rounds", numbered(size)),
+        lambda node, size: setattr(node.voter.election.leader_term, "_rounds", numbered(size)),
         ROUNDS_KEPT,
     ),
     "reads under way": (
-        lambda node, size: setattr(node.voter.election.reign, "_reads", [None] * size),
+        lambda node, size: setattr(node.voter.election.leader_term, "_reads", [None] * size),
         READS_LIMIT,
     ),
     "learners": (
-        lambda node, size: setattr(node.voter.election.reign._lessons, "_learners", numbered(size)),
+        lambda node, size: setattr(node.voter.election.leader_term._lessons, "_learners", numbered(size)),
         APPLICANTS_LIMIT + VOTERS_LIMIT,
     ),
     "applicants": (
-        lambda node, size: setattr(node.voter.election.reign._lessons, "_applicants", numbered(size)),
+        lambda node, size: setattr(node.voter.election.leader_term._lessons, "_applicants", numbered(size)),
         APPLICANTS_LIMIT,
     ),
 }
@@ -653,12 +653,12 @@ def test_a_take_over_may_write_back_as_many_pages_as_there_are() -> None:
     bench = Bench(checker)
     bench.add("a", member)
     bench.run(10 * SECOND)
-    reign = bench.node("a").voter.election.reign
-    reign._batches = numbered(BATCHES_LIMIT + 1)
-    reign.is_serving = False
+    leader_term = bench.node("a").voter.election.leader_term
+    leader_term._batches = numbered(BATCHES_LIMIT + 1)
+    leader_term.is_serving = False
     checker.on_second(bench.world)
     assert bench.told == []
-    reign.is_serving = True
+    leader_term.is_serving = True
     checker.on_second(bench.world)
     assert bench.told == [f"I13: a keeps {BATCHES_LIMIT + 1} batches under way; the limit is {BATCHES_LIMIT}"]
 

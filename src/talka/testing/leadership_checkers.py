@@ -449,15 +449,15 @@ class CapsHold(Observer):
         _within(world, host, "pages of a snapshot", election._startup._pages, PAGES_LIMIT)
         _within(world, host, "words that wait", election._acceptor._waiting, HELD_LIMIT)
         _within(world, host, "keys of the register", election._acceptor.entries, KEYS_LIMIT)
-        reign = election.reign
-        if reign is None:
+        leader_term = election.leader_term
+        if leader_term is None:
             return
-        _within(world, host, "rounds of heartbeats", reign._rounds, ROUNDS_KEPT)
-        _within(world, host, "reads under way", reign._reads, READS_LIMIT)
-        _within(world, host, "learners", reign._lessons._learners, APPLICANTS_LIMIT + VOTERS_LIMIT)
-        _within(world, host, "applicants", reign._lessons._applicants, APPLICANTS_LIMIT)
-        if reign.is_serving:  # a take-over writes back as many pages as there are
-            _within(world, host, "batches under way", reign._batches, BATCHES_LIMIT)
+        _within(world, host, "rounds of heartbeats", leader_term._rounds, ROUNDS_KEPT)
+        _within(world, host, "reads under way", leader_term._reads, READS_LIMIT)
+        _within(world, host, "learners", leader_term._lessons._learners, APPLICANTS_LIMIT + VOTERS_LIMIT)
+        _within(world, host, "applicants", leader_term._lessons._applicants, APPLICANTS_LIMIT)
+        if leader_term.is_serving:  # a take-over writes back as many pages as there are
+            _within(world, host, "batches under way", leader_term._batches, BATCHES_LIMIT)
 
     def _check_boots(self, world: World, host: Host) -> None:
         node = host.node

@@ -259,7 +259,7 @@ def test_a_voter_that_was_added_votes_and_can_lead(group: Any) -> None:
     group.is_lost = lambda sender, to, message: isinstance(message, PreVote) and sender != "d"
     group.crash(leader)
     assert group.elect() == "d"
-    assert group.voters["d"].reign.value_of("x") == b"v"
+    assert group.voters["d"].leader_term.value_of("x") == b"v"
 
 
 def test_a_newcomer_is_admitted_by_the_last_lesson_of_its_change(group: Any) -> None:
@@ -354,7 +354,7 @@ def test_a_newcomer_whose_leader_is_lost_before_it_asks_the_others_can_finish_th
     assert group.elect() == "d"
     group.run(SECOND)
     assert {voter.config.names() for voter in group.voters.values()} == {("a", "b", "c", "d")}
-    assert group.voters["d"].reign.value_of("x") == b"v"
+    assert group.voters["d"].leader_term.value_of("x") == b"v"
 
 
 def test_a_newcomer_whose_answer_was_lost_can_be_added_later(group: Any) -> None:
@@ -402,12 +402,12 @@ def test_a_newcomer_that_learned_in_vain_makes_no_second_group(make_group: MakeG
 def test_those_who_spoke_lately_are_known_and_none_that_is_no_voter(group: Any) -> None:
     leader = joined(group, "d")
     other, down = [name for name in "abc" if name != leader]
-    assert group.voters[leader].answering(group.now) == ["a", "b", "c"]
+    assert group.voters[leader].electorate.answering(group.now) == ["a", "b", "c"]
 
     group.crash(down)
     group.run(4 * SECOND)
 
-    assert group.voters[leader].answering(group.now) == sorted((leader, other))
+    assert group.voters[leader].electorate.answering(group.now) == sorted((leader, other))
 
 
 def test_it_is_known_for_how_long_a_voter_has_been_silent(group: Any) -> None:
@@ -419,9 +419,9 @@ def test_it_is_known_for_how_long_a_voter_has_been_silent(group: Any) -> None:
     group.run(4 * SECOND)
 
     voter = group.voters[leader]
-    assert voter.silent_ns(group.now, leader) == 0
-    assert voter.silent_ns(group.now, other) <= LAN.heartbeat_ns
-    assert 4 * SECOND <= voter.silent_ns(group.now, down) <= 4 * SECOND + LAN.heartbeat_ns
+    assert voter.electorate.silent_ns(group.now, leader) == 0
+    assert voter.electorate.silent_ns(group.now, other) <= LAN.heartbeat_ns
+    assert 4 * SECOND <= voter.electorate.silent_ns(group.now, down) <= 4 * SECOND + LAN.heartbeat_ns
 
 
 def test_a_voter_can_be_added_while_another_one_is_down(group: Any) -> None:

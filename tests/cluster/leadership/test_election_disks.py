@@ -31,7 +31,7 @@ DIGEST = digest_of(("a", "b", "c"))
 
 
 def value_of(group: Any, key: str) -> bytes:
-    return bytes(group.voters[group.leader()].reign.value_of(key))
+    return bytes(group.voters[group.leader()].leader_term.value_of(key))
 
 
 def welcome(
@@ -361,7 +361,7 @@ def test_a_voter_that_drains_before_it_knows_its_promises_lets_nobody_read_its_d
 
     group.heal()
     group.elect()
-    assert group.voters[group.leader()].reign.value_of("x") == b"v"
+    assert group.voters[group.leader()].leader_term.value_of("x") == b"v"
 
 
 def test_a_hello_of_an_earlier_life_does_not_give_its_voter_a_disk_back_that_is_gone(group: Any) -> None:

@@ -34,7 +34,7 @@ MakeGroup = Callable[..., Any]
 
 
 def value_of(group: Any, key: str) -> bytes:
-    return bytes(group.voters[group.leader()].reign.value_of(key))
+    return bytes(group.voters[group.leader()].leader_term.value_of(key))
 
 
 def welcome(
@@ -352,4 +352,4 @@ def test_no_second_group_is_founded_before_the_first_heartbeat_told_of_the_found
 
     group.start(leader)
     group.elect()
-    assert group.voters[group.leader()].reign.value_of("x") == b"v"
+    assert group.voters[group.leader()].leader_term.value_of("x") == b"v"

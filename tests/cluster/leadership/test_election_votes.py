@@ -275,7 +275,7 @@ def test_a_leader_whose_lease_is_over_votes_for_another(group: Any) -> None:
     leader = group.elect()
     other = group.followers()[0]
     group.lose(HeartbeatReply)
-    group.run(group.voters[leader].reign.lease_until - group.now)
+    group.run(group.voters[leader].leader_term.lease_until - group.now)
 
     assert group.votes(leader, other, Vote(2, LATER)) == [True]
     assert group.told(SteppedDown, leader) == [SteppedDown(1, "term 2 has begun")]

@@ -59,7 +59,7 @@ class Leader:
         self.acceptor.accept((RegisterEntry(CONFIG_KEY, Version(1, 1), encode_config(self.config)),))
         self.acceptor.accept(tuple(RegisterEntry(key, Version(1, 2), value) for key, value in held.items()))
         self.electorate = Electorate("a", self.config, 2 * LAN.lease_ns)
-        self.reign = LeaderTerm(
+        self.leader_term = LeaderTerm(
             self.now,
             me="a",
             term=TERM,
@@ -81,17 +81,17 @@ class Leader:
         for name in others:
             for word in proposals(self.hear("on_collected", name, Collected(TERM, "", (), False))):
                 self.accept(word.batch, *others)
-        assert self.reign.is_serving
+        assert self.leader_term.is_serving
         return self
 
     def hear(self, method: str, *values: Any, **options: Any) -> list[object]:
         """What comes of this call, without what the leader says to itself."""
         out: list[object] = []
-        getattr(self.reign, method)(self.now, *values, out, **options)
+        getattr(self.leader_term, method)(self.now, *values, out, **options)
         for word in out:
             if isinstance(word, Send) and word.to == "a" and isinstance(word.message, Propose):
                 assert self.acceptor.accept(word.message.entries)
-                self.reign.on_accepted(self.now, "a", ProposalAccepted(TERM, word.message.batch, 1, 1), out)
+                self.leader_term.on_accepted(self.now, "a", ProposalAccepted(TERM, word.message.batch, 1, 1), out)
         return [word for word in out if not isinstance(word, Send) or word.to != "a"]
 
     def beat(self, number: int, *names: str) -> list[object]:
@@ -530,7 +530,7 @@ def test_nothing_is_written_again_where_a_voter_only_got_another_disk() -> None:
     leader = Leader("abcde").serve()
     out = leader.accept(proposals(leader.hello("e", 999))[0].batch, "b", "c")
 
-    assert [decode_config(leader.reign.values()[CONFIG_KEY]).storage_of("e"), proposals(out)] == [999, []]
+    assert [decode_config(leader.leader_term.values()[CONFIG_KEY]).storage_of("e"), proposals(out)] == [999, []]
 
 
 def test_three_voters_become_two_only_where_two_are_allowed() -> None:
@@ -573,7 +573,7 @@ def test_a_second_change_waits_for_a_newcomer_that_is_being_taught() -> None:
 
 def test_voters_are_changed_only_under_the_lease() -> None:
     leader = Leader("abcde").serve()
-    leader.now = leader.reign.lease_until
+    leader.now = leader.leader_term.lease_until
 
     assert refused(leader.change(1, "abcd")) == "this voter holds no lease"
     assert leader.hello("c", 999) == []
@@ -586,7 +586,7 @@ def test_a_change_under_way_counts_no_more_once_leadership_ended() -> None:
     assert leader.electorate.pending is not None
 
     out: list[object] = []
-    leader.reign.end(out)
+    leader.leader_term.end(out)
 
     assert leader.electorate.pending is None
     assert out == [WriteEnded(1, "unknown", reason="leadership ended")]
@@ -598,7 +598,7 @@ def test_nobody_knows_what_became_of_a_newcomer_that_was_being_taught_when_leade
     leader.change(1, "abcd")
 
     out: list[object] = []
-    leader.reign.end(out)
+    leader.leader_term.end(out)
 
     assert out == [WriteEnded(1, "unknown", reason="leadership ended")]
 
@@ -637,7 +637,7 @@ def test_a_value_a_majority_holds_outlives_the_removal_of_two_who_hold_it(make_g
     group.crash(leader, second, third)
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"
 
 
 def test_a_voter_that_was_removed_and_returns_with_its_old_disk_learns_what_it_missed(make_group: MakeGroup) -> None:
@@ -708,7 +708,7 @@ def test_a_disk_that_was_replaced_and_is_put_back_does_not_get_its_seat_again(ma
     group.crash(leader)
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"
 
 
 def test_voters_that_return_with_old_disks_and_miss_their_lessons_outvote_nothing(make_group: MakeGroup) -> None:
@@ -739,7 +739,7 @@ def test_voters_that_return_with_old_disks_and_miss_their_lessons_outvote_nothin
     group.start(second)
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"
 
 
 def test_a_value_written_while_a_newcomer_learned_outlives_the_removal_of_one_who_holds_it(group: Any) -> None:
@@ -766,4 +766,4 @@ def test_a_value_written_while_a_newcomer_learned_outlives_the_removal_of_one_wh
     group.heal()
     successor = group.elect(60 * SECOND)
 
-    assert group.voters[successor].reign.value_of("x") == b"v"
+    assert group.voters[successor].leader_term.value_of("x") == b"v"

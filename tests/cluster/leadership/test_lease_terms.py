@@ -141,7 +141,7 @@ def test_the_first_leader_writes_its_lease_and_later_ones_leave_it(group: Any) -
     first = group.elect()
     written = terms_at(group, first)
     assert written is not None and written.by == f"{first}, which was told none"
-    assert written.token == group.voters[first].reign._token
+    assert written.token == group.voters[first].leader_term._token
     group.isolate(first)
 
     second = group.elect(but=first)

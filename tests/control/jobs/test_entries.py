@@ -160,9 +160,9 @@ def test_a_new_leader_reads_what_was_written(books: Books, record_of: RecordOf) 
 
 
 def values(books: Books) -> dict[str, bytes]:
-    reign = books.group.voters["m1"].election.reign
-    assert reign is not None
-    return dict(reign.values())
+    leader_term = books.group.voters["m1"].election.leader_term
+    assert leader_term is not None
+    return dict(leader_term.values())
 
 
 def test_what_is_no_record_is_an_alarm_and_harms_nothing_else(books: Books, record_of: RecordOf) -> None:

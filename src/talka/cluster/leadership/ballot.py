@@ -23,12 +23,12 @@ class Ballot:
     """Counts who would vote, and who has voted, for this voter."""
 
     def __init__(
-        self, *, me: str, acceptor: Acceptor, electorate: Electorate, allegiance: FollowedLeader, lease_ns: int
+        self, *, me: str, acceptor: Acceptor, electorate: Electorate, followed: FollowedLeader, lease_ns: int
     ) -> None:
         self._me = me
         self._acceptor = acceptor
         self._electorate = electorate
-        self._allegiance = allegiance
+        self._followed = followed
         self._lease_ns = lease_ns
         self._round = 0
         self._ayes: dict[str, None] = {}
@@ -44,7 +44,7 @@ class Ballot:
         self._ayes = {self._me: None}
         record = self._acceptor.record
         version = self._acceptor.version_of(CONFIG_KEY)
-        released = self._allegiance.released
+        released = self._followed.released
         question = PreVote(record.term + 1, self._round, version, record.founded, released, self._lease_ns)
         for name in self._electorate.others():
             out.append(Send(CHANNEL, name, question, Lane.CONTROL))
@@ -64,7 +64,7 @@ class Ballot:
         self._acceptor.promise(self._acceptor.record.term + 1, self._me)
         record = self._acceptor.record
         version = self._acceptor.version_of(CONFIG_KEY)
-        request = Vote(record.term, version, record.founded, self._allegiance.released, self._lease_ns)
+        request = Vote(record.term, version, record.founded, self._followed.released, self._lease_ns)
         for name in self._electorate.others():
             self._acceptor.hold(Send(CHANNEL, name, request, Lane.CONTROL))
         self._acceptor.hold(

@@ -82,7 +82,7 @@ class Phase(Enum):
 
 
 class Election:
-    """Call `start` once, `on_message` for every arrival, `on_persisted` for every ticket, `tick` once `next_tick_at`
+    """Call `on_message` for every arrival, `on_persisted` for every ticket, `tick` once `next_tick_at`
     has come. Carry out what they return, in order."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Election:
         check_size(list(voters), allow_two=allow_two)
         self.name = name
         self.phase = Phase.SYNCING
-        self.reign: LeaderTerm | None = None
+        self.leader_term: LeaderTerm | None = None
         self.next_tick_at = now
         self._config = config
         self._safeguards = safeguards
@@ -111,27 +111,18 @@ class Election:
         self._acceptor = Acceptor(stored, rng.getrandbits(62) | 1, safeguards)
         self._startup = VoterStartup(name=name, voters=voters, acceptor=self._acceptor, rng=rng)
         known = self._acceptor.config() or self._startup.founders
-        self._electorate = Electorate(name, known, 2 * config.lease_ns, safeguards)
-        self._candidacy = ElectionTimeouts(config, rng, safeguards)
-        self._allegiance = FollowedLeader(config.voter_lease_ns(safeguards))
+        self.electorate = Electorate(name, known, 2 * config.lease_ns, safeguards)
+        self._timeouts = ElectionTimeouts(config, rng, safeguards)
+        self._followed = FollowedLeader(config.voter_lease_ns(safeguards))
         self.fit = LeaseFit(config.lease_ns, own_lease, safeguards)
         self._checks = PeerChecks(name, self._acceptor, self.fit)
-        self._sync = VoterSync(
-            now,
-            name=name,
-            config=config,
-            safeguards=safeguards,
-            acceptor=self._acceptor,
-            electorate=self._electorate,
-            startup=self._startup,
-            checks=self._checks,
-        )
+        self._sync = VoterSync(now, config, safeguards, self._acceptor, self.electorate, self._startup, self._checks)
         self._stand_at = self._sync.stands_from
-        self._campaign = Ballot(
+        self._ballot = Ballot(
             me=name,
             acceptor=self._acceptor,
-            electorate=self._electorate,
-            allegiance=self._allegiance,
+            electorate=self.electorate,
+            followed=self._followed,
             lease_ns=config.lease_ns,
         )
         self._woken_at = now
@@ -140,12 +131,12 @@ class Election:
 
     @property
     def role(self) -> VoterRole:
-        return VoterRole.LEADER if self.reign is not None else ROLES[self._campaign.stage]
+        return VoterRole.LEADER if self.leader_term is not None else ROLES[self._ballot.stage]
 
     @property
     def leader(self) -> str:
         """Whom this voter holds for the leader; empty when none is known."""
-        return self._allegiance.leader
+        return self._followed.leader
 
     @property
     def term(self) -> int:
@@ -153,7 +144,7 @@ class Election:
 
     @property
     def config(self) -> VoterConfig:
-        return self._electorate.config
+        return self.electorate.config
 
     @property
     def is_admitted(self) -> bool:
@@ -162,28 +153,22 @@ class Election:
 
     def is_leading(self, now: int) -> bool:
         """Whether this voter may act as the leader at this instant. Ask again after every wait."""
-        reign = self.reign
-        return reign is not None and reign.is_serving and reign.holds_lease(now) and not self._has_slept(now)
-
-    def answering(self, now: int) -> list[str]:
-        """Voters that spoke lately, this one included: for people, never for decisions."""
-        return self._electorate.answering(now)
-
-    def silent_ns(self, now: int, name: str) -> int:
-        """How long ago a voter was last heard: a hint, like `answering`."""
-        return self._electorate.silent_ns(now, name)
+        leader_term = self.leader_term
+        return (
+            leader_term is not None
+            and leader_term.is_serving
+            and leader_term.holds_lease(now)
+            and not self._has_slept(now)
+        )
 
     def held(self) -> dict[str, bytes]:
         """What this voter's own disk holds of the register: it may be behind, and some of it may never be decided."""
         return {key: entry.value for key, entry in self._acceptor.entries.items()}
 
     def set_health(self, score: int) -> None:
-        self._candidacy.score = score
+        self._timeouts.score = score
 
     # -- inputs
-
-    def start(self, now: int) -> list[LeadershipEffect]:
-        return self.tick(now)
 
     def on_persisted(self, now: int, ticket: int) -> list[LeadershipEffect]:
         out = self._wake(now)
@@ -192,7 +177,7 @@ class Election:
 
     def on_message(self, now: int, sender: str, message: LeadershipMessage) -> list[LeadershipEffect]:
         out = self._wake(now)
-        self._electorate.heard(now, sender)
+        self.electorate.heard(now, sender)
         self._hear(now, sender, message, out)
         return self._finish(now, out)
 
@@ -201,11 +186,11 @@ class Election:
         if self.phase is Phase.SYNCING:
             self._sync.greet(now, self.leader, out)
             self._settle(now, out)
-        if self.reign is not None:
-            if now >= self.reign.deadline() and self._safeguards.check_quorum:
+        if self.leader_term is not None:
+            if now >= self.leader_term.deadline():
                 self._step_down(now, "no majority answered within the lease", out)
             else:
-                self.reign.tick(now, out)
+                self.leader_term.tick(now, out)
         elif now >= self._stand_at:
             self._stand(now, out)
         return self._finish(now, out)
@@ -213,12 +198,12 @@ class Election:
     def write(self, now: int, ref: int, key: str, value: bytes) -> list[LeadershipEffect]:
         """Put `value` on a majority of disks; `WriteEnded(ref)` tells what became of it."""
         refused = WriteEnded(ref, "refused", reason="this voter does not lead")
-        return self._ask_leader(now, lambda reign, out: reign.write(now, ref, key, value, out), refused)
+        return self._ask_leader(now, lambda leader_term, out: leader_term.write(now, ref, key, value, out), refused)
 
     def read(self, now: int, ref: int, key: str) -> list[LeadershipEffect]:
         """The value a majority holds now, proven by a round of heartbeats; told by `ReadEnded(ref)`."""
         refused = ReadEnded(ref, "refused", reason="this voter does not lead")
-        return self._ask_leader(now, lambda reign, out: reign.read(now, ref, key, out), refused)
+        return self._ask_leader(now, lambda leader_term, out: leader_term.read(now, ref, key, out), refused)
 
     def change_voters(
         self, now: int, ref: int, names: tuple[str, ...], *, allow_two: bool = False
@@ -226,38 +211,38 @@ class Election:
         """Add or remove one voter; `WriteEnded(ref)` tells what became of it."""
         refused = WriteEnded(ref, "refused", reason="this voter does not lead")
         return self._ask_leader(
-            now, lambda reign, out: reign.change_voters(now, ref, names, out, allow_two=allow_two), refused
+            now, lambda leader_term, out: leader_term.change_voters(now, ref, names, out, allow_two=allow_two), refused
         )
 
     def _ask_leader(
         self, now: int, ask: Callable[[LeaderTerm, list[LeadershipEffect]], None], refused: WriteEnded | ReadEnded
     ) -> list[LeadershipEffect]:
         out = self._wake(now)
-        if self.reign is None:
+        if self.leader_term is None:
             out.append(refused)
         else:
-            ask(self.reign, out)
+            ask(self.leader_term, out)
         return self._finish(now, out)
 
     def suspect_leader(self, now: int, name: str) -> list[LeadershipEffect]:
         """Membership holds `name` for dead. A hint: it shortens the wait before the question, not before the answer."""
-        if self.leader == name and self.reign is None:
-            self._stand_at = min(self._stand_at, now + self._candidacy.hint_ns())
+        if self.leader == name and self.leader_term is None:
+            self._stand_at = min(self._stand_at, now + self._timeouts.hint_ns())
         return self._finish(now, [])
 
     def hand_over(self, now: int) -> list[LeadershipEffect]:
         """Give leadership up and invite a voter that answered lately to take it. Nothing happens when none did."""
         out = self._wake(now)
-        if self.reign is not None and self.reign.best_successor()[0]:
+        if self.leader_term is not None and self.leader_term.best_successor()[0]:
             self._step_down(now, "handed over", out, is_wanted=True)
         return self._finish(now, out)
 
     def hand_over_if_worse(self, now: int) -> list[LeadershipEffect]:
         """Give leadership up to a voter that is clearly better off. Where all are unwell, it stays where it is."""
-        if self.reign is None:
+        if self.leader_term is None:
             return []
-        name, health = self.reign.best_successor()
-        return self.hand_over(now) if name and health + CLEARLY <= self._candidacy.score else []
+        name, health = self.leader_term.best_successor()
+        return self.hand_over(now) if name and health + CLEARLY <= self._timeouts.score else []
 
     def drain(self, now: int) -> list[LeadershipEffect]:
         """Lead no more; go on voting until stopped."""
@@ -274,7 +259,7 @@ class Election:
     def _wake(self, now: int) -> list[LeadershipEffect]:
         """A leader that slept for long must not act on what it knew before."""
         out: list[LeadershipEffect] = []
-        if self.reign is not None and self._has_slept(now):
+        if self.leader_term is not None and self._has_slept(now):
             self._step_down(now, f"stalled for {(now - self._woken_at) // 1_000_000} ms", out)
         self._woken_at = now
         return out
@@ -283,7 +268,7 @@ class Election:
         if now - self._woken_at <= self._config.heartbeat_ns + self._config.lease_ns // 4:
             return False
         # Where nobody else votes, nobody else can lead: within its lease it goes on, and its work is not interrupted.
-        return self.reign is None or not self.reign.holds_lease(now) or bool(self._electorate.others())
+        return self.leader_term is None or not self.leader_term.holds_lease(now) or bool(self.electorate.others())
 
     def _finish(self, now: int, out: list[LeadershipEffect]) -> list[LeadershipEffect]:
         """Hear what this voter says to itself, make everything durable, and set the clock."""
@@ -299,13 +284,9 @@ class Election:
         persist = self._acceptor.flush()
         if persist is not None:
             done.append(persist)
-        at = self._stand_at if self.reign is None else min(self.reign.next_at, self._deadline())
+        at = self._stand_at if self.leader_term is None else min(self.leader_term.next_at, self.leader_term.deadline())
         self.next_tick_at = min(at, self._sync.hello_at) if self.phase is Phase.SYNCING else at
         return done
-
-    def _deadline(self) -> int:
-        assert self.reign is not None
-        return self.reign.deadline() if self._safeguards.check_quorum else NEVER
 
     def _enter(self, phase: Phase, out: list[LeadershipEffect]) -> None:
         self.phase = phase
@@ -321,18 +302,18 @@ class Election:
                 self._on_heartbeat(now, sender, message, out)
             case HeartbeatReply():
                 self._startup.see(sender, message.storage, message.revision)
-                if not self._electorate.has_seat(sender, message.storage):
+                if not self.electorate.has_seat(sender, message.storage):
                     return
-                if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
-                    self.reign.on_heartbeat_reply(now, sender, message, out)
+                if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
+                    self.leader_term.on_heartbeat_reply(now, sender, message, out)
             case Propose():
                 self._on_propose(now, sender, message, out)
             case ProposalAccepted():
                 self._startup.see(sender, message.storage, message.revision)
-                if not self._electorate.has_seat(sender, message.storage):
+                if not self.electorate.has_seat(sender, message.storage):
                     return
-                if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
-                    self.reign.on_accepted(now, sender, message, out)
+                if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
+                    self.leader_term.on_accepted(now, sender, message, out)
                     if self.config.storage_of(self.name) is None:
                         self._step_down(now, "no longer a voter", out)
             case PreVote():
@@ -346,33 +327,33 @@ class Election:
             case Collect():
                 self._on_collect(now, sender, message, out)
             case Collected():
-                if self._is_of_my_reign(now, sender, message.term, out) and self.reign is not None:
-                    self.reign.on_collected(now, sender, message, out)
+                if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
+                    self.leader_term.on_collected(now, sender, message, out)
                     self._heed_objection(now, out)
             case ProposalRefused():
-                self._is_of_my_reign(now, sender, message.term, out)
+                self._is_of_my_term(now, sender, message.term, out)
             case VoterHello():
-                if self._sync.on_hello(sender, message, out) and self.reign is not None:
-                    self.reign.on_hello(now, sender, message, out)
+                if self._sync.on_hello(sender, message, out) and self.leader_term is not None:
+                    self.leader_term.on_hello(now, sender, message, out)
             case VoterWelcome():
                 if self.phase is Phase.SYNCING and self._sync.on_welcome(sender, message, out):
                     self._settle(now, out)
             case RegisterSnapshot():
                 self._on_snapshot(now, sender, message, out)
             case SnapshotReply():
-                if self.reign is not None and message.term == self.reign.term:
-                    self.reign.on_snapshot_reply(now, sender, message, out)
+                if self.leader_term is not None and message.term == self.leader_term.term:
+                    self.leader_term.on_snapshot_reply(now, sender, message, out)
             case Released():  # pragma: no branch - the type checker sees that no message is left
                 self._on_released(now, sender, message, out)
 
-    def _is_of_my_reign(self, now: int, sender: str, term: int, out: list[LeadershipEffect]) -> bool:
+    def _is_of_my_term(self, now: int, sender: str, term: int, out: list[LeadershipEffect]) -> bool:
         """Whether an answer is for this leader; one of a later term ends its leadership. Only voters' answers count."""
-        if not self._electorate.is_voter(sender):
+        if not self.electorate.is_voter(sender):
             return False
         if term > self.term:
             self._follow_term(now, term, out)
             return False
-        return self.reign is not None and term == self.reign.term
+        return self.leader_term is not None and term == self.leader_term.term
 
     def _follow_term(self, now: int, term: int, out: list[LeadershipEffect]) -> bool:
         """Adopt a later term. False when it is too far ahead to be believed."""
@@ -388,9 +369,9 @@ class Election:
     def _on_heartbeat(self, now: int, sender: str, message: Heartbeat, out: list[LeadershipEffect]) -> None:
         if message.term < self.term:
             if self._acceptor.record.admitted:
-                self._answer_heartbeat(sender, message.round, out)
+                self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.score, out)
             return
-        if message.term <= self._allegiance.released:
+        if message.term <= self._followed.released:
             return  # sent before its leader gave up, and overtaken by that news
         if self._checks.is_stranger(sender, message.founded, out) or self._checks.counts_otherwise(
             sender, message.lease_ns, out
@@ -398,7 +379,7 @@ class Election:
             return
         if not self._follow_term(now, message.term, out):
             return
-        if self.reign is not None and self.reign.term == message.term:
+        if self.leader_term is not None and self.leader_term.term == message.term:
             self._checks.alarm("two leaders", sender, f"{sender!r} claims to lead term {message.term} as well", out)
             return
         self._follow(now, sender, message.term, out)
@@ -407,26 +388,18 @@ class Election:
         if message.founded:
             self._acceptor.confirm(message.founded)
         if self._may_promise():
-            self._answer_heartbeat(sender, message.round, out)
+            self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.score, out)
 
     def _may_promise(self) -> bool:
         """Whether this voter's word counts: it has its disk, and its peers have not said otherwise since it started."""
         is_known = self.phase is not Phase.SYNCING and self._sync.votes_from < NEVER
         return is_known and self._acceptor.record.admitted
 
-    def _answer_heartbeat(self, to: str, number: int, out: list[LeadershipEffect]) -> None:
-        record = self._acceptor.record
-        config = self._acceptor.version_of(CONFIG_KEY)
-        health = self._candidacy.score
-        self._acceptor.answer(
-            to, HeartbeatReply(record.term, number, record.storage, record.revision, config, health), out
-        )
-
     def _follow(self, now: int, leader: str, term: int, out: list[LeadershipEffect]) -> None:
-        self._campaign.drop()
-        if self._allegiance.follow(now, leader, term):
+        self._ballot.drop()
+        if self._followed.follow(now, leader, term):
             out.append(LeaderChanged(leader, term))
-        self._stand_at = now + self._candidacy.wait_ns(now)
+        self._stand_at = now + self._timeouts.wait_ns(now)
 
     def _on_propose(self, now: int, sender: str, message: Propose, out: list[LeadershipEffect]) -> None:
         if not self._may_serve(now, sender, message.term, out) or not self._acceptor.accept(message.entries):
@@ -449,8 +422,8 @@ class Election:
     def _adopt_config(self) -> None:
         """What this voter holds is what it goes by; a leader goes by what it has written."""
         config = self._acceptor.config()
-        if config is not None and self.reign is None:
-            self._electorate.config = config
+        if config is not None and self.leader_term is None:
+            self.electorate.config = config
 
     def _on_collect(self, now: int, sender: str, message: Collect, out: list[LeadershipEffect]) -> None:
         if not self._may_serve(now, sender, message.term, out):
@@ -459,10 +432,10 @@ class Election:
         self._acceptor.answer(sender, Collected(message.term, message.after, parts[0], len(parts) > 1), out)
 
     def _on_released(self, now: int, sender: str, message: Released, out: list[LeadershipEffect]) -> None:
-        if self.reign is not None or not self._allegiance.release(sender, message.term):
+        if self.leader_term is not None or not self._followed.release(sender, message.term):
             return
         self._forget_leader(out)
-        self._stand_at = now if message.invited == self.name else now + self._candidacy.retry_ns(now)
+        self._stand_at = now if message.invited == self.name else now + self._timeouts.retry_ns(now)
 
     # -- voting
 
@@ -475,12 +448,12 @@ class Election:
             return True
         if self._checks.counts_otherwise(candidate, message.lease_ns, out):
             return True
-        if config == own and self._electorate.config.storage_of(candidate) is None:
+        if config == own and self.electorate.config.storage_of(candidate) is None:
             return True  # by a configuration this voter has not seen, the candidate may well be a voter
-        if self.reign is not None and self.reign.holds_lease(now):
+        if self.leader_term is not None and self.leader_term.holds_lease(now):
             return True
         # Nobody can have led, and given up, a term that this voter has not heard of.
-        return now < self._allegiance.binds_until(released if released <= self.term else 0)
+        return now < self._followed.binds_until(released if released <= self.term else 0)
 
     def _on_pre_vote(self, now: int, sender: str, message: PreVote, out: list[LeadershipEffect]) -> None:
         granted = message.term > self.term and not self._objection(now, sender, message, out)
@@ -500,69 +473,69 @@ class Election:
         if record.voted_for != sender:
             self._acceptor.promise(message.term, sender)
         record = self._acceptor.record
-        self._stand_at = max(self._stand_at, now + self._config.ask_timeout_ns + self._candidacy.retry_ns(now))
+        self._stand_at = max(self._stand_at, now + self._config.ask_timeout_ns + self._timeouts.retry_ns(now))
         self._acceptor.answer(sender, VoteReply(record.term, True, record.storage, record.revision), out)
 
     # -- standing
 
     def _stand(self, now: int, out: list[LeadershipEffect]) -> None:
-        self._stand_at = now + self._config.ask_timeout_ns + self._candidacy.retry_ns(now)
-        is_voter = self._electorate.config.storage_of(self.name) is not None
+        self._stand_at = now + self._config.ask_timeout_ns + self._timeouts.retry_ns(now)
+        is_voter = self.electorate.config.storage_of(self.name) is not None
         if self.phase is not Phase.ACTIVE or not is_voter or self.fit.is_misfit:
             return
         if not self._acceptor.is_durable:
             return  # a slow disk must not raise the term again and again
-        if now < self._allegiance.binds_until():
+        if now < self._followed.binds_until():
             # Its own answer to the leader is one of those a lease rests on, whatever membership says.
-            self._stand_at = self._allegiance.binds_until()
+            self._stand_at = self._followed.binds_until()
             return
         self._forget_leader(out)
-        if not self._safeguards.pre_vote or self._campaign.ask(now, out):
-            self._campaign.run()
+        if not self._safeguards.pre_vote or self._ballot.ask(now, out):
+            self._ballot.run()
 
     def _forget_leader(self, out: list[LeadershipEffect]) -> None:
-        if self._allegiance.forget():
+        if self._followed.forget():
             out.append(LeaderChanged("", self.term))
 
     def _on_pre_vote_reply(self, now: int, sender: str, message: PreVoteReply, out: list[LeadershipEffect]) -> None:
-        if not self._electorate.is_voter(sender):
+        if not self.electorate.is_voter(sender):
             return
         if message.term > self.term:
             self._follow_term(now, message.term, out)
-        elif self._campaign.is_wanted(now, sender, message):
-            self._campaign.run()
+        elif self._ballot.is_wanted(now, sender, message):
+            self._ballot.run()
 
     def _on_vote_reply(self, now: int, sender: str, message: VoteReply, out: list[LeadershipEffect]) -> None:
         self._startup.see(sender, message.storage, message.revision)
-        if not self._electorate.is_voter(sender):
+        if not self.electorate.is_voter(sender):
             return
         if message.term > self.term:
             self._follow_term(now, message.term, out)
-        elif self._campaign.is_elected(now, sender, message):
+        elif self._ballot.is_elected(now, sender, message):
             self._lead(now, out)
 
     def _lead(self, now: int, out: list[LeadershipEffect]) -> None:
-        self._campaign.drop()
-        self._allegiance.lead(self.name, self.term)
+        self._ballot.drop()
+        self._followed.lead(self.name, self.term)
         out.append(LeaderChanged(self.name, self.term))
-        self.reign = LeaderTerm(
+        self.leader_term = LeaderTerm(
             now,
             me=self.name,
             term=self.term,
             parent=self._parent,
             config=self._config,
-            electorate=self._electorate,
+            electorate=self.electorate,
             acceptor=self._acceptor,
             founding=self._startup.founding() if self._acceptor.config() is None else None,
             fit=self.fit,
             safeguards=self._safeguards,
         )
-        self.reign.begin(now, out)
+        self.leader_term.begin(now, out)
         self._heed_objection(now, out)
 
     def _heed_objection(self, now: int, out: list[LeadershipEffect]) -> None:
         """What a majority holds may be that this voter must not lead."""
-        if self.reign is not None and (text := self.reign.objection):
+        if self.leader_term is not None and (text := self.leader_term.objection):
             out.append(LeaseDiffers(text))
             self._step_down(now, "it was told another lease of workers", out)
 
@@ -570,21 +543,21 @@ class Election:
 
     def _step_down(self, now: int, reason: str, out: list[LeadershipEffect], *, is_wanted: bool = False) -> None:
         """Stop leading, or standing. Voters are told that the lease is free, so that nobody waits for its end."""
-        self._campaign.drop()
-        if self.reign is None:
+        self._ballot.drop()
+        if self.leader_term is None:
             return
-        reign, self.reign = self.reign, None
-        reign.end(out)
-        out.append(SteppedDown(reign.term, reason))
+        leader_term, self.leader_term = self.leader_term, None
+        leader_term.end(out)
+        out.append(SteppedDown(leader_term.term, reason))
         self._forget_leader(out)
-        self._allegiance.release(self.name, reign.term)
-        successor, _ = reign.best_successor()
-        for name in self._electorate.others():
-            out.append(Send(CHANNEL, name, Released(reign.term, successor), Lane.CONTROL))
+        self._followed.release(self.name, leader_term.term)
+        successor, _ = leader_term.best_successor()
+        for name in self.electorate.others():
+            out.append(Send(CHANNEL, name, Released(leader_term.term, successor), Lane.CONTROL))
         self._adopt_config()
         if not is_wanted:
-            self._candidacy.lost_leadership(now)
-        self._stand_at = now + self._candidacy.wait_ns(now)
+            self._timeouts.lost_leadership(now)
+        self._stand_at = now + self._timeouts.wait_ns(now)
 
     # -- starting: what do peers remember?
 
@@ -592,7 +565,7 @@ class Election:
         if self._sync.settle(now):
             self._enter(Phase.ACTIVE, out)
             if not self.leader:
-                self._stand_at = now + self._candidacy.retry_ns(now)
+                self._stand_at = now + self._timeouts.retry_ns(now)
 
     def _on_snapshot(self, now: int, sender: str, message: RegisterSnapshot, out: list[LeadershipEffect]) -> None:
         record = self._acceptor.record
@@ -603,7 +576,7 @@ class Election:
             return
         if lesson is Lesson.LEARNED:
             self._adopt_config()
-            if self._electorate.config.storage_of(self.name) == record.storage:
+            if self.electorate.config.storage_of(self.name) == record.storage:
                 self._acceptor.admit()
                 if self.phase is Phase.SYNCING:
                     self._settle(now, out)

@@ -24,6 +24,7 @@ from talka.cluster.leadership.voters import (
     encode_config,
 )
 from talka.cluster.safeguards import Safeguards
+from talka.units import NEVER
 from talka.wire.leadership import (
     CHANNEL,
     KEY_LIMIT,
@@ -133,6 +134,8 @@ class LeaderTerm:
 
     def deadline(self) -> int:
         """When leadership ends unless a majority answers."""
+        if not self._safeguards.check_quorum:
+            return NEVER
         return self.lease_until or self._started_at + self._config.lease_ns
 
     def tick(self, now: int, out: list[LeadershipEffect]) -> None:

@@ -13,7 +13,7 @@ from talka.cluster.effects import Lane, Persist, Send
 from talka.cluster.leadership.news import LeadershipEffect
 from talka.cluster.leadership.voters import CONFIG_KEY, VoterConfig, decode_config
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.wire.leadership import CHANNEL, LeadershipMessage, RegisterEntry, Version
+from talka.wire.leadership import CHANNEL, HeartbeatReply, LeadershipMessage, RegisterEntry, Version
 
 RECORD_KEY: Final = "record"
 ENTRY_PREFIX: Final = "entry/"
@@ -157,6 +157,11 @@ class Acceptor:
             out.append(word)
         else:
             self.hold(word)
+
+    def answer_heartbeat(self, to: str, number: int, health: int, out: list[LeadershipEffect]) -> None:
+        record, config = self.record, self.version_of(CONFIG_KEY)
+        reply = HeartbeatReply(record.term, number, record.storage, record.revision, config, health)
+        self.answer(to, reply, out)
 
     def flush(self) -> Persist | None:
         """What to write so that everything so far is durable. None when it is, and while a write is under way.

@@ -30,7 +30,7 @@ class VoterStartup:
         self.founders = VoterConfig(0, 0, tuple(VoterEntry(voter) for voter in sorted(voters)))
         """The voters this one was configured with; what the register holds counts more."""
         self.digest = digest_of(voters)
-        self._name = name
+        self.name = name
         self._acceptor = acceptor
         self._rng = rng
         self._seen: dict[str, tuple[int, int]] = {}  # a peer's disk and its latest revision
@@ -81,7 +81,7 @@ class VoterStartup:
     def founding(self) -> VoterConfig:
         """The group's first configuration, with the disks of those who have spoken."""
         disks = {name: storage for name, (storage, _) in self._seen.items()}
-        disks[self._name] = self._acceptor.record.storage
+        disks[self.name] = self._acceptor.record.storage
         voters = tuple(VoterEntry(voter.name, disks.get(voter.name, 0)) for voter in self.founders.voters)
         return VoterConfig(self._rng.getrandbits(62) | 1, 1, voters)
 
@@ -100,7 +100,7 @@ class VoterStartup:
         self._acceptor.start_over(self._rng.getrandbits(62) | 1)
         self._welcomes.clear()
         what = "is older than" if is_older else "was replaced since, as"
-        return f"the disk of {self._name!r} {what} {sender!r} has seen it: it starts over without a vote"
+        return f"the disk of {self.name!r} {what} {sender!r} has seen it: it starts over without a vote"
 
     def heard(self, sender: str, message: VoterWelcome) -> None:
         """Bounded by the voters there are: the caller lets nobody else speak."""
@@ -108,7 +108,7 @@ class VoterStartup:
 
     def is_settled(self, now: int, electorate: Electorate) -> bool:
         """Whether a majority has answered and this disk may be acted upon."""
-        answered: dict[str, object] = {self._name: None, **self._welcomes}
+        answered: dict[str, object] = {self.name: None, **self._welcomes}
         if not electorate.is_majority(now, answered):
             return False
         if self._acceptor.record.admitted:

@@ -4,8 +4,6 @@ Votes and the term survive a restart on disk, as in Raft (dissertation §3.8); t
 not, so none is given while one may still bind. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
-from typing import Final
-
 import msgspec
 
 from talka.cluster.effects import Lane, Send
@@ -18,8 +16,6 @@ from talka.cluster.leadership.voters import Electorate
 from talka.cluster.safeguards import Safeguards
 from talka.wire.leadership import CHANNEL, VoterHello, VoterWelcome
 
-FOREVER: Final = 2**62
-
 
 class VoterSync:
     """Greets the other voters, answers those that greet, and says when this one is settled."""
@@ -27,8 +23,6 @@ class VoterSync:
     def __init__(
         self,
         now: int,
-        *,
-        name: str,
         config: LeadershipConfig,
         safeguards: Safeguards,
         acceptor: Acceptor,
@@ -36,7 +30,6 @@ class VoterSync:
         startup: VoterStartup,
         checks: PeerChecks,
     ) -> None:
-        self._name = name
         self._config = config
         self._safeguards = safeguards
         self._acceptor = acceptor
@@ -77,7 +70,7 @@ class VoterSync:
             return False
         is_new = not self._acceptor.record.founded and not message.founded
         if is_new and message.voters != self._startup.digest:
-            text = f"{sender!r} was started with other voters than {self._name!r}: give all the same list"
+            text = f"{sender!r} was started with other voters than {self._startup.name!r}: give all the same list"
             self._checks.alarm("voters", sender, text, out)
             return False
         is_fresh = self._startup.is_fresh(sender, message)
@@ -90,7 +83,7 @@ class VoterSync:
         if self._checks.is_stranger(sender, message.founded, out):
             return False
         if problem := self._startup.judge(sender, message):
-            self._checks.alarm("disk", self._name, problem, out)
+            self._checks.alarm("disk", self._startup.name, problem, out)
             self._electorate.config = self._startup.founders
         if self._electorate.is_voter(sender):
             self._startup.heard(sender, message)

@@ -7,7 +7,7 @@ LIVES_LIMIT: Final = 8192
 
 
 class HeardLives:
-    """Outlives a reign, and ends with the process.
+    """Outlives a leader_term, and ends with the process.
 
     A worker may go on without its only manager while that one's address refuses connections. Since this process listens
     none was refused: what it has heard is over with its lease. Only of others the grace has to be waited for.

@@ -108,7 +108,7 @@ class Registry:
         signer: bytes = b"",
         heard: HeardLives | None = None,
     ) -> None:
-        assert voter.token is not None and voter.election.reign is not None
+        assert voter.token is not None and voter.election.leader_term is not None
         self.token = voter.token
         self.lease = LeaseRule(now, voter, safeguards)
         earlier_ns = self.lease.earlier_ns
@@ -330,7 +330,7 @@ class Registry:
 
     def _owner_for(self, now: int, job: str, but: str = "") -> str:
         """A manager that answers; `but` only where there is no other."""
-        answering = self._voter.election.answering(now)  # this manager is always among them
+        answering = self._voter.election.electorate.answering(now)  # this manager is always among them
         others = [name for name in answering if name != but]
         return candidates_for(job, dict.fromkeys(others or answering, 1.0))[0]
 
@@ -502,7 +502,7 @@ class Registry:
         effects += self.lease.tick(now)
         election = self._voter.election
         for record in [record for record in self.records.values() if record.owner and not is_final(record.state)]:
-            is_silent = election.silent_ns(now, record.owner) >= OWNER_SILENCE_NS
+            is_silent = election.electorate.silent_ns(now, record.owner) >= OWNER_SILENCE_NS
             if is_silent and now - self._owner_since.get(record.job, now) >= SETTLE_NS:
                 effects += self._change_owner(now, record, f"{record.owner} does not answer", but=record.owner)
                 continue

@@ -192,7 +192,7 @@ def _leader(member: ClusterMember[Any], now: int) -> LeaderFacts:
         list(election.config.names()),
         election.role.value,
         election.phase.value,
-        election.answering(now),
+        election.electorate.answering(now),
     )
 
 
@@ -279,7 +279,7 @@ def metrics_text(member: ClusterMember[Any], now: int, counts: Mapping[str, Mapp
         election = member.voter.election
         put("term", "gauge", "The term of leadership.", {"": election.term})
         put("is_leader", "gauge", "1 on the leader.", {"": int(election.is_leading(now))})
-        put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.answering(now))})
+        put("voters_answering", "gauge", "Voters heard from lately.", {"": len(election.electorate.answering(now))})
     put("frames_admitted_total", "counter", "Frames let in.", {"": member.frames_admitted})
     put("frames_refused_total", "counter", "Frames turned away, by reason.", member.door.refused, "reason")
     put(
