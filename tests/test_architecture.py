@@ -48,9 +48,7 @@ ROOMS = {
 # Edges that still point the wrong way, each with the reason why it stands.
 KNOWN_EDGES = {
     ("control/member", "control/blobs"): "blobs ride in the member's packets until they have an effect of their own",
-    ("control/tasks", "control/dags"): "the queues know the job of a task until jobs are a protocol of theirs",
     ("control/blobs", "control/member"): "what is said, until it is one `Send`",
-    ("control/tasks", "control/member"): "what is said, until it is one `Send`",
     ("store/dags", "store/history"): "named queries, which both read",
     ("engine/handlers", "engine/load"): "how processes are waited for, until both have one wrapper",
     ("engine/.", "engine/load"): "small functions about paths",
@@ -58,7 +56,7 @@ KNOWN_EDGES = {
 }
 MOST_LINES_OF_A_CLASS = 500
 MOST_FILES_OF_A_FOLDER = 25
-KNOWN_LARGE_CLASSES = {"LedJob", "Election", "DagKeeper", "DurableJobs", "HandlerRoom"}
+KNOWN_LARGE_CLASSES = {"LedJob", "Election", "HandlerRoom"}
 KNOWN_LARGE_FOLDERS = {"store/sql/tasks"}
 KNOWN_FILE_NAMES = {"records.py"}
 # Public class names that two modules have, each with the reason.

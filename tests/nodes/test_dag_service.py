@@ -29,7 +29,7 @@ from talka.control.tasks.store_effects import (
 )
 from talka.control.tasks.store_hold import LEASE_NS
 from talka.errors import Invalid, Unavailable
-from talka.nodes import dag_drafts, dag_reading, dag_service, schedule_keeper, store_thread, store_upkeep
+from talka.nodes import dag_reading, dag_requests, dag_service, schedule_keeper, store_thread, store_upkeep
 from talka.nodes.dag_service import DagService
 from talka.store.dags import sqlite_file
 from talka.store.dags.records import RecordsUnavailable, StoreGone, StoreLost, StoreTaken
@@ -302,7 +302,7 @@ async def test_what_there_is_no_room_for_is_too_busy(node: Node, monkeypatch: py
     await node.jobs.submit_dag(dag({"a": ""}), "", "")
     with pytest.raises(TooBusy) as caught:
         await node.jobs.submit_dag(dag({"a": ""}), "", "")
-    assert caught.value.retry_after_s == dag_drafts.BUSY_S
+    assert caught.value.retry_after_s == dag_requests.BUSY_S
     with pytest.raises(TooBusy):
         await node.jobs.begin_dag("n", DagSettings(), "", "")
 
@@ -407,7 +407,7 @@ async def test_a_draft_whose_keys_cannot_be_read_is_dropped(node: Node, monkeypa
 
 
 async def test_so_many_are_streamed_at_a_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_drafts, "DRAFTS_LIMIT", 1)
+    monkeypatch.setattr(dag_requests, "DRAFTS_LIMIT", 1)
     draft = await node.jobs.begin_dag("n", DagSettings(), "", "")
     with pytest.raises(TooBusy, match="are being streamed already"):
         await node.jobs.begin_dag("n", DagSettings(), "", "")
@@ -446,7 +446,7 @@ async def test_a_stream_with_a_key_that_is_known_is_that_job_if_it_is_the_same(
 
 
 async def test_a_draft_that_nobody_adds_to_is_dropped(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dag_drafts, "SILENCE_S", -1.0)
+    monkeypatch.setattr(dag_requests, "SILENCE_S", -1.0)
     await node.jobs.begin_dag("n", DagSettings(), "", "")
     await node.jobs.sweep()
     assert not node.jobs.keeper.jobs

@@ -1,6 +1,8 @@
 """Dag jobs of a manager on its store: connects the pure keeper to the thread that has the store, and answers clients.
 
-Implements `client.dags.DagControl`, its reading half in `dag_reading` (`docs/decisions/0021`, `0034`).
+Implements `client.dags.DagControl`, its reading half in `dag_reading`.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from talka.client.dags import Submitted
 from talka.client.requests import Conflict, TooBusy
 from talka.clock import boottime_ns
 from talka.cluster.effects import Send
-from talka.control.dags.effects import DagEffect
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper, Edit
 from talka.control.dags.shelf import KeyTaken, NoRoomForJobs
@@ -32,10 +34,9 @@ from talka.control.tasks.store_effects import (
     WorkerTooOld,
 )
 from talka.errors import TalkaError, Unavailable
-from talka.nodes.dag_answers import DagAnswers
-from talka.nodes.dag_drafts import BUSY_S, DagDrafts
 from talka.nodes.dag_events import dag_ended_event, dropped_event, new_life_event, raised_event, too_old_event
 from talka.nodes.dag_reading import DagReading
+from talka.nodes.dag_requests import BUSY_S, DagAnswers, DagDrafts
 from talka.nodes.dag_views import live_facts, spec_of
 from talka.nodes.member_events import Event
 from talka.nodes.schedule_keeper import ScheduleKeeper

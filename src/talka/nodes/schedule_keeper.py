@@ -1,4 +1,7 @@
-"""Schedules of a manager's store: followed each second, and mended when the clock of this machine was set."""
+"""Schedules of a manager's store: followed each second, and mended when the clock of this machine was set.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final

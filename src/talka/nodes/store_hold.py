@@ -1,4 +1,7 @@
-"""A manager's hold on its store: had, kept and let go. Calls block."""
+"""A manager's hold on its store: had, kept and let go. Calls block.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 from collections.abc import Callable
 from typing import Final

@@ -1,5 +1,8 @@
 """The threads of the store: one writes, and commits that came in while it was busy become one transaction; one reads,
-and never waits for the other."""
+and never waits for the other.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 import asyncio
 import contextlib

@@ -6,7 +6,7 @@ most of the frames that came in time.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappush
 from math import log
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -27,7 +27,9 @@ TICKS_LIMIT: Final = 1000
 """Ticks a node may ask for at one instant."""
 _MILLION: Final = 1_000_000
 
-Input: TypeAlias = Callable[[int], list[object]]
+Effects: TypeAlias = Sequence[object]
+"""What a node asks for: a world has nodes of every kind."""
+Input: TypeAlias = Callable[[int], Effects]
 
 
 class Clock(msgspec.Struct, frozen=True):
@@ -104,7 +106,7 @@ class Host:
         self._pause_ns = 0
         self._is_only_frozen = False
         """It stands still, and what it started goes on."""
-        self._held: list[object] | None = None
+        self._held: Effects | None = None
         """Effects of an input whose handling still takes time, until `_held_until` and the end of a stall."""
         self._held_until = 0
         self._steps = 0
@@ -364,13 +366,13 @@ class Host:
             "tick must move next_tick_at past now"
         )
 
-    def _emit(self, node: "SimulatedNode", effects: list[object]) -> bool:
+    def _emit(self, node: "SimulatedNode", effects: Effects) -> bool:
         if self._pause_ns and effects:
             self._hold(effects, 0)
             return False
         return self._carry_out(node, effects)
 
-    def _carry_out(self, node: "SimulatedNode", effects: list[object]) -> bool:
+    def _carry_out(self, node: "SimulatedNode", effects: Effects) -> bool:
         world = self._world
         for effect in effects:
             kind = type(effect)
@@ -389,7 +391,7 @@ class Host:
                     return False
         return self.state == "up"
 
-    def _hold(self, effects: list[object], duration_ns: int) -> None:
+    def _hold(self, effects: Effects, duration_ns: int) -> None:
         world = self._world
         self._held = effects
         self._held_until = world.now + duration_ns

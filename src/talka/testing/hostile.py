@@ -70,10 +70,10 @@ class HostileNode:
         self._sampler = Sampler(boot.rng)
         self._door = ReplayGuard(group="g", name=boot.name, boot=boot.boot)
 
-    def start(self, now: int) -> list[object]:
+    def start(self, now: int) -> list[Transmit]:
         return []
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[Transmit]:
         if self._world.now >= self._until:
             self.next_tick_at = NEVER
             return []
@@ -92,7 +92,7 @@ class HostileNode:
 
     def on_frame(
         self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven | None = None
-    ) -> list[object]:
+    ) -> list[Transmit]:
         try:
             packet = decode_packet(frame)
             message = CHANNELS[packet.channel].decode(packet.body)
@@ -102,7 +102,7 @@ class HostileNode:
             self._heard.setdefault(f"{name_of(message)} of {source}", message)
         return []
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[Transmit]:
         return []
 
 

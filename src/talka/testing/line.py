@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from talka.testing.host import Host
+from talka.testing.host import Effects, Host
 from talka.testing.world import World
 
 AGAIN_NS: Final = 20_000_000
 """After which a host that stood still is tried again."""
 
-Call: TypeAlias = Callable[[int], list[object]]
+Call: TypeAlias = Callable[[int], Effects]
 
 
 class CallLine:
@@ -42,5 +42,5 @@ class CallLine:
                 self._world.after(AGAIN_NS, self._pump)
                 return
 
-    def _handled(self, now: int, call: Call) -> list[object]:
+    def _handled(self, now: int, call: Call) -> Effects:
         return call(now) if self._host.boot == self._boot else []

@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.effects import DagEffect
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import DagJob, DagStep
 from talka.control.dags.keeper import DagKeeper
 from talka.control.tasks.clock_watch import ClockWatch
@@ -14,7 +14,7 @@ from talka.control.tasks.schedules import after_run, due, mended, run_key
 from talka.control.tasks.store_effects import CallAnswered, Commit
 from talka.errors import TalkaError
 from talka.nodes.store_hold import MANAGER_LEASE
-from talka.testing.host import Host
+from talka.testing.host import Effects, Host
 from talka.testing.line import CallLine
 from talka.testing.store_shell import ALL_ROWS, StoreShell, act_on, jobs_in, keeper_on
 from talka.testing.world import Observer, World
@@ -61,7 +61,7 @@ class StoreChores(Observer):
         if self._line is not None and self._host.state == "up":
             self._line.put(self._chore)
 
-    def _chore(self, now: int) -> list[object]:
+    def _chore(self, now: int) -> Effects:
         keeper = keeper_on(self._host)
         if keeper is None:
             return []

@@ -1,5 +1,10 @@
 """The store of a simulated manager: that of a real one, in memory, changed when a simulated write ends. A crash loses
-what had not (`docs/decisions/0021`, `0031`, `0034`)."""
+what had not.
+
+Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md,
+docs/decisions/0031-whose-attempt-it-is.md,
+docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 import contextlib
 from collections import deque
@@ -9,7 +14,7 @@ from random import Random
 from typing import Final, Literal, TypeAlias
 
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.dags.effects import DagEffect
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
@@ -21,7 +26,7 @@ from talka.store.dags.sqlite import SqliteRecords
 from talka.store.dags.sqlite_life import Remembered, StoreMemory, open_life
 from talka.testing.disk import Disk, Puts
 from talka.testing.handler_cores import SimulatedRun
-from talka.testing.host import Host
+from talka.testing.host import Effects, Host
 from talka.testing.line import CallLine
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND
@@ -242,7 +247,7 @@ class StoreShell(Observer):
     def _load(self, line: CallLine) -> None:
         line.put(self._go_on)
 
-    def _go_on(self, now: int) -> list[object]:
+    def _go_on(self, now: int) -> Effects:
         member = self._host.node
         assert isinstance(member, ClusterMember) and isinstance(member.jobs, Manager)
         keeper = self.restored(
@@ -344,7 +349,7 @@ class StoreShell(Observer):
     def _bring_back(self) -> None:
         self._host.start()
 
-    def _committed(self, ticket: int, now: int) -> list[object]:
+    def _committed(self, ticket: int, now: int) -> Effects:
         keeper = keeper_on(self._host)
         assert keeper is not None
         return act_on(self._host, now, keeper.on_committed(now, ticket))
@@ -352,7 +357,7 @@ class StoreShell(Observer):
     def _raise(self, line: CallLine, epoch: int) -> None:
         line.put(partial(self._raised, epoch))
 
-    def _raised(self, epoch: int, now: int) -> list[object]:
+    def _raised(self, epoch: int, now: int) -> Effects:
         keeper = keeper_on(self._host)
         assert keeper is not None
         raised = self.records.raise_epoch(OWNER, (MANAGER_LEASE, self._lease.epoch), epoch)
@@ -377,7 +382,7 @@ class StoreShell(Observer):
         specs: Mapping[TaskKey, tuple[TaskSpec, bytes]],
         outputs: Mapping[TaskKey, bytes],
         now: int,
-    ) -> list[object]:
+    ) -> Effects:
         keeper = keeper_on(self._host)
         assert keeper is not None
         return act_on(self._host, now, keeper.on_fetched(now, ticket, specs, outputs))
@@ -389,7 +394,7 @@ def keeper_on(host: Host) -> DagKeeper | None:
     return node.jobs.durable if isinstance(node, ClusterMember) and isinstance(node.jobs, Manager) else None
 
 
-def act_on(host: Host, now: int, effects: list[DagEffect]) -> list[object]:
+def act_on(host: Host, now: int, effects: list[DagEffect]) -> Effects:
     """Carry out what the keeper on this host answered."""
     node = host.node
     assert isinstance(node, ClusterMember) and isinstance(node.jobs, Manager)

@@ -16,7 +16,7 @@ import msgspec
 from talka.cluster.effects import Lane
 from talka.errors import Invalid
 from talka.testing.disk import Disk, Puts
-from talka.testing.host import Clock, Cpu, Host
+from talka.testing.host import Clock, Cpu, Effects, Host
 from talka.testing.network import Network
 from talka.testing.trace import Event, Trace, line_of
 from talka.units import SECOND
@@ -34,15 +34,15 @@ class SimulatedNode(Protocol):
     frames_admitted: int
     """Grows by one for every frame that was let in."""
 
-    def start(self, now: int) -> list[object]: ...
+    def start(self, now: int) -> Effects: ...
     def on_frame(
         self, now: int, source: str, frame: bytes, lane: Lane, age_ns: int, proven: Proven = NOBODY
-    ) -> list[object]:
+    ) -> Effects:
         """`proven` is told in worlds with certificates only."""
         ...
 
-    def tick(self, now: int) -> list[object]: ...
-    def on_persisted(self, now: int, ticket: int) -> list[object]: ...
+    def tick(self, now: int) -> Effects: ...
+    def on_persisted(self, now: int, ticket: int) -> Effects: ...
 
 
 class Boot(msgspec.Struct, frozen=True):

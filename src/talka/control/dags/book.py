@@ -1,4 +1,7 @@
-"""The tasks of one dag job in memory: their states, how many there are of each, and who waits for whom."""
+"""The tasks of one dag job in memory: their states, how many there are of each, and who waits for whom.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final

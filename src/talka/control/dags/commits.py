@@ -1,4 +1,7 @@
-"""Changes that are made durable together, and what follows once they are (`docs/decisions/0021`)."""
+"""Changes that are made durable together, and what follows once they are.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 import msgspec
 

@@ -2,6 +2,8 @@
 
 It decides and remembers; the rows of the store are what it can be built from again. READY and RUNNING are of memory
 alone: in the store such tasks are PENDING and ASSIGNED.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
 """
 
 from collections import deque

@@ -1,8 +1,10 @@
 """Dag jobs of a manager that has a store, as one pure thing: what clients ask, what workers tell and the time come in;
-changes to be made durable, messages to workers and news go out (`docs/decisions/0021` and `0022`).
+changes to be made durable, messages to workers and news go out.
 
 Memory is ahead of the store by what is on its way there. Nobody is told of anything before it is durable: no submitter,
 no worker whose result was taken, no task that waits for another.
+
+Decisions: docs/decisions/0021-dag-jobs-live-in-one-store.md, docs/decisions/0022-who-runs-a-task.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +16,7 @@ import msgspec
 from talka.cluster.effects import Send
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.dags.commits import Commits
-from talka.control.dags.effects import DagEffect
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.job import NOTHING, DagJob, DagStep, job_of
 from talka.control.dags.job_timers import JobTimers
 from talka.control.dags.shelf import DagShelf

@@ -1,4 +1,7 @@
-"""The changes a dag job makes to its tasks in the store, and the sentences in them."""
+"""The changes a dag job makes to its tasks in the store, and the sentences in them.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from talka.control.tasks.retries import RetryVerdict
 from talka.control.tasks.task import DagTask

@@ -1,5 +1,7 @@
-"""Dag jobs in memory: those under way, and drafts whose tasks still come. By number, by id and by idempotency key
-(`docs/decisions/0021`)."""
+"""Dag jobs in memory: those under way, and drafts whose tasks still come. By number, by id and by idempotency key.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from collections.abc import Callable
 from random import Random

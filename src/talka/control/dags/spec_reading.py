@@ -1,4 +1,7 @@
-"""Which specs are read from the store, and when: after a restart none is in memory, and there may be a million."""
+"""Which specs are read from the store, and when: after a restart none is in memory, and there may be a million.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from heapq import heappop, heappush
 from itertools import count

@@ -1,4 +1,7 @@
-"""Attempts that are under way and the workers that have them: who beats, what each of them holds, what it is to stop."""
+"""Attempts that are under way and the workers that have them: who beats, what each of them holds, what it is to stop.
+
+Decisions: docs/decisions/0022-who-runs-a-task.md, docs/decisions/0031-whose-attempt-it-is.md.
+"""
 
 from typing import Final
 

@@ -1,4 +1,7 @@
-"""Whether the clock of the day was set: it is held against one that nobody sets."""
+"""Whether the clock of the day was set: it is held against one that nobody sets.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 from typing import Final
 

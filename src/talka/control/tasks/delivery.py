@@ -1,5 +1,8 @@
 """From tasks that were given out to the messages that carry them: what a handler needs is gathered from memory or from
-the store, and cut into frames (`docs/decisions/0022`)."""
+the store, and cut into frames.
+
+Decision: docs/decisions/0022-who-runs-a-task.md.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping

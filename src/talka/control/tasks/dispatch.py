@@ -3,7 +3,9 @@
 A worker has room as long as what it was given fills less than its cores. A task fills a part of one that depends on how
 long tasks of its handler take: short ones are given in hundreds, so that no core waits for the next, long ones are kept
 back for whoever is free first. A task that must run alone fills a whole core, and finds room while fewer of them than
-cores run, whatever else does: a stream of short ones would never leave it a whole core (`docs/decisions/0022`).
+cores run, whatever else does: a stream of short ones would never leave it a whole core.
+
+Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
 from collections.abc import Iterable, Sequence

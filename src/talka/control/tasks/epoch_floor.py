@@ -2,7 +2,9 @@
 
 The epoch lives in the store, and a store may be put back: then its next epochs were given out before, and workers obey
 whoever had them. A manager that hears of such an epoch takes one above it, through the store, before it gives that
-worker anything (`docs/decisions/0031`).
+worker anything.
+
+Decision: docs/decisions/0031-whose-attempt-it-is.md.
 """
 
 from typing import Final

@@ -2,6 +2,8 @@
 
 A hold belongs to a fence: it is given back when that attempt is over, in whatever way, and nothing else can hold. Of
 the limits that name a key the strictest one counts, among those that wait or run: what is over binds nobody.
+
+Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
 from collections import OrderedDict

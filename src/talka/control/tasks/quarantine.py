@@ -2,6 +2,8 @@
 
 A task that dies on several workers is to blame itself. A worker on which several tasks die that died nowhere else is
 to blame, and gets no tasks for a while.
+
+Decision: docs/decisions/0023-a-core-that-dies.md.
 """
 
 from collections import OrderedDict

@@ -10,6 +10,8 @@ Queues that the same workers can serve form a group. A group waits when no worke
 reached; neither costs anything until it is woken.
 
 Ranks in heaps may be too good and are set right when they come to the top; only a better one is entered at once.
+
+Decision: docs/decisions/0022-who-runs-a-task.md.
 """
 
 from abc import ABC, abstractmethod

@@ -2,6 +2,8 @@
 
 A task that kills its process whenever it is alone in it is given up; one that died among others is not to blame yet, and
 runs alone from then on.
+
+Decisions: docs/decisions/0023-a-core-that-dies.md, docs/decisions/0024-corner-cases-of-tasks.md.
 """
 
 from functools import lru_cache

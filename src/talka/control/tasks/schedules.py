@@ -1,4 +1,7 @@
-"""When schedules are due, by a clock that may be wrong for a moment."""
+"""When schedules are due, by a clock that may be wrong for a moment.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
+"""
 
 from collections.abc import Iterable
 from typing import Final

@@ -1,4 +1,7 @@
-"""What a keeper of tasks asks of the shell that has its store, and what it tells (`docs/decisions/0029`)."""
+"""What a keeper of tasks asks of the shell that has its store, and what it tells.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from typing import TypeAlias
 

@@ -3,6 +3,8 @@
 The holder renews its lease again and again. Whoever wants it looks on, and takes it when nothing stirred for a whole lease
 and a margin. Clocks of two processes are never compared, and both may run fast, slow or stand still: what decides in the end
 is the epoch, which is looked up within every transaction.
+
+Decision: docs/decisions/0034-no-clock-decides-who-has-the-store.md.
 """
 
 from typing import Final, TypeAlias

@@ -1,4 +1,7 @@
-"""One task of a dag job as a manager has it in memory: one of millions, so it is small."""
+"""One task of a dag job as a manager has it in memory: one of millions, so it is small.
+
+Decision: docs/decisions/0021-dag-jobs-live-in-one-store.md.
+"""
 
 from collections.abc import Sequence
 from struct import Struct

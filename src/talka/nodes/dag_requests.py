@@ -1,11 +1,15 @@
-"""Dag jobs whose tasks come in parts: what is known of each until its end."""
+"""What clients of dag jobs have under way: jobs whose tasks come in parts, and calls that wait for an answer."""
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
+from talka.client.dags import Submitted
 from talka.client.requests import TooBusy
-from talka.errors import Invalid
+from talka.control.tasks.store_effects import CallAnswered
+from talka.errors import Invalid, TalkaError
+from talka.wire.task_views import DagFacts
 from talka.work.dag import TaskSpec, encode_task
 from talka.work.records import JobRow
 
@@ -13,6 +17,9 @@ SILENCE_S: Final = 300.0
 """After which a job of which nothing more came is dropped."""
 DRAFTS_LIMIT: Final = 64
 BUSY_S: Final = 2.0
+
+Waiting: TypeAlias = "Submitted | asyncio.Future[str]"
+"""Told the facts of the job, or its id."""
 
 
 class DagDraft:
@@ -66,3 +73,40 @@ class DagDrafts:
     def silent(self, at_s: float) -> list[str]:
         """Those of which nothing came for too long."""
         return [id for id, draft in self._drafts.items() if at_s - draft.touched_at_s > SILENCE_S]
+
+
+class DagAnswers:
+    """`add` whoever waits under a new number, and `answer` when the keeper has."""
+
+    def __init__(self, facts_of: Callable[[str], DagFacts | TalkaError]) -> None:
+        """`facts_of` a job that was just submitted, by its id."""
+        self._facts_of = facts_of
+        self._calls = 0
+        self._waiting: dict[int, Waiting] = {}
+
+    def next_call(self) -> int:
+        self._calls += 1
+        return self._calls
+
+    def add(self, call: int, waiting: Waiting) -> None:
+        self._waiting[call] = waiting
+
+    def forget(self, call: int) -> None:
+        self._waiting.pop(call, None)
+
+    def answer(self, answer: CallAnswered) -> None:
+        waiting = self._waiting.pop(answer.call, None)
+        if isinstance(waiting, asyncio.Future):
+            if waiting.done():
+                return
+            if answer.error is None:
+                waiting.set_result(answer.job)
+            else:
+                waiting.set_exception(answer.error)
+        elif waiting is not None:
+            waiting(answer.error or self._facts_of(answer.job))
+
+    def fail(self, error: TalkaError) -> None:
+        """Tell everybody who waits that this is all they will hear."""
+        for call in list(self._waiting):
+            self.answer(CallAnswered(call, "", error))
