@@ -605,13 +605,13 @@ OVERFLOWS: dict[str, tuple[Callable[[Any, int], object], int]] = {
     "grants under way": (lambda node, size: node.voter._grants.update(numbered(size)), BATCHES_LIMIT),
     "commands that wait": (lambda node, size: node.receiver._waiting.extend([None] * size), WAITING_LIMIT),
     "writes under way": (lambda node, size: setattr(node, "_ticket_of", numbered(size)), WAITING_LIMIT + 1),
-    "senders at the door": (
-        lambda node, size: setattr(node.door, "_windows", {number: {} for number in range(size)}),
+    "senders at the replay guard": (
+        lambda node, size: setattr(node.replay_guard, "_windows", {number: {} for number in range(size)}),
         SENDERS_LIMIT,
     ),
     "keys claimed": (lambda node, size: setattr(node.owner._holder, "_claims", numbered(size)), leases.KEYS_LIMIT),
     "keys wanted": (lambda node, size: node.owner._wanted.update(numbered(size)), WANTED_LIMIT),
-    "boots of sender 'x'": (lambda node, size: node.door._windows.update(x=numbered(size)), BOOTS_PER_SENDER),
+    "boots of sender 'x'": (lambda node, size: node.replay_guard._windows.update(x=numbered(size)), BOOTS_PER_SENDER),
     "rounds of heartbeats": (
         lambda node, size: setattr(node.voter.election.leader_term, "_rounds", numbered(size)),
         ROUNDS_KEPT,
@@ -669,7 +669,7 @@ def test_a_member_of_few_parts_and_a_host_that_is_down_are_looked_at_as_far_as_t
     bench.add("bare", lambda boot: ClusterMember(group="g", name="bare", boot=boot.boot))
     bench.add("down", member).crash()
     bench.run(2 * SECOND)
-    bench.node("bare").door._windows["x"] = numbered(BOOTS_PER_SENDER + 1)
+    bench.node("bare").replay_guard._windows["x"] = numbered(BOOTS_PER_SENDER + 1)
     bench.world.finish()
     assert bench.told == [
         f"I13: bare keeps {BOOTS_PER_SENDER + 1} boots of sender 'x'; the limit is {BOOTS_PER_SENDER}"

@@ -429,7 +429,7 @@ class CapsHold(Observer):
         if not isinstance(node, ClusterMember):
             return
         # The limits are of private things; asking each for its size would put methods there that only this needs.
-        _within(world, host, "senders at the door", node.door._windows, SENDERS_LIMIT)
+        _within(world, host, "senders at the replay guard", node.replay_guard._windows, SENDERS_LIMIT)
         _within(world, host, "writes under way", node._ticket_of, WAITING_LIMIT + 1)
         if node.receiver is not None:
             _within(world, host, "commands that wait", node.receiver._waiting, WAITING_LIMIT)
@@ -462,7 +462,7 @@ class CapsHold(Observer):
     def _check_boots(self, world: World, host: Host) -> None:
         node = host.node
         if isinstance(node, ClusterMember):
-            for sender, windows in node.door._windows.items():
+            for sender, windows in node.replay_guard._windows.items():
                 _within(world, host, f"boots of sender {sender!r}", windows, BOOTS_PER_SENDER)
 
 

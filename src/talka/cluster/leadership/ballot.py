@@ -1,6 +1,8 @@
 """One candidacy: first the question whether a majority would vote, then the vote.
 
 The question promises nothing and raises no term, so a voter without company disturbs nobody by asking.
+
+Raft (Ongaro's dissertation) §3.4 leader election, §9.6 pre-vote. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from enum import Enum

@@ -3,6 +3,9 @@
 Told what arrived and what time it is, it answers with `Send`s, `Persist`s and news. One leader per term is certain:
 votes are on disk before they are given. One acting leader at a time holds while clocks drift within the limit and
 nobody stalls between a check and its effect; the token (`fencing.py`) is what makes the rest harmless.
+
+Raft (Ongaro's dissertation) §3.4 leader election, §3.8 persisted state, §3.10 leadership transfer, §6.2 a leader
+without a majority steps down, §9.6 pre-vote. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Callable, Mapping

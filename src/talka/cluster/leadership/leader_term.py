@@ -1,6 +1,9 @@
 """One leader in one term: its lease, its take-over, its writes and reads, and the voters it brings up to date.
 
 Made when a majority has voted, dropped when leadership ends; nothing of it outlives the term.
+
+Raft (Ongaro's dissertation) §6.4 reads proven by heartbeats, §6.4.1 leases, §4.1 one voter changes at a time; the
+take-over is phase 1 of Paxos. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Final

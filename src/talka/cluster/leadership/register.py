@@ -2,6 +2,9 @@
 
 Single-decree Paxos for each key, with one ballot (the term) for all: a voter that promised a term accepts nothing of
 an earlier one, and of one key only newer versions. Nothing promised or accepted is spoken of before it is on disk.
+
+Lamport, "Paxos Made Simple", §2.2: the acceptor; Rystsov, "CASPaxos" (arXiv 1802.07000): a register for each key
+instead of a log. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,9 @@
 """How a leader brings those without state up to date: all it holds, page by page, until each page was answered.
 
 Those who are taught are voters that lost their disks, and applicants that want to become voters.
+
+Raft (Ongaro's dissertation) §4.2.1 catching up new servers; a register has no log, so all of it is sent.
+docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from typing import Final

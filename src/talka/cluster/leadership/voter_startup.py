@@ -3,6 +3,9 @@
 A voter asks its peers what they remember of it. One whose disk is older than they have seen, or was replaced, has
 forgotten promises: it starts over, without a vote, until the leader has brought it up to date. The first voters of a
 group have nothing to be told: a majority of them founds it.
+
+Raft (Ongaro's dissertation) §3.8 persisted state and server restarts; a disk that was lost is beyond it.
+docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from enum import Enum

@@ -2,6 +2,8 @@
 
 The configuration is a value of the majority register: it has a version, changes by one voter at a time, and a change
 needs a majority of the voters before it and of those after it.
+
+Raft (Ongaro's dissertation) §4.1 changes of one server. docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,8 @@
 """A voter and what it does when it leads: the election, the leases it gives out, the commands it may send.
 
 Pure. It routes the election's news to the lease table and the table's writes to the register; what is left goes out.
+
+docs/decisions/0012-the-holes-of-leadership.md.
 """
 
 from collections.abc import Mapping, Sequence
