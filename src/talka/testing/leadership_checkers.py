@@ -121,7 +121,7 @@ class NothingGoesBack(Observer):
         after = self._records[host.name] = _record_decoder.decode(content)
         if before is None:
             return
-        if before.storage != after.storage:
+        if before.disk_id != after.disk_id:
             self._led.pop(host.name, None)  # it started over, without a vote
         elif after.revision < before.revision:
             text = f"the revision of {host.name}'s record fell from {before.revision} to {after.revision}"

@@ -293,15 +293,15 @@ def test_a_newcomer_counts_with_the_disk_it_learned_with_also_before_the_change_
     group.heal()
     voter = next(name for name in "abc" if name != leader)
     batch = group.messages(Propose, leader)[-1][2].batch
-    storage = group.record("d").storage
+    disk_id = group.record("d").disk_id
 
     group.tell(
-        leader, voter, ProposalAccepted(1, batch, group.record(voter).storage, 1)
+        leader, voter, ProposalAccepted(1, batch, group.record(voter).disk_id, 1)
     )  # two of three, and two of four
-    group.tell(leader, "d", ProposalAccepted(1, batch, storage + 1, 1))
+    group.tell(leader, "d", ProposalAccepted(1, batch, disk_id + 1, 1))
     assert group.told(WriteEnded, leader)[1:] == []
 
-    group.tell(leader, "d", ProposalAccepted(1, batch, storage, 1))
+    group.tell(leader, "d", ProposalAccepted(1, batch, disk_id, 1))
     assert [(told.ref, told.outcome) for told in group.told(WriteEnded, leader)[1:]] == [(3, "accepted")]
 
 
@@ -568,7 +568,7 @@ def test_a_voter_that_was_removed_is_asked_nothing_and_disturbs_nobody(make_grou
     assert group.leader() == leader
     assert group.told(SteppedDown) == []
     assert group.voters[leader].term == 1
-    group.tell(leader, removed, HeartbeatReply(9, 1, group.record(removed).storage, 1, LATER, 0))
+    group.tell(leader, removed, HeartbeatReply(9, 1, group.record(removed).disk_id, 1, LATER, 0))
     assert group.leader() == leader
     asked = next(name for name in rest if name != leader)
     group.crash(leader)
@@ -599,19 +599,19 @@ def test_an_answer_to_a_snapshot_of_another_term_or_disk_or_to_a_follower_says_n
     leader = joined(group, "d")
     follower, down = [name for name in "abc" if name != leader]
     group.crash(down)
-    storage = group.record("d").storage
+    disk_id = group.record("d").disk_id
     group.lose(SnapshotReply)
     assert group.ask(leader, "change_voters", 2, ("a", "b", "c", "d")) == []
     number = group.messages(RegisterSnapshot, leader)[-1][2].number
     group.heal()
 
-    assert group.tell(leader, "d", SnapshotReply(9, number, 0, storage)) == []
-    assert group.tell(leader, "d", SnapshotReply(1, number, 0, storage + 1)) == []
-    assert group.tell(follower, "d", SnapshotReply(1, number, 0, storage)) == []
+    assert group.tell(leader, "d", SnapshotReply(9, number, 0, disk_id)) == []
+    assert group.tell(leader, "d", SnapshotReply(1, number, 0, disk_id + 1)) == []
+    assert group.tell(follower, "d", SnapshotReply(1, number, 0, disk_id)) == []
     assert group.told(WriteEnded, leader)[1:] == []
     assert group.leader() == leader
 
-    group.tell(leader, "d", SnapshotReply(1, number, 0, storage))
+    group.tell(leader, "d", SnapshotReply(1, number, 0, disk_id))
     assert [told.outcome for told in group.told(WriteEnded, leader)[1:]] == ["accepted"]
 
 
@@ -641,10 +641,10 @@ def test_alarms_have_a_limit_whatever_is_made_up(group: Any) -> None:
     group.elect()
     group.run(SECOND)
     voter = group.followers()[0]
-    founded = group.voters[voter].config.founded
+    group_id = group.voters[voter].config.group_id
 
     for number in range(2 * ALARMS_LIMIT):
-        group.tell(voter, f"x{number}", Heartbeat(1, 1, founded + 1))
+        group.tell(voter, f"x{number}", Heartbeat(1, 1, group_id + 1))
 
     assert len(group.told(LeadershipAlarm, voter)) == ALARMS_LIMIT
 

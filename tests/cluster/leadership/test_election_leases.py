@@ -30,7 +30,7 @@ MakeGroup = Callable[..., Any]
 
 def reply_of(group: Any, name: str, number: int) -> HeartbeatReply:
     """What a voter answers to this round of the first leader."""
-    return HeartbeatReply(1, number, group.record(name).storage, 1, LATER, 0)
+    return HeartbeatReply(1, number, group.record(name).disk_id, 1, LATER, 0)
 
 
 # -- leases
@@ -115,7 +115,7 @@ def test_an_answer_from_another_disk_than_the_one_recorded_renews_no_lease(group
     group.heal()
     answer = reply_of(group, voter, number)
 
-    group.tell(leader, voter, msgspec.structs.replace(answer, storage=answer.storage + 1))
+    group.tell(leader, voter, msgspec.structs.replace(answer, disk_id=answer.disk_id + 1))
     assert group.voters[leader].leader_term.lease_until == until
 
     group.tell(leader, voter, answer)

@@ -206,15 +206,15 @@ def test_the_longest_key_is_written_and_can_be_read_from_the_disk_again(make_gro
 def test_an_answer_from_another_disk_than_the_one_recorded_accepts_nothing(group: Any) -> None:
     leader = group.elect()
     voter = group.followers()[0]
-    storage = group.record(voter).storage
+    disk_id = group.record(voter).disk_id
     batch = 1 + max(word.batch for _, _, word in group.messages(Propose, leader))
     group.lose(Propose)
     group.ask(leader, "write", 1, "x", b"v")
 
-    group.tell(leader, voter, ProposalAccepted(1, batch, storage + 1, 1))
+    group.tell(leader, voter, ProposalAccepted(1, batch, disk_id + 1, 1))
     assert group.told(WriteEnded) == []
 
-    group.tell(leader, voter, ProposalAccepted(1, batch, storage, 1))
+    group.tell(leader, voter, ProposalAccepted(1, batch, disk_id, 1))
     assert [told.outcome for told in group.told(WriteEnded)] == ["accepted"]
 
 

@@ -444,11 +444,11 @@ def test_the_number_of_the_group_is_confirmed_by_a_majority_and_not_before() -> 
     assert [word.message for word in said(driven.begin(), Heartbeat)] == [Heartbeat(TERM, 1, 0, LAN.lease_ns)] * 2
     driven.collected("b")
     driven.accept(1, "a")
-    assert driven.acceptor.record.founded == 0
+    assert driven.acceptor.record.group_id == 0
 
     driven.accept(1, "b")
 
-    assert driven.acceptor.record.founded == 7
+    assert driven.acceptor.record.group_id == 7
     assert [word.message for word in said(driven.tick(LAN.heartbeat_ns), Heartbeat)] == [
         Heartbeat(TERM, 2, 7, LAN.lease_ns)
     ] * 2

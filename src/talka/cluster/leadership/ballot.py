@@ -47,7 +47,7 @@ class Ballot:
         record = self._acceptor.record
         version = self._acceptor.version_of(CONFIG_KEY)
         released = self._followed.released
-        question = PreVote(record.term + 1, self._round, version, record.founded, released, self._lease_ns)
+        question = PreVote(record.term + 1, self._round, version, record.group_id, released, self._lease_ns)
         for name in self._electorate.others():
             out.append(Send(CHANNEL, name, question, Lane.CONTROL))
         return self._electorate.is_majority(now, self._ayes)
@@ -66,18 +66,18 @@ class Ballot:
         self._acceptor.promise(self._acceptor.record.term + 1, self._me)
         record = self._acceptor.record
         version = self._acceptor.version_of(CONFIG_KEY)
-        request = Vote(record.term, version, record.founded, self._followed.released, self._lease_ns)
+        request = Vote(record.term, version, record.group_id, self._followed.released, self._lease_ns)
         for name in self._electorate.others():
             self._acceptor.hold(Send(CHANNEL, name, request, Lane.CONTROL))
         self._acceptor.hold(
-            Send(CHANNEL, self._me, VoteReply(record.term, True, record.storage, record.revision), Lane.CONTROL)
+            Send(CHANNEL, self._me, VoteReply(record.term, True, record.disk_id, record.revision), Lane.CONTROL)
         )
 
     def is_elected(self, now: int, sender: str, message: VoteReply) -> bool:
         """Count a vote. Whether a majority has voted for this voter."""
         if self.stage is not BallotStage.RUNNING or message.term != self._acceptor.record.term or not message.granted:
             return False
-        if not self._electorate.has_seat(sender, message.storage):
+        if not self._electorate.has_seat(sender, message.disk_id):
             return False
         self._ayes[sender] = None
         return self._electorate.is_majority(now, self._ayes)

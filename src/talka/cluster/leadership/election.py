@@ -304,20 +304,20 @@ class Election:
             case Heartbeat():
                 self._on_heartbeat(now, sender, message, out)
             case HeartbeatReply():
-                self._startup.see(sender, message.storage, message.revision)
-                if not self.electorate.has_seat(sender, message.storage):
+                self._startup.see(sender, message.disk_id, message.revision)
+                if not self.electorate.has_seat(sender, message.disk_id):
                     return
                 if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
                     self.leader_term.on_heartbeat_reply(now, sender, message, out)
             case Propose():
                 self._on_propose(now, sender, message, out)
             case ProposalAccepted():
-                self._startup.see(sender, message.storage, message.revision)
-                if not self.electorate.has_seat(sender, message.storage):
+                self._startup.see(sender, message.disk_id, message.revision)
+                if not self.electorate.has_seat(sender, message.disk_id):
                     return
                 if self._is_of_my_term(now, sender, message.term, out) and self.leader_term is not None:
                     self.leader_term.on_accepted(now, sender, message, out)
-                    if self.config.storage_of(self.name) is None:
+                    if self.config.disk_id_of(self.name) is None:
                         self._step_down(now, "no longer a voter", out)
             case PreVote():
                 self._on_pre_vote(now, sender, message, out)
@@ -376,7 +376,7 @@ class Election:
             return
         if message.term <= self._followed.released:
             return  # sent before its leader gave up, and overtaken by that news
-        if self._checks.is_stranger(sender, message.founded, out) or self._checks.counts_otherwise(
+        if self._checks.is_stranger(sender, message.group_id, out) or self._checks.counts_otherwise(
             sender, message.lease_ns, out
         ):
             return
@@ -388,8 +388,8 @@ class Election:
         self._follow(now, sender, message.term, out)
         if message.worker_lease and (text := self.fit.objection(decode_terms(message.worker_lease))):
             out.append(LeaseDiffers(text))
-        if message.founded:
-            self._acceptor.confirm(message.founded)
+        if message.group_id:
+            self._acceptor.confirm(message.group_id)
         if self._may_promise():
             self._acceptor.answer_heartbeat(sender, message.round, self._timeouts.score, out)
 
@@ -410,7 +410,7 @@ class Election:
         self._adopt_config()
         record = self._acceptor.record
         self._acceptor.answer(
-            sender, ProposalAccepted(message.term, message.batch, record.storage, record.revision), out
+            sender, ProposalAccepted(message.term, message.batch, record.disk_id, record.revision), out
         )
 
     def _may_serve(self, now: int, leader: str, term: int, out: list[LeadershipEffect]) -> bool:
@@ -447,11 +447,11 @@ class Election:
         if not self._may_promise() or now < self._sync.votes_from:
             return True
         own, config, released = self._acceptor.version_of(CONFIG_KEY), message.config, message.released
-        if config < own or self._checks.is_stranger(candidate, message.founded, out):
+        if config < own or self._checks.is_stranger(candidate, message.group_id, out):
             return True
         if self._checks.counts_otherwise(candidate, message.lease_ns, out):
             return True
-        if config == own and self.electorate.config.storage_of(candidate) is None:
+        if config == own and self.electorate.config.disk_id_of(candidate) is None:
             return True  # by a configuration this voter has not seen, the candidate may well be a voter
         if self.leader_term is not None and self.leader_term.holds_lease(now):
             return True
@@ -469,7 +469,7 @@ class Election:
         if not is_free or self._objection(now, sender, message, out):
             if record.admitted:
                 # No revision: a refusal may be said before what is being written is on disk.
-                out.append(Send(CHANNEL, sender, VoteReply(record.term, False, record.storage, 0), Lane.CONTROL))
+                out.append(Send(CHANNEL, sender, VoteReply(record.term, False, record.disk_id, 0), Lane.CONTROL))
             return
         if not self._follow_term(now, message.term, out):
             return
@@ -477,13 +477,13 @@ class Election:
             self._acceptor.promise(message.term, sender)
         record = self._acceptor.record
         self._stand_at = max(self._stand_at, now + self._config.ask_timeout_ns + self._timeouts.retry_ns(now))
-        self._acceptor.answer(sender, VoteReply(record.term, True, record.storage, record.revision), out)
+        self._acceptor.answer(sender, VoteReply(record.term, True, record.disk_id, record.revision), out)
 
     # -- standing
 
     def _stand(self, now: int, out: list[LeadershipEffect]) -> None:
         self._stand_at = now + self._config.ask_timeout_ns + self._timeouts.retry_ns(now)
-        is_voter = self.electorate.config.storage_of(self.name) is not None
+        is_voter = self.electorate.config.disk_id_of(self.name) is not None
         if self.phase is not Phase.ACTIVE or not is_voter or self.fit.is_misfit:
             return
         if not self._acceptor.is_durable:
@@ -509,7 +509,7 @@ class Election:
             self._ballot.run()
 
     def _on_vote_reply(self, now: int, sender: str, message: VoteReply, out: list[LeadershipEffect]) -> None:
-        self._startup.see(sender, message.storage, message.revision)
+        self._startup.see(sender, message.disk_id, message.revision)
         if not self.electorate.is_voter(sender):
             return
         if message.term > self.term:
@@ -579,8 +579,8 @@ class Election:
             return
         if lesson is Lesson.LEARNED:
             self._adopt_config()
-            if self.electorate.config.storage_of(self.name) == record.storage:
+            if self.electorate.config.disk_id_of(self.name) == record.disk_id:
                 self._acceptor.admit()
                 if self.phase is Phase.SYNCING:
                     self._settle(now, out)
-        self._acceptor.answer(sender, SnapshotReply(message.term, message.number, message.page, record.storage), out)
+        self._acceptor.answer(sender, SnapshotReply(message.term, message.number, message.page, record.disk_id), out)

@@ -48,9 +48,9 @@ class PeerChecks:
         self.alarm("term", str(term >> 20), f"term {term} is too far ahead of {own} to be true", out)
         return True
 
-    def is_stranger(self, sender: str, founded: int, out: list[LeadershipEffect]) -> bool:
-        own = self._acceptor.record.founded
-        if not own or not founded or own == founded:
+    def is_stranger(self, sender: str, group_id: int, out: list[LeadershipEffect]) -> bool:
+        own = self._acceptor.record.group_id
+        if not own or not group_id or own == group_id:
             return False
         self.alarm("stranger", sender, f"{sender!r} belongs to another group of the same name: it was refused", out)
         return True

@@ -29,14 +29,14 @@ NEVER: Final = Version(0, 0)
 class VoterRecord(msgspec.Struct, array_like=True):
     """What a voter must not forget. Written as a whole: never a new term beside an old vote."""
 
-    storage: int
+    disk_id: int
     revision: int = 1
     """How often it was written, counted from before the write: what is told to peers is never behind the disk."""
     term: int = 0
     voted_for: str = ""
     admitted: bool = False
     """Whether this disk holds what its voter is supposed to: without it the voter neither votes nor accepts."""
-    founded: int = 0
+    group_id: int = 0
     """The number of the group, once a majority is known to hold it; 0 before."""
     lease_ns: int = 0
     """The longest leader's lease under which this voter may have promised something that still runs."""
@@ -56,10 +56,10 @@ class Acceptor:
 
     __slots__ = ("_dirty", "_is_record_dirty", "_safeguards", "_tickets", "_waiting", "_writing", "entries", "record")
 
-    def __init__(self, stored: Mapping[str, bytes], new_storage: int, safeguards: Safeguards = ALL) -> None:
+    def __init__(self, stored: Mapping[str, bytes], new_disk_id: int, safeguards: Safeguards = ALL) -> None:
         self._safeguards = safeguards
         content = stored.get(RECORD_KEY)
-        self.record = _record_decoder.decode(content) if content is not None else VoterRecord(new_storage)
+        self.record = _record_decoder.decode(content) if content is not None else VoterRecord(new_disk_id)
         self.entries: dict[str, RegisterEntry] = {}
         for key in sorted(stored):
             if key.startswith(ENTRY_PREFIX):
@@ -88,11 +88,11 @@ class Acceptor:
             self._touch()
             self.record.admitted = True
 
-    def confirm(self, founded: int) -> None:
+    def confirm(self, group_id: int) -> None:
         """A majority is known to hold this number of the group."""
-        if founded != self.record.founded:
+        if group_id != self.record.group_id:
             self._touch()
-            self.record.founded = founded
+            self.record.group_id = group_id
 
     def count_with(self, lease_ns: int) -> None:
         """What is promised from now on is promised for so long."""
@@ -100,13 +100,13 @@ class Acceptor:
             self._touch()
             self.record.lease_ns = lease_ns
 
-    def start_over(self, new_storage: int) -> None:
+    def start_over(self, new_disk_id: int) -> None:
         """Treat the disk as a new one: what was on it cannot be trusted."""
         self._touch()
         for key in self.entries:
             self._dirty[key] = None
         self.entries.clear()
-        self.record = VoterRecord(new_storage, self.record.revision, lease_ns=self.record.lease_ns)
+        self.record = VoterRecord(new_disk_id, self.record.revision, lease_ns=self.record.lease_ns)
 
     def accept(self, entries: tuple[RegisterEntry, ...]) -> bool:
         """Take what is newer than what is held. False when there are too many keys: then nothing is taken."""
@@ -163,7 +163,7 @@ class Acceptor:
 
     def answer_heartbeat(self, to: str, number: int, health: int, out: list[LeadershipEffect]) -> None:
         record, config = self.record, self.version_of(CONFIG_KEY)
-        reply = HeartbeatReply(record.term, number, record.storage, record.revision, config, health)
+        reply = HeartbeatReply(record.term, number, record.disk_id, record.revision, config, health)
         self.answer(to, reply, out)
 
     def flush(self) -> Persist | None:

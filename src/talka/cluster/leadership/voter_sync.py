@@ -66,9 +66,9 @@ class VoterSync:
 
     def on_hello(self, sender: str, message: VoterHello, out: list[LeadershipEffect]) -> bool:
         """Answer one that starts. Whether a leader may act on it."""
-        if self._checks.is_stranger(sender, message.founded, out):
+        if self._checks.is_stranger(sender, message.group_id, out):
             return False
-        is_new = not self._acceptor.record.founded and not message.founded
+        is_new = not self._acceptor.record.group_id and not message.group_id
         if is_new and message.voters != self._startup.digest:
             text = f"{sender!r} was started with other voters than {self._startup.name!r}: give all the same list"
             self._checks.alarm("voters", sender, text, out)
@@ -80,7 +80,7 @@ class VoterSync:
 
     def on_welcome(self, sender: str, message: VoterWelcome, out: list[LeadershipEffect]) -> bool:
         """Hear what a peer remembers of this voter. Whether it is of this group."""
-        if self._checks.is_stranger(sender, message.founded, out):
+        if self._checks.is_stranger(sender, message.group_id, out):
             return False
         if problem := self._startup.judge(sender, message):
             self._checks.alarm("disk", self._startup.name, problem, out)
