@@ -12,34 +12,41 @@ import pytest
 
 from talka.cluster.effects import Lane, PersistBlob, Send
 from talka.cluster.leadership.lease_terms import OwnLease
-from talka.cluster.leadership.news import Elected, LeaderChanged, SteppedDown, WriteEnded
+from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.control import manager as managers
 from talka.control.blobs import replicated_blobs
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, LoadBlob
 from talka.control.clients.overload import Level
-from talka.control.jobs.entries import Alarmed
-from talka.control.jobs.fleet import WorkerLost
-from talka.control.jobs.led_effects import AttemptAccepted, DocumentWanted, JobOver
+from talka.control.jobs.effects import (
+    Alarmed,
+    AttemptAccepted,
+    DocumentWanted,
+    JobAcceptedNews,
+    JobEndStored,
+    JobOver,
+    LeadWanted,
+    OwnerChanged,
+    Updated,
+    WatchFailed,
+    WorkerLost,
+)
 from talka.control.jobs.led_job import LedJob
-from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, LeadWanted, OwnerChanged
-from talka.control.jobs.watching import Updated, WatchFailed
-from talka.control.manager import KEEP_AGAIN_NS, Manager
+from talka.control.manager import KEEP_AGAIN_NS, NEVER, Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.control.tasks.store_effects import Commit, DagEnded, ReadOutputs
 from talka.stats.tally import Tally
 from talka.testing.disk import BLOB_PREFIX
 from talka.testing.trust import keys_of_workers
-from talka.units import NEVER, SECOND
-from talka.wire.entries import JobOrder, JobRecord, encode_record
+from talka.units import SECOND
+from talka.wire.entries import JobEntry, JobOrder, encode_entry
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
     Beat,
     CallAnswer,
+    CheckpointStored,
     Elsewhere,
     Finished,
     Goodbye,
@@ -55,6 +62,7 @@ from talka.wire.jobs import (
     Report,
     ResultAccepted,
     Start,
+    StoreCheckpoint,
     Sync,
     Synced,
     ViewUpdate,
@@ -110,10 +118,10 @@ class Play:
     def others(self) -> list[str]:
         return [name for name in self.group.parts if name != self.leader]
 
-    def record(self, job: str) -> JobRecord:
+    def entry(self, job: str) -> JobEntry:
         registry = self.manager().registry
         assert registry is not None
-        return registry.records[job]
+        return registry.entries[job]
 
     # What happens.
 
@@ -144,7 +152,7 @@ class Play:
         """A job whose only task was told to start, and the manager that leads it."""
         self.beat()
         job = self.submit(order)
-        owner = self.record(job).owner
+        owner = self.entry(job).owner
         self.settle_clock(owner)
         effects = self.hear(owner, "w1", Report(job, 1, encode_word(Armed())))
         assert said(effects, Start)
@@ -189,7 +197,7 @@ def test_a_manager_alone_hears_what_it_says_to_itself(sole: Play, order_of: Orde
     sole.beat()
     sole.group.hold()
     assert sole.call("submit", SubmitCall(order_of())) == []
-    assert sole.manager().led == {}, "its record is not on disk yet"
+    assert sole.manager().led == {}, "its entry is not on disk yet"
 
     effects = sole.group.write()
 
@@ -201,10 +209,10 @@ def test_a_manager_alone_hears_what_it_says_to_itself(sole: Play, order_of: Orde
     assert (assign.to, assign.message.attempt, assign.message.fence) == ("w1", 1, owner.fence)
     assert {one.to for one in of(effects, Send)} == {"w1"}
     assert of(effects, LeadWanted) == []
-    assert sole.record(job).revision > 0, "the attempt was on disk before the worker was told"
+    assert sole.entry(job).revision > 0, "the attempt was on disk before the worker was told"
 
 
-def test_a_job_goes_from_its_start_to_its_record(sole: Play, order_of: OrderOf) -> None:
+def test_a_job_goes_from_its_start_to_its_entry(sole: Play, order_of: OrderOf) -> None:
     job, _ = sole.running(order_of())
     (start,) = said(sole.everything(), Start)
     assert CLOCK_NS < start.message.start_at_ns - sole.now < CLOCK_NS + SECOND, "by the worker's clock"
@@ -226,10 +234,10 @@ def test_a_job_goes_from_its_start_to_its_record(sole: Play, order_of: OrderOf) 
     name = sha256(document).hexdigest()
     effects = sole.act("m1", sole.manager().on_document(sole.now, job, document, JobState.COMPLETED, 0, ""))
     assert of(effects, BlobKept) == [BlobKept(name)]
-    assert of(effects, JobRecorded) == [JobRecorded(job, JobState.COMPLETED, name)]
+    assert of(effects, JobEndStored) == [JobEndStored(job, JobState.COMPLETED, name)]
     assert of(effects, JobOver) == [JobOver(job)]
     assert sole.manager().led == {}
-    assert sole.record(job).result == name
+    assert sole.entry(job).result == name
 
 
 def test_a_document_of_a_job_that_is_not_led_is_nothing(sole: Play) -> None:
@@ -250,7 +258,7 @@ def test_jobs_are_led_by_managers_that_do_not_lead_the_cluster(trio: Play, order
     trio.beat(cores=40)
     jobs = [trio.submit(order_of()) for _ in range(12)]
 
-    assert all(job in trio.manager(trio.record(job).owner).led for job in jobs)
+    assert all(job in trio.manager(trio.entry(job).owner).led for job in jobs)
     assert sum(bool(trio.manager(name).led) for name in trio.others()) >= 1
     assert len(said(trio.everything(), Assign)) == 12
 
@@ -281,7 +289,7 @@ def test_who_does_not_lead_says_who_does(trio: Play) -> None:
         Send(CHANNEL, "x", CallAnswer(5, "elsewhere", trio.leader.encode()), Lane.RESULTS)
     ]
     assert trio.hear(follower, "w1", Goodbye()) == []
-    assert trio.hear(follower, "x", Account("b4k7", (0, 1, 1), 1, "running", b"")) == []
+    assert trio.hear(follower, "x", StoreCheckpoint("b4k7", (0, 1, 1), 1, "running", b"")) == []
     assert trio.hear(follower, "x", Leaderless("b4k7", (0, 1, 1))) == []
 
 
@@ -351,14 +359,15 @@ def test_a_leader_that_steps_down_keeps_the_jobs_it_leads_itself(trio: Play, ord
 
     assert trio.leader != before
     assert list(trio.manager(before).led) == led
-    assert [trio.record(job).owner for job in led] == [before] * len(led)
+    assert [trio.entry(job).owner for job in led] == [before] * len(led)
     assert trio.manager(before).on_news(trio.now, WriteEnded(1, "accepted")) == [], "of a write as a leader"
 
 
-def test_other_news_of_its_voter_is_no_news_to_a_manager(sole: Play) -> None:
-    assert sole.manager().on_news(sole.now, LeaderChanged("m1", 1)) == []
+def test_a_manager_whose_voter_steps_down_keeps_no_registry(sole: Play) -> None:
     assert sole.manager().registry is not None
+
     assert sole.manager().on_news(sole.now, SteppedDown(1, "draining")) == []
+
     assert sole.manager().registry is None
 
 
@@ -371,7 +380,7 @@ def test_a_leader_says_what_it_cannot_read_of_the_register(sole: Play) -> None:
     sole.group.leader()
 
     (alarm,) = of(sole.everything()[before:], Alarmed)
-    assert alarm.text.startswith("job/007: the register holds what is no record of a job")
+    assert alarm.text.startswith("job/007: the register holds a malformed entry of a job")
 
 
 # -- being told to lead
@@ -381,13 +390,13 @@ class Told:
     """A manager that does not lead the cluster, and is told by a leader of another time what to do."""
 
     def __init__(self, play: Play, order: JobOrder) -> None:
-        play.group.lost.append(Account)
+        play.group.lost.append(StoreCheckpoint)
         self.play, self.order, self.name = play, order, play.others()[0]
 
     def lead(self, **more: Any) -> list[Any]:
         more = {"job": "b4k7", "owner": self.name, "fence": (0, 5, 1), "granted": 1, "pool": 1, "version": 1, **more}
-        record = JobRecord(order=self.order, state=JobState.DISPATCHING, number=1, **more)
-        return self.play.hear(self.name, "m9", Lead(encode_record(record)))
+        entry = JobEntry(order=self.order, state=JobState.DISPATCHING, number=1, **more)
+        return self.play.hear(self.name, "m9", Lead(encode_entry(entry)))
 
     @property
     def led(self) -> dict[str, LedJob]:
@@ -404,7 +413,7 @@ def test_a_manager_leads_what_it_is_told_to(told: Told) -> None:
     first = told.led["b4k7"]
 
     told.lead(version=2, cancel="a mistake")
-    assert told.led["b4k7"] is first and first.record.cancel == "a mistake"
+    assert told.led["b4k7"] is first and first.entry.cancel == "a mistake"
     told.lead(fence=(0, 4, 9), version=3)
     assert told.led["b4k7"] is first, "of an earlier leader, and long on its way"
     told.lead(fence=(0, 6, 1), version=3)
@@ -420,11 +429,11 @@ def test_what_another_leads_or_nobody_can_read_is_not_led(told: Told) -> None:
     assert told.led == {}
 
 
-def test_a_job_whose_account_cannot_be_read_is_given_back_and_told_of(told: Told) -> None:
-    alarm, given_back = told.lead(account=b"\xc1")
+def test_a_job_whose_checkpoint_cannot_be_read_is_given_back_and_told_of(told: Told) -> None:
+    alarm, given_back = told.lead(checkpoint=b"\xc1")
 
     assert alarm.text == (
-        f"job b4k7 cannot be led on by {told.name}: the account of a job cannot be read: MessagePack data is malformed: "
+        f"job b4k7 cannot be led on by {told.name}: the checkpoint of a job cannot be read: MessagePack data is malformed: "
         "invalid opcode '\\xc1' (byte 0); another manager is asked to"
     )
     assert given_back == Send(CHANNEL, "m9", Leaderless("b4k7", (0, 5, 1)), Lane.CONTROL)
@@ -460,21 +469,21 @@ def test_a_manager_that_was_replaced_stops_leading(told: Told) -> None:
     told.play.hear(told.name, "m9", WatchJob("b4k7", 1))
     life = told.play.manager(told.name)._boot
 
-    effects = told.play.hear(told.name, "m9", Accounted("b4k7", (0, 5, 1), 0, superseded=True, life=life))
+    effects = told.play.hear(told.name, "m9", CheckpointStored("b4k7", (0, 5, 1), 0, superseded=True, life=life))
 
     assert effects == [JobOver("b4k7", superseded=True)]
     assert told.led == {}
 
 
 def test_messages_about_jobs_that_are_not_led_are_nothing(sole: Play) -> None:
-    assert sole.hear("m1", "m9", Accounted("b4k7", (0, 5, 1), 1)) == []
+    assert sole.hear("m1", "m9", CheckpointStored("b4k7", (0, 5, 1), 1)) == []
     assert sole.hear("m1", "w1", Report("b4k7", 1, b"")) == []
     assert sole.hear("m1", "w1", Elsewhere("m2")) == []
 
 
 def test_a_manager_that_was_started_anew_gets_its_jobs_under_a_new_fence(sole: Play, order_of: OrderOf) -> None:
     job, _ = sole.running(order_of())
-    fence = sole.record(job).fence
+    fence = sole.entry(job).fence
     sole.group.stop("m1")
     before = len(sole.everything())
     sole.group.start("m1")
@@ -482,9 +491,9 @@ def test_a_manager_that_was_started_anew_gets_its_jobs_under_a_new_fence(sole: P
     sole.run(0.3)
 
     effects = sole.everything()[before:]
-    assert sole.record(job).fence > fence
-    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was started anew or leaves"]
-    assert sole.manager().led[job].fence == sole.record(job).fence
+    assert sole.entry(job).fence > fence
+    assert [one.reason for one in of(effects, OwnerChanged)] == ["m1 was restarted or leaves"]
+    assert sole.manager().led[job].fence == sole.entry(job).fence
 
 
 def test_a_manager_that_leaves_hands_its_jobs_over(trio: Play, order_of: OrderOf) -> None:
@@ -496,13 +505,13 @@ def test_a_manager_that_leaves_hands_its_jobs_over(trio: Play, order_of: OrderOf
     effects = trio.act(leaving, trio.manager(leaving).drain(trio.now))
 
     assert [one.job for one in of(effects, OwnerChanged)] == theirs
-    owners = {job: trio.record(job).owner for job in jobs}
+    owners = {job: trio.entry(job).owner for job in jobs}
     assert leaving not in owners.values()
     assert all(job in trio.manager(owner).led for job, owner in owners.items())
     trio.run(1)
     for _ in range(12):
         job = trio.submit(order_of())
-        assert trio.record(job).owner != leaving, "what it is given now it gives back"
+        assert trio.entry(job).owner != leaving, "what it is given now it gives back"
     trio.run(7)
     assert trio.manager(leaving).led == {}, "it has heard that others lead them"
 
@@ -603,7 +612,7 @@ def test_what_comes_for_a_job_that_another_leads_by_now_is_nothing(
     piece = Piece(digest, 0, len(content), content)
     if is_here:
         sole.hear("m1", "w1", piece)
-    gone = Accounted(job, sole.record(job).fence, 0, superseded=True, life=sole.group.boot)
+    gone = CheckpointStored(job, sole.entry(job).fence, 0, superseded=True, life=sole.group.boot)
     assert of(sole.hear("m1", "m1", gone), JobOver)
 
     if is_here:
@@ -672,8 +681,8 @@ def test_a_cancelled_job_is_stopped_by_the_manager_that_leads_it(trio: Play, ord
     trio.call("cancel", CancelCall(job))
 
     led = trio.manager(owner).led[job]
-    assert isinstance(led, LedJob) and led.record.cancel == "cancelled"
-    assert trio.record(job).state is JobState.CANCELLING
+    assert isinstance(led, LedJob) and led.entry.cancel == "cancelled"
+    assert trio.entry(job).state is JobState.CANCELLING
 
 
 # -- dag jobs
@@ -692,31 +701,31 @@ class Keeper:
         done = list(effects)
         for commit in of(effects, Commit):
             self.dags.records.apply(commit.changes)
-            follows = self.dags.durable.on_committed(self.play.now, commit.ticket)
+            follows = self.dags.keeper.on_committed(self.play.now, commit.ticket)
             done += self.take(self.play.act("m1", self.play.manager().act(self.play.now, follows)))
         for fetch in of(effects, ReadOutputs):
             specs = {
                 key: (msgspec.json.decode(spec, type=TaskSpec), checkpoint)
                 for key, (spec, checkpoint) in self.dags.records.specs(fetch.specs).items()
             }
-            follows = self.dags.durable.on_fetched(self.play.now, fetch.ticket, specs, {})
+            follows = self.dags.keeper.on_fetched(self.play.now, fetch.ticket, specs, {})
             done += self.take(self.play.act("m1", self.play.manager().act(self.play.now, follows)))
         return done
 
     def set(self) -> list[Any]:
-        return self.take(self.play.act("m1", self.play.manager().set_durable(self.play.now, self.dags.durable)))
+        return self.take(self.play.act("m1", self.play.manager().set_durable(self.play.now, self.dags.keeper)))
 
     def go_on(self) -> list[Any]:
         """A new life of the manager reads its jobs."""
         self.dags.restart()
         self.dags.now = self.play.now
         return self.take(
-            self.play.act("m1", self.play.manager().act(self.play.now, self.dags.durable.restored(self.play.now)))
+            self.play.act("m1", self.play.manager().act(self.play.now, self.dags.keeper.restored(self.play.now)))
         )
 
     def submit(self, **fields: Any) -> None:
         spec = DagSpec(name="n", tasks=(TaskSpec(id="a", handler="h", **fields),))
-        effects = self.dags.durable.submit(self.play.now, 1, spec)
+        effects = self.dags.keeper.submit(self.play.now, 1, spec)
         self.take(self.play.act("m1", self.play.manager().act(self.play.now, effects)))
 
     def beat(self, worker: str = "w1", boot: int = 1, folder: int = 2, **facts: Any) -> list[Any]:
@@ -772,7 +781,7 @@ def test_what_is_put_down_after_the_clock_was_set_tells_the_new_one(keeper: Keep
     keeper.submit()
     play.manager().set_wall_offset(500 * SECOND)
     keeper.submit()
-    rows = [job.row for job in keeper.dags.durable.jobs.values()]
+    rows = [job.row for job in keeper.dags.keeper.jobs.values()]
     assert rows[1].submitted_ms == (play.now + 500 * SECOND) // 1_000_000
     assert rows[0].submitted_ms != rows[1].submitted_ms
     registry = play.manager().registry
@@ -912,7 +921,7 @@ def test_a_load_job_does_not_wait_for_the_grace_when_its_manager_stood_still(sol
 
     assert [one.name for one in of(effects, WorkerLost)] == ["w1"]
     assert sole.now - woken_at < 300 * SECOND
-    assert [bool(grant.lost) for grant in sole.record(job).grants] == [True]
+    assert [bool(grant.lost) for grant in sole.entry(job).grants] == [True]
 
 
 @pytest.mark.parametrize("is_clock_known", [True, False])
@@ -975,7 +984,7 @@ def test_why_says_that_a_worker_was_not_heard_since_the_manager_stood_still(keep
 
 
 def why(keeper: Keeper) -> str:
-    durable = keeper.dags.durable
+    durable = keeper.dags.keeper
     (job,) = durable.jobs.values()
     task = job.tasks[0]
     return str(durable.why(keeper.play.now, job.row.id, task.id, 0, task.state).text)

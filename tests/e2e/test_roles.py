@@ -13,8 +13,8 @@ from talka.testing.messages import PLAN
 from talka.units import SECOND
 from talka.wire import asking, jobs, leases, manager_calls
 from talka.wire.asking import AddKey, Ask
-from talka.wire.entries import JobOrder, JobRecord, WorkflowOrder, encode_record
-from talka.wire.jobs import Account, CallAnswer, KeepBlob, Lead, ManagerCall, Piece, WantBlob
+from talka.wire.entries import JobEntry, JobOrder, WorkflowOrder, encode_entry
+from talka.wire.jobs import CallAnswer, KeepBlob, Lead, ManagerCall, Piece, StoreCheckpoint, WantBlob
 from talka.wire.security.access import Asker
 from talka.wire.security.keys import key_id
 from talka.wire.security.roles import Role
@@ -133,12 +133,12 @@ async def attack(cluster: JobCluster, job: str, name: str, role: Role) -> dict[s
             call("workers", manager_calls.NameCall("")),
         ):
             say(jobs.CHANNEL.number, content)
-        record = JobRecord(
+        record = JobEntry(
             job="J-stolen", key="", order=an_order(), state=JobState.DISPATCHING, number=99, submitted_ms=1, owner="m1",
             fence=(0, 9, 9),
         )  # fmt: skip
-        say(jobs.CHANNEL.number, Lead(encode_record(record)))
-        say(jobs.CHANNEL.number, Account(job, (0, 1, 1), 99, "completed", b""))
+        say(jobs.CHANNEL.number, Lead(encode_entry(record)))
+        say(jobs.CHANNEL.number, StoreCheckpoint(job, (0, 1, 1), 99, "completed", b""))
         say(jobs.CHANNEL.number, KeepBlob("0" * 64, 0, 1, b"x"))
         say(leases.CHANNEL.number, leases.LeaseCommand((0, 99, 1), 1, b""))
         key = await attacker.ask(asking.CHANNEL.number, Ask(7, AddKey(new_secret())), asking.AskAnswer)

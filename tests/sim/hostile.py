@@ -41,7 +41,7 @@ class Hostility(Observer):
         registry = leading_registry(world)
         if registry is None:
             return
-        for record in registry.records.values():
+        for record in registry.entries.values():
             if record.key not in self._keys:
                 world.violate("role", f"job {record.job} is of nobody: {record.order.name!r}")
             if record.cancel not in ("", PLANNED):
@@ -68,7 +68,7 @@ def known_of(world: World, hosts: tuple[str, ...]) -> Known:
     registry = leading_registry(world)
     if registry is None:
         return known
-    records = list(registry.records.values())
+    records = list(registry.entries.values())
     token = (registry.token.parent, registry.token.term, registry.token.sequence)
     later = (registry.token.parent, registry.token.term + 1, 1)
     known |= {

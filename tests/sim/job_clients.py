@@ -9,8 +9,7 @@ import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.control.blobs.replicated_blobs import BlobKept, LoadBlob, ServeBlob, piece_of
-from talka.control.jobs.led_effects import DocumentWanted
-from talka.control.jobs.watching import Updated, WatchFailed
+from talka.control.jobs.effects import DocumentWanted, Updated, WatchFailed
 from talka.control.manager import Manager
 from talka.control.member.composite import ClusterMember
 from talka.control.member.leader_calls import CallEnded

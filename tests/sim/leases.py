@@ -12,7 +12,7 @@ from typing import Final
 
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OwnLease
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.lease_rule import LeaseChanged
+from talka.control.jobs.effects import LeaseChanged
 from talka.testing.host import Host
 from talka.testing.world import Observer, World
 from talka.units import MILLISECOND, SECOND

@@ -37,7 +37,7 @@ from talka.store.files.peers import PeerFile
 from talka.store.files.shelf import Shelf
 from talka.store.files.signing_key import signing_key
 from talka.store.files.voter_file import VoterFile
-from talka.wire.entries import decode_account, decode_record, encode_account, encode_record
+from talka.wire.entries import decode_checkpoint, decode_entry, encode_checkpoint, encode_entry
 from talka.wire.jobs import decode_result, encode_result
 from talka.wire.security.bundles import read_word
 from talka.wire.security.keys import decode_ring, encode_ring
@@ -69,7 +69,7 @@ def entries(data: Path) -> dict[str, bytes]:
 
 def jobs(data: Path) -> list[Any]:
     """In the order in which they were submitted."""
-    found = [decode_record(value) for key, value in entries(data).items() if key.startswith("job/")]
+    found = [decode_entry(value) for key, value in entries(data).items() if key.startswith("job/")]
     return sorted(found, key=lambda job: job.number)
 
 
@@ -125,7 +125,7 @@ def test_jobs_of_the_register_are_read_whole(folders: Path, how: str, states: di
     assert ([each.text for each in shop.thresholds], shop.load) == (["response_time.p99 < 10s"], "2 VUs for 4s")
     assert [(node.name, node.tags) for node in shop.nodes] == [("look", {"page": "front"}), ("has_the_token", {})]
     stored = [value for key, value in sorted(entries(data).items()) if key.startswith("job/")]
-    assert all(map(loses_nothing, map(encode_record, found), stored))
+    assert all(map(loses_nothing, map(encode_entry, found), stored))
 
 
 def test_a_queued_job_knows_what_it_is_to_send(folders: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_checkpoint_of_a_running_job_says_what_is_done_and_who_does_the_rest
     data = folders / "killed" / "data-m1"
     [running] = [job for job in jobs(data) if job.state == "running"]
 
-    checkpoint = decode_account(running.account)
+    checkpoint = decode_checkpoint(running.checkpoint)
 
     login, shop = checkpoint.workflows
     assert (checkpoint.attempts, login.name, login.state, shop.name, shop.state) == (
@@ -147,7 +147,7 @@ def test_the_checkpoint_of_a_running_job_says_what_is_done_and_who_does_the_rest
         *("Shop", "running"),
     )
     assert [(attempt.number, attempt.place) for attempt in shop.shards[0].attempts] == [(2, "w1")]
-    assert loses_nothing(encode_account(checkpoint), running.account)
+    assert loses_nothing(encode_checkpoint(checkpoint), running.checkpoint)
     stored = Blobs(data / "blobs").get(login.shards[0].attempts[0].digest.hex())
     assert stored is not None
     result = decode_result(stored)

@@ -11,20 +11,20 @@ from talka.errors import Invalid, Untrusted
 from talka.units import SECOND
 from talka.wire.entries import (
     AttemptEntry,
-    BadRecord,
+    BadEntry,
     Grant,
-    JobAccount,
+    JobCheckpoint,
+    JobEntry,
     JobOrder,
-    JobRecord,
     ShardEntry,
     WorkflowEntry,
     WorkflowOrder,
-    decode_account,
+    decode_checkpoint,
+    decode_entry,
     decode_order,
-    decode_record,
-    encode_account,
+    encode_checkpoint,
+    encode_entry,
     encode_order,
-    encode_record,
 )
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import Gap, Refused, Settings
@@ -66,7 +66,7 @@ ORDER = JobOrder(
     submitted_by="ada",
     priority=9,
 )
-RECORD = JobRecord(
+ENTRY = JobEntry(
     job="b4k7",
     key="once",
     order=ORDER,
@@ -80,10 +80,10 @@ RECORD = JobRecord(
     granted=6,
     grants=(Grant("w1", 2**61, 4), Grant("w2", 5, 2, "its lease is over")),
     revision=4,
-    account=b"\x80",
+    checkpoint=b"\x80",
     version=17,
 )
-ACCOUNT = JobAccount(
+CHECKPOINT = JobCheckpoint(
     attempts=5,
     workflows=(
         WorkflowEntry(
@@ -115,27 +115,31 @@ ACCOUNT = JobAccount(
 )
 
 
-def test_a_record_an_order_and_an_account_are_read_as_they_were_written() -> None:
-    assert decode_record(encode_record(RECORD)) == RECORD
+def test_registers_written_before_checkpoints_had_their_name_are_still_read() -> None:
+    assert msgspec.msgpack.decode(encode_entry(ENTRY))["account"] == ENTRY.checkpoint
+
+
+def test_an_entry_an_order_and_a_checkpoint_are_read_as_they_were_written() -> None:
+    assert decode_entry(encode_entry(ENTRY)) == ENTRY
     assert decode_order(encode_order(ORDER)) == ORDER
-    assert decode_account(encode_account(ACCOUNT)) == ACCOUNT
+    assert decode_checkpoint(encode_checkpoint(CHECKPOINT)) == CHECKPOINT
 
 
-def test_what_is_left_out_has_its_default_as_in_records_of_an_older_version() -> None:
+def test_what_is_left_out_has_its_default_as_in_entries_of_an_older_version() -> None:
     order = msgspec.msgpack.decode(encode_order(ORDER))
     short = {"job": "b4k7", "order": order, "state": "queued", "number": 1}
 
-    assert decode_record(msgspec.msgpack.encode(short)) == JobRecord(
+    assert decode_entry(msgspec.msgpack.encode(short)) == JobEntry(
         job="b4k7", order=ORDER, state=JobState.QUEUED, number=1
     )
-    account = msgspec.msgpack.encode({"attempts": 0, "workflows": [["Shop", "pending"]]})
-    assert decode_account(account) == JobAccount(0, (WorkflowEntry("Shop", TaskState.PENDING),))
+    checkpoint = msgspec.msgpack.encode({"attempts": 0, "workflows": [["Shop", "pending"]]})
+    assert decode_checkpoint(checkpoint) == JobCheckpoint(0, (WorkflowEntry("Shop", TaskState.PENDING),))
 
 
 def test_what_a_newer_version_wrote_in_addition_is_ignored() -> None:
-    newer = msgspec.msgpack.encode({**msgspec.msgpack.decode(encode_record(RECORD)), "new": [1]})
+    newer = msgspec.msgpack.encode({**msgspec.msgpack.decode(encode_entry(ENTRY)), "new": [1]})
 
-    assert decode_record(newer) == RECORD
+    assert decode_entry(newer) == ENTRY
 
 
 @pytest.mark.parametrize(
@@ -143,33 +147,35 @@ def test_what_a_newer_version_wrote_in_addition_is_ignored() -> None:
     [
         pytest.param(b"", id="nothing"),
         pytest.param(encode_order(ORDER), id="an order"),
-        pytest.param(encode_record(RECORD).replace(b"once", b"\xc3\x28ce"), id="text that is not UTF-8"),
-        pytest.param(b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0", id="deeper than any record"),
-        pytest.param(encode_record(RECORD).replace(b"\xa3vus\x04", b"\xa3vus\x00"), id="a plan of nothing"),
-        pytest.param(encode_record(RECORD).replace(b"\xa7running", b"\xa7walking"), id="a state that no job has"),
+        pytest.param(encode_entry(ENTRY).replace(b"once", b"\xc3\x28ce"), id="text that is not UTF-8"),
+        pytest.param(b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0", id="deeper than any entry"),
+        pytest.param(encode_entry(ENTRY).replace(b"\xa3vus\x04", b"\xa3vus\x00"), id="a plan of nothing"),
+        pytest.param(encode_entry(ENTRY).replace(b"\xa7running", b"\xa7walking"), id="a state that no job has"),
     ],
 )
-def test_what_is_no_record_is_untrusted(content: bytes) -> None:
-    with pytest.raises(BadRecord, match="^the register holds what is no record of a job: "):
-        decode_record(content)
+def test_what_is_no_entry_is_untrusted(content: bytes) -> None:
+    with pytest.raises(BadEntry, match="^the register holds a malformed entry of a job: "):
+        decode_entry(content)
 
 
 @pytest.mark.parametrize(
     "content",
     [
         pytest.param(b"", id="nothing"),
-        pytest.param(encode_record(RECORD), id="a record"),
-        pytest.param(encode_account(ACCOUNT).replace(b"\xa7running", b"\xa7walking"), id="a state that no task has"),
-        pytest.param(encode_account(ACCOUNT).replace(b"Login", b"\xc3\x28gin"), id="text that is not UTF-8"),
+        pytest.param(encode_entry(ENTRY), id="an entry"),
+        pytest.param(
+            encode_checkpoint(CHECKPOINT).replace(b"\xa7running", b"\xa7walking"), id="a state that no task has"
+        ),
+        pytest.param(encode_checkpoint(CHECKPOINT).replace(b"Login", b"\xc3\x28gin"), id="text that is not UTF-8"),
     ],
 )
-def test_what_is_no_account_is_untrusted(content: bytes) -> None:
-    with pytest.raises(BadRecord, match="^the account of a job cannot be read: "):
-        decode_account(content)
+def test_what_is_no_checkpoint_is_untrusted(content: bytes) -> None:
+    with pytest.raises(BadEntry, match="^the checkpoint of a job cannot be read: "):
+        decode_checkpoint(content)
 
 
 def test_what_is_wrong_with_an_order_is_told_to_the_one_who_ordered() -> None:
-    for content in (b"", encode_account(ACCOUNT), encode_order(ORDER).replace(b"shop.py", b"\xc3\x28op.py")):
+    for content in (b"", encode_checkpoint(CHECKPOINT), encode_order(ORDER).replace(b"shop.py", b"\xc3\x28op.py")):
         with pytest.raises(Invalid, match="^this is no order of a job: "):
             decode_order(content)
     with pytest.raises(Invalid, match="^nothing would run: not one VU is wanted at any time"):
@@ -206,25 +212,25 @@ entries = st.builds(
 
 
 @given(
-    account=st.builds(
-        JobAccount, st.integers(0, 2**40), st.lists(entries, max_size=3).map(tuple), st.integers(0, 2**50)
+    checkpoint=st.builds(
+        JobCheckpoint, st.integers(0, 2**40), st.lists(entries, max_size=3).map(tuple), st.integers(0, 2**50)
     )
 )
 @quick
-def test_every_account_is_read_as_it_was_written(account: JobAccount) -> None:
-    assert decode_account(encode_account(account)) == account
+def test_every_checkpoint_is_read_as_it_was_written(checkpoint: JobCheckpoint) -> None:
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
 
 
 @given(which=st.integers(0, 2), data=st.data())
 @quick
 def test_what_was_spoilt_raises_nothing_but_what_is_said(which: int, data: st.DataObject) -> None:
-    content = bytearray((encode_record(RECORD), encode_account(ACCOUNT), encode_order(ORDER))[which])
+    content = bytearray((encode_entry(ENTRY), encode_checkpoint(CHECKPOINT), encode_order(ORDER))[which])
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(content) - 1))
         content[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3)) or b"\xc1"
     expected: type[Exception] = Invalid if which == 2 else Untrusted
     try:
-        (decode_record, decode_account, decode_order)[which](bytes(content))
+        (decode_entry, decode_checkpoint, decode_order)[which](bytes(content))
     except expected:
         pass
 
@@ -233,6 +239,6 @@ def test_nothing_of_what_is_on_disk_minds_a_field_it_does_not_know() -> None:
     def longer(content: bytes) -> bytes:
         return msgspec.msgpack.encode({**msgspec.msgpack.decode(content), "new": ["new", {"of": [1, None]}]})
 
-    assert decode_record(longer(encode_record(RECORD))) == RECORD
+    assert decode_entry(longer(encode_entry(ENTRY))) == ENTRY
     assert decode_order(longer(encode_order(ORDER))) == ORDER
-    assert decode_account(longer(encode_account(ACCOUNT))) == ACCOUNT
+    assert decode_checkpoint(longer(encode_checkpoint(CHECKPOINT))) == CHECKPOINT

@@ -20,14 +20,13 @@ from talka.wire.jobs import (
     PIECE_LIMIT_BYTES,
     RUNNING_LIMIT,
     VIEW_LIMIT_BYTES,
-    Account,
-    Accounted,
     Assign,
     AttemptResult,
     BadJobMessage,
     Beat,
     BundleFacts,
     CallAnswer,
+    CheckpointStored,
     Finished,
     Halt,
     JobMessage,
@@ -41,6 +40,7 @@ from talka.wire.jobs import (
     Report,
     Running,
     Start,
+    StoreCheckpoint,
     Sync,
     Synced,
     TaskFacts,
@@ -140,7 +140,7 @@ def test_fields_of_a_result_of_a_newer_protocol_are_ignored() -> None:
     ],
 )
 def test_bytes_that_are_no_result_are_untrusted(content: bytes) -> None:
-    with pytest.raises(BadJobMessage, match="^a blob holds no result of an attempt: "):
+    with pytest.raises(BadJobMessage, match="^a blob does not hold the result of an attempt: "):
         decode_result(content)
 
 
@@ -151,7 +151,7 @@ def test_the_largest_messages_fit_a_frame() -> None:
         ViewUpdate("j" * 64, 1, bytes(VIEW_LIMIT_BYTES)),
         Report("j" * 64, 1, bytes(900_000)),
         Lead(bytes(300_000)),
-        Account("j" * 64, FENCE, 1, "running", bytes(200_000), "x" * 4096, DIGEST),
+        StoreCheckpoint("j" * 64, FENCE, 1, "running", bytes(200_000), "x" * 4096, DIGEST),
         ManagerCall(1, "submit", bytes(CALL_LIMIT_BYTES)),
         CallAnswer(1, "", bytes(CALL_LIMIT_BYTES)),
         Beat(1, WORKER, (Running("j" * 64, 2**61, 4096, "running"),) * RUNNING_LIMIT),
@@ -205,8 +205,8 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
     Piece: st.builds(Piece, digests, counts, counts, st.binary(max_size=50)),
     KeepBlob: st.builds(KeepBlob, digests, counts, counts, st.binary(max_size=50)),
     Kept: st.builds(Kept, digests, counts, names),
-    Account: st.builds(
-        Account,
+    StoreCheckpoint: st.builds(
+        StoreCheckpoint,
         job_names,
         fences,
         counts,
@@ -218,7 +218,7 @@ MADE: dict[type[Message], st.SearchStrategy[Any]] = {
         st.lists(names, max_size=3).map(tuple),
         counts,
     ),
-    Accounted: st.builds(Accounted, job_names, fences, counts, st.booleans(), counts),
+    CheckpointStored: st.builds(CheckpointStored, job_names, fences, counts, st.booleans(), counts),
     ManagerCall: st.builds(ManagerCall, counts, names, st.binary(max_size=50)),
     WatchJob: st.builds(WatchJob, job_names, counts, st.integers(-1, 2**40), st.booleans()),
     ViewUpdate: st.builds(ViewUpdate, job_names, counts, st.binary(max_size=50)),

@@ -4,40 +4,92 @@ It routes: messages to the part they are for, news of one part to another. What 
 is this.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias, assert_never, cast
 
 import msgspec
 
-from talka.cluster.effects import Lane, Send
-from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
+from talka.cluster.effects import Lane, Persist, PersistBlob, Send
+from talka.cluster.leadership.lease_terms import LeaseDiffers
+from talka.cluster.leadership.news import (
+    ConfigChanged,
+    Elected,
+    LeaderChanged,
+    LeadershipAlarm,
+    LeaseExtended,
+    PhaseChanged,
+    ReadEnded,
+    SteppedDown,
+    WriteEnded,
+)
+from talka.cluster.leases import LeaseExpired
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull, ReplicatedBlobs, piece_of
+from talka.control.blobs.replicated_blobs import (
+    BlobEffect,
+    BlobFailed,
+    BlobKept,
+    BlobReady,
+    BlobsFull,
+    LoadBlob,
+    ReplicatedBlobs,
+    ServeBlob,
+    piece_of,
+)
 from talka.control.clients.overload import Level, report_interval_ms
+from talka.control.dags.dag_effects import DagEffect
 from talka.control.dags.keeper import DagKeeper
 from talka.control.jobs.bundle_rights import BundleRights
-from talka.control.jobs.entries import Alarmed
-from talka.control.jobs.fleet import WorkerLost
-from talka.control.jobs.heard_lives import HeardLives
-from talka.control.jobs.led_effects import BlobWanted, JobOver, KeepWanted
+from talka.control.jobs.effects import (
+    Alarmed,
+    AttemptAccepted,
+    BlobWanted,
+    DocumentWanted,
+    EvictionHeld,
+    FleetFull,
+    Forwarded,
+    JobAcceptedNews,
+    JobEndStored,
+    JobOver,
+    JobsEffect,
+    KeepWanted,
+    LeadWanted,
+    LeaseChanged,
+    NameTaken,
+    OwnerChanged,
+    TaskLost,
+    Updated,
+    WatchFailed,
+    WorkerLost,
+    WorkerRegistered,
+    WorkerReturned,
+)
 from talka.control.jobs.led_job import LedJob
-from talka.control.jobs.registry import LeadWanted, Registry
+from talka.control.jobs.registry import Registry
 from talka.control.jobs.watching import Audience, JobWatches
 from talka.control.jobs.worker_keys import WorkerKeys
+from talka.control.jobs.worker_life import HeardLives
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.control.member.leader_calls import CallEnded, LeaderCalls
-from talka.control.member.voter import Voter
+from talka.control.member.voter import CommandEnded, QuorumFailed, Voter
+from talka.control.tasks.store_effects import (
+    CallAnswered,
+    Commit,
+    DagEnded,
+    RaiseEpoch,
+    ReadOutputs,
+    WorkerDropped,
+    WorkerTooOld,
+)
 from talka.errors import Untrusted
 from talka.units import NEVER, SECOND
 from talka.wire.attempts import StoreLife
-from talka.wire.entries import JobRecord, decode_account, decode_record
+from talka.wire.entries import JobEntry, decode_checkpoint, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Beat,
     CallAnswer,
+    CheckpointStored,
     Elsewhere,
     Goodbye,
     JobMessage,
@@ -48,6 +100,7 @@ from talka.wire.jobs import (
     ManagerAt,
     ManagerCall,
     Piece,
+    StoreCheckpoint,
     Synced,
     ViewUpdate,
     WantBlob,
@@ -82,6 +135,9 @@ class HeardOf(msgspec.Struct, frozen=True):
     """It tells whose attempts are that it tells of."""
 
 
+ManagerEffect: TypeAlias = JobsEffect | BlobEffect | DagEffect | HeardOf
+
+
 class Manager:
     """Call `on_message`, `on_news`, `on_persisted` and the rest as things happen, and `tick` once `next_tick_at` has come."""
 
@@ -105,7 +161,7 @@ class Manager:
         """While this manager leads the cluster."""
         self.led: dict[str, LedJob] = {}
         self.vault = ReplicatedBlobs(name, voter.election.config.names, blobs, rng)
-        self.bundle_rights = BundleRights(self._known_records, voter.election.held)
+        self.bundle_rights = BundleRights(self._known_entries, voter.election.held)
         self.calls = LeaderCalls(rng)
         self.clocks = ClockOffsets()
         self.watches = JobWatches()
@@ -135,15 +191,15 @@ class Manager:
     def leader(self) -> str:
         return self.name if self.registry is not None else self._voter.election.leader
 
-    def _known_records(self) -> list[JobRecord]:
-        decided = [] if self.registry is None else list(self.registry.records.values())
-        return [*decided, *(led.record for led in self.led.values())]
+    def _known_entries(self) -> list[JobEntry]:
+        decided = [] if self.registry is None else list(self.registry.entries.values())
+        return [*decided, *(led.entry for led in self.led.values())]
 
     # -- inputs
 
     def on_message(
         self, now: int, sender: str, message: JobMessage, boot: int = 0, source: str = "", role: Role | None = None
-    ) -> list[object]:
+    ) -> list[ManagerEffect]:
         if isinstance(message, WantBlob) and role in OWN_ROLES:
             if not self.bundle_rights.may_fetch(now, sender, message.digest):
                 return self._out(
@@ -151,7 +207,7 @@ class Manager:
                 )
         return self._out(now, self._hear(now, sender, boot, source, message))
 
-    def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> list[object]:
+    def _hear(self, now: int, sender: str, boot: int, source: str, message: JobMessage) -> Sequence[ManagerEffect]:
         match message:
             case Beat(facts=facts):
                 self._keys.heard(sender, boot, facts.sealing)
@@ -163,12 +219,12 @@ class Manager:
                 return [] if self.durable is None else [*self.durable.on_message(now, sender, message)]
             case Goodbye():
                 return [] if self.registry is None else self.registry.on_goodbye(now, sender, boot)
-            case Lead(record=content):
+            case Lead(entry=content):
                 return self._on_lead(now, sender, content)
-            case Account():
-                return self._on_account(now, sender, message)
-            case Accounted(job=job):
-                return self.led[job].on_accounted(now, message) if job in self.led else []
+            case StoreCheckpoint():
+                return self._on_checkpoint(now, sender, message)
+            case CheckpointStored(job=job):
+                return self.led[job].on_checkpoint_stored(now, message) if job in self.led else []
             case Leaderless():
                 return [] if self.registry is None else self.registry.on_leaderless(now, sender, message)
             case ManagerCall():
@@ -194,7 +250,7 @@ class Manager:
                 job = getattr(message, "job", "")
                 return self.led[job].on_message(now, sender, message) if job in self.led else []
 
-    def on_news(self, now: int, news: object) -> list[object]:
+    def on_news(self, now: int, news: Elected | SteppedDown | WriteEnded) -> list[ManagerEffect]:
         """What the voter beside it tells."""
         if isinstance(news, WriteEnded):
             return [] if self.registry is None else self._out(now, self.registry.on_write_ended(now, news))
@@ -212,14 +268,12 @@ class Manager:
             )
             alarms = [*self.registry.book.alarms, *self.registry.lease.alarms]
             return self._out(now, [*alarms, *self._expect(now)])
-        if isinstance(news, SteppedDown):
-            self.registry = None
-            if self.durable is not None:
-                self.durable.on_stepped_down(now)
-            return self._out(now, [])
-        return []
+        self.registry = None
+        if self.durable is not None:
+            self.durable.on_stepped_down(now)
+        return self._out(now, [])
 
-    def set_durable(self, now: int, durable: DagKeeper) -> list[object]:
+    def set_durable(self, now: int, durable: DagKeeper) -> list[ManagerEffect]:
         """Dag jobs were read from the store: go on with them."""
         self.durable = durable
         durable.silence_of = self._silence_of
@@ -238,7 +292,7 @@ class Manager:
         if self.durable is not None:
             self.durable.set_wall_offset(wall_offset_ns)
 
-    def act(self, now: int, effects: list[object]) -> list[object]:
+    def act(self, now: int, effects: list[ManagerEffect]) -> list[ManagerEffect]:
         """Carry out what `durable` answered to the shell."""
         return self._out(now, effects)
 
@@ -247,9 +301,9 @@ class Manager:
             return "; this manager does not lead, and gives nothing out until it does"
         return self.registry.fleet.silence(now, name, boot)
 
-    def _expect(self, now: int) -> list[object]:
+    def _expect(self, now: int) -> list[ManagerEffect]:
         """Workers that had tasks when the last life of this manager ended may have them still."""
-        effects: list[object] = []
+        effects: list[ManagerEffect] = []
         if self.registry is None or self.durable is None:
             return effects
         for name, boot, folder in self.durable.expected():
@@ -257,26 +311,26 @@ class Manager:
                 effects.append(WorkerLost(name, boot, "it was gone before its tasks were known"))
         return effects
 
-    def on_persisted(self, now: int, ticket: int) -> list[object]:
+    def on_persisted(self, now: int, ticket: int) -> list[ManagerEffect]:
         return self._out(now, [*self.vault.on_persisted(now, ticket)])
 
-    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[object]:
+    def on_not_persisted(self, now: int, ticket: int, text: str) -> list[ManagerEffect]:
         return self._out(now, [*self.vault.on_not_persisted(now, ticket, text)])
 
-    def say(self, to: str, message: JobMessage) -> list[object]:
+    def say(self, to: str, message: JobMessage) -> list[ManagerEffect]:
         return [Send(CHANNEL, to, message, Lane.STREAM)]
 
-    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[object]:
+    def on_loaded(self, now: int, digest: str, content: bytes | None) -> list[ManagerEffect]:
         return self._out(now, [*self.vault.on_loaded(now, digest, content)])
 
     def on_document(
         self, now: int, job: str, content: bytes, state: JobState, exit_code: int, reason: str
-    ) -> list[object]:
+    ) -> list[ManagerEffect]:
         led = self.led.get(job)
         return [] if led is None else self._out(now, led.on_document(now, content, state, exit_code, reason))
 
-    def tick(self, now: int) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int) -> list[ManagerEffect]:
+        effects: list[ManagerEffect] = []
         if now >= self._keep_at:
             self._keep_at = NEVER
             effects += self._keeps.values()  # nothing happens to those that are under way
@@ -299,12 +353,12 @@ class Manager:
 
     # -- what this node's own API asks
 
-    def call(self, now: int, what: str, content: bytes, asker: Asker | None = None) -> tuple[int, list[object]]:
+    def call(self, now: int, what: str, content: bytes, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
         """Ask the leader, for whoever asked; `CallEnded` with this number tells what it said."""
         number, effects = self.calls.ask(now, what, content, self.leader, asker)
         return number, self._out(now, [*effects])
 
-    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[object]]:
+    def watch(self, now: int, job: str, *, steps: bool, asker: Asker | None = None) -> tuple[int, list[ManagerEffect]]:
         """`Updated` and `WatchFailed` with this number tell of the job, until `unwatch`."""
         number = self.watches.add(now, job, self._rng.getrandbits(48), steps=steps, asker=asker)
         return number, self._out(now, [])
@@ -312,15 +366,15 @@ class Manager:
     def unwatch(self, number: int) -> None:
         self.watches.remove(number)
 
-    def keep(self, now: int, digest: str, content: bytes) -> list[object]:
+    def keep(self, now: int, digest: str, content: bytes) -> list[ManagerEffect]:
         """`BlobKept` tells when a majority has it."""
         return self._out(now, [*self.vault.keep(now, digest, content)])
 
-    def fetch(self, now: int, digest: str) -> list[object]:
+    def fetch(self, now: int, digest: str) -> list[ManagerEffect]:
         """`BlobReady` tells what it is."""
         return self._out(now, [*self.vault.fetch(now, digest)])
 
-    def drain(self, now: int) -> list[object]:
+    def drain(self, now: int) -> list[ManagerEffect]:
         """Hand every job that this manager leads to others, and lead no more."""
         self.is_draining = True
         return self._out(now, [self._leaderless(led) for led in self.led.values()])
@@ -330,29 +384,29 @@ class Manager:
     def _leaderless(self, led: LedJob) -> Send[JobMessage]:
         return Send(CHANNEL, self.leader, Leaderless(led.name, led.fence), Lane.CONTROL)
 
-    def _on_lead(self, now: int, sender: str, content: bytes) -> list[object]:
+    def _on_lead(self, now: int, sender: str, content: bytes) -> Sequence[ManagerEffect]:
         try:
-            record = decode_record(content)
+            entry = decode_entry(content)
         except Untrusted:
             return []
-        led = self.led.get(record.job)
-        if led is not None and record.fence == led.fence:
-            return led.on_record(now, record)
-        if record.owner != self.name or (led is not None and record.fence < led.fence):
+        led = self.led.get(entry.job)
+        if led is not None and entry.fence == led.fence:
+            return led.on_entry(now, entry)
+        if entry.owner != self.name or (led is not None and entry.fence < led.fence):
             return []
-        if self.is_draining or (led is None and record.revision > 0):
+        if self.is_draining or (led is None and entry.revision > 0):
             # An earlier life of this manager led it under this fence: what it did since is not known here.
-            return [Send(CHANNEL, sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
+            return [Send(CHANNEL, sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
         if led is None and len(self.led) >= LED_LIMIT:
             return []
-        if record.account:
+        if entry.checkpoint:
             try:
-                decode_account(record.account)
+                decode_checkpoint(entry.checkpoint)
             except Untrusted as problem:
-                text = f"job {record.job} cannot be led on by {self.name}: {problem}; another manager is asked to"
-                return [Alarmed(text), Send(CHANNEL, sender, Leaderless(record.job, record.fence), Lane.CONTROL)]
+                text = f"job {entry.job} cannot be led on by {self.name}: {problem}; another manager is asked to"
+                return [Alarmed(text), Send(CHANNEL, sender, Leaderless(entry.job, entry.fence), Lane.CONTROL)]
         led = LedJob(
-            record,
+            entry,
             life=self._boot,
             clocks=self.clocks,
             keys=self._keys,
@@ -360,99 +414,144 @@ class Manager:
             every_ms=self._report_every_ms,
             safeguards=self._safeguards,
         )
-        self.led[record.job] = led
+        self.led[entry.job] = led
         return led.start(now)
 
     def _report_every_ms(self) -> int:
         workers = sum(len(led.job.places or ()) for led in self.led.values() if led.job is not None)
         return report_interval_ms(self.level, workers)
 
-    def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[object]:
+    def _on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> Sequence[ManagerEffect]:
         assert self.registry is not None
         effects = self.registry.on_beat(now, sender, boot, source, beat)
         row = self.registry.fleet.row(sender)
         if self.durable is None or row is None or row.boot != boot or row.state == "offline":
             return effects
         # What became of its earlier lives comes first.
-        return effects + [
-            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names)
+        return [
+            *effects,
+            HeardOf(sender, boot, beat.facts, row.free, row.state, beat.number, beat.epoch, beat.of, beat.names),
         ]
 
-    def _on_account(self, now: int, sender: str, account: Account) -> list[object]:
+    def _on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> Sequence[ManagerEffect]:
         if self.registry is None:
             return []  # said again to whoever leads then
-        return self.registry.on_account(now, sender, account)
+        return self.registry.on_checkpoint(now, sender, checkpoint)
 
-    def _on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def _on_call(self, now: int, sender: str, call: ManagerCall) -> Sequence[ManagerEffect]:
         if self.registry is None:
             return [Send(CHANNEL, sender, CallAnswer(call.number, "elsewhere", self.leader.encode()), Lane.RESULTS)]
         return self.registry.on_call(now, sender, call)
 
-    def _out(self, now: int, effects: list[object]) -> list[object]:
-        """Let news reach the parts they concern; what is left is for the shell."""
-        out: list[object] = []
-        index = 0
-        while index < len(effects):
-            effect = effects[index]
-            index += 1
-            if isinstance(effect, Send):
-                to = effect.to or self.leader
-                if to == self.name:
-                    effects += self._hear(now, self.name, self._boot, "", effect.message)
-                elif to:
-                    out.append(effect if effect.to else Send(CHANNEL, to, effect.message, effect.lane))
-            elif isinstance(effect, WorkerLost):
-                out.append(effect)
-                if self.durable is not None:
-                    effects += self.durable.on_worker_lost(now, effect.name, effect.boot, effect.cause)
-            elif isinstance(effect, HeardOf):
-                assert self.durable is not None
-                effects += self.durable.on_beat(
-                    now,
-                    effect.name,
-                    effect.boot,
-                    effect.facts,
-                    effect.free,
-                    effect.state,
-                    effect.number,
-                    epoch=effect.epoch,
-                    of=effect.of,
-                    names=effect.names,
-                )
-            elif isinstance(effect, LeadWanted):
-                assert self.registry is not None, "nobody else says so"
-                effects += self.registry.lead_message(effect.job)
-            elif isinstance(effect, KeepWanted):
-                self._keeps[effect.digest] = effect
-                try:
-                    effects += self.vault.keep(now, effect.digest, effect.content)
-                except BlobsFull:
-                    self._keep_at = now + KEEP_AGAIN_NS
-            elif isinstance(effect, BlobWanted):
-                self._wanted.setdefault(effect.digest, {})[effect.job] = None
-                effects += self.vault.fetch(now, effect.digest, effect.size_bytes, effect.holders)
-            elif isinstance(effect, BlobKept):
-                out.append(effect)
-                wanted = self._keeps.pop(effect.digest, None)
-                if wanted is not None:
-                    effects += self.led[wanted.job].on_kept(now, effect.digest)
-            elif isinstance(effect, BlobFailed):
-                out.append(effect)
-                if effect.digest in self._keeps:
-                    self._keep_at = now + KEEP_AGAIN_NS
-            elif isinstance(effect, BlobReady):
-                out.append(effect)
-                for job in self._wanted.pop(effect.digest, {}):
-                    if job in self.led:
-                        effects += self.led[job].on_blob(now, effect.digest, effect.content)
-            elif isinstance(effect, JobOver):
-                out.append(effect)
-                self._keeps = {digest: keep for digest, keep in self._keeps.items() if keep.job != effect.job}
-                effects += self.audience.over(now, self.led.pop(effect.job, None))
-            elif isinstance(effect, CallEnded) and self.watches.owns(effect.number):
-                effects += self.watches.on_facts(now, effect)
-            else:
-                out.append(effect)
+    def _out(self, now: int, effects: Iterable[ManagerEffect]) -> list[ManagerEffect]:
+        """Let news reach the parts they concern; what is left is for the member around this manager, and for the shell."""
+        out: list[ManagerEffect] = []
+        open_effects = list(effects)
+        for effect in open_effects:  # it grows
+            match effect:
+                case Send():
+                    to = effect.to or self.leader
+                    if effect.channel is CHANNEL and to == self.name:
+                        message = cast("JobMessage", effect.message)
+                        open_effects += self._hear(now, self.name, self._boot, "", message)
+                    elif to:
+                        out.append(effect if effect.to else msgspec.structs.replace(effect, to=to))
+                case WorkerLost(name=name, boot=boot, cause=cause):
+                    out.append(effect)
+                    if self.durable is not None:
+                        open_effects += self.durable.on_worker_lost(now, name, boot, cause)
+                case HeardOf():
+                    assert self.durable is not None
+                    open_effects += self.durable.on_beat(
+                        now,
+                        effect.name,
+                        effect.boot,
+                        effect.facts,
+                        effect.free,
+                        effect.state,
+                        effect.number,
+                        epoch=effect.epoch,
+                        of=effect.of,
+                        names=effect.names,
+                    )
+                case LeadWanted(job=job):
+                    assert self.registry is not None, "nobody else says so"
+                    open_effects += self.registry.lead_message(job)
+                case KeepWanted(digest=digest, content=content):
+                    self._keeps[digest] = effect
+                    try:
+                        open_effects += self.vault.keep(now, digest, content)
+                    except BlobsFull:
+                        self._keep_at = now + KEEP_AGAIN_NS
+                case BlobWanted(job=job, digest=digest, size_bytes=size_bytes, holders=holders):
+                    self._wanted.setdefault(digest, {})[job] = None
+                    open_effects += self.vault.fetch(now, digest, size_bytes, holders)
+                case BlobKept(digest=digest):
+                    out.append(effect)
+                    wanted = self._keeps.pop(digest, None)
+                    if wanted is not None:
+                        open_effects += self.led[wanted.job].on_kept(now, digest)
+                case BlobFailed(digest=digest):
+                    out.append(effect)
+                    if digest in self._keeps:
+                        self._keep_at = now + KEEP_AGAIN_NS
+                case BlobReady(digest=digest):
+                    out.append(effect)
+                    for job in self._wanted.pop(digest, {}):
+                        if job in self.led:
+                            open_effects += self.led[job].on_blob(now, digest, effect.content)
+                case JobOver(job=job):
+                    out.append(effect)
+                    self._keeps = {digest: keep for digest, keep in self._keeps.items() if keep.job != job}
+                    open_effects += self.audience.over(now, self.led.pop(job, None))
+                case CallEnded() if self.watches.owns(effect.number):
+                    open_effects += self.watches.on_facts(now, effect)
+                case (
+                    TaskLost()
+                    | AttemptAccepted()
+                    | DocumentWanted()
+                    | JobAcceptedNews()
+                    | OwnerChanged()
+                    | JobEndStored()
+                    | Alarmed()
+                    | LeaseChanged()
+                    | Forwarded()
+                    | WorkerRegistered()
+                    | WorkerReturned()
+                    | EvictionHeld()
+                    | NameTaken()
+                    | FleetFull()
+                    | Updated()
+                    | WatchFailed()
+                    | CallEnded()
+                    | PersistBlob()
+                    | LoadBlob()
+                    | ServeBlob()
+                    | Commit()
+                    | ReadOutputs()
+                    | RaiseEpoch()
+                    | WorkerDropped()
+                    | WorkerTooOld()
+                    | CallAnswered()
+                    | DagEnded()
+                    | Persist()
+                    | Elected()
+                    | LeaseExtended()
+                    | WriteEnded()
+                    | ReadEnded()
+                    | ConfigChanged()
+                    | SteppedDown()
+                    | LeaderChanged()
+                    | PhaseChanged()
+                    | LeadershipAlarm()
+                    | LeaseDiffers()
+                    | QuorumFailed()
+                    | CommandEnded()
+                    | LeaseExpired()
+                ):
+                    out.append(effect)
+                case _:
+                    assert_never(effect)
         self._set_timer()
         return out
 

@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from talka.control.jobs.forwarding import Forwarded
+from talka.control.jobs.effects import Forwarded
 from talka.control.member.composite import QuestionAsked
 from talka.control.member.role_check import RoleRefused
 from talka.nodes.member_keys import CHANGES

@@ -22,7 +22,7 @@ from talka.clock import boottime_ns
 from talka.control.blobs.replicated_blobs import BlobFailed, BlobKept, BlobReady, BlobsFull
 from talka.control.clients.overload import RequestKind
 from talka.control.clients.rate_limits import RateLimits
-from talka.control.jobs.watching import Updated, WatchFailed
+from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.member.admin_queries import metrics_text
 from talka.control.member.leader_calls import CallEnded
 from talka.errors import Invalid, TalkaError, Unavailable
@@ -171,7 +171,7 @@ class ManagerControl:
             async with asyncio.timeout(KEEP_S):
                 await kept
         except TimeoutError:
-            raise Unavailable("no majority of managers could keep the bundle in time: submit again") from None
+            raise Unavailable("no majority of managers stored the bundle in time: submit again") from None
         except BlobsFull as error:
             raise TooBusy(str(error), 2.0) from None
 

@@ -15,9 +15,9 @@ from talka.cluster.leadership.election import Phase
 from talka.cluster.leadership.lease_terms import LeaseDiffers, OtherLease, OwnLease
 from talka.control.blobs.replicated_blobs import LoadBlob, ServeBlob, piece_of
 from talka.control.clients.overload import Overload, RequestKind
+from talka.control.jobs.effects import DocumentWanted
 from talka.control.jobs.entries import PREFIX
 from talka.control.jobs.job_checkpoint import closed_of
-from talka.control.jobs.led_effects import DocumentWanted
 from talka.control.manager import Manager
 from talka.control.member.admin_queries import STATES
 from talka.control.member.announcement import standing_of
@@ -37,7 +37,7 @@ from talka.control.tasks.store_effects import (
 from talka.errors import Invalid, TalkaError
 from talka.nodes.auditing import put_down_change
 from talka.nodes.control import ManagerControl
-from talka.nodes.dag_service import DagService
+from talka.nodes.dags.dag_service import DagService
 from talka.nodes.job_events import job_event_of
 from talka.nodes.member import MemberNode, MemberOptions
 from talka.nodes.member_events import Event
@@ -50,7 +50,7 @@ from talka.store.files.blobs import Blobs
 from talka.units import SECOND
 from talka.version import VERSION
 from talka.wire.asking import AskAnswer, AskLease, ChangeLease, encode_content
-from talka.wire.entries import JobOrder, JobRecord, decode_account, decode_record
+from talka.wire.entries import JobEntry, JobOrder, decode_checkpoint, decode_entry
 from talka.wire.jobs import ManagerAt
 from talka.wire.security.bundles import sign_for_earlier
 from talka.work.lifecycle import JobState
@@ -89,7 +89,7 @@ class ManagerNode(MemberNode):
         self._own_lease = options.own_lease
         if options.store and len(options.member.voters) > 1:
             raise Invalid(
-                "dag jobs are kept in SQLite by one manager alone: leave --store away, or have this manager be the only voter"
+                "dag jobs are kept in SQLite by one manager alone: leave --store out, or make this manager the only voter"
             )
         self.dags: DagService | None = None
         super().__init__(options.member, on_event)
@@ -138,13 +138,7 @@ class ManagerNode(MemberNode):
             raise Invalid(f"a manager is a voter, and {name} is none of {', '.join(self._options.voters) or 'them'}")
         self._blobs = Blobs(self.folder / "blobs")
         options = self._options
-        self._trust = ManagerTrust(
-            self.folder,
-            options.certs,
-            name=options.name,
-            cluster=options.cluster,
-            environment=options.environment,
-        )
+        self._trust = ManagerTrust(options, self.folder)
         self.manager = Manager(
             name=options.name,
             boot=self.boot,
@@ -238,15 +232,15 @@ class ManagerNode(MemberNode):
             named: set[str] = set()
             for record in self.records():
                 named |= {record.order.bundle.digest, record.result}
-                if record.account:
+                if record.checkpoint:
                     with contextlib.suppress(TalkaError):
-                        named.update(closed_of(decode_account(record.account)).values())
+                        named.update(closed_of(decode_checkpoint(record.checkpoint)).values())
             work = partial(self._blobs.sweep, named, KEPT_S, realtime_ns() / SECOND)
             with contextlib.suppress(TalkaError):
                 removed = await asyncio.get_running_loop().run_in_executor(None, work)
                 self.manager.vault.forget(removed)
 
-    def records(self) -> list[JobRecord]:
+    def records(self) -> list[JobEntry]:
         """Jobs as this voter's own disk has them: it may be behind."""
         voter = self.member.voter
         assert voter is not None
@@ -254,7 +248,7 @@ class ManagerNode(MemberNode):
         for key, value in voter.election.held().items():
             if key.startswith(PREFIX) and value:
                 with contextlib.suppress(TalkaError):
-                    found.append(decode_record(value))
+                    found.append(decode_entry(value))
         return found
 
     # -- what is to be done
@@ -319,7 +313,7 @@ class ManagerNode(MemberNode):
         led = self.manager.led.get(job)
         if led is None or led.job is None:
             return
-        record, load_job = led.record, led.job
+        record, load_job = led.entry, led.job
         started_ms = record.submitted_ms
         if load_job.origin_ns:
             started_ms = (load_job.origin_ns + realtime_ns() - boottime_ns()) // 1_000_000

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from talka.control.jobs.registry import JobRecorded
+from talka.control.jobs.effects import JobEndStored
 from talka.testing.cores import CoreRun, Ledger
 from talka.testing.host import Host
 from talka.testing.job_checkers import Document, blob_of
@@ -25,7 +25,7 @@ class GapsBeginWithTheLoad(Observer):
         self._ledger = ledger
 
     def on_effect(self, world: World, host: Host, effect: object) -> None:
-        if not isinstance(effect, JobRecorded) or not effect.result:
+        if not isinstance(effect, JobEndStored) or not effect.result:
             return
         content = blob_of(world, effect.result)
         if content is None:

@@ -12,9 +12,9 @@ from talka.cluster.leadership.news import Elected
 from talka.control import manager
 from talka.control.blobs import replicated_blobs
 from talka.control.jobs import watching
-from talka.control.jobs.fleet import STARTED_ANEW, WorkerLost
-from talka.control.jobs.led_effects import AttemptAccepted, JobOver
-from talka.control.jobs.registry import JobAcceptedNews, JobRecorded, OwnerChanged, Registry
+from talka.control.jobs.effects import AttemptAccepted, JobAcceptedNews, JobEndStored, JobOver, OwnerChanged, WorkerLost
+from talka.control.jobs.fleet import STARTED_ANEW
+from talka.control.jobs.registry import Registry
 from talka.control.manager import Manager
 from talka.control.member import leader_calls
 from talka.control.member.composite import ClusterMember
@@ -141,7 +141,7 @@ class JobHistory(Observer):
         elif type(effect) is JobOver or (type(effect) is Obeyed and effect.what == "Reconcile"):
             # A leader that decides on another owner and is deposed at once tells nobody.
             self._owner_changed_at[effect.job] = world.now
-        elif type(effect) is JobRecorded:
+        elif type(effect) is JobEndStored:
             before = self.ended.setdefault(effect.job, effect.state)
             if before is not effect.state:
                 world.violate("I6", f"job {effect.job} ended as {before}, and then as {effect.state}")
@@ -181,7 +181,7 @@ class JobHistory(Observer):
         if registry is None:
             return
         for job, at in self.jobs.items():
-            if job not in registry.records and at < world.now:
+            if job not in registry.entries and at < world.now:
                 world.violate("I5", f"job {job} was acknowledged, and the leader's records do not have it")
 
 
@@ -210,7 +210,7 @@ class CountsAreTrue(Observer):
     def on_effect(self, world: World, host: Host, effect: object) -> None:
         if type(effect) is AttemptAccepted:
             self._on_accepted(world, effect)
-        elif type(effect) is JobRecorded and effect.result:
+        elif type(effect) is JobEndStored and effect.result:
             self._on_recorded(world, effect)
 
     def _on_accepted(self, world: World, news: AttemptAccepted) -> None:
@@ -237,7 +237,7 @@ class CountsAreTrue(Observer):
         elif not result.is_lost and counted < known:
             world.violate("I6", f"{what}: {counted} iterations count, and {known} were acknowledged by its worker")
 
-    def _on_recorded(self, world: World, news: JobRecorded) -> None:
+    def _on_recorded(self, world: World, news: JobEndStored) -> None:
         job = news.job
         before = self._documents.setdefault(job, news.result)
         if before != news.result:
@@ -348,7 +348,7 @@ class EveryJobEnds(Observer):
         for job, at in self._history.cancelled_at.items():
             if world.now >= max(at, self._calm_at) + self._stop_within_ns:
                 for run in self._ledger.alive(job):
-                    text = f"core {run.core} of {run.host.name} (attempt {run.attempt}) runs on"
+                    text = f"core {run.number} of {run.host.name} (attempt {run.attempt}) runs on"
                     world.violate("cancel", f"job {job} was cancelled {(world.now - at) // SECOND} s ago: {text}")
 
     def at_end(self, world: World) -> None:
@@ -359,7 +359,7 @@ class EveryJobEnds(Observer):
             world.violate("I14", "nobody leads at the end")
             return
         for job in self._history.jobs:
-            record = registry.records.get(job)
+            record = registry.entries.get(job)
             if record is None:
                 world.violate("I5", f"job {job} was acknowledged, and is not there at the end")
             elif not is_final(record.state):
@@ -436,11 +436,11 @@ class JobCapsHold(Observer):
     # The limits are of private things; asking each for its size would put methods there that only this needs.
 
     def _check_worker(self, world: World, host: Host, one: composite.Worker) -> None:
-        _within(world, host, "tasks", one.tasks._held, held_shards.TASKS_LIMIT)
+        _within(world, host, "tasks", one.shards._held, held_shards.HELD_LIMIT)
         _within(world, host, "commands that wait", one._waiting, composite.WAITING_LIMIT)
         _within(world, host, "fences", one._fences._jobs, fences.JOBS_LIMIT)
-        if one.tasks.pool.free < 0:
-            text = f"{-one.tasks.pool.free} more cores than the {one.tasks.pool.cores} there are"
+        if one.shards.pool.free < 0:
+            text = f"{-one.shards.pool.free} more cores than the {one.shards.pool.cores} there are"
             world.violate("I13", f"{host.name} runs {text}")
 
     def _check_manager(self, world: World, host: Host, one: Manager) -> None:
@@ -450,7 +450,7 @@ class JobCapsHold(Observer):
         _within(world, host, "listeners", one.audience._listeners, watching.AUDIENCE_LIMIT)
         _within(world, host, "blobs that come in", one.vault._incoming, replicated_blobs.INCOMING_LIMIT)
         if one.registry is not None:
-            _within(world, host, "records", one.registry.records, SLOTS)
+            _within(world, host, "records", one.registry.entries, SLOTS)
 
 
 def _within(world: World, host: Host, what: str, things: Any, limit: int) -> None:

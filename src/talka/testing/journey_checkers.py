@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from talka.control.jobs.led_effects import AttemptAccepted
-from talka.control.jobs.registry import JobRecorded
+from talka.control.jobs.effects import AttemptAccepted, JobEndStored
 from talka.stats.tally import CALL_NAMES_KEPT, OTHER_CALLS, Tally, fold_calls, merged
 from talka.testing.cores import CONTEXT, TOKEN, CoreRun, Ledger
 from talka.testing.host import Host
@@ -31,7 +30,7 @@ class RecordsChecked(Observer):
     def on_effect(self, world: World, host: Host, effect: object) -> None:
         if type(effect) is AttemptAccepted and (content := self._new(world, effect.digest)) is not None:
             self.on_attempt(world, decode_result(content))
-        elif type(effect) is JobRecorded and effect.result:
+        elif type(effect) is JobEndStored and effect.result:
             if (content := self._new(world, effect.result)) is not None:
                 self.on_document(world, host, msgspec.json.decode(content, type=Document))
 
@@ -190,7 +189,7 @@ class ValuesAreHandedOn(RecordsChecked):
 
     def on_document(self, world: World, host: Host, document: Document) -> None:
         manager = manager_on(host)
-        record = manager.registry.records.get(document.job) if manager is not None and manager.registry else None
+        record = manager.registry.entries.get(document.job) if manager is not None and manager.registry else None
         if record is None:
             return
         for workflow in record.order.workflows:

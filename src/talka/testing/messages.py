@@ -14,7 +14,7 @@ from msgspec import inspect
 
 from talka.units import SECOND
 from talka.wire import asking, jobs, manager_calls
-from talka.wire.entries import JobOrder, JobRecord, encode_record
+from talka.wire.entries import JobEntry, JobOrder, encode_entry
 from talka.wire.security.keys import Keyring, encode_ring
 from talka.wire.security.permissions import CALLS, MESSAGES, TABLE, Column
 from talka.work.load import Plan, Segment
@@ -60,7 +60,7 @@ class Sampler:
             return self.call(self._rng.choice(tuple(CALLS)))
         made = self.value(kind)
         if kind is jobs.Lead:
-            return jobs.Lead(encode_record(self.value(JobRecord)))
+            return jobs.Lead(encode_entry(self.value(JobEntry)))
         if "ring" in made.__struct_fields__:
             return kind(encode_ring(Keyring.of((self._word(40),))))
         return made

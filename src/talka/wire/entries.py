@@ -1,4 +1,7 @@
-"""What the majority register holds of a job. Written by the cluster's leader alone."""
+"""What the majority register holds of a job. Written by the cluster's leader alone.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +19,7 @@ from talka.work.specs import NodeOutline
 from talka.work.thresholds import Threshold, Verdict
 
 ORDER_LIMIT_BYTES: Final = 96 * 1024
-"""Of what was ordered; with grants and account it stays within a value of the register."""
+"""Of what was ordered; with grants and checkpoint it stays within a value of the register."""
 SLOTS: Final = 512
 """Jobs the register remembers. A new job takes the slot of the one that ended longest ago."""
 
@@ -77,7 +80,9 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     """Of the worker's state: a new life from it proves this one dead."""
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+class JobEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the register holds of one job, under one key."""
+
     job: str
     key: str = ""
     """The submitter's idempotency key."""
@@ -100,9 +105,9 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     cancel: str = ""
     """Why it is to stop; empty when nobody asked."""
     revision: int = 0
-    """Of the account, within the fence."""
-    account: bytes = b""
-    """What the leading manager keeps: a `JobAccount`. Empty before anything was assigned."""
+    """Of the checkpoint, within the fence."""
+    checkpoint: bytes = msgspec.field(default=b"", name="account")
+    """What the leading manager keeps: a `JobCheckpoint`. Empty before anything was assigned."""
     result: str = ""
     exit_code: int = 0
     version: int = 0
@@ -149,7 +154,7 @@ class WorkflowEntry(msgspec.Struct, frozen=True, array_like=True):
     """Workflows that had shards on one of its cores at the same time."""
 
 
-class JobAccount(msgspec.Struct, frozen=True):
+class JobCheckpoint(msgspec.Struct, frozen=True):
     """What a manager must know to lead a job on: who does what, and what has been accepted."""
 
     attempts: int
@@ -163,14 +168,14 @@ class JobAccount(msgspec.Struct, frozen=True):
     engine: str = ""
 
 
-class BadRecord(Untrusted):
-    """What the register holds under a job's key is no record of a job."""
+class BadEntry(Untrusted):
+    """What the register holds under a job's key is no entry of a job."""
 
 
-RECORDS: Final[Codec[JobRecord]] = Codec(JobRecord, BadRecord, "the register holds what is no record of a job")
-ACCOUNTS: Final[Codec[JobAccount]] = Codec(JobAccount, BadRecord, "the account of a job cannot be read")
-encode_record, decode_record = RECORDS.encode, RECORDS.decode
-encode_account, decode_account = ACCOUNTS.encode, ACCOUNTS.decode
+ENTRIES: Final[Codec[JobEntry]] = Codec(JobEntry, BadEntry, "the register holds a malformed entry of a job")
+CHECKPOINTS: Final[Codec[JobCheckpoint]] = Codec(JobCheckpoint, BadEntry, "the checkpoint of a job cannot be read")
+encode_entry, decode_entry = ENTRIES.encode, ENTRIES.decode
+encode_checkpoint, decode_checkpoint = CHECKPOINTS.encode, CHECKPOINTS.decode
 encode_order: Callable[[JobOrder], bytes] = msgspec.msgpack.Encoder().encode
 _orders: msgspec.msgpack.Decoder[JobOrder] = msgspec.msgpack.Decoder(JobOrder)
 
@@ -180,4 +185,4 @@ def decode_order(content: bytes) -> JobOrder:
     try:
         return _orders.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"this is no order of a job: {error}") from None
+        raise Invalid(f"this is not the order of a job: {error}") from None

@@ -5,6 +5,8 @@ that leads a job assigns tasks under the job's fence, starts and halts them, ack
 result of each as a blob. Managers keep blobs for each other, tell the cluster's leader what became of their jobs, and
 pass on what clients ask. Every message may be lost, doubled or overtaken; none carries an instant of another machine's
 clock, except where the receiver's own is meant.
+
+Decision: docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
@@ -187,7 +189,7 @@ class Assign(Message, frozen=True, tag=10):
     variables: Annotated[bytes, msgspec.Meta(max_length=ENVELOPE_LIMIT_BYTES)] = b""
     """Those of the job, sealed to this life of this worker for this attempt; empty when there are none."""
     life: Count = 0
-    """The boot of the manager that drew the attempt's number, as it is on account: part of the attempt's name, and told
+    """The boot of the manager that drew the attempt's number, as it is in the checkpoint: part of the attempt's name, and told
     with all that is said of it. A register that was put back draws the same numbers again, in another life."""
 
 
@@ -371,14 +373,14 @@ class Kept(Message, frozen=True, tag=33):
 
 
 class Lead(Message, frozen=True, tag=40):
-    """Lead this job. Sent when it is given, whenever its record changes, and once a second."""
+    """Lead this job. Sent when it is given, whenever its entry changes, and once a second."""
 
-    record: Annotated[bytes, msgspec.Meta(max_length=300_000)]
-    """A `JobRecord`."""
+    entry: Annotated[bytes, msgspec.Meta(max_length=300_000)]
+    """A `JobEntry`."""
 
 
-class Account(Message, frozen=True, tag=41):
-    """What the manager that leads a job wants to be on record."""
+class StoreCheckpoint(Message, frozen=True, tag=41):
+    """What the manager that leads a job wants to be stored: a checkpoint."""
 
     job: JobName
     fence: Fence
@@ -396,7 +398,7 @@ class Account(Message, frozen=True, tag=41):
     """The boot of the manager that says so."""
 
 
-class Accounted(Message, frozen=True, tag=42):
+class CheckpointStored(Message, frozen=True, tag=42):
     job: JobName
     fence: Fence
     revision: Count
@@ -478,8 +480,8 @@ JobMessage: TypeAlias = (
     | KeepBlob
     | Kept
     | Lead
-    | Account
-    | Accounted
+    | StoreCheckpoint
+    | CheckpointStored
     | Leaderless
     | ManagerCall
     | CallAnswer
@@ -490,11 +492,11 @@ JobMessage: TypeAlias = (
 
 
 class BadJobMessage(Untrusted):
-    """Bytes that are no message of this conversation."""
+    """Bytes that are not a message of this conversation."""
 
 
 CHANNEL: Final[Channel[JobMessage]] = Channel(
-    6, "jobs", JobMessage, BadJobMessage, "a frame holds no message about jobs"
+    6, "jobs", JobMessage, BadJobMessage, "a frame holds a malformed message about jobs"
 )
 encode, decode = CHANNEL.encode, CHANNEL.decode
 
@@ -528,5 +530,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
     """As in Assign."""
 
 
-RESULTS: Final[Codec[AttemptResult]] = Codec(AttemptResult, BadJobMessage, "a blob holds no result of an attempt")
+RESULTS: Final[Codec[AttemptResult]] = Codec(
+    AttemptResult, BadJobMessage, "a blob does not hold the result of an attempt"
+)
 encode_result, decode_result = RESULTS.encode, RESULTS.decode

@@ -13,7 +13,7 @@ from talka.control.jobs.bundle_rights import HOLDS_NS, KNOWN_LIMIT, BundleRights
 from talka.control.manager import Manager
 from talka.control.member.voter import Voter
 from talka.testing.trust import keys_of_workers
-from talka.wire.entries import Grant, JobOrder, JobRecord, encode_record
+from talka.wire.entries import Grant, JobEntry, JobOrder, encode_entry
 from talka.wire.jobs import CHANNEL, Piece, WantBlob
 from talka.wire.security.roles import Role
 from talka.work.lifecycle import JobState
@@ -22,11 +22,11 @@ BUNDLE, OTHER, RESULT = "b" * 64, "0" * 64, "f" * 64
 
 
 @pytest.fixture
-def record(order_of: Callable[..., JobOrder]) -> JobRecord:
+def entry(order_of: Callable[..., JobOrder]) -> JobEntry:
     """A job that w1 works for, with a result."""
     order = order_of()
     order = msgspec.structs.replace(order, bundle=msgspec.structs.replace(order.bundle, digest=BUNDLE))
-    return JobRecord(
+    return JobEntry(
         job="j",
         key="",
         order=order,
@@ -38,12 +38,12 @@ def record(order_of: Callable[..., JobOrder]) -> JobRecord:
     )
 
 
-def rights_of(*known: JobRecord, held: dict[str, bytes] | None = None) -> BundleRights:
+def rights_of(*known: JobEntry, held: dict[str, bytes] | None = None) -> BundleRights:
     return BundleRights(lambda: known, lambda: held or {})
 
 
-def test_worker_gets_the_bundle_of_a_job_that_it_works_for(record: JobRecord) -> None:
-    rights = rights_of(record)
+def test_worker_gets_the_bundle_of_a_job_that_it_works_for(entry: JobEntry) -> None:
+    rights = rights_of(entry)
     assert rights.may_fetch(0, "w1", BUNDLE)
     assert not rights.may_fetch(0, "w2", BUNDLE), "it works for nobody"
     assert not rights.may_fetch(0, "w1", OTHER), "nobody knows that bundle"
@@ -51,32 +51,32 @@ def test_worker_gets_the_bundle_of_a_job_that_it_works_for(record: JobRecord) ->
     assert rights.withheld == 3
 
 
-def test_manager_that_only_holds_the_record_knows_too(record: JobRecord) -> None:
+def test_manager_that_only_holds_the_entry_knows_too(entry: JobEntry) -> None:
     held = {
-        "job/1": encode_record(record),
+        "job/1": encode_entry(entry),
         "job/2": b"",
         "job/3": b"of a later version " + BUNDLE.encode(),
-        "lease/1": encode_record(record),
+        "lease/1": encode_entry(entry),
     }
     assert rights_of(held=held).may_fetch(0, "w1", BUNDLE)
     assert not rights_of(held=held).may_fetch(0, "w2", BUNDLE)
-    assert not rights_of(held={"lease/1": encode_record(record)}).may_fetch(0, "w1", BUNDLE)
-    assert not rights_of(held={"job/1": encode_record(record)}).may_fetch(0, "w1", RESULT)
+    assert not rights_of(held={"lease/1": encode_entry(entry)}).may_fetch(0, "w1", BUNDLE)
+    assert not rights_of(held={"job/1": encode_entry(entry)}).may_fetch(0, "w1", RESULT)
 
 
-def test_what_was_said_holds_for_a_moment(record: JobRecord) -> None:
+def test_what_was_said_holds_for_a_moment(entry: JobEntry) -> None:
     """A bundle has many pieces; and who asks for what is not there does not keep the manager busy."""
-    records: list[JobRecord] = []
+    entries: list[JobEntry] = []
     looked = 0
 
-    def known() -> list[JobRecord]:
+    def known() -> list[JobEntry]:
         nonlocal looked
         looked += 1
-        return records
+        return entries
 
     rights = BundleRights(known, dict)
     assert not rights.may_fetch(0, "w1", BUNDLE)
-    records.append(record)
+    entries.append(entry)
     assert not rights.may_fetch(HOLDS_NS - 1, "w1", BUNDLE)
     assert rights.may_fetch(HOLDS_NS, "w1", BUNDLE)
     assert looked == 2
@@ -103,9 +103,9 @@ def test_manager_tells_a_worker_that_it_does_not_have_what_is_not_for_it(role: R
     assert said == [Send(CHANNEL, "w1", Piece(RESULT, 3, 0, b""), Lane.STREAM)]
 
 
-def test_manager_that_knows_of_the_grant_serves_the_bundle(record: JobRecord) -> None:
+def test_manager_that_knows_of_the_grant_serves_the_bundle(entry: JobEntry) -> None:
     manager = manager_with(BUNDLE)
-    manager.bundle_rights = rights_of(record)
+    manager.bundle_rights = rights_of(entry)
     assert manager.on_message(0, "w1", WantBlob(BUNDLE, 0), role=Role.WORKER) == [ServeBlob("w1", BUNDLE, 0)]
 
 

@@ -2,6 +2,7 @@
 
 from talka.cluster.effects import Lane, Send
 from talka.control.jobs.commands import AGAIN_NS, SILENCE_NS, Commands
+from talka.control.member.clock_offsets import ClockOffsets
 from talka.wire.jobs import CHANNEL, Acknowledge, Halt
 
 FENCE = (1, 1, 1)
@@ -10,7 +11,7 @@ OTHER = Halt("b4k7", FENCE, 2, "stop")
 
 
 def commands() -> Commands:
-    return Commands("b4k7", FENCE)
+    return Commands("b4k7", FENCE, ClockOffsets())
 
 
 def test_a_command_is_said_again_until_it_is_dropped() -> None:

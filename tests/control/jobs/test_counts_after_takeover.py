@@ -10,17 +10,8 @@ from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder
-from talka.wire.jobs import (
-    Account,
-    Accounted,
-    Assign,
-    BundleFacts,
-    JobMessage,
-    Report,
-    TaskFacts,
-    WorkerSnapshot,
-)
+from talka.wire.entries import Grant, JobEntry, JobOrder, WorkflowOrder
+from talka.wire.jobs import Assign, BundleFacts, CheckpointStored, Report, StoreCheckpoint, TaskFacts, WorkerSnapshot
 from talka.wire.shards import Armed, Settings, Totals, encode
 from talka.work.lifecycle import JobState
 from talka.work.shapes import ConstantRate
@@ -30,7 +21,7 @@ WORKERS = {"w1": 1, "w2": 2}
 """With the number of the task of each."""
 
 
-def record_of(fence: tuple[int, int, int], **more: object) -> JobRecord:
+def entry_of(fence: tuple[int, int, int], **more: object) -> JobEntry:
     workflow = WorkflowOrder(
         name="Shop",
         plan=ConstantRate(100, "60s", max_vus=12).plan(),
@@ -46,41 +37,43 @@ def record_of(fence: tuple[int, int, int], **more: object) -> JobRecord:
     order = JobOrder("shop", BundleFacts("0" * 64, 70, b"", "shop.py"), (workflow,), Settings(30 * SECOND), (), cores=2)
     grants = tuple(Grant(worker=name, boot=7, cores=1) for name in WORKERS)
     return msgspec.structs.replace(
-        JobRecord(
+        JobEntry(
             job="b4k7", order=order, state=JobState.RUNNING, number=1, fence=fence, pool=2, granted=2, grants=grants
         ),
         **more,
     )
 
 
-def led_by(record: JobRecord) -> LedJob:
+def led_by(entry: JobEntry) -> LedJob:
     clocks = ClockOffsets()
     for worker in WORKERS:
         clocks.heard(START_NS, worker, clocks.asked(START_NS, worker), START_NS)
-    return LedJob(record, life=3, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
+    return LedJob(entry, life=3, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
 
 
-def recorded(job: LedJob, effects: list[object]) -> list[Send[JobMessage]]:
-    """What it says, while every account of it is put on record at once."""
+def stored(job: LedJob, effects: list[object]) -> list[Send]:
+    """What it says, while every checkpoint of it is stored at once."""
     said = [effect for effect in effects if isinstance(effect, Send)]
     for word in said:  # it grows
-        if isinstance(word.message, Account):
-            more = job.on_accounted(START_NS, Accounted("b4k7", job.fence, word.message.revision, life=3))
+        if isinstance(word.message, StoreCheckpoint):
+            more = job.on_checkpoint_stored(
+                START_NS, CheckpointStored("b4k7", job.fence, word.message.revision, life=3)
+            )
             said += [effect for effect in more if isinstance(effect, Send)]
     return said
 
 
 def taken_over(states: dict[str, str]) -> LedJob:
     """A job whose tasks were in these states when their workers were asked, two seconds after the load began."""
-    first = led_by(record_of((1, 1, 1)))
-    said = recorded(first, first.start(START_NS))
+    first = led_by(entry_of((1, 1, 1)))
+    said = stored(first, first.start(START_NS))
     assigned = {word.to: word.message.attempt for word in said if isinstance(word.message, Assign)}
     assert assigned == WORKERS
     for worker, attempt in WORKERS.items():
-        said += recorded(first, first.on_message(START_NS, worker, Report("b4k7", attempt, encode(Armed()))))
-    accounts = [word.message for word in said if isinstance(word.message, Account)]
+        said += stored(first, first.on_message(START_NS, worker, Report("b4k7", attempt, encode(Armed()))))
+    checkpoints = [word.message for word in said if isinstance(word.message, StoreCheckpoint)]
 
-    second = led_by(record_of((1, 2, 1), account=accounts[-1].content, version=2))
+    second = led_by(entry_of((1, 2, 1), checkpoint=checkpoints[-1].content, version=2))
     second.start(START_NS + 2 * SECOND)
     for worker, attempt in WORKERS.items():
         state = states[worker]
@@ -113,7 +106,7 @@ def test_a_task_that_is_lost_is_not_waited_for() -> None:
     tell(job, "w1")
 
     lost = tuple(Grant(worker=name, boot=7, cores=1, lost="died" if name == "w2" else "") for name in WORKERS)
-    job.on_record(START_NS + 4 * SECOND, msgspec.structs.replace(job.record, grants=lost, version=3))
+    job.on_entry(START_NS + 4 * SECOND, msgspec.structs.replace(job.entry, grants=lost, version=3))
 
     assert job.is_caught_up()
 
@@ -130,4 +123,4 @@ def test_tasks_that_have_not_begun_have_nothing_to_tell() -> None:
 
 
 def test_before_workers_have_told_what_they_have_there_is_nothing_to_wait_for() -> None:
-    assert led_by(record_of((1, 1, 1))).is_caught_up()
+    assert led_by(entry_of((1, 1, 1))).is_caught_up()

@@ -1,4 +1,4 @@
-"""Records of jobs in the register: decided first, told once a majority has them."""
+"""Entries of jobs in the register: decided first, told once a majority has them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +8,9 @@ import pytest
 
 from talka.cluster.leadership.news import WriteEnded
 from talka.control.jobs import entries
-from talka.control.jobs.entries import Alarmed, RecordBook
-from talka.wire.entries import JobOrder, JobRecord, decode_record, encode_record
+from talka.control.jobs.effects import Alarmed
+from talka.control.jobs.entries import EntryBook
+from talka.wire.entries import JobEntry, JobOrder, decode_entry, encode_entry
 from talka.work.lifecycle import JobState
 
 OrderOf = Callable[..., JobOrder]
@@ -20,7 +21,7 @@ class Desk:
 
     def __init__(self, group: Any, name: str) -> None:
         self.voter = group.voters[name]
-        self.book: RecordBook | None = None
+        self.book: EntryBook | None = None
         self.next_tick_at = (1 << 63) - 1
 
     def on_news(self, now: int, news: object) -> list[object]:
@@ -35,13 +36,13 @@ class Books:
         self.group.leader()
         self.book = self.open()
 
-    def open(self) -> RecordBook:
+    def open(self) -> EntryBook:
         desk = self.group.parts["m1"]
-        desk.book = self.book = RecordBook(desk.voter)
+        desk.book = self.book = EntryBook(desk.voter)
         return self.book
 
-    def reopen(self) -> RecordBook:
-        """After the manager was started anew."""
+    def reopen(self) -> EntryBook:
+        """After the manager was restarted."""
         self.group.stop("m1")
         self.group.start("m1")
         self.group.leader()
@@ -53,190 +54,190 @@ class Books:
     def told(self, effects: list[object]) -> list[str]:
         return [effect for effect in effects if isinstance(effect, str)]
 
-    def add(self, record: JobRecord, *then: object) -> list[str]:
-        return self.act(self.book.add(self.group.now, record, *then))
+    def add(self, entry: JobEntry, *then: object) -> list[str]:
+        return self.act(self.book.add(self.group.now, entry, *then))
 
-    def put(self, record: JobRecord, *then: object) -> list[str]:
-        return self.act(self.book.put(self.group.now, record, *then))
+    def put(self, entry: JobEntry, *then: object) -> list[str]:
+        return self.act(self.book.put(self.group.now, entry, *then))
 
 
 @pytest.fixture
-def books(cabinet_of: Callable[..., Any]) -> Books:
+def checkpoints(cabinet_of: Callable[..., Any]) -> Books:
     return Books(cabinet_of)
 
 
 @pytest.fixture
-def record_of(order_of: OrderOf) -> Callable[..., JobRecord]:
-    def make(number: int, **more: Any) -> JobRecord:
+def entry_of(order_of: OrderOf) -> Callable[..., JobEntry]:
+    def make(number: int, **more: Any) -> JobEntry:
         more = {"state": JobState.QUEUED, **more}
-        return JobRecord(job=f"job{number}", order=order_of(), number=number, **more)
+        return JobEntry(job=f"job{number}", order=order_of(), number=number, **more)
 
     return make
 
 
-RecordOf = Callable[..., JobRecord]
+RecordOf = Callable[..., JobEntry]
 
 
-def test_what_follows_from_a_record_waits_for_the_disk(books: Books, record_of: RecordOf) -> None:
-    books.group.hold()
-    assert books.add(record_of(1), "accepted") == []
-    assert list(books.book.decided) == ["job1"] and books.book.written == {}
-    assert not books.book.is_written("job1")
+def test_what_follows_from_an_entry_waits_for_the_disk(checkpoints: Books, entry_of: RecordOf) -> None:
+    checkpoints.group.hold()
+    assert checkpoints.add(entry_of(1), "accepted") == []
+    assert list(checkpoints.book.decided) == ["job1"] and checkpoints.book.written == {}
+    assert not checkpoints.book.is_written("job1")
 
-    assert books.told(books.group.write()) == ["accepted"]
+    assert checkpoints.told(checkpoints.group.write()) == ["accepted"]
 
-    assert books.book.is_written("job1")
-    assert books.book.written == books.book.decided == {"job1": record_of(1, version=1)}
+    assert checkpoints.book.is_written("job1")
+    assert checkpoints.book.written == checkpoints.book.decided == {"job1": entry_of(1, version=1)}
 
 
-def test_what_is_decided_during_a_write_goes_with_the_next(books: Books, record_of: RecordOf) -> None:
-    books.group.hold()
-    books.add(record_of(1), "first")
-    assert books.put(record_of(1, owner="m1"), "second") == []
-    assert books.put(record_of(1, owner="m2"), "third") == []
-    assert books.act(books.book.once_written(books.book.decided["job1"], "asked")) == []
+def test_what_is_decided_during_a_write_goes_with_the_next(checkpoints: Books, entry_of: RecordOf) -> None:
+    checkpoints.group.hold()
+    checkpoints.add(entry_of(1), "first")
+    assert checkpoints.put(entry_of(1, owner="m1"), "second") == []
+    assert checkpoints.put(entry_of(1, owner="m2"), "third") == []
+    assert checkpoints.act(checkpoints.book.once_written(checkpoints.book.decided["job1"], "asked")) == []
 
-    assert books.told(books.group.write()) == ["first", "second", "third", "asked"]
+    assert checkpoints.told(checkpoints.group.write()) == ["first", "second", "third", "asked"]
 
-    assert books.book.written["job1"] == record_of(1, owner="m2", version=3)
-    writes = [one for _, one in books.group.out if isinstance(one, WriteEnded)]
+    assert checkpoints.book.written["job1"] == entry_of(1, owner="m2", version=3)
+    writes = [one for _, one in checkpoints.group.out if isinstance(one, WriteEnded)]
     assert len(writes) == 2, "two decisions went together"
 
 
-def test_what_is_on_disk_can_be_told_at_once(books: Books, record_of: RecordOf) -> None:
-    books.add(record_of(1))
-    written = books.book.written["job1"]
-    books.group.hold()
-    books.put(record_of(1, owner="m1"))
+def test_what_is_on_disk_can_be_told_at_once(checkpoints: Books, entry_of: RecordOf) -> None:
+    checkpoints.add(entry_of(1))
+    written = checkpoints.book.written["job1"]
+    checkpoints.group.hold()
+    checkpoints.put(entry_of(1, owner="m1"))
 
-    assert books.act(books.book.once_written(written, "old")) == ["old"]
-    assert books.act(books.book.once_written(books.book.decided["job1"], "new")) == []
-    assert books.told(books.group.write()) == ["new"]
+    assert checkpoints.act(checkpoints.book.once_written(written, "old")) == ["old"]
+    assert checkpoints.act(checkpoints.book.once_written(checkpoints.book.decided["job1"], "new")) == []
+    assert checkpoints.told(checkpoints.group.write()) == ["new"]
 
 
-def test_who_asks_again_and_again_is_answered_once(books: Books, record_of: RecordOf) -> None:
-    books.group.hold()
-    books.add(record_of(1))
+def test_who_asks_again_and_again_is_answered_once(checkpoints: Books, entry_of: RecordOf) -> None:
+    checkpoints.group.hold()
+    checkpoints.add(entry_of(1))
     for _ in range(100):
-        books.book.once_written(books.book.decided["job1"], "asked")
+        checkpoints.book.once_written(checkpoints.book.decided["job1"], "asked")
 
-    assert books.told(books.group.write()) == ["asked"]
+    assert checkpoints.told(checkpoints.group.write()) == ["asked"]
 
 
-def test_a_write_that_failed_is_tried_again(books: Books, record_of: RecordOf) -> None:
-    book, now = books.book, books.group.now
-    books.group.hold()
-    books.add(record_of(1), "accepted")
+def test_a_write_that_failed_is_tried_again(checkpoints: Books, entry_of: RecordOf) -> None:
+    book, now = checkpoints.book, checkpoints.group.now
+    checkpoints.group.hold()
+    checkpoints.add(entry_of(1), "accepted")
 
     assert book.on_write_ended(now, WriteEnded(1, "unknown")) == []
-    assert books.act(book.write_again(now)) == [], "refused: the first write of the key is still under way"
-    assert books.told(books.group.write()) == [], "nobody waits for that one any more"
+    assert checkpoints.act(book.write_again(now)) == [], "refused: the first write of the key is still under way"
+    assert checkpoints.told(checkpoints.group.write()) == [], "nobody waits for that one any more"
     assert not book.is_written("job1")
 
-    assert books.act(book.write_again(now)) == ["accepted"]
+    assert checkpoints.act(book.write_again(now)) == ["accepted"]
     assert book.is_written("job1")
-    assert books.act(book.write_again(now)) == [], "nothing is left to be written"
+    assert checkpoints.act(book.write_again(now)) == [], "nothing is left to be written"
 
 
-def test_the_end_of_somebody_elses_write_says_nothing(books: Books) -> None:
-    assert books.book.on_write_ended(0, WriteEnded(77, "accepted")) == []
+def test_the_end_of_somebody_elses_write_says_nothing(checkpoints: Books) -> None:
+    assert checkpoints.book.on_write_ended(0, WriteEnded(77, "accepted")) == []
 
 
-def test_a_new_leader_reads_what_was_written(books: Books, record_of: RecordOf) -> None:
-    books.add(record_of(7, key="k"))
-    books.add(record_of(3))
-    before = books.book.decided
+def test_a_new_leader_reads_what_was_written(checkpoints: Books, entry_of: RecordOf) -> None:
+    checkpoints.add(entry_of(7, key="k"))
+    checkpoints.add(entry_of(3))
+    before = checkpoints.book.decided
 
-    book = books.reopen()
+    book = checkpoints.reopen()
 
     assert book.decided == book.written == before
-    assert [record.number for record in book.in_order()] == [3, 7]
+    assert [entry.number for entry in book.in_order()] == [3, 7]
     assert book.by_key("k") == before["job7"]
     assert book.by_key("other") is None and book.by_key("") is None
     assert book.is_written("job7") and not book.is_written("job9")
     assert book.alarms == []
-    books.add(record_of(8))
-    assert sorted(key for key in values(books) if key.startswith("job/")) == ["job/000", "job/001", "job/002"]
+    checkpoints.add(entry_of(8))
+    assert sorted(key for key in values(checkpoints) if key.startswith("job/")) == ["job/000", "job/001", "job/002"]
 
 
-def values(books: Books) -> dict[str, bytes]:
-    leader_term = books.group.voters["m1"].election.leader_term
+def values(checkpoints: Books) -> dict[str, bytes]:
+    leader_term = checkpoints.group.voters["m1"].election.leader_term
     assert leader_term is not None
     return dict(leader_term.values())
 
 
-def test_what_is_no_record_is_an_alarm_and_harms_nothing_else(books: Books, record_of: RecordOf) -> None:
-    voter, now = books.group.voters["m1"], books.group.now
-    books.add(record_of(1))
+def test_what_is_no_entry_is_an_alarm_and_harms_nothing_else(checkpoints: Books, entry_of: RecordOf) -> None:
+    voter, now = checkpoints.group.voters["m1"], checkpoints.group.now
+    checkpoints.add(entry_of(1))
     for ref, key, value in (
         (91, "job/001", b"\xc1"),
-        (92, "job/x", encode_record(record_of(2))),
+        (92, "job/x", encode_entry(entry_of(2))),
         (93, "job/003", b""),
         (94, "other", b"\xc1"),
     ):
-        books.group.act("m1", voter.write(now, ref, key, value))
+        checkpoints.group.act("m1", voter.write(now, ref, key, value))
 
-    book = books.reopen()
+    book = checkpoints.reopen()
 
     assert list(book.decided) == ["job1"]
     first, second = sorted(book.alarms, key=lambda alarm: alarm.text)
     assert isinstance(first, Alarmed) and first.text.startswith(
-        "job/001: the register holds what is no record of a job"
+        "job/001: the register holds a malformed entry of a job"
     )
     assert second.text.startswith("job/x: ")
 
 
 def test_a_new_job_takes_the_slot_of_the_one_that_ended_longest_ago(
-    books: Books, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Books, entry_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entries, "SLOTS", 3)
     for number, ended_ms in ((1, 0), (2, 900), (3, 500)):
         state = JobState.COMPLETED if ended_ms else JobState.RUNNING
-        assert books.book.has_room()
-        books.add(record_of(number, state=state, ended_ms=ended_ms, key=f"k{number}"))
+        assert checkpoints.book.has_room()
+        checkpoints.add(entry_of(number, state=state, ended_ms=ended_ms, key=f"k{number}"))
 
-    assert books.book.has_room()
-    books.add(record_of(4))
+    assert checkpoints.book.has_room()
+    checkpoints.add(entry_of(4))
 
-    assert list(books.book.decided) == list(books.book.written) == ["job1", "job2", "job4"]
-    assert books.book.by_key("k3") is None and books.book.by_key("k2") is not None
-    assert decode_record(values(books)["job/002"]).job == "job4"
-    books.add(record_of(5))
-    assert list(books.book.decided) == ["job1", "job4", "job5"]
-    assert not books.book.has_room(), "those that are left have not ended"
+    assert list(checkpoints.book.decided) == list(checkpoints.book.written) == ["job1", "job2", "job4"]
+    assert checkpoints.book.by_key("k3") is None and checkpoints.book.by_key("k2") is not None
+    assert decode_entry(values(checkpoints)["job/002"]).job == "job4"
+    checkpoints.add(entry_of(5))
+    assert list(checkpoints.book.decided) == ["job1", "job4", "job5"]
+    assert not checkpoints.book.has_room(), "those that are left have not ended"
 
 
 def test_of_two_that_ended_at_once_the_earlier_submission_gives_way(
-    books: Books, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Books, entry_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entries, "SLOTS", 2)
     for number in (6, 5):
-        books.add(record_of(number, state=JobState.FAILED, ended_ms=1))
+        checkpoints.add(entry_of(number, state=JobState.FAILED, ended_ms=1))
 
-    books.add(record_of(7))
+    checkpoints.add(entry_of(7))
 
-    assert list(books.book.decided) == ["job6", "job7"]
+    assert list(checkpoints.book.decided) == ["job6", "job7"]
 
 
 def test_a_job_whose_end_is_not_on_disk_keeps_its_slot(
-    books: Books, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
+    checkpoints: Books, entry_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entries, "SLOTS", 2)
-    books.add(record_of(1, state=JobState.RUNNING))
-    books.group.hold()
-    books.put(record_of(1, state=JobState.COMPLETED, ended_ms=1), "ended")
+    checkpoints.add(entry_of(1, state=JobState.RUNNING))
+    checkpoints.group.hold()
+    checkpoints.put(entry_of(1, state=JobState.COMPLETED, ended_ms=1), "ended")
 
-    assert books.book.has_room(), "one slot is free"
-    books.add(record_of(2))
-    assert not books.book.has_room()
+    assert checkpoints.book.has_room(), "one slot is free"
+    checkpoints.add(entry_of(2))
+    assert not checkpoints.book.has_room()
 
-    assert books.told(books.group.write()) == ["ended"]
-    assert books.book.has_room()
+    assert checkpoints.told(checkpoints.group.write()) == ["ended"]
+    assert checkpoints.book.has_room()
 
 
-def test_versions_count_the_decisions(books: Books, record_of: RecordOf) -> None:
-    books.add(record_of(1, version=40))
+def test_versions_count_the_decisions(checkpoints: Books, entry_of: RecordOf) -> None:
+    checkpoints.add(entry_of(1, version=40))
     for owner in ("m1", "m2"):
-        books.put(msgspec.structs.replace(books.book.decided["job1"], owner=owner))
+        checkpoints.put(msgspec.structs.replace(checkpoints.book.decided["job1"], owner=owner))
 
-    assert books.book.written["job1"].version == 3
+    assert checkpoints.book.written["job1"].version == 3

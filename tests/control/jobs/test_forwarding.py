@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from talka.cluster.effects import Send
-from talka.control.jobs.forwarding import REFUSED, TAKEN, Forwarded, forwarded
+from talka.control.jobs.effects import Forwarded
+from talka.control.jobs.forwarding import REFUSED, TAKEN, forwarded
 from talka.control.jobs.registry import Registry
 from talka.wire.entries import JobOrder
 from talka.wire.jobs import CallAnswer, ManagerCall
@@ -65,7 +66,7 @@ def test_nobody_submits_in_the_name_of_another(
     asker = Asker("submit", "submitter", "ada")
     registry.on_call(0, "m2", ManagerCall(1, "submit", encode(SubmitCall(order)), asker))
     registry.on_call(0, "m2", ManagerCall(2, "submit", encode(SubmitCall(order)), own("submit")))
-    assert [record.order.submitted_by for record in registry.records.values()] == ["ada", "somebody else"]
+    assert [entry.order.submitted_by for entry in registry.entries.values()] == ["ada", "somebody else"]
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from talka.control.jobs.job_checkpoint import account_of, closed_of, resume, spec_of
+from talka.control.jobs.job_checkpoint import checkpoint_of, closed_of, resume, spec_of
 from talka.control.load.core_effects import JobEnded, StartCore
 from talka.control.load.load_job import START_DELAY_NS, LoadJob
 from talka.stats.tally import Tally
 from talka.stats.windows import StepWindow, Window
 from talka.units import SECOND
 from talka.wire.entries import (
-    JobAccount,
+    JobCheckpoint,
     JobOrder,
     WorkflowOrder,
-    decode_account,
-    encode_account,
+    decode_checkpoint,
+    encode_checkpoint,
 )
 from talka.wire.jobs import AttemptResult, BundleFacts, decode_result, encode_result
 from talka.wire.shards import Armed, BundleSource, Refused, Settings, UrlSource
@@ -60,7 +60,7 @@ class Owner:
         self.driven.take(self.driven.job.on_result(self.driven.now, core, result))
 
     def lose(self, core: int) -> None:
-        """Its last totals are put on record, then it is replaced."""
+        """Its last totals are stored, then it is replaced."""
         _, _, attempt = self.driven.job.running()[core]
         if attempt.sequence:
             self._close(
@@ -74,17 +74,17 @@ class Owner:
         self.driven.exit(core, "its lease is over")
 
     @property
-    def account(self) -> JobAccount:
-        return account_of(self.driven.job, self.closed, WALL_NS - self.driven.now)
+    def checkpoint(self) -> JobCheckpoint:
+        return checkpoint_of(self.driven.job, self.closed, WALL_NS - self.driven.now)
 
     def take_over(self) -> LoadJob:
-        """Another manager goes on from what is on record, as it finds the workers."""
+        """Another manager goes on from what is stored, as it finds the workers."""
         driven, before = self.driven, self.driven.job
-        account = decode_account(encode_account(self.account))
-        assert closed_of(account) == self.closed
+        checkpoint = decode_checkpoint(encode_checkpoint(self.checkpoint))
+        assert closed_of(checkpoint) == self.closed
         job = resume(
             before.spec,
-            account,
+            checkpoint,
             self.results,
             now=driven.now,
             origin_ns=before.origin_ns,
@@ -95,8 +95,8 @@ class Owner:
             for shard in run.shards:
                 if run.is_under_way and not shard.is_done:
                     job.adopt(run, shard, shard.current)
-                    if before.running()[shard.current.core][2].went_ns:
-                        shard.current.armed, shard.current.went_ns = True, run.origin_ns
+                    if before.running()[shard.current.number][2].go_at_ns:
+                        shard.current.armed, shard.current.go_at_ns = True, run.origin_ns
         driven.job = job
         driven.take(job.start(driven.now))
         if job.is_stopping:
@@ -112,8 +112,8 @@ class Owner:
                     run.spec.name,
                     run.state,
                     run.origin_ns,
-                    # Of what never began it is only known that it ended.
-                    run.ended_ns if run.origin_ns else bool(run.ended_ns),
+                    # Of what never began it is only known that it ended, and its state says that.
+                    run.ended_ns if run.origin_ns else 0,
                     run.failure,
                     run.has_timed_out,
                     run.cores,
@@ -143,14 +143,14 @@ class Owner:
 def test_a_job_of_which_nothing_has_begun_begins_with_the_next_manager(job_of: JobOf) -> None:
     owner = Owner(job_of({"Shop": ARRIVALS}, places={}))
     owner.driven.start()
-    assert owner.account.origin_ms == 0
+    assert owner.checkpoint.origin_ms == 0
 
     job = owner.take_over()
     job.places = {"w1": 2}
     (effect,) = owner.driven.start()
 
     assert isinstance(effect, StartCore)
-    assert (effect.core, effect.place) == (1, "w1")
+    assert (effect.attempt, effect.place) == (1, "w1")
 
 
 def test_attempts_that_another_manager_assigned_are_gone_on_with_and_new_ones_get_new_numbers(job_of: JobOf) -> None:
@@ -165,7 +165,7 @@ def test_attempts_that_another_manager_assigned_are_gone_on_with_and_new_ones_ge
     driven.job.places = {"w1": 1, "w3": 1}
     (effect,) = driven.exit(2)
     assert isinstance(effect, StartCore)
-    assert (effect.core, effect.place) == (3, "w3")
+    assert (effect.attempt, effect.place) == (3, "w3")
     assert len(driven.arm(3)) == 2, "all go together"
 
 
@@ -180,15 +180,15 @@ def test_instants_are_kept_since_the_start_and_the_start_by_the_wall_clock(job_o
     driven.later(1).arm(2)
     driven.later(1)
     origin_ns = driven.job.origin_ns
-    account = owner.account
-    assert account.origin_ms == (origin_ns + WALL_NS - driven.now) // 1_000_000
-    assert [(entry.origin_ns, entry.ended_ns, entry.stopped_ns) for entry in account.workflows] == [
+    checkpoint = owner.checkpoint
+    assert checkpoint.origin_ms == (origin_ns + WALL_NS - driven.now) // 1_000_000
+    assert [(entry.origin_ns, entry.ended_ns, entry.stopped_ns) for entry in checkpoint.workflows] == [
         (0, SECOND, -1),
         (2 * SECOND + START_DELAY_NS, -1, -1),
     ]
 
     # The next manager's clock is another one.
-    job = resume(driven.job.spec, account, owner.results, now=50, origin_ns=7 * SECOND, start_delay_ns=0)
+    job = resume(driven.job.spec, checkpoint, owner.results, now=50, origin_ns=7 * SECOND, start_delay_ns=0)
 
     assert (job.origin_ns, job.workflows["First"].ended_ns) == (7 * SECOND, 8 * SECOND)
     assert job.workflows["Shop"].origin_ns == 9 * SECOND + START_DELAY_NS
@@ -225,7 +225,7 @@ def test_a_result_that_was_accepted_but_not_yet_worked_out_is_left_to_the_manage
     driven = owner.driven
     driven.run()
     driven.later(1)
-    owner._close(1, tally=Tally(started=5), windows=[])  # on record, and then its manager died
+    owner._close(1, tally=Tally(started=5), windows=[])  # stored, and then its manager died
 
     job = owner.take_over()
 
@@ -279,7 +279,7 @@ def test_a_task_that_was_cut_goes_on_in_its_parts(job_of: JobOf) -> None:
     ]
 
 
-def test_the_gap_of_an_attempt_whose_loss_is_on_record_begins_with_its_last_report(job_of: JobOf) -> None:
+def test_the_gap_of_an_attempt_whose_loss_is_stored_begins_with_its_last_report(job_of: JobOf) -> None:
     owner = Owner(job_of({"Shop": ARRIVALS}, places={"w1": 1, "w2": 1}))
     driven = owner.driven
     driven.run()
@@ -436,7 +436,7 @@ def test_a_job_goes_on_the_same_however_often_its_manager_changes(job_of: JobOf,
         for owner in both:
             owner.driven.later(0.25)
         running = steady.driven.job.running()
-        going = [core for core, (_, _, attempt) in running.items() if attempt.went_ns]
+        going = [core for core, (_, _, attempt) in running.items() if attempt.go_at_ns]
         waiting = [core for core in running if core not in going]
         if event == "arm" and waiting:
             ready = data.draw(st.just(waiting) | st.sampled_from(waiting).map(lambda core: [core]))
@@ -460,7 +460,7 @@ def test_a_job_goes_on_the_same_however_often_its_manager_changes(job_of: JobOf,
             left[f"{lost}+"] = data.draw(st.integers(1, 2))
             for owner in both:
                 owner.driven.job.places = dict(left)
-                for core in owner.driven.job.attempts_at(lost):
+                for core in sorted(owner.driven.job.attempts_at(lost)):
                     if not owner.driven.has_ended and core in owner.driven.job.running():
                         owner.lose(core)
         elif event == "change":
@@ -480,12 +480,12 @@ def test_a_job_goes_on_the_same_however_often_its_manager_changes(job_of: JobOf,
         assert changing.stand() == steady.stand()
 
 
-def test_local_shards_are_on_no_account(job_of: JobOf) -> None:
+def test_local_shards_are_on_no_checkpoint(job_of: JobOf) -> None:
     owner = Owner(job_of({"Shop": ARRIVALS}))
     owner.driven.start()
 
     with pytest.raises(AssertionError):
-        _ = owner.account
+        _ = owner.checkpoint
 
 
 def test_who_sits_where_and_with_whom_is_known_to_the_next_manager(job_of: JobOf) -> None:
@@ -503,7 +503,7 @@ def test_who_sits_where_and_with_whom_is_known_to_the_next_manager(job_of: JobOf
     assert [job.room_besides(core) for core in gone] == [1, 1], "they may share again"
 
 
-def test_attempts_of_an_account_that_names_no_seats_sit_on_the_first_ones(job_of: JobOf) -> None:
+def test_attempts_of_a_checkpoint_that_names_no_seats_sit_on_the_first_ones(job_of: JobOf) -> None:
     driven = job_of({"Shop": ARRIVALS}, places={"w1": 3})
     driven.run()
     driven.job.running()[1][2].seats = ()

@@ -13,7 +13,7 @@ from talka.control.jobs.job_view import SETTLE_WINDOWS, facts_of, fitting, updat
 from talka.stats.tally import MetricTally, StepTally, Tally
 from talka.stats.windows import WINDOW_NS, StepWindow, Window
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobOrder, JobRecord
+from talka.wire.entries import Grant, JobEntry, JobOrder
 from talka.wire.jobs import BundleFacts
 from talka.wire.shards import Settings
 from talka.wire.views import JobFacts, JobUpdate, LostPart, WorkflowUpdate
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 JobOf = Callable[..., "Driven"]
 ARRIVALS = {"shape": ConstantRate(100, "10s", max_vus=12)}
-RECORD = JobRecord(
+ENTRY = JobEntry(
     job="b4k7",
     order=JobOrder("shop", BundleFacts("0" * 64, 1, b"", "shop.py"), (), Settings(0), submitted_by="ada"),
     state=JobState.RUNNING,
@@ -56,8 +56,8 @@ def window_of(index: int, count: int = 1, *, time_us: int = 1_000) -> Window:
     return Window(index, requests=count, steps={"buy": step})
 
 
-def test_facts_are_those_of_the_record() -> None:
-    assert facts_of(RECORD) == JobFacts(
+def test_facts_are_those_of_the_entry() -> None:
+    assert facts_of(ENTRY) == JobFacts(
         id="b4k7",
         name="shop",
         state=JobState.RUNNING,
@@ -71,7 +71,7 @@ def test_facts_are_those_of_the_record() -> None:
 
 
 def test_of_a_job_that_waits_it_is_told_where_in_the_queue_and_for_what() -> None:
-    queued = msgspec.structs.replace(RECORD, state=JobState.QUEUED, cancel="enough", grants=())
+    queued = msgspec.structs.replace(ENTRY, state=JobState.QUEUED, cancel="enough", grants=())
 
     facts = facts_of(queued, 3, "4 cores")
 
@@ -79,7 +79,7 @@ def test_of_a_job_that_waits_it_is_told_where_in_the_queue_and_for_what() -> Non
 
 
 def test_a_job_that_has_ended_has_an_exit_code_and_no_cores() -> None:
-    ended = msgspec.structs.replace(RECORD, state=JobState.FAILED, ended_ms=1_790_000_001_000)
+    ended = msgspec.structs.replace(ENTRY, state=JobState.FAILED, ended_ms=1_790_000_001_000)
 
     facts = facts_of(ended)
 

@@ -19,9 +19,7 @@ from talka.cluster.leadership.lease_terms import (
 from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.safeguards import Safeguards
 from talka.control.jobs import lease_rule
-from talka.control.jobs.entries import Alarmed
-from talka.control.jobs.fleet import WorkerLost
-from talka.control.jobs.lease_rule import LeaseChanged
+from talka.control.jobs.effects import Alarmed, LeaseChanged, WorkerLost
 from talka.control.manager import Manager
 from talka.control.member.leader_calls import CallEnded
 from talka.testing.trust import keys_of_workers
@@ -271,7 +269,7 @@ def test_a_value_that_this_version_cannot_read_is_told_and_waited_for_at_most(tr
 
     assert alarms == [
         "the register's lease of workers cannot be read by this version: 1m are waited for; update this manager, or set "
-        "it anew: talka cluster lease D --to HOST:PORT"
+        "it again: talka cluster lease D --to HOST:PORT"
     ]
     assert trio.beat() == SECOND // 2 and trio.registry.lease.count_ns == LONGEST_NS
     trio.ask(2)

@@ -1,4 +1,4 @@
-"""A job on a cluster, as the manager sees it that leads it: from the first assignment to its end on record."""
+"""A job on a cluster, as the manager sees it that leads it: from the first assignment to its end stored."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import pytest
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
-from talka.control.jobs.led_job import START_DELAY_NS, SYNC_EVERY_NS, UNTOLD_NS, LedJob
+from talka.control.jobs.checkpoints import UNTOLD_NS
+from talka.control.jobs.commands import SYNC_EVERY_NS
+from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
+from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import StepTally, Tally
 from talka.testing.trust import keys_of_workers, trust_of_worker
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
+from talka.wire.entries import Grant, JobEntry, JobOrder, WorkflowOrder, decode_checkpoint
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
     BundleFacts,
+    CheckpointStored,
     Finished,
     Halt,
     JobMessage,
@@ -34,6 +35,7 @@ from talka.wire.jobs import (
     ResultAccepted,
     Stale,
     Start,
+    StoreCheckpoint,
     Sync,
     Synced,
     encode_result,
@@ -66,11 +68,19 @@ def workflow(name: str, **more: Any) -> WorkflowOrder:
     return WorkflowOrder(name=name, plan=shape.plan(), **{**known, **more})
 
 
-def record_of(*workflows: WorkflowOrder, cores: int = 1, workers: tuple[str, ...] = ("w1", "w2")) -> JobRecord:
+def entry_of(
+    *workflows: WorkflowOrder,
+    cores: int = 1,
+    workers: tuple[str, ...] = ("w1", "w2"),
+    env: dict[str, str] | None = None,
+) -> JobEntry:
     order = JobOrder(
-        "shop", BundleFacts("0" * 64, 70, b"", "shop.py"), workflows or (workflow("Shop"),), Settings(30 * SECOND)
+        "shop",
+        BundleFacts("0" * 64, 70, b"", "shop.py", env=env or {}),
+        workflows or (workflow("Shop"),),
+        Settings(30 * SECOND),
     )
-    return JobRecord(
+    return JobEntry(
         job="b4k7",
         order=order,
         state=JobState.DISPATCHING,
@@ -91,7 +101,7 @@ class Led:
         self.keys = keys_of_workers(1)
         self.effects: list[object] = []
         self.led = LedJob(
-            record_of(*workflows, **more),
+            entry_of(*workflows, **more),
             life=LIFE,
             clocks=self.clocks,
             keys=self.keys,
@@ -126,27 +136,29 @@ class Led:
     def tick(self) -> list[object]:
         return self.take(self.led.tick(self.now))
 
-    def accounts(self) -> list[Account]:
-        return said(self.effects, Account)
+    def checkpoints(self) -> list[StoreCheckpoint]:
+        return said(self.effects, StoreCheckpoint)
 
-    def recorded(self) -> list[object]:
-        """The last account is on record, and so are those that follow from that."""
+    def stored(self) -> list[object]:
+        """The last checkpoint is stored, and so are those that follow from that."""
         effects = self.take(
-            self.led.on_accounted(self.now, Accounted("b4k7", FENCE, self.accounts()[-1].revision, life=LIFE))
+            self.led.on_checkpoint_stored(
+                self.now, CheckpointStored("b4k7", FENCE, self.checkpoints()[-1].revision, life=LIFE)
+            )
         )
-        return [*effects, *self.recorded()] if said(effects, Account) else effects
+        return [*effects, *self.stored()] if said(effects, StoreCheckpoint) else effects
 
-    def on_record(self, **changes: Any) -> list[object]:
-        record = msgspec.structs.replace(self.led.record, version=self.led.record.version + 1, **changes)
-        return self.take(self.led.on_record(self.now, record))
+    def on_entry(self, **changes: Any) -> list[object]:
+        entry = msgspec.structs.replace(self.led.entry, version=self.led.entry.version + 1, **changes)
+        return self.take(self.led.on_entry(self.now, entry))
 
     def started(self) -> Led:
         """All tasks run."""
         self.take(self.led.start(self.now))
-        self.recorded()
+        self.stored()
         for worker, assign in told(self.effects, Assign):
             self.report(worker, assign.attempt, Armed())
-        self.recorded()
+        self.stored()
         return self
 
     def result(self, attempt: int, **more: Any) -> bytes:
@@ -161,11 +173,11 @@ class Led:
         return self.say(worker, Finished("b4k7", attempt, digest_of(content), len(content)))
 
     def finish(self, worker: str, attempt: int, **more: Any) -> list[object]:
-        """A result from its offer to the record."""
+        """A result from its offer to the entry."""
         digest, content, _ = self.offer(worker, attempt, **more)
         self.take(self.led.on_blob(self.now, digest, content))
         self.take(self.led.on_kept(self.now, digest))
-        return self.recorded()
+        return self.stored()
 
     @property
     def counted(self) -> int:
@@ -190,18 +202,18 @@ def said(effects: list[object], kind: type[Message]) -> list[Message]:
 # -- assigning
 
 
-def test_tasks_are_assigned_once_one_account_that_names_all_of_them_is_on_record() -> None:
+def test_tasks_are_assigned_once_one_checkpoint_that_names_all_of_them_is_stored() -> None:
     led = Led(cores=2)
 
     effects = led.take(led.led.start(led.now))
 
-    (account,) = said(effects, Account)
-    assert effects == [Send(CHANNEL, "", account, Lane.CONTROL)]
-    assert (account.job, account.fence, account.revision, account.life) == ("b4k7", FENCE, 1, LIFE)
-    (entry,) = decode_account(account.content).workflows
+    (checkpoint,) = said(effects, StoreCheckpoint)
+    assert effects == [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
+    assert (checkpoint.job, checkpoint.fence, checkpoint.revision, checkpoint.life) == ("b4k7", FENCE, 1, LIFE)
+    (entry,) = decode_checkpoint(checkpoint.content).workflows
     assert [[attempt.place for attempt in shard.attempts] for shard in entry.shards] == [["w1"], ["w2"]]
-    effects = led.recorded()
-    order = led.led.record.order
+    effects = led.stored()
+    order = led.led.entry.order
     assert told(effects, Assign) == [
         (
             worker,
@@ -226,7 +238,7 @@ def test_tasks_are_assigned_once_one_account_that_names_all_of_them_is_on_record
         for attempt, worker, first in [(1, "w1", 0), (2, "w2", 2)]
     ]
     assert [worker for worker, _ in told(effects, Sync)] == ["w1", "w2"], "each is asked the time once"
-    assert said(effects, Account) == []
+    assert said(effects, StoreCheckpoint) == []
 
 
 VARIABLES = {"SHOP_TOKEN": "7f3a"}
@@ -234,10 +246,7 @@ VARIABLES = {"SHOP_TOKEN": "7f3a"}
 
 def with_variables(*workers: str, safeguards: Safeguards = ALL) -> Led:
     """A job with variables that is to be assigned; these workers have beaten."""
-    led = Led(safeguards=safeguards)
-    bundle = msgspec.structs.replace(led.led.record.order.bundle, env=VARIABLES)
-    order = msgspec.structs.replace(led.led.record.order, bundle=bundle)
-    led.led.record = msgspec.structs.replace(led.led.record, order=order)
+    led = Led(safeguards=safeguards, env=VARIABLES)
     for worker in workers:
         led.keys.heard(worker, 7, trust_of_worker(worker, 7).sealing)
     led.take(led.led.start(led.now))
@@ -247,7 +256,7 @@ def with_variables(*workers: str, safeguards: Safeguards = ALL) -> Led:
 def test_variables_are_sealed_to_the_worker_of_each_task_and_travel_no_other_way() -> None:
     led = with_variables("w1", "w2")
 
-    assigned = told(led.recorded(), Assign)
+    assigned = told(led.stored(), Assign)
 
     assert [worker for worker, _ in assigned] == ["w1", "w2"]
     for worker, assign in assigned:
@@ -259,12 +268,12 @@ def test_variables_are_sealed_to_the_worker_of_each_task_and_travel_no_other_way
 def test_without_the_safeguard_variables_travel_open() -> None:
     led = with_variables(safeguards=Safeguards(sealed_variables=False))
 
-    assert [assign.bundle.env for assign in said(led.recorded(), Assign)] == [VARIABLES] * 2
+    assert [assign.bundle.env for assign in said(led.stored(), Assign)] == [VARIABLES] * 2
 
 
 def test_an_assignment_that_is_said_again_is_not_sealed_again() -> None:
     led = with_variables("w1", "w2")
-    first = told(led.recorded(), Assign)
+    first = told(led.stored(), Assign)
 
     led.later(1.1)
 
@@ -273,7 +282,7 @@ def test_an_assignment_that_is_said_again_is_not_sealed_again() -> None:
 
 def test_a_task_with_variables_waits_until_its_worker_has_told_its_key() -> None:
     led = with_variables("w1")
-    assert [worker for worker, _ in told(led.recorded(), Assign)] == ["w1"]
+    assert [worker for worker, _ in told(led.stored(), Assign)] == ["w1"]
     assert "w2" not in [worker for worker, _ in told(led.later(0.2).tick(), Assign)]
 
     led.keys.heard("w2", 6, trust_of_worker("w2", 6).sealing)
@@ -286,8 +295,8 @@ def test_a_task_with_variables_waits_until_its_worker_has_told_its_key() -> None
 
 def test_a_task_that_was_lost_while_it_waited_for_a_key_is_not_assigned() -> None:
     led = with_variables("w1")
-    led.recorded()
-    led.on_record(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
+    led.stored()
+    led.on_entry(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
     led.keys.heard("w2", 7, trust_of_worker("w2", 7).sealing)
 
     assert "w2" not in [worker for worker, _ in told(led.later(0.2).tick(), Assign)]
@@ -297,7 +306,7 @@ def test_a_worker_that_opens_no_variables_gets_no_task_and_the_leader_hears_of_i
     led = with_variables("w1")
     led.keys.heard("w2", 7, b"")
 
-    effects = led.recorded()
+    effects = led.stored()
 
     assert [worker for worker, _ in told(effects, Assign)] == ["w1"]
     (lost,) = [effect for effect in effects if isinstance(effect, TaskLost)]
@@ -305,8 +314,8 @@ def test_a_worker_that_opens_no_variables_gets_no_task_and_the_leader_hears_of_i
         "w2",
         "was not given to its worker: variables cannot be sealed to w2: it is of an earlier version, which opens none",
     )
-    assert led.accounts()[-1].unfit == ("w2",)
-    assert "w2" not in led.led.places()
+    assert led.checkpoints()[-1].unfit == ("w2",)
+    assert "w2" not in led.led.workers()
 
 
 def test_without_the_account_first_nothing_is_waited_for() -> None:
@@ -317,23 +326,23 @@ def test_without_the_account_first_nothing_is_waited_for() -> None:
     assert [worker for worker, _ in told(effects, Assign)] == ["w1", "w2"]
 
 
-def test_a_task_whose_job_was_cancelled_before_the_account_was_on_record_is_not_assigned() -> None:
+def test_a_task_whose_job_was_cancelled_before_the_checkpoint_was_stored_is_not_assigned() -> None:
     led = Led()
     led.take(led.led.start(led.now))
 
-    effects = led.on_record(cancel="alice said so")
+    effects = led.on_entry(cancel="alice said so")
 
     assert told(effects, Halt) == [("w1", Halt("b4k7", FENCE, 1, "kill")), ("w2", Halt("b4k7", FENCE, 2, "kill"))]
     assert DocumentWanted("b4k7") in effects
-    assert said(led.recorded(), Assign) == []
+    assert said(led.stored(), Assign) == []
 
 
-def test_a_task_whose_worker_was_lost_before_the_account_was_on_record_is_not_assigned() -> None:
+def test_a_task_whose_worker_was_lost_before_the_checkpoint_was_stored_is_not_assigned() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.on_record(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
+    led.on_entry(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
 
-    effects = led.recorded()
+    effects = led.stored()
 
     assert [worker for worker, _ in told(effects, Assign)] == ["w1"]
 
@@ -359,14 +368,14 @@ def test_values_of_earlier_workflows_go_with_the_tasks_of_later_ones() -> None:
 def test_tasks_start_together_when_all_are_armed_each_by_its_workers_own_clock() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.recorded()
+    led.stored()
     assert led.led.facts().state is JobState.DISPATCHING
 
     led.report("w1", 1, Armed())
     effects = led.report("w2", 2, Armed())
-    assert [account.state for account in said(effects, Account)] == [JobState.RUNNING]
+    assert [checkpoint.state for checkpoint in said(effects, StoreCheckpoint)] == [JobState.RUNNING]
     assert said(led.effects, Start) == [], "load that ran must not be unknown to whoever leads the job next"
-    effects = led.recorded()
+    effects = led.stored()
 
     instant = led.now + START_DELAY_NS
     assert told(effects, Start) == [
@@ -382,11 +391,11 @@ def test_a_start_waits_until_the_workers_clock_is_known() -> None:
     led.learn_clock("w1")
     led.take(led.led.start(led.now))
     assert led.led.on_clock(led.now, "w2") == []
-    led.recorded()
+    led.stored()
     led.report("w1", 1, Armed())
     led.report("w2", 2, Armed())
 
-    assert [worker for worker, _ in told(led.recorded(), Start)] == ["w1"]
+    assert [worker for worker, _ in told(led.stored(), Start)] == ["w1"]
     led.later(SYNC_EVERY_NS / SECOND)
     assert [worker for worker, _ in told(led.tick(), Sync)] == ["w2"]
     led.learn_clock("w2")
@@ -397,35 +406,35 @@ def test_a_start_waits_until_the_workers_clock_is_known() -> None:
     assert led.led.on_clock(led.now, "w2") == []
 
 
-def test_tasks_that_are_stopped_before_the_start_is_on_record_are_not_started() -> None:
+def test_tasks_that_are_stopped_before_the_start_is_stored_are_not_started() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.recorded()
+    led.stored()
     led.report("w1", 1, Armed())
     led.report("w2", 2, Armed())
 
-    led.on_record(cancel="alice said so")
+    led.on_entry(cancel="alice said so")
 
-    assert said(led.recorded(), Start) == []
+    assert said(led.stored(), Start) == []
     assert [halt.how for halt in said(led.later(1).tick(), Halt)] == ["stop", "stop"]
 
 
-def test_tasks_that_are_killed_before_the_start_is_on_record_are_not_started() -> None:
+def test_tasks_that_are_killed_before_the_start_is_stored_are_not_started() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.recorded()
+    led.stored()
     led.report("w1", 1, Armed())
     led.report("w2", 2, Armed())
 
     led.report("w2", 2, Refused("setup", "no such host"))
 
-    assert said(led.recorded(), Start) == []
+    assert said(led.stored(), Start) == []
 
 
 def test_clocks_are_asked_for_until_tasks_have_started() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.recorded()
+    led.stored()
 
     assert [worker for worker, _ in told(led.tick(), Sync)] == ["w1", "w2"]
     assert led.led.next_tick_at == led.now + SYNC_EVERY_NS
@@ -439,7 +448,7 @@ def test_clocks_are_asked_for_until_tasks_have_started() -> None:
 def test_a_task_that_is_stopped_while_it_waits_for_a_clock_is_not_started() -> None:
     led = Led(clocks=False).started()
 
-    assert said(led.on_record(cancel="alice said so"), Halt) == [
+    assert said(led.on_entry(cancel="alice said so"), Halt) == [
         Halt("b4k7", FENCE, 1, "stop"),
         Halt("b4k7", FENCE, 2, "stop"),
     ]
@@ -452,7 +461,7 @@ def test_a_task_that_is_stopped_while_it_waits_for_a_clock_is_not_started() -> N
 def test_a_task_that_is_lost_while_it_waits_for_a_clock_is_not_started() -> None:
     led = Led(clocks=False).started()
 
-    led.on_record(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
+    led.on_entry(grants=(Grant("w1", 7, 1), Grant("w2", 7, 1, lost="died")))
     led.learn_clock("w2")
 
     assert led.led.on_clock(led.now, "w2") == []
@@ -474,7 +483,7 @@ def test_a_task_that_is_killed_while_it_waits_for_a_clock_is_not_started() -> No
 def test_an_assignment_is_said_again_until_it_is_answered() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    first = told(led.recorded(), Assign)
+    first = told(led.stored(), Assign)
 
     assert told(led.later(0.9).tick(), Assign) == []
     assert told(led.later(0.1).tick(), Assign) == first
@@ -497,7 +506,7 @@ def test_a_start_is_said_again_until_the_task_reports() -> None:
 
 def test_a_stop_is_said_again_until_the_result_is_offered_whatever_is_reported_meanwhile() -> None:
     led = Led().started()
-    led.on_record(cancel="alice said so")
+    led.on_entry(cancel="alice said so")
     led.totals("w1", 1, 1, 5)
     led.offer("w2", 2)
 
@@ -510,7 +519,7 @@ def test_a_stop_is_said_again_until_the_result_is_offered_whatever_is_reported_m
 def test_a_worker_that_knows_no_task_it_is_still_being_told_of_has_lost_nothing() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.recorded()
+    led.stored()
 
     assert led.say("w1", NoTask("b4k7", 1, FENCE)) == []
     assert led.say("w1", NoTask("b4k7", 1, (1, 1, 0))) == []
@@ -523,9 +532,9 @@ def test_a_stop_of_a_task_whose_result_counts_already_is_said_until_its_worker_h
         led = Led().started()
         digest, content, _ = led.offer("w1", 1)
         led.take(led.led.on_blob(led.now, digest, content))
-        led.on_record(cancel="alice said so")
+        led.on_entry(cancel="alice said so")
         led.take(led.led.on_kept(led.now, digest))
-        led.recorded()
+        led.stored()
 
         assert sorted(halt.attempt for halt in said(led.later(1).tick(), Halt)) == [1, 2]
         led.say("w1", word)
@@ -558,7 +567,7 @@ def test_a_running_task_that_says_nothing_is_asked_after() -> None:
 # -- reports
 
 
-def test_a_report_is_counted_and_acknowledged_and_needs_no_account() -> None:
+def test_a_report_is_counted_and_acknowledged_and_needs_no_checkpoint() -> None:
     led = Led().started()
 
     effects = led.totals("w1", 1, 1, 5)
@@ -635,7 +644,7 @@ def test_a_report_of_an_attempt_that_nobody_waits_for_ends_in_a_kill() -> None:
 def test_a_report_of_another_workers_attempt_ends_in_a_kill_there_and_changes_nothing_here() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.recorded()
+    led.stored()
 
     assert led.report("w2", 1, Armed()) == [Send(CHANNEL, "w2", Halt("b4k7", FENCE, 1, "kill"), Lane.RESULTS)]
     assert led.say("w2", NoTask("b4k7", 1, FENCE)) == []
@@ -654,7 +663,7 @@ def test_messages_that_are_not_for_a_job_change_nothing() -> None:
 # -- results
 
 
-def test_a_result_is_fetched_kept_and_put_on_account_and_only_then_counted_and_accepted() -> None:
+def test_a_result_is_fetched_kept_and_put_on_checkpoint_and_only_then_counted_and_accepted() -> None:
     led = Led().started()
     led.totals("w1", 1, 1, 5)
 
@@ -662,13 +671,13 @@ def test_a_result_is_fetched_kept_and_put_on_account_and_only_then_counted_and_a
     assert effects == [BlobWanted("b4k7", digest, len(content), ("w1",))]
     assert led.take(led.led.on_blob(led.now, digest, content)) == [KeepWanted("b4k7", digest, content)]
     effects = led.take(led.led.on_kept(led.now, digest))
-    (account,) = said(effects, Account)
-    assert effects == [Send(CHANNEL, "", account, Lane.CONTROL)]
-    (entry,) = decode_account(account.content).workflows
+    (checkpoint,) = said(effects, StoreCheckpoint)
+    assert effects == [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
+    (entry,) = decode_checkpoint(checkpoint.content).workflows
     assert [shard.attempts[0].digest.hex() for shard in entry.shards] == [digest, ""]
     assert led.counted == 5
 
-    effects = led.recorded()
+    effects = led.stored()
 
     assert effects[:2] == [
         AttemptAccepted("b4k7", 1, digest),
@@ -685,8 +694,8 @@ def test_a_result_offered_again_at_any_time_counts_once() -> None:
     led.take(led.led.on_blob(led.now, digest, content))
     assert led.finished("w1", 1, content) == [], "it is being kept"
     led.take(led.led.on_kept(led.now, digest))
-    assert led.finished("w1", 1, content) == [], "until it is on record the worker's copy may be the last one"
-    led.recorded()
+    assert led.finished("w1", 1, content) == [], "until it is stored the worker's copy may be the last one"
+    led.stored()
     accepted = [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     assert led.finished("w1", 1, content) == accepted, "it did not hear"
     assert led.led.on_blob(led.now, digest, content) == []
@@ -704,7 +713,7 @@ def test_of_two_results_of_an_attempt_the_one_that_is_kept_first_counts() -> Non
 
     led.take(led.led.on_kept(led.now, digest_of(led.result(1, notes=("two",)))))
     assert led.led.on_kept(led.now, digest_of(led.result(1, notes=("one",)))) == []
-    led.recorded()
+    led.stored()
 
     assert led.led.job is not None
     assert led.led.job.workflows["Shop"].notes == ["two"]
@@ -763,14 +772,14 @@ def test_a_result_whose_workflow_has_ended_meanwhile_does_not_count() -> None:
     assert led.finished("w1", 1, content) == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
 
 
-def test_a_result_whose_workflow_ends_while_it_is_put_on_account_does_not_count() -> None:
+def test_a_result_whose_workflow_ends_while_it_is_put_on_checkpoint_does_not_count() -> None:
     led = Led().started()
     digest, content, _ = led.offer("w1", 1)
     led.take(led.led.on_blob(led.now, digest, content))
     led.take(led.led.on_kept(led.now, digest))
 
     led.report("w2", 2, Refused("setup", "no such host"))
-    effects = led.recorded()
+    effects = led.stored()
 
     assert said(effects, ResultAccepted) == []
     assert led.counted == 0
@@ -791,60 +800,62 @@ def test_a_task_whose_result_is_on_its_way_is_not_killed_for_being_late() -> Non
 def test_a_cancel_stops_every_task_and_the_state_tells() -> None:
     led = Led().started()
 
-    effects = led.on_record(cancel="alice said so")
+    effects = led.on_entry(cancel="alice said so")
 
     assert told(effects, Halt) == [("w1", Halt("b4k7", FENCE, 1, "stop")), ("w2", Halt("b4k7", FENCE, 2, "stop"))]
-    assert [account.state for account in said(effects, Account)] == [JobState.CANCELLING]
-    assert led.on_record(cancel="alice said so") == [], "a second word is not a second cancel"
+    assert [checkpoint.state for checkpoint in said(effects, StoreCheckpoint)] == [JobState.CANCELLING]
+    assert led.on_entry(cancel="alice said so") == [], "a second word is not a second cancel"
 
 
 def test_what_the_leader_says_of_another_fence_or_an_earlier_version_changes_nothing() -> None:
     led = Led().started()
-    record = msgspec.structs.replace(led.led.record, cancel="alice said so")
+    entry = msgspec.structs.replace(led.led.entry, cancel="alice said so")
 
-    assert led.led.on_record(led.now, record) == []
-    assert led.led.on_record(led.now, msgspec.structs.replace(record, fence=(1, 1, 0), version=9)) == []
+    assert led.led.on_entry(led.now, entry) == []
+    assert led.led.on_entry(led.now, msgspec.structs.replace(entry, fence=(1, 1, 0), version=9)) == []
 
-    assert led.led.record.cancel == ""
+    assert led.led.entry.cancel == ""
 
 
 def test_one_that_is_not_told_for_five_seconds_that_it_leads_the_job_asks() -> None:
     led = Led().started()
     led.tick()
-    asking = Account("b4k7", FENCE, 0, "", b"", life=LIFE)
+    asking = StoreCheckpoint("b4k7", FENCE, 0, "", b"", life=LIFE)
     led.later(3)
-    led.led.on_record(led.now, led.led.record)
+    led.led.on_entry(led.now, led.led.entry)
 
-    assert asking not in said(led.later(UNTOLD_NS / SECOND - 0.1).tick(), Account)
-    assert asking in said(led.later(0.1).tick(), Account)
-    assert asking not in said(led.later(0.1).tick(), Account)
-    assert asking in said(led.later(UNTOLD_NS / SECOND - 0.1).tick(), Account)
+    assert asking not in said(led.later(UNTOLD_NS / SECOND - 0.1).tick(), StoreCheckpoint)
+    assert asking in said(led.later(0.1).tick(), StoreCheckpoint)
+    assert asking not in said(led.later(0.1).tick(), StoreCheckpoint)
+    assert asking in said(led.later(UNTOLD_NS / SECOND - 0.1).tick(), StoreCheckpoint)
 
 
-def test_a_record_of_another_fence_does_not_tell_that_it_leads_the_job() -> None:
+def test_an_entry_of_another_fence_does_not_tell_that_it_leads_the_job() -> None:
     led = Led().started()
     led.tick()
     led.later(3)
-    led.led.on_record(led.now, msgspec.structs.replace(led.led.record, fence=(1, 1, 0)))
+    led.led.on_entry(led.now, msgspec.structs.replace(led.led.entry, fence=(1, 1, 0)))
 
-    assert Account("b4k7", FENCE, 0, "", b"", life=LIFE) in said(led.later(2).tick(), Account)
+    assert StoreCheckpoint("b4k7", FENCE, 0, "", b"", life=LIFE) in said(led.later(2).tick(), StoreCheckpoint)
 
 
-def test_an_account_that_nobody_answers_is_said_again() -> None:
+def test_a_checkpoint_that_nobody_answers_is_said_again() -> None:
     led = Led()
     first = led.take(led.led.start(led.now))
     led.tick()
 
-    assert said(led.later(0.4).tick(), Account) == []
-    assert said(led.later(0.1).tick(), Account) == said(first, Account)
+    assert said(led.later(0.4).tick(), StoreCheckpoint) == []
+    assert said(led.later(0.1).tick(), StoreCheckpoint) == said(first, StoreCheckpoint)
 
 
-def test_answers_to_others_accounts_are_let_pass() -> None:
+def test_answers_to_others_checkpoints_are_let_pass() -> None:
     led = Led()
     led.take(led.led.start(led.now))
 
-    assert led.led.on_accounted(led.now, Accounted("b4k7", FENCE, 1, life=LIFE + 1)) == []
-    assert led.led.on_accounted(led.now, Accounted("b4k7", (1, 1, 2), 1, superseded=True, life=LIFE)) == []
+    assert led.led.on_checkpoint_stored(led.now, CheckpointStored("b4k7", FENCE, 1, life=LIFE + 1)) == []
+    assert (
+        led.led.on_checkpoint_stored(led.now, CheckpointStored("b4k7", (1, 1, 2), 1, superseded=True, life=LIFE)) == []
+    )
 
     assert led.led.phase == "leading"
 
@@ -855,17 +866,17 @@ def test_one_that_was_superseded_stops_at_once(word: str) -> None:
     digest, content, _ = led.offer("w1", 1)
     led.take(led.led.on_blob(led.now, digest, content))
     led.take(led.led.on_kept(led.now, digest))
-    led.on_record(cancel="alice said so")  # for the next account
+    led.on_entry(cancel="alice said so")  # for the next checkpoint
 
     if word == "worker":
         effects = led.say("w1", Stale("b4k7", 1, (1, 1, 2)))
     else:
-        effects = led.led.on_accounted(led.now, Accounted("b4k7", FENCE, 0, superseded=True, life=LIFE))
+        effects = led.led.on_checkpoint_stored(led.now, CheckpointStored("b4k7", FENCE, 0, superseded=True, life=LIFE))
 
     assert effects == [JobOver("b4k7", superseded=True)]
     assert led.led.phase == "over"
     assert led.later(9).tick() == []
-    assert led.recorded() == [], "what waited for the account is not done any more"
+    assert led.stored() == [], "what waited for the checkpoint is not done any more"
 
 
 def test_worker_that_never_had_anything_of_a_job_has_no_say_in_it() -> None:
@@ -887,7 +898,7 @@ def test_a_command_that_was_overtaken_by_one_of_this_manager_says_nothing_of_ano
 # -- the end
 
 
-def test_the_document_is_kept_before_the_end_is_on_record() -> None:
+def test_the_document_is_kept_before_the_end_is_stored() -> None:
     led = Led().started()
     led.finish("w1", 1)
     effects = led.finish("w2", 2)
@@ -900,28 +911,28 @@ def test_the_document_is_kept_before_the_end_is_on_record() -> None:
     assert led.led.on_kept(led.now, "e" * 64) == []
     effects = led.take(led.led.on_kept(led.now, digest))
 
-    (last,) = said(effects, Account)
+    (last,) = said(effects, StoreCheckpoint)
     assert (last.state, last.content, last.result) == ("completed", b"", digest)
     assert (last.reason, last.exit_code) == ("a rule was broken", 4)
     assert led.led.on_kept(led.now, digest) == [], "it is said again by and by"
-    assert said(led.later(0.5).tick(), Account) == [last]
-    assert led.recorded() == [JobOver("b4k7")]
-    assert led.led.on_accounted(led.now, Accounted("b4k7", FENCE, last.revision, life=LIFE)) == []
+    assert said(led.later(0.5).tick(), StoreCheckpoint) == [last]
+    assert led.stored() == [JobOver("b4k7")]
+    assert led.led.on_checkpoint_stored(led.now, CheckpointStored("b4k7", FENCE, last.revision, life=LIFE)) == []
     assert led.later(9).tick() == []
 
 
-def test_an_earlier_account_on_record_is_not_the_end() -> None:
+def test_an_earlier_checkpoint_stored_is_not_the_end() -> None:
     led = Led().started()
     led.finish("w1", 1)
     led.offer("w2", 2)
-    led.on_record(cancel="alice said so")
-    earlier = led.accounts()[-1].revision
+    led.on_entry(cancel="alice said so")
+    earlier = led.checkpoints()[-1].revision
     led.finish("w2", 2)
     assert led.led.facts().state is JobState.CANCELLING
     led.take(led.led.on_document(led.now, b"document", JobState.CANCELLED, 0, ""))
     led.take(led.led.on_kept(led.now, digest_of(b"document")))
 
-    assert led.led.on_accounted(led.now, Accounted("b4k7", FENCE, earlier, life=LIFE)) == []
+    assert led.led.on_checkpoint_stored(led.now, CheckpointStored("b4k7", FENCE, earlier, life=LIFE)) == []
 
     assert led.led.phase == "closing"
 
@@ -929,7 +940,7 @@ def test_an_earlier_account_on_record_is_not_the_end() -> None:
 def test_a_job_whose_file_is_refused_ends() -> None:
     led = Led()
     led.take(led.led.start(led.now))
-    led.recorded()
+    led.stored()
 
     effects = led.report("w1", 1, Refused("file", "there is no shop.py"))
 
@@ -942,18 +953,18 @@ def test_a_job_whose_file_is_refused_ends() -> None:
 def test_of_a_job_that_has_ended_a_late_grant_starts_nothing() -> None:
     led = Led().started()
     led.report("w1", 1, Refused("file", "there is no shop.py"))
-    led.recorded()
+    led.stored()
 
-    assert led.on_record(grants=(*led.led.record.grants, Grant("w3", 7, 1))) == []
+    assert led.on_entry(grants=(*led.led.entry.grants, Grant("w3", 7, 1))) == []
     assert said(led.later(9).tick(), Assign) == []
 
 
 def test_of_a_job_that_has_ended_a_late_cancel_stops_nothing() -> None:
     led = Led().started()
     led.report("w1", 1, Refused("file", "there is no shop.py"))
-    led.recorded()
+    led.stored()
 
-    assert led.on_record(cancel="alice said so") == []
+    assert led.on_entry(cancel="alice said so") == []
 
 
 def test_what_is_known_of_a_job_is_told() -> None:
@@ -961,8 +972,8 @@ def test_what_is_known_of_a_job_is_told() -> None:
     assert led.led.next_tick_at == 0
 
     assert led.led.name == "b4k7"
-    assert led.led.facts().state is JobState.DISPATCHING, "as it is on record"
-    assert led.led.places() == {"w1": 1, "w2": 1}
+    assert led.led.facts().state is JobState.DISPATCHING, "as it is stored"
+    assert led.led.workers() == {"w1": 1, "w2": 1}
     assert led.led.warnings() == ()
 
 

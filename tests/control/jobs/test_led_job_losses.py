@@ -1,4 +1,4 @@
-"""A job on a cluster that loses workers and tasks: what is on record before the rest runs elsewhere, and who waits."""
+"""A job on a cluster that loses workers and tasks: what is stored before the rest runs elsewhere, and who waits."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from talka.cluster.effects import Lane, Send
-from talka.control.jobs.led_effects import AttemptAccepted, DocumentWanted, KeepWanted, TaskLost
-from talka.control.jobs.led_job import REPLACE_WAIT_NS, LedJob
+from talka.control.jobs.effects import AttemptAccepted, DocumentWanted, KeepWanted, TaskLost
+from talka.control.jobs.led_job import LedJob
+from talka.control.jobs.losses import REPLACE_WAIT_NS
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import Tally
 from talka.testing.trust import keys_of_workers
 from talka.units import SECOND
-from talka.wire.entries import Grant, JobOrder, JobRecord, WorkflowOrder, decode_account
+from talka.wire.entries import Grant, JobEntry, JobOrder, WorkflowOrder, decode_checkpoint
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
     BundleFacts,
+    CheckpointStored,
     Finished,
     Halt,
     JobMessage,
@@ -30,6 +30,7 @@ from talka.wire.jobs import (
     Report,
     ResultAccepted,
     Start,
+    StoreCheckpoint,
     TaskDeclined,
     decode_result,
     encode_result,
@@ -60,9 +61,9 @@ def workflow(name: str, shape: LoadShape) -> WorkflowOrder:
     )
 
 
-def record_of(workflows: tuple[WorkflowOrder, ...], cores: int) -> JobRecord:
+def entry_of(workflows: tuple[WorkflowOrder, ...], cores: int) -> JobEntry:
     order = JobOrder("shop", BundleFacts("0" * 64, 70, b"", "shop.py"), workflows, Settings(30 * SECOND))
-    return JobRecord(
+    return JobEntry(
         job="b4k7",
         order=order,
         state=JobState.RUNNING,
@@ -83,10 +84,10 @@ class Led:
         clocks = ClockOffsets()
         for worker in ("w1", "w2", "w3", "w4"):
             clocks.heard(self.now, worker, clocks.asked(self.now, worker), self.now)
-        record = record_of(tuple(workflow(name, shape) for name in workflows), cores)
-        self.led = LedJob(record, life=LIFE, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
+        entry = entry_of(tuple(workflow(name, shape) for name in workflows), cores)
+        self.led = LedJob(entry, life=LIFE, clocks=clocks, keys=keys_of_workers(1), wall_offset_ns=0)
         self.take(self.led.start(self.now))
-        self.recorded()
+        self.stored()
 
     def take(self, effects: list[object]) -> list[object]:
         self.effects += effects
@@ -105,7 +106,7 @@ class Led:
     def running(self) -> Led:
         for worker, assign in told(self.effects, Assign):
             self.arm(worker, assign.attempt)
-        self.recorded()
+        self.stored()
         return self
 
     def totals(self, worker: str, attempt: int, started: int, **more: Any) -> list[object]:
@@ -115,21 +116,23 @@ class Led:
     def tick(self) -> list[object]:
         return self.take(self.led.tick(self.now))
 
-    def recorded(self) -> list[object]:
-        """The last account is on record, and so are those that follow from that."""
-        revision = said(self.effects, Account)[-1].revision
-        effects = self.take(self.led.on_accounted(self.now, Accounted("b4k7", FENCE, revision, life=LIFE)))
-        return [*effects, *self.recorded()] if said(effects, Account) else effects
+    def stored(self) -> list[object]:
+        """The last checkpoint is stored, and so are those that follow from that."""
+        revision = said(self.effects, StoreCheckpoint)[-1].revision
+        effects = self.take(
+            self.led.on_checkpoint_stored(self.now, CheckpointStored("b4k7", FENCE, revision, life=LIFE))
+        )
+        return [*effects, *self.stored()] if said(effects, StoreCheckpoint) else effects
 
     def granted(self, *grants: Grant, **more: Any) -> list[object]:
         """What the leader says of the workers; those that are not named are gone."""
-        record = msgspec.structs.replace(
-            self.led.record, version=self.led.record.version + 1, grants=self.with_lost(grants), **more
+        entry = msgspec.structs.replace(
+            self.led.entry, version=self.led.entry.version + 1, grants=self.with_lost(grants), **more
         )
-        return self.take(self.led.on_record(self.now, record))
+        return self.take(self.led.on_entry(self.now, entry))
 
     def with_lost(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
-        before = [msgspec.structs.replace(g, lost=g.lost or "died") for g in self.led.record.grants if g not in grants]
+        before = [msgspec.structs.replace(g, lost=g.lost or "died") for g in self.led.entry.grants if g not in grants]
         return (*before, *grants)
 
     def kept(self, effects: list[object]) -> list[object]:
@@ -179,7 +182,7 @@ def assigned(effects: list[object]) -> list[tuple[str, int]]:
 # -- a worker is lost
 
 
-def test_a_lost_workers_last_totals_are_on_record_before_the_rest_of_the_plan_runs_elsewhere() -> None:
+def test_a_lost_workers_last_totals_are_stored_before_the_rest_of_the_plan_runs_elsewhere() -> None:
     led = Led(SharedIterations(4, 1000), cores=2).running()
     led.later(2).totals("w2", 2, 50, shares=(30, 20), started_at_ns=led.now - SECOND, spread_ns=7)
 
@@ -198,9 +201,9 @@ def test_a_lost_workers_last_totals_are_on_record_before_the_rest_of_the_plan_ru
     assert said(effects, Assign) == []
 
     effects = led.kept(effects)
-    (account,) = said(effects, Account)
-    assert effects == [Send(CHANNEL, "", account, Lane.CONTROL)]
-    effects = led.recorded()
+    (checkpoint,) = said(effects, StoreCheckpoint)
+    assert effects == [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
+    effects = led.stored()
 
     assert AttemptAccepted("b4k7", 2, keep.digest) in effects
     assert said(effects, ResultAccepted) == [], "there is nobody to tell"
@@ -217,17 +220,17 @@ def test_of_a_lost_worker_that_never_reported_nothing_need_be_kept() -> None:
 
     assert effects[0] == TaskLost("b4k7", 2, "w2", "died")
     assert not any(isinstance(effect, KeepWanted) for effect in effects)
-    assert assigned(led.recorded()) == [("w3", 3)]
+    assert assigned(led.stored()) == [("w3", 3)]
 
 
 def test_what_takes_the_place_of_a_lost_task_joins_the_plan_where_it_is() -> None:
     led = Led().running()
     led.granted(W1, W3)
-    led.recorded()
+    led.stored()
 
     led.later(3).arm("w3", 3)
 
-    (start,) = said(led.recorded(), Start)
+    (start,) = said(led.stored(), Start)
     assert (start.start_at_ns - start.origin_ns, start.origin_ns) == (
         led.now - start.origin_ns,
         start.job_origin_ns,
@@ -274,7 +277,7 @@ def test_what_a_task_says_after_it_was_given_up_is_not_counted() -> None:
 def test_a_task_that_is_back_after_another_took_its_place_is_killed() -> None:
     led = Led().running()
     effects = led.granted(W1, W3)
-    led.recorded()
+    led.stored()
 
     effects = led.totals("w2", 2, 8)
 
@@ -294,7 +297,7 @@ def test_a_task_that_is_gone_while_its_worker_lives_runs_on_there() -> None:
     assert effects[0] == TaskLost("b4k7", 2, "w2", "is gone from its worker w2")
     led.kept(effects)
 
-    assert assigned(led.recorded()) == [("w2", 3)]
+    assert assigned(led.stored()) == [("w2", 3)]
 
 
 def test_an_answer_to_the_manager_before_does_not_tell_that_a_task_is_gone() -> None:
@@ -314,7 +317,7 @@ def test_without_cores_the_rest_waits_until_there_are_some() -> None:
 
     led.granted(W1, W3)
 
-    assert assigned(led.recorded()) == [("w3", 3)]
+    assert assigned(led.stored()) == [("w3", 3)]
 
 
 def test_after_five_minutes_without_cores_it_goes_on_without() -> None:
@@ -350,7 +353,7 @@ def test_a_job_that_has_lost_everything_ends_when_its_plan_is_over() -> None:
     effects = led.later(61).tick()
 
     assert DocumentWanted("b4k7") in effects
-    assert led.later(1).tick() != [], "the account is still to be told"
+    assert led.later(1).tick() != [], "the checkpoint is still to be told"
     assert led.state is TaskState.COMPLETED
 
 
@@ -385,21 +388,21 @@ def test_a_task_lost_before_the_start_is_replaced_before_any_begins() -> None:
     led.granted(W1)
 
     led.arm("w1", 1)
-    assert said(led.recorded(), Start) == [], "a part of the load would be another than was asked for"
+    assert said(led.stored(), Start) == [], "a part of the load would be another than was asked for"
 
     led.granted(W1, W3)
-    assert assigned(led.recorded()) == [("w3", 3)]
+    assert assigned(led.stored()) == [("w3", 3)]
     led.arm("w3", 3)
-    assert [worker for worker, _ in told(led.recorded(), Start)] == ["w1", "w3"]
+    assert [worker for worker, _ in told(led.stored(), Start)] == ["w1", "w3"]
 
 
-def test_a_task_that_waits_for_its_account_is_not_assigned_once_its_worker_is_lost() -> None:
+def test_a_task_that_waits_for_its_checkpoint_is_not_assigned_once_its_worker_is_lost() -> None:
     led = Led().running()
-    led.granted(W1, W3)  # the account that names attempt 3 is on its way
+    led.granted(W1, W3)  # the checkpoint that names attempt 3 is on its way
 
     led.granted(W1)
 
-    assert said(led.recorded(), Assign) == []
+    assert said(led.stored(), Assign) == []
     assert said(led.later(2).tick(), Assign) == []
 
 
@@ -412,12 +415,12 @@ def test_a_declined_task_goes_elsewhere_and_the_leader_is_told_who_is_unfit() ->
     effects = led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
     assert effects[0] == TaskLost("b4k7", 2, "w2", "was declined by w2: no room on its disk")
-    assert [account.unfit for account in said(effects, Account)] == [("w2",)]
-    assert led.led.places() == {"w1": 1}
-    led.recorded()
+    assert [checkpoint.unfit for checkpoint in said(effects, StoreCheckpoint)] == [("w2",)]
+    assert led.led.workers() == {"w1": 1}
+    led.stored()
     assert assigned(led.effects) == [("w1", 1), ("w2", 2)]
     led.granted(W1, W3)
-    assert assigned(led.recorded()) == [("w3", 3)]
+    assert assigned(led.stored()) == [("w3", 3)]
 
 
 def test_a_worker_that_declined_is_used_again_only_when_it_is_granted_anew() -> None:
@@ -425,18 +428,18 @@ def test_a_worker_that_declined_is_used_again_only_when_it_is_granted_anew() -> 
     led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
     led.granted(W1, W2, W3)
-    assert led.led.places() == {"w1": 1, "w3": 1}, "the leader has not heard of it yet"
+    assert led.led.workers() == {"w1": 1, "w3": 1}, "the leader has not heard of it yet"
     led.granted(W1, W3)
-    assert led.led.places() == {"w1": 1, "w3": 1}
+    assert led.led.workers() == {"w1": 1, "w3": 1}
     led.granted(W1, W3, Grant("w2", 7, 2))
 
-    assert led.led.places() == {"w1": 1, "w3": 1, "w2": 2}
+    assert led.led.workers() == {"w1": 1, "w3": 1, "w2": 2}
 
 
 def test_a_task_declined_after_it_was_given_up_is_killed_for_good() -> None:
     led = Led()
     led.granted(W1, W3)
-    led.recorded()
+    led.stored()
 
     effects = led.say("w2", TaskDeclined("b4k7", 2, FENCE, "no room on its disk"))
 
@@ -452,34 +455,34 @@ def test_what_else_runs_on_a_worker_that_declined_a_task_goes_on_there_and_nowhe
 
     effects = led.say("w2", TaskDeclined("b4k7", 4, FENCE, "no room on its disk"))
 
-    (account,) = said(effects, Account)
-    assert account.unfit == (), "the leader would take its cores back and grant others"
-    assert led.led.places() == {"w1": 2}
-    led.recorded()
-    assert said(led.later(1).tick(), Account) == []
+    (checkpoint,) = said(effects, StoreCheckpoint)
+    assert checkpoint.unfit == (), "the leader would take its cores back and grant others"
+    assert led.led.workers() == {"w1": 2}
+    led.stored()
+    assert said(led.later(1).tick(), StoreCheckpoint) == []
 
 
 def test_the_leader_is_told_who_is_unfit_once_the_last_task_there_is_gone() -> None:
     led = Led(cores=2, workflows=FOUR).running()
     led.say("w2", TaskDeclined("b4k7", 4, FENCE, "no room on its disk"))
-    led.recorded()
+    led.stored()
 
     led.say("w2", NoTask("b4k7", 2, FENCE))
 
-    assert [account.unfit for account in said(led.tick(), Account)] == [("w2",)]
+    assert [checkpoint.unfit for checkpoint in said(led.tick(), StoreCheckpoint)] == [("w2",)]
 
 
 def test_the_leader_is_told_who_is_unfit_once_the_last_task_there_has_ended() -> None:
     led = Led(cores=2, workflows=FOUR).running()
     led.say("w2", TaskDeclined("b4k7", 4, FENCE, "no room on its disk"))
-    led.recorded()
+    led.stored()
     digest, content, _ = led.offer("w2", 2)
     led.take(led.led.on_blob(led.now, digest, content))
     led.take(led.led.on_kept(led.now, digest))
 
-    led.recorded()
+    led.stored()
 
-    assert said(led.effects, Account)[-1].unfit == ("w2",)
+    assert said(led.effects, StoreCheckpoint)[-1].unfit == ("w2",)
 
 
 # -- results of lost workers
@@ -494,7 +497,7 @@ def test_a_task_whose_whole_result_is_here_is_not_lost_with_its_worker() -> None
     assert not any(isinstance(effect, TaskLost) for effect in led.granted(W1))
     led.take(led.led.on_kept(led.now, digest))
     assert not any(isinstance(effect, TaskLost) for effect in led.say("w2", NoTask("b4k7", 2, FENCE)))
-    led.recorded()
+    led.stored()
 
     assert led.counted == 90
 
@@ -508,7 +511,7 @@ def test_a_whole_result_that_arrives_and_is_kept_first_counts_instead_of_the_las
     whole = led.take(led.led.on_blob(led.now, digest, content))
     led.kept(whole)
     assert led.kept(lost) == []
-    led.recorded()
+    led.stored()
 
     assert led.counted == 90
     assert assigned(led.later(1).tick()) == []
@@ -524,19 +527,19 @@ def test_last_totals_that_are_kept_first_count_instead_of_a_whole_result() -> No
     led.kept(lost)
     assert led.kept(led.take(led.led.on_blob(led.now, digest, content))) == []
 
-    assert assigned(led.recorded()) == [("w3", 3)]
+    assert assigned(led.stored()) == [("w3", 3)]
     assert led.counted == 5
 
 
-def test_a_whole_result_that_comes_after_another_began_in_its_place_is_not_put_on_account() -> None:
+def test_a_whole_result_that_comes_after_another_began_in_its_place_is_not_put_on_checkpoint() -> None:
     led = Led().running()
     digest, content, _ = led.offer("w2", 2)
     led.granted(W1, W3)
 
     assert led.kept(led.take(led.led.on_blob(led.now, digest, content))) == []
-    led.recorded()
+    led.stored()
 
-    (entry,) = decode_account(said(led.effects, Account)[-1].content).workflows
+    (entry,) = decode_checkpoint(said(led.effects, StoreCheckpoint)[-1].content).workflows
     assert [attempt.digest for shard in entry.shards for attempt in shard.attempts] == [b"", b"", b""]
     assert led.counted == 0
 
@@ -544,7 +547,7 @@ def test_a_whole_result_that_comes_after_another_began_in_its_place_is_not_put_o
 def test_a_loss_whose_workflow_has_ended_meanwhile_needs_no_replacement() -> None:
     led = Led().running()
     led.granted(W1, W3)
-    led.recorded()
+    led.stored()
     led.totals("w1", 1, 5)
     lost = led.granted(W3)
 
@@ -552,7 +555,7 @@ def test_a_loss_whose_workflow_has_ended_meanwhile_needs_no_replacement() -> Non
     assert DocumentWanted("b4k7") in effects
     assert led.offer("w1", 1)[2] == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.kept(lost)
-    effects = led.recorded()
+    effects = led.stored()
 
     assert said(effects, Assign) == []
     assert led.counted == 5
@@ -570,14 +573,14 @@ def test_a_loss_whose_workflow_was_given_up_is_forgotten_while_others_go_on() ->
     assert list(led.led.job.running()) == [2]
     assert led.offer("w1", 1)[2] == [Send(CHANNEL, "w1", ResultAccepted("b4k7", FENCE, 1), Lane.RESULTS)]
     led.granted(W2, W3)
-    assert said(led.recorded(), Assign) == []
+    assert said(led.stored(), Assign) == []
 
 
 def test_a_task_that_is_lost_too_often_before_the_start_ends_the_job_and_the_losses_beside_it() -> None:
     led = Led()
     for worker in ("w3", "w4", "w5"):
         led.granted(Grant(worker, 7, 1), W2)
-        led.recorded()
+        led.stored()
     led.granted()
     assert [loss.attempt for loss in led.effects if isinstance(loss, TaskLost)] == [1, 3, 4, 5, 2]
 
@@ -591,9 +594,9 @@ def test_a_loss_that_ends_its_workflow_takes_along_what_ran_beside_it_on_the_sam
     led = Led()
     for worker, cores in (("w3", 1), ("w4", 1), ("w5", 2)):
         led.granted(Grant(worker, 7, cores), W2)
-        led.recorded()
+        led.stored()
     led.granted(Grant("w5", 7, 2))
-    led.recorded()
+    led.stored()
     assert led.led.job is not None
     assert led.led.job.attempts_at("w5") == [5, 6]
 
@@ -607,13 +610,13 @@ def test_of_a_loss_whose_workflow_ended_while_it_was_kept_the_worker_is_told_tha
     led = Led(cores=2, workflows=("Shop", "Side")).running()
     two, four = Grant("w2", 7, 2), Grant("w4", 7, 1)
     led.granted(two, W3, four)
-    assert assigned(led.recorded()) == [("w3", 3), ("w4", 4)]
+    assert assigned(led.stored()) == [("w3", 3), ("w4", 4)]
     led.totals("w3", 3, 5)
     lost = led.granted(two, four)
 
     led.say("w4", Report("b4k7", 4, encode(Refused("setup", "no such host"))))
     led.kept(lost)
-    led.recorded()
+    led.stored()
 
     assert (led.state, led.led.phase) == (TaskState.FAILED, "leading")
     assert led.offer("w3", 3)[2] == [Send(CHANNEL, "w3", ResultAccepted("b4k7", FENCE, 3), Lane.RESULTS)]

@@ -11,7 +11,7 @@ import pytest
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, KeepWanted, TaskLost
+from talka.control.jobs.effects import AttemptAccepted, BlobWanted, DocumentWanted, KeepWanted, TaskLost
 from talka.control.jobs.led_job import START_DELAY_NS, LedJob
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.stats.tally import Tally
@@ -20,22 +20,21 @@ from talka.units import MILLISECOND, SECOND
 from talka.wire.entries import (
     AttemptEntry,
     Grant,
-    JobAccount,
+    JobCheckpoint,
+    JobEntry,
     JobOrder,
-    JobRecord,
     ShardEntry,
     WorkflowEntry,
     WorkflowOrder,
-    encode_account,
+    encode_checkpoint,
 )
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Acknowledge,
     Assign,
     AttemptResult,
     BundleFacts,
+    CheckpointStored,
     Finished,
     Halt,
     JobMessage,
@@ -44,6 +43,7 @@ from talka.wire.jobs import (
     Report,
     ResultAccepted,
     Start,
+    StoreCheckpoint,
     Sync,
     TaskFacts,
     WorkerSnapshot,
@@ -59,7 +59,7 @@ WALL_OFFSET_NS = 5_000 * SECOND
 FENCE = (1, 2, 1)
 LIFE = 4
 PLACES = {1: "w1", 2: "w2"}
-"""Attempts on record, and where."""
+"""Attempts stored, and where."""
 W1, W2, W3 = (Grant(worker, 7, 1) for worker in ("w1", "w2", "w3"))
 W2_LOST = Grant("w2", 7, 1, lost="its lease is over")
 PLAN = ConstantRate(100, "60s", max_vus=12).plan()
@@ -95,15 +95,15 @@ def shards_of(closed: Mapping[int, bytes], **more: Any) -> tuple[ShardEntry, ...
     )
 
 
-def account_of(state: TaskState = TaskState.RUNNING, closed: Mapping[int, bytes] = {}, **more: Any) -> JobAccount:
+def checkpoint_of(state: TaskState = TaskState.RUNNING, closed: Mapping[int, bytes] = {}, **more: Any) -> JobCheckpoint:
     """Two tasks of one workflow; the load began two seconds ago."""
     begun = state is not TaskState.ASSIGNED
     entry = WorkflowEntry("Shop", state, more.pop("shards", None) or shards_of(closed), 0 if begun else -1)
     origin_ms = (START_NS - 2 * SECOND + WALL_OFFSET_NS) // MILLISECOND if begun else 0
-    return JobAccount(**{"attempts": 2, "workflows": (entry,), "origin_ms": origin_ms, **more})
+    return JobCheckpoint(**{"attempts": 2, "workflows": (entry,), "origin_ms": origin_ms, **more})
 
 
-def record_of(account: JobAccount, grants: tuple[Grant, ...] = (W1, W2), **more: Any) -> JobRecord:
+def entry_of(checkpoint: JobCheckpoint, grants: tuple[Grant, ...] = (W1, W2), **more: Any) -> JobEntry:
     workflow = WorkflowOrder(
         name="Shop",
         plan=PLAN,
@@ -116,7 +116,7 @@ def record_of(account: JobAccount, grants: tuple[Grant, ...] = (W1, W2), **more:
         load="100/s",
         nodes=(),
     )
-    return JobRecord(
+    return JobEntry(
         job="b4k7",
         order=JobOrder("shop", BundleFacts("0" * 64, 70, b"", "shop.py"), (workflow,), Settings(30 * SECOND)),
         state=JobState.RUNNING,
@@ -124,7 +124,7 @@ def record_of(account: JobAccount, grants: tuple[Grant, ...] = (W1, W2), **more:
         fence=FENCE,
         pool=2,
         grants=grants,
-        account=encode_account(account),
+        checkpoint=encode_checkpoint(checkpoint),
         version=5,
         **more,
     )
@@ -133,11 +133,11 @@ def record_of(account: JobAccount, grants: tuple[Grant, ...] = (W1, W2), **more:
 class Heir:
     """The manager that takes the job over, its clock, and everything it asked for."""
 
-    def __init__(self, account: JobAccount, *, safeguards: Safeguards = ALL, **more: Any) -> None:
+    def __init__(self, checkpoint: JobCheckpoint, *, safeguards: Safeguards = ALL, **more: Any) -> None:
         self.now = START_NS
         self.clocks = ClockOffsets()
         self.led = LedJob(
-            record_of(account, **more),
+            entry_of(checkpoint, **more),
             life=LIFE,
             clocks=self.clocks,
             keys=keys_of_workers(1),
@@ -172,17 +172,19 @@ class Heir:
         effects = self.has("w1", *([] if first is None else [first]))
         return [*effects, *self.has("w2", *([] if second is None else [second]))]
 
-    def recorded(self) -> list[object]:
-        """The last account is on record, and so are those that follow from that."""
-        revision = said(self.effects, Account)[-1].revision
-        effects = self.take(self.led.on_accounted(self.now, Accounted("b4k7", FENCE, revision, life=LIFE)))
-        return [*effects, *self.recorded()] if said(effects, Account) else effects
+    def stored(self) -> list[object]:
+        """The last checkpoint is stored, and so are those that follow from that."""
+        revision = said(self.effects, StoreCheckpoint)[-1].revision
+        effects = self.take(
+            self.led.on_checkpoint_stored(self.now, CheckpointStored("b4k7", FENCE, revision, life=LIFE))
+        )
+        return [*effects, *self.stored()] if said(effects, StoreCheckpoint) else effects
 
     @property
     def running(self) -> dict[int, tuple[bool, int]]:
         """Attempts under way: whether each is armed, and when it went."""
         assert self.led.job is not None
-        return {core: (attempt.armed, attempt.went_ns) for core, (_, _, attempt) in self.led.job.running().items()}
+        return {core: (attempt.armed, attempt.go_at_ns) for core, (_, _, attempt) in self.led.job.running().items()}
 
     @property
     def state(self) -> TaskState:
@@ -208,7 +210,7 @@ def said(effects: list[object], kind: type[Message]) -> list[Message]:
 
 
 def test_every_worker_obeys_the_new_fence_before_anything_is_done() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
 
     assert heir.effects == [Send(CHANNEL, worker, Reconcile("b4k7", FENCE, 1), Lane.CONTROL) for worker in ("w1", "w2")]
     assert heir.has("w1", runs(1)) == []
@@ -223,7 +225,7 @@ def test_every_worker_obeys_the_new_fence_before_anything_is_done() -> None:
 
 
 def test_workers_are_asked_again_until_each_has_answered() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
     heir.has("w1", runs(1))
 
     assert heir.later(0.4).tick() == []
@@ -231,13 +233,13 @@ def test_workers_are_asked_again_until_each_has_answered() -> None:
 
 
 def test_a_worker_that_is_lost_is_not_waited_for_and_told_all_the_same() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
     heir.has("w1", runs(1))
 
-    effects = heir.take(heir.led.on_record(heir.now, record_of(account_of(), (W1, W2_LOST), cancel="")))
+    effects = heir.take(heir.led.on_entry(heir.now, entry_of(checkpoint_of(), (W1, W2_LOST), cancel="")))
     assert effects == [], "it is as old as what is known"
-    newer = msgspec.structs.replace(record_of(account_of(), (W1, W2_LOST)), version=6)
-    effects = heir.take(heir.led.on_record(heir.now, newer))
+    newer = msgspec.structs.replace(entry_of(checkpoint_of(), (W1, W2_LOST)), version=6)
+    effects = heir.take(heir.led.on_entry(heir.now, newer))
 
     assert TaskLost("b4k7", 2, "w2", "its lease is over") in effects
     assert told(heir.tick(), Reconcile) == [("w2", Reconcile("b4k7", FENCE, 2))]
@@ -246,7 +248,7 @@ def test_a_worker_that_is_lost_is_not_waited_for_and_told_all_the_same() -> None
 
 
 def test_a_worker_that_was_lost_before_is_told_once_a_second() -> None:
-    heir = Heir(account_of(), grants=(W1, W2_LOST))
+    heir = Heir(checkpoint_of(), grants=(W1, W2_LOST))
 
     heir.has("w1", runs(1))
 
@@ -256,7 +258,7 @@ def test_a_worker_that_was_lost_before_is_told_once_a_second() -> None:
 
 
 def test_without_the_barrier_nobody_is_asked_and_nothing_is_thought_to_run() -> None:
-    heir = Heir(account_of(), grants=(W1, W2_LOST), safeguards=Safeguards(takeover_barrier=False))
+    heir = Heir(checkpoint_of(), grants=(W1, W2_LOST), safeguards=Safeguards(takeover_barrier=False))
 
     assert said(heir.effects, Reconcile) == []
     assert TaskLost("b4k7", 1, "w1", "is gone from its worker w1") in heir.effects
@@ -265,16 +267,16 @@ def test_without_the_barrier_nobody_is_asked_and_nothing_is_thought_to_run() -> 
 
 def test_without_the_barrier_a_worker_lost_meanwhile_is_not_told_either() -> None:
     result = result_of(1)
-    heir = Heir(account_of(closed={1: result}), safeguards=Safeguards(takeover_barrier=False))
-    newer = msgspec.structs.replace(record_of(account_of(), (W1, W2_LOST)), version=6)
+    heir = Heir(checkpoint_of(closed={1: result}), safeguards=Safeguards(takeover_barrier=False))
+    newer = msgspec.structs.replace(entry_of(checkpoint_of(), (W1, W2_LOST)), version=6)
 
-    assert heir.led.on_record(heir.now, newer) == []
+    assert heir.led.on_entry(heir.now, newer) == []
 
     assert said(heir.tick(), Reconcile) == []
 
 
 def test_a_snapshot_after_it_leads_changes_nothing() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
     heir.found(runs(1), runs(2))
 
     assert heir.has("w1") == []
@@ -282,13 +284,13 @@ def test_a_snapshot_after_it_leads_changes_nothing() -> None:
 
 
 def test_an_answer_of_the_leader_before_it_leads_changes_nothing() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
 
-    assert heir.led.on_accounted(heir.now, Accounted("b4k7", FENCE, 0, life=LIFE)) == []
+    assert heir.led.on_checkpoint_stored(heir.now, CheckpointStored("b4k7", FENCE, 0, life=LIFE)) == []
 
 
 def test_a_blob_that_it_did_not_want_is_let_pass() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
 
     assert heir.led.on_blob(heir.now, "e" * 64, None) == []
 
@@ -300,9 +302,9 @@ def test_a_blob_that_it_did_not_want_is_let_pass() -> None:
 
 def test_results_that_were_accepted_are_fetched_before_it_leads() -> None:
     result = result_of(1)
-    heir = Heir(account_of(closed={1: result}))
+    heir = Heir(checkpoint_of(closed={1: result}))
     assert heir.effects[0] == BlobWanted("b4k7", digest_of(result), 0, ())
-    assert said(heir.found(None, runs(2)), Account) == []
+    assert said(heir.found(None, runs(2)), StoreCheckpoint) == []
 
     effects = heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
 
@@ -320,25 +322,25 @@ def test_results_that_were_accepted_are_fetched_before_it_leads() -> None:
 @pytest.mark.parametrize("found", [None, b"?"], ids=["nothing", "no result"])
 def test_of_a_result_that_nobody_has_any_more_readers_are_warned_and_the_rest_runs_again(found: bytes | None) -> None:
     result = result_of(1)
-    heir = Heir(account_of(closed={1: result}))
+    heir = Heir(checkpoint_of(closed={1: result}))
     heir.found(None, runs(2))
 
     heir.take(heir.led.on_blob(heir.now, digest_of(result), found))
 
     assert heir.led.warnings() == ("the result of task 1 was kept and cannot be found: it is missing",)
     heir.tick()
-    assert [(worker, assign.attempt) for worker, assign in told(heir.recorded(), Assign)] == [("w1", 3)]
+    assert [(worker, assign.attempt) for worker, assign in told(heir.stored(), Assign)] == [("w1", 3)]
 
 
 def test_last_totals_of_a_lost_task_count_and_the_rest_runs_elsewhere() -> None:
     result = result_of(2, is_lost=True, shares=(9,))
-    heir = Heir(account_of(closed={2: result}), grants=(W1, W2_LOST, W3))
+    heir = Heir(checkpoint_of(closed={2: result}), grants=(W1, W2_LOST, W3))
     heir.has("w1", runs(1))
     heir.has("w3")
 
     heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
     heir.tick()
-    effects = heir.recorded()
+    effects = heir.stored()
 
     assert [(worker, assign.attempt, assign.iterations_done) for worker, assign in told(effects, Assign)] == [
         ("w3", 3, (9,))
@@ -350,7 +352,7 @@ def test_last_totals_of_a_lost_task_count_and_the_rest_runs_elsewhere() -> None:
 
 def test_a_job_whose_last_result_was_accepted_ends_with_the_next_manager() -> None:
     results = {number: result_of(number) for number in PLACES}
-    heir = Heir(account_of(closed=results))
+    heir = Heir(checkpoint_of(closed=results))
     heir.found(None, None)
 
     for result in results.values():
@@ -361,7 +363,7 @@ def test_a_job_whose_last_result_was_accepted_ends_with_the_next_manager() -> No
 
 
 def test_a_workflow_that_a_result_ends_takes_the_tasks_beside_it_along() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED, attempts=5, shards=tries()), grants=(W1, W2_LOST, W3))
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED, attempts=5, shards=tries()), grants=(W1, W2_LOST, W3))
     heir.has("w1", TaskFacts(1, "armed"))
 
     effects = heir.has("w3")
@@ -380,7 +382,7 @@ def tries() -> tuple[ShardEntry, ...]:
 def test_what_ended_before_is_not_taken_up() -> None:
     results = {number: result_of(number) for number in PLACES}
     done = shards_of(results, is_done=True)
-    heir = Heir(account_of(TaskState.COMPLETED, shards=done))
+    heir = Heir(checkpoint_of(TaskState.COMPLETED, shards=done))
     for result in results.values():
         heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
 
@@ -395,7 +397,7 @@ def test_what_ended_before_is_not_taken_up() -> None:
 def test_a_task_that_is_done_is_not_taken_up_with_those_beside_it() -> None:
     result = result_of(1)
     shards = (shards_of({1: result}, is_done=True)[0], shards_of({})[1])
-    heir = Heir(account_of(shards=shards))
+    heir = Heir(checkpoint_of(shards=shards))
     heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
 
     heir.found(None, runs(2))
@@ -407,7 +409,7 @@ def test_a_task_that_is_done_is_not_taken_up_with_those_beside_it() -> None:
 
 
 def test_tasks_that_run_run_on() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
 
     effects = heir.found(runs(1), runs(2))
 
@@ -420,28 +422,28 @@ def test_tasks_that_run_run_on() -> None:
 
 
 def test_clocks_are_asked_for_at_once() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
     heir.found(runs(1), runs(2))
 
     assert [worker for worker, _ in told(heir.tick(), Sync)] == ["w1", "w2"]
 
 
-def test_tasks_that_run_tell_that_the_load_has_begun_when_the_record_does_not() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED))
+def test_tasks_that_run_tell_that_the_load_has_begun_when_the_entry_does_not() -> None:
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED))
     heir.learn_clock("w2")
 
     heir.found(runs(1), TaskFacts(2, "armed"))
 
     assert heir.state is TaskState.RUNNING
     assert heir.running == {1: (True, START_NS - 2 * SECOND), 2: (True, heir.now)}
-    (start,) = said(heir.recorded(), Start)
+    (start,) = said(heir.stored(), Start)
     assert (start.start_at_ns, start.origin_ns) == (heir.now, START_NS - 2 * SECOND)
     assert heir.led.job is not None
     assert [lost.cause for lost in heir.led.job.lost] == ["was told to start late: its manager was lost"]
 
 
 def test_it_does_not_matter_which_of_the_tasks_runs() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED))
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED))
 
     heir.found(TaskFacts(1, "arming"), runs(2))
 
@@ -449,8 +451,8 @@ def test_it_does_not_matter_which_of_the_tasks_runs() -> None:
     assert heir.running == {1: (False, 0), 2: (True, START_NS - 2 * SECOND)}
 
 
-def test_when_the_plan_of_a_workflow_began_is_told_by_the_record_where_it_is_there() -> None:
-    heir = Heir(account_of())
+def test_when_the_plan_of_a_workflow_began_is_told_by_the_entry_where_it_is_there() -> None:
+    heir = Heir(checkpoint_of())
 
     heir.found(TaskFacts(1, "running", SECOND, 2 * SECOND), TaskFacts(2, "running", SECOND, 2 * SECOND))
 
@@ -458,7 +460,7 @@ def test_when_the_plan_of_a_workflow_began_is_told_by_the_record_where_it_is_the
 
 
 def test_tasks_that_have_not_begun_start_when_they_are_armed() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED))
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED))
     effects = heir.found(TaskFacts(1, "arming"), TaskFacts(2, "armed"))
     assert said(effects, Assign) == []
     assert heir.running == {1: (False, 0), 2: (True, 0)}
@@ -467,26 +469,26 @@ def test_tasks_that_have_not_begun_start_when_they_are_armed() -> None:
 
     heir.say("w1", Report("b4k7", 1, encode(Armed())))
 
-    assert [worker for worker, _ in told(heir.recorded(), Start)] == ["w1", "w2"]
+    assert [worker for worker, _ in told(heir.stored(), Start)] == ["w1", "w2"]
 
 
 def test_tasks_that_are_armed_need_not_say_it_again() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED))
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED))
     for worker in PLACES.values():
         heir.learn_clock(worker)
 
     heir.found(TaskFacts(1, "armed"), TaskFacts(2, "armed"))
 
-    assert [worker for worker, _ in told(heir.recorded(), Start)] == ["w1", "w2"]
+    assert [worker for worker, _ in told(heir.stored(), Start)] == ["w1", "w2"]
     assert said(heir.say("w1", Report("b4k7", 1, encode(Armed()))), Start) == []
 
 
 def test_tasks_that_are_armed_do_not_start_in_a_job_that_is_to_be_cancelled() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED), cancel="alice said so")
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED), cancel="alice said so")
 
     heir.found(TaskFacts(1, "armed"), TaskFacts(2, "armed"))
 
-    assert said(heir.recorded(), Start) == []
+    assert said(heir.stored(), Start) == []
 
 
 # -- a start that was decided, and the manager was lost before it could tell
@@ -498,7 +500,7 @@ def start_of(effects: list[object]) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("stage", ["arming", "armed"])
 def test_a_start_that_no_worker_was_told_of_is_decided_again(stage: TaskStage) -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
     for worker in PLACES.values():
         heir.learn_clock(worker)
 
@@ -506,30 +508,30 @@ def test_a_start_that_no_worker_was_told_of_is_decided_again(stage: TaskStage) -
     heir.say("w1", Report("b4k7", 1, encode(Armed())))
 
     instant = heir.now + START_DELAY_NS
-    assert start_of(heir.recorded()) == [("w1", instant, instant), ("w2", instant, instant)]
+    assert start_of(heir.stored()) == [("w1", instant, instant), ("w2", instant, instant)]
     assert heir.led.job is not None
     assert (heir.led.job.origin_ns, heir.led.job.lost) == (instant, [])
-    assert {account.state for account in said(heir.effects, Account)} == {JobState.RUNNING}
+    assert {checkpoint.state for checkpoint in said(heir.effects, StoreCheckpoint)} == {JobState.RUNNING}
 
 
 def test_a_start_that_one_worker_was_told_of_stands() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
     heir.learn_clock("w2")
 
     heir.found(runs(1), TaskFacts(2, "armed"))
 
-    assert start_of(heir.recorded()) == [("w2", heir.now, START_NS - 2 * SECOND)]
+    assert start_of(heir.stored()) == [("w2", heir.now, START_NS - 2 * SECOND)]
     assert heir.led.job is not None
     assert [lost.cause for lost in heir.led.job.lost] == ["was told to start late: its manager was lost"]
 
 
 def test_a_start_stands_when_a_worker_that_may_have_been_told_of_it_is_lost() -> None:
-    heir = Heir(account_of(), grants=(W1, W2_LOST))
+    heir = Heir(checkpoint_of(), grants=(W1, W2_LOST))
     heir.learn_clock("w1")
 
     heir.has("w1", TaskFacts(1, "armed"))
 
-    assert start_of(heir.recorded()) == [("w1", heir.now, START_NS - 2 * SECOND)]
+    assert start_of(heir.stored()) == [("w1", heir.now, START_NS - 2 * SECOND)]
 
 
 @pytest.mark.parametrize(
@@ -543,24 +545,24 @@ def test_a_start_stands_when_a_worker_that_may_have_been_told_of_it_is_lost() ->
     ids=["done", "accepted", "with a gap", "replaced"],
 )
 def test_a_start_stands_when_something_has_come_of_it(shards: tuple[ShardEntry, ...]) -> None:
-    heir = Heir(account_of(shards=shards, attempts=3, lost=(("Shop", Gap(0, "died", 0, 0, 6, 0)),)))
+    heir = Heir(checkpoint_of(shards=shards, attempts=3, lost=(("Shop", Gap(0, "died", 0, 0, 6, 0)),)))
     heir.learn_clock("w2")
     if shards[0].attempts[0].digest:
         heir.take(heir.led.on_blob(heir.now, digest_of(RESULT), RESULT))
 
     heir.found(TaskFacts(1, "arming"), TaskFacts(2, "armed"))
 
-    assert start_of(heir.recorded()) == [("w2", heir.now, START_NS - 2 * SECOND)]
+    assert start_of(heir.stored()) == [("w2", heir.now, START_NS - 2 * SECOND)]
 
 
-def test_tasks_that_no_worker_knows_are_assigned_under_the_new_fence_once_one_account_is_on_record() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED))
+def test_tasks_that_no_worker_knows_are_assigned_under_the_new_fence_once_one_checkpoint_is_stored() -> None:
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED))
 
     effects = heir.found(None, None)
 
-    assert len(said(effects, Account)) == 1
+    assert len(said(effects, StoreCheckpoint)) == 1
     assert said(effects, Assign) == []
-    assigned = told(heir.recorded(), Assign)
+    assigned = told(heir.stored(), Assign)
     assert [(worker, assign.attempt, assign.fence) for worker, assign in assigned] == [
         ("w1", 1, FENCE),
         ("w2", 2, FENCE),
@@ -568,12 +570,12 @@ def test_tasks_that_no_worker_knows_are_assigned_under_the_new_fence_once_one_ac
 
 
 def test_a_running_task_that_its_worker_does_not_know_is_lost() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
 
     effects = heir.found(runs(1), None)
 
     assert TaskLost("b4k7", 2, "w2", "is gone from its worker w2") in effects
-    assert [(worker, assign.attempt) for worker, assign in told(heir.recorded(), Assign)] == [("w2", 3)]
+    assert [(worker, assign.attempt) for worker, assign in told(heir.stored(), Assign)] == [("w2", 3)]
     assert heir.led.job is not None
     (lost,) = heir.led.job.lost
     assert lost.from_ns == 0, "nothing is known of it since the load began"
@@ -581,7 +583,7 @@ def test_a_running_task_that_its_worker_does_not_know_is_lost() -> None:
 
 def test_a_result_of_a_task_that_has_ended_is_fetched_from_its_worker() -> None:
     result = result_of(2)
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
 
     effects = heir.found(runs(1), TaskFacts(2, "ended", 2 * SECOND, 2 * SECOND, digest_of(result), len(result)))
 
@@ -591,7 +593,7 @@ def test_a_result_of_a_task_that_has_ended_is_fetched_from_its_worker() -> None:
 
 
 def test_a_result_that_is_not_on_the_workers_disk_yet_is_offered_later() -> None:
-    heir = Heir(account_of())
+    heir = Heir(checkpoint_of())
 
     effects = heir.found(runs(1), TaskFacts(2, "ended", 2 * SECOND, 2 * SECOND))
 
@@ -600,20 +602,20 @@ def test_a_result_that_is_not_on_the_workers_disk_yet_is_offered_later() -> None
 
 
 def test_tasks_of_lost_workers_are_lost_and_run_again_where_there_is_room() -> None:
-    heir = Heir(account_of(), grants=(W1, W2_LOST, W3))
+    heir = Heir(checkpoint_of(), grants=(W1, W2_LOST, W3))
     heir.has("w1", runs(1))
 
     effects = heir.has("w3")
 
     assert TaskLost("b4k7", 2, "w2", "its lease is over") in effects
-    assert [(worker, assign.attempt) for worker, assign in told(heir.recorded(), Assign)] == [("w3", 3)]
+    assert [(worker, assign.attempt) for worker, assign in told(heir.stored(), Assign)] == [("w3", 3)]
 
 
 def test_a_worker_that_answered_and_was_lost_before_all_had_is_lost_all_the_same() -> None:
-    heir = Heir(account_of(TaskState.ASSIGNED))
+    heir = Heir(checkpoint_of(TaskState.ASSIGNED))
     heir.has("w2", TaskFacts(2, "armed"))
-    newer = msgspec.structs.replace(record_of(account_of(TaskState.ASSIGNED), (W1, W2_LOST)), version=6)
-    heir.led.on_record(heir.now, newer)
+    newer = msgspec.structs.replace(entry_of(checkpoint_of(TaskState.ASSIGNED), (W1, W2_LOST)), version=6)
+    heir.led.on_entry(heir.now, newer)
 
     effects = heir.has("w1", TaskFacts(1, "armed"))
 
@@ -627,20 +629,20 @@ def test_a_task_that_took_the_place_of_another_and_is_lost_too_leaves_its_gap_op
     first, second = shards_of({2: result})
     second = msgspec.structs.replace(second, attempts=(*second.attempts, AttemptEntry(3, "w2")), gap=0)
     gap = Gap(1, "died", SECOND, SECOND, 6, 0)
-    heir = Heir(account_of(attempts=3, shards=(first, second), lost=(("Shop", gap),)), grants=grants)
+    heir = Heir(checkpoint_of(attempts=3, shards=(first, second), lost=(("Shop", gap),)), grants=grants)
     heir.take(heir.led.on_blob(heir.now, digest_of(result), result))
     for worker in ("w1", "w2", "w3"):
         heir.has(worker, *([runs(1)] if worker == "w1" else []))
 
     assert any(isinstance(effect, TaskLost) and effect.attempt == 3 for effect in heir.effects)
-    assert said(heir.recorded(), Assign) != []
+    assert said(heir.stored(), Assign) != []
 
     assert heir.led.job is not None
     assert [(lost.cause, lost.from_ns) for lost in heir.led.job.lost] == [("died", SECOND)]
 
 
 def test_a_worker_that_has_no_grant_any_more_is_gone() -> None:
-    heir = Heir(account_of(), grants=(W1,))
+    heir = Heir(checkpoint_of(), grants=(W1,))
 
     effects = heir.has("w1", runs(1))
 
@@ -648,9 +650,9 @@ def test_a_worker_that_has_no_grant_any_more_is_gone() -> None:
 
 
 def test_the_wall_clock_tells_when_the_load_began_only_where_no_worker_knows() -> None:
-    without = Heir(account_of(), grants=(W1, W2_LOST))
+    without = Heir(checkpoint_of(), grants=(W1, W2_LOST))
     without.later(3).has("w1")
-    with_one = Heir(account_of(), grants=(W1, W2_LOST))
+    with_one = Heir(checkpoint_of(), grants=(W1, W2_LOST))
     with_one.later(3).has("w1", TaskFacts(1, "running", 4 * SECOND, 4 * SECOND))
 
     assert without.led.job is not None
@@ -663,7 +665,7 @@ def test_the_wall_clock_tells_when_the_load_began_only_where_no_worker_knows() -
 
 
 def test_a_cancel_that_the_manager_before_did_not_carry_out_is_carried_out() -> None:
-    heir = Heir(account_of(), cancel="alice said so")
+    heir = Heir(checkpoint_of(), cancel="alice said so")
 
     effects = heir.found(runs(1), runs(2))
 
@@ -672,7 +674,7 @@ def test_a_cancel_that_the_manager_before_did_not_carry_out_is_carried_out() -> 
 
 
 def test_a_cancel_that_the_manager_before_had_begun_is_no_second_one() -> None:
-    heir = Heir(account_of(interrupted=True), cancel="alice said so")
+    heir = Heir(checkpoint_of(interrupted=True), cancel="alice said so")
 
     effects = heir.found(runs(1), runs(2))
 
@@ -681,10 +683,10 @@ def test_a_cancel_that_the_manager_before_had_begun_is_no_second_one() -> None:
 
 def test_what_was_lost_before_a_cancel_is_told_in_the_end() -> None:
     result = result_of(2, is_lost=True, shares=(9,))
-    closed = Heir(account_of(closed={2: result}), grants=(W1, W2_LOST), cancel="alice said so")
+    closed = Heir(checkpoint_of(closed={2: result}), grants=(W1, W2_LOST), cancel="alice said so")
     closed.take(closed.led.on_blob(closed.now, digest_of(result), result))
-    lost = Heir(account_of(), grants=(W1, W2_LOST), cancel="alice said so")
-    gone = Heir(account_of(), cancel="alice said so")
+    lost = Heir(checkpoint_of(), grants=(W1, W2_LOST), cancel="alice said so")
+    gone = Heir(checkpoint_of(), cancel="alice said so")
     gone.has("w2")
 
     for heir, cause in (
@@ -706,7 +708,7 @@ def test_what_was_lost_before_a_cancel_is_told_in_the_end() -> None:
     ids=["interrupted", "aborted"],
 )
 def test_what_the_manager_before_was_stopping_is_told_again_to_stop(more: dict[str, Any]) -> None:
-    heir = Heir(account_of(**more))
+    heir = Heir(checkpoint_of(**more))
 
     effects = heir.found(runs(1), runs(2))
 
@@ -716,7 +718,7 @@ def test_what_the_manager_before_was_stopping_is_told_again_to_stop(more: dict[s
 
 def test_a_cancel_of_a_job_whose_last_result_was_accepted_stops_nothing() -> None:
     results = {number: result_of(number) for number in PLACES}
-    heir = Heir(account_of(closed=results), cancel="alice said so")
+    heir = Heir(checkpoint_of(closed=results), cancel="alice said so")
     heir.found(None, None)
     for result in results.values():
         heir.take(heir.led.on_blob(heir.now, digest_of(result), result))

@@ -13,35 +13,35 @@ from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.news import Elected, SteppedDown, WriteEnded
 from talka.cluster.safeguards import ALL, Safeguards
 from talka.control.jobs import entries, registry
-from talka.control.jobs.fleet import Fleet, NameTaken, NotFree, WorkerLost, WorkerRegistered
-from talka.control.jobs.forwarding import Forwarded
-from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
-from talka.control.jobs.registry import (
-    LEAD_AGAIN_NS,
-    OWNER_SILENCE_NS,
-    SETTLE_NS,
+from talka.control.jobs.effects import (
+    Forwarded,
     JobAcceptedNews,
-    JobRecorded,
+    JobEndStored,
     LeadWanted,
+    NameTaken,
     OwnerChanged,
-    Registry,
+    WorkerLost,
+    WorkerRegistered,
 )
+from talka.control.jobs.fleet import Fleet, NotFree
+from talka.control.jobs.queue import QUEUE_LIMIT, QUEUE_TIMEOUT_NS, JobQueue
+from talka.control.jobs.registry import LEAD_AGAIN_NS, OWNER_SILENCE_NS, SETTLE_NS, Registry
 from talka.testing.trust import SIGNER
 from talka.units import NEVER, SECOND
-from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobOrder, JobRecord, decode_record
+from talka.wire.entries import ORDER_LIMIT_BYTES, Grant, JobEntry, JobOrder, decode_entry
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Beat,
     BundleFacts,
     CallAnswer,
+    CheckpointStored,
     Lead,
     Leaderless,
     ManagerAt,
     ManagerCall,
     Renew,
     Running,
+    StoreCheckpoint,
     WorkerFacts,
 )
 from talka.wire.manager_calls import CancelCall, JobsCall, NameCall, SubmitCall, encode
@@ -109,8 +109,8 @@ class Office:
     def now(self) -> int:
         return int(self.group.now)
 
-    def record(self, job: str) -> JobRecord:
-        return self.registry.records[job]
+    def entry(self, job: str) -> JobEntry:
+        return self.registry.entries[job]
 
     # What happens.
 
@@ -158,17 +158,17 @@ class Office:
         beat = Beat(self.numbers, WorkerFacts(cores, folder=folder), running)
         return self.act(self.registry.on_beat(self.now, worker, boot, "#7", beat))
 
-    def account(self, job: str, revision: int, state: str = "running", **more: Any) -> list[Any]:
+    def checkpoint(self, job: str, revision: int, state: str = "running", **more: Any) -> list[Any]:
         """What the manager that leads it says of it."""
-        record = self.record(job)
-        more = {"sender": record.owner, "fence": record.fence, "life": 3, "content": b"account", **more}
+        entry = self.entry(job)
+        more = {"sender": entry.owner, "fence": entry.fence, "life": 3, "content": b"account", **more}
         sender, fence, content = more.pop("sender"), more.pop("fence"), more.pop("content")
-        account = Account(job, fence, revision, state, content, **more)
-        return self.act(self.registry.on_account(self.now, sender, account))
+        checkpoint = StoreCheckpoint(job, fence, revision, state, content, **more)
+        return self.act(self.registry.on_checkpoint(self.now, sender, checkpoint))
 
     def leaderless(self, job: str, **more: Any) -> list[Any]:
-        record = self.record(job)
-        sender, fence = more.get("sender", record.owner), more.get("fence", record.fence)
+        entry = self.entry(job)
+        sender, fence = more.get("sender", entry.owner), more.get("fence", entry.fence)
         return self.act(self.registry.on_leaderless(self.now, sender, Leaderless(job, fence)))
 
     def take_over(self, *, is_stopped: bool = True) -> None:
@@ -191,14 +191,14 @@ def answered(effects: list[Any], type: Any) -> Any:
     return msgspec.msgpack.decode(answer.content, type=type)
 
 
-def led(effects: list[Any]) -> list[tuple[str, JobRecord]]:
+def led(effects: list[Any]) -> list[tuple[str, JobEntry]]:
     """Who is told to lead what."""
     words = [one for one in effects if isinstance(one, Send) and isinstance(one.message, Lead)]
-    return [(word.to, decode_record(word.message.record)) for word in words]
+    return [(word.to, decode_entry(word.message.entry)) for word in words]
 
 
-def accounted(effects: list[Any]) -> list[Accounted]:
-    return [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, Accounted)]
+def stored(effects: list[Any]) -> list[CheckpointStored]:
+    return [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, CheckpointStored)]
 
 
 def renewed(effects: list[Any]) -> Renew:
@@ -225,7 +225,7 @@ def with_owner(office: Office, order_of: OrderOf, *, is_me: bool) -> str:
     """A job that is led by the leader itself, or by another."""
     for number in range(40):
         job = office.submit(order_of(name=f"job {number}")).id
-        if (office.record(job).owner == office.me) == is_me:
+        if (office.entry(job).owner == office.me) == is_me:
             return job
     raise AssertionError("all jobs have the same owner")
 
@@ -238,13 +238,13 @@ def test_a_submission_is_answered_once_it_is_on_disk(office: Office, order_of: O
 
     assert answers(office.ask("submit", SubmitCall(order_of(), "k"))) == []
     assert answers(office.ask("submit", SubmitCall(order_of(), "k"))) == [], "the same again"
-    assert office.problem("job", NameCall(*office.registry.records))[0] == "missing", "nobody is told before"
+    assert office.problem("job", NameCall(*office.registry.entries))[0] == "missing", "nobody is told before"
     effects = office.write()
 
     first, second = answers(effects)
     assert (first.number, second.number) == (1, 2)
     assert first.content == second.content
-    (job,) = office.registry.records
+    (job,) = office.registry.entries
     assert news(effects, JobAcceptedNews) == [JobAcceptedNews(job, "k")]
     assert [one.lane for one in effects if isinstance(one, Send)] == [Lane.RESULTS] * 2
 
@@ -255,7 +255,7 @@ def test_the_same_key_is_the_same_job(office: Office, order_of: OrderOf) -> None
 
     assert office.submit(order_of(), "k") == first
     assert office.submit(order_of(bundle=signed), "k") == first
-    assert list(office.registry.records) == [first.id]
+    assert list(office.registry.entries) == [first.id]
     assert first.state is JobState.QUEUED and first.submitted_at.startswith("2023-11-14T22:13:20.")
 
 
@@ -272,7 +272,7 @@ def test_without_a_key_every_submission_is_a_job(office: Office, order_of: Order
     first, second = office.submit(order_of()), office.submit(order_of())
 
     assert first.id != second.id
-    assert [record.number for record in office.registry.records.values()] == [1, 2]
+    assert [entry.number for entry in office.registry.entries.values()] == [1, 2]
 
 
 def test_keys_are_what_makes_the_same_submission_one_job(cabinet_of: CabinetOf, order_of: OrderOf) -> None:
@@ -290,7 +290,7 @@ def test_a_full_queue_is_busy(office: Office, order_of: OrderOf) -> None:
     assert (answer.problem, answer.retry_after_ms) == ("busy", 5000)
     assert answer.content == b"1 jobs wait already, and that is the most: submit again when some have started"
     assert office.registry.refused == {"queue full": 1}
-    assert len(office.registry.records) == 1
+    assert len(office.registry.entries) == 1
 
 
 def test_a_book_full_of_jobs_that_run_is_busy(
@@ -332,15 +332,15 @@ def test_what_goes_wrong_for_the_moment_is_said(
 @pytest.mark.parametrize(
     ("what", "content", "problem", "text"),
     [
-        ("dance", b"", "invalid", "nobody knows how to answer 'dance'"),
+        ("dance", b"", "invalid", "this leader cannot answer 'dance'"),
         ("submit", b"\xc1", "invalid", "what was asked cannot be read"),
         ("job", encode(NameCall("b4k7")), "missing", "there is no job b4k7: talka jobs lists those that are known"),
         ("order", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
         ("result", encode(NameCall("b4k7")), "missing", "there is no job b4k7"),
         ("cancel", encode(CancelCall("b" * 999)), "missing", f"there is no job {'b' * 64}: talka jobs"),
         ("drain", encode(NameCall("w9")), "missing", "there is no worker w9: talka workers lists them"),
-        ("jobs", encode(JobsCall(cursor="x")), "invalid", "cursor 'x' or state '' is none of ours"),
-        ("jobs", encode(JobsCall(state="lost")), "invalid", "cursor '' or state 'lost' is none of ours"),
+        ("jobs", encode(JobsCall(cursor="x")), "invalid", "cursor 'x' or state '' is not known"),
+        ("jobs", encode(JobsCall(state="lost")), "invalid", "cursor '' or state 'lost' is not known"),
     ],
     ids=["unknown", "unreadable", "job", "order", "result", "cancel", "drain", "cursor", "state"],
 )
@@ -384,32 +384,32 @@ def test_nobody_is_overtaken_but_by_a_higher_priority(office: Office, order_of: 
     assert small.waits_for == "waits behind 1 other job"
 
     urgent = office.submit(order_of(1, priority=9))
-    assert office.record(urgent.id).state is JobState.DISPATCHING
+    assert office.entry(urgent.id).state is JobState.DISPATCHING
     office.beat("w2", 2)
-    assert office.record(large.id).state is JobState.QUEUED, "three of four cores are free"
+    assert office.entry(large.id).state is JobState.QUEUED, "three of four cores are free"
     office.beat("w3", 1)
 
-    assert office.record(large.id).state is JobState.DISPATCHING
-    assert office.record(small.id).state is JobState.QUEUED
+    assert office.entry(large.id).state is JobState.DISPATCHING
+    assert office.entry(small.id).state is JobState.QUEUED
 
 
 def test_a_job_gets_its_cores_and_its_manager_once_that_is_on_disk(office: Office, order_of: OrderOf) -> None:
     office.beat("w1", 2, boot=11, folder=5)
     office.group.hold()
     office.ask("submit", SubmitCall(order_of(2)))
-    (job,) = office.registry.records
+    (job,) = office.registry.entries
     assert office.registry.fleet.free("w1") == 0, "taken at once, so that nobody else gets them"
     assert office.registry.lead_message(job) == [], "not yet"
 
     effects = office.write()
 
-    record = office.record(job)
-    assert (record.state, record.owner, record.pool, record.granted) == (JobState.DISPATCHING, "m1", 2, 2)
-    assert record.grants == (Grant("w1", 11, 2, "", 5),)
+    entry = office.entry(job)
+    assert (entry.state, entry.owner, entry.pool, entry.granted) == (JobState.DISPATCHING, "m1", 2, 2)
+    assert entry.grants == (Grant("w1", 11, 2, "", 5),)
     token = office.registry.token
-    assert record.fence == (token.parent, token.term, 1)
-    assert led(effects) == [("m1", record)]
-    assert news(effects, OwnerChanged) == [OwnerChanged(job, "m1", record.fence, "it has its cores")]
+    assert entry.fence == (token.parent, token.term, 1)
+    assert led(effects) == [("m1", entry)]
+    assert news(effects, OwnerChanged) == [OwnerChanged(job, "m1", entry.fence, "it has its cores")]
     assert [one.lane for one in effects if isinstance(one, Send) and isinstance(one.message, Lead)] == [Lane.CONTROL]
 
 
@@ -419,14 +419,14 @@ def test_its_manager_is_told_of_a_job_again_and_again(office: Office, order_of: 
 
     told = led(office.run(4 * LEAD_AGAIN_NS / SECOND))
 
-    assert told == [("m1", office.record(job))] * 3, "looked at every quarter of a second"
+    assert told == [("m1", office.entry(job))] * 3, "looked at every quarter of a second"
 
 
 def test_of_a_job_that_nobody_leads_nobody_is_told(office: Office, order_of: OrderOf) -> None:
     waiting = office.submit(order_of()).id
     office.beat("w1")
     done = office.submit(order_of()).id
-    office.account(done, 1, "completed")
+    office.checkpoint(done, 1, "completed")
     waits = office.submit(order_of(9)).id
 
     assert office.registry.lead_message(waiting) != []
@@ -438,7 +438,7 @@ def test_of_a_job_that_nobody_leads_nobody_is_told(office: Office, order_of: Ord
 def test_a_job_that_waited_too_long_has_failed(office: Office, order_of: OrderOf) -> None:
     job = office.submit(order_of()).id
     office.run(QUEUE_TIMEOUT_NS / SECOND - 1)
-    assert office.record(job).state is JobState.QUEUED
+    assert office.entry(job).state is JobState.QUEUED
 
     effects = office.run(2)
 
@@ -446,81 +446,81 @@ def test_a_job_that_waited_too_long_has_failed(office: Office, order_of: OrderOf
     assert (facts.state, facts.position, facts.exit_code, facts.cancel) == (JobState.FAILED, None, 8, "")
     assert facts.reason == "it waited 300 s for cores and got none"
     assert facts.ended_at.startswith("2023-11-14T22:18:20.")
-    assert news(effects, JobRecorded) == [JobRecorded(job, JobState.FAILED, "")]
+    assert news(effects, JobEndStored) == [JobEndStored(job, JobState.FAILED, "")]
 
 
 # -- what owners say
 
 
-def test_an_account_is_acknowledged_once_it_is_on_disk(office: Office, order_of: OrderOf) -> None:
+def test_a_checkpoint_is_acknowledged_once_it_is_on_disk(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    fence = office.record(job).fence
+    fence = office.entry(job).fence
     office.group.hold()
 
-    assert accounted(office.account(job, 1)) == []
-    assert accounted(office.account(job, 1)) == [], "said again meanwhile"
-    assert accounted(office.account(job, 1)) == []
+    assert stored(office.checkpoint(job, 1)) == []
+    assert stored(office.checkpoint(job, 1)) == [], "said again meanwhile"
+    assert stored(office.checkpoint(job, 1)) == []
     effects = office.write()
 
-    assert accounted(effects) == [Accounted(job, fence, 1, life=3)], "once, however often it was said"
-    record = office.record(job)
-    assert (record.revision, record.account, record.state) == (1, b"account", JobState.RUNNING)
+    assert stored(effects) == [CheckpointStored(job, fence, 1, life=3)], "once, however often it was said"
+    entry = office.entry(job)
+    assert (entry.revision, entry.checkpoint, entry.state) == (1, b"account", JobState.RUNNING)
     assert led(effects) == [], "nothing that its manager does not know"
 
 
 def test_a_revision_that_was_overtaken_is_not_written(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    office.account(job, 2, content=b"later")
-    before = office.record(job)
+    office.checkpoint(job, 2, content=b"later")
+    before = office.entry(job)
 
-    effects = office.account(job, 1, content=b"sooner")
+    effects = office.checkpoint(job, 1, content=b"sooner")
 
-    assert accounted(effects) == [Accounted(job, before.fence, 2, life=3)]
-    assert office.record(job) == before
+    assert stored(effects) == [CheckpointStored(job, before.fence, 2, life=3)]
+    assert office.entry(job) == before
 
 
 @pytest.mark.parametrize("wrong", ["job", "sender", "fence"])
 def test_who_does_not_lead_a_job_is_told_to_stop(office: Office, order_of: OrderOf, wrong: str) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    before = office.record(job)
+    before = office.entry(job)
     name = "b4k7" if wrong == "job" else job
     sender = "m9" if wrong == "sender" else "m1"
     fence = (0, 0, 1) if wrong == "fence" else before.fence
 
-    account = Account(name, fence, 7, "running", b"", life=3)
-    (word,) = office.act(office.registry.on_account(office.now, sender, account))
+    checkpoint = StoreCheckpoint(name, fence, 7, "running", b"", life=3)
+    (word,) = office.act(office.registry.on_checkpoint(office.now, sender, checkpoint))
 
-    assert word == Send(CHANNEL, sender, Accounted(name, fence, 0, superseded=True, life=3), Lane.CONTROL)
-    assert office.record(job) == before
+    assert word == Send(CHANNEL, sender, CheckpointStored(name, fence, 0, superseded=True, life=3), Lane.CONTROL)
+    assert office.entry(job) == before
 
 
 def test_an_owner_of_another_life_gets_a_new_fence(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    office.account(job, 5, life=3)
-    before = office.record(job)
+    office.checkpoint(job, 5, life=3)
+    before = office.entry(job)
 
-    effects = office.account(job, 6, life=4)
+    effects = office.checkpoint(job, 6, life=4)
 
-    record = office.record(job)
-    assert record.fence > before.fence
-    assert (record.owner, record.revision, record.account) == ("m1", 0, b"account")
-    assert led(effects) == [("m1", record)]
-    assert [one.reason for one in news(effects, OwnerChanged)] == ["m1 was started anew"]
-    assert accounted(office.account(job, 5, life=3, fence=before.fence))[0].superseded
-    assert accounted(office.account(job, 1, life=4)) == [Accounted(job, record.fence, 1, life=4)]
+    entry = office.entry(job)
+    assert entry.fence > before.fence
+    assert (entry.owner, entry.revision, entry.checkpoint) == ("m1", 0, b"account")
+    assert led(effects) == [("m1", entry)]
+    assert [one.reason for one in news(effects, OwnerChanged)] == ["m1 was restarted"]
+    assert stored(office.checkpoint(job, 5, life=3, fence=before.fence))[0].superseded
+    assert stored(office.checkpoint(job, 1, life=4)) == [CheckpointStored(job, entry.fence, 1, life=4)]
 
 
 def test_a_state_nobody_knows_is_not_written(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    before = office.record(job)
+    before = office.entry(job)
 
-    assert office.account(job, 1, "dreaming") == []
-    assert office.record(job) == before
+    assert office.checkpoint(job, 1, "dreaming") == []
+    assert office.entry(job) == before
 
 
 def test_a_job_that_has_ended_gives_its_cores_to_the_next(office: Office, order_of: OrderOf) -> None:
@@ -528,10 +528,10 @@ def test_a_job_that_has_ended_gives_its_cores_to_the_next(office: Office, order_
     first, second = office.submit(order_of(2)).id, office.submit(order_of(2)).id
     assert office.problem("result", NameCall(first)) == ("conflict", f"job {first} is dispatching: no result yet")
 
-    effects = office.account(first, 1, "completed", result="d" * 64, exit_code=4, reason="a threshold was crossed")
+    effects = office.checkpoint(first, 1, "completed", result="d" * 64, exit_code=4, reason="a threshold was crossed")
 
-    assert news(effects, JobRecorded) == [JobRecorded(first, JobState.COMPLETED, "d" * 64)]
-    assert [record.job for _, record in led(effects)] == [second]
+    assert news(effects, JobEndStored) == [JobEndStored(first, JobState.COMPLETED, "d" * 64)]
+    assert [entry.job for _, entry in led(effects)] == [second]
     facts = office.facts(first)
     assert (facts.state, facts.exit_code, facts.reason) == (JobState.COMPLETED, 4, "a threshold was crossed")
     assert facts.cores == 0 and facts.ended_at.startswith("2023-11-14T22:13:20.")
@@ -543,22 +543,22 @@ def test_a_job_that_has_ended_gives_its_cores_to_the_next(office: Office, order_
 def test_the_end_of_a_job_is_acknowledged_however_often_it_is_told(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    office.account(job, 1, "completed")
-    before = office.record(job)
+    office.checkpoint(job, 1, "completed")
+    before = office.entry(job)
 
-    assert accounted(office.account(job, 1, "completed", life=9)) == [Accounted(job, before.fence, 1, life=9)]
-    assert accounted(office.account(job, 8, "running")) == [Accounted(job, before.fence, 1, life=3)]
-    assert office.record(job) == before
+    assert stored(office.checkpoint(job, 1, "completed", life=9)) == [CheckpointStored(job, before.fence, 1, life=9)]
+    assert stored(office.checkpoint(job, 8, "running")) == [CheckpointStored(job, before.fence, 1, life=3)]
+    assert office.entry(job) == before
 
 
 def test_nothing_is_remembered_of_who_led_a_job_that_has_ended(trio: Office, order_of: OrderOf) -> None:
     trio.beat("w1", 40)
     for _ in range(9):
         job = trio.submit(order_of()).id
-        trio.account(job, 1)
+        trio.checkpoint(job, 1)
         trio.leaderless(job)
-        trio.account(job, 1)
-        trio.account(job, 2, "completed")
+        trio.checkpoint(job, 1)
+        trio.checkpoint(job, 2, "completed")
 
     kept = [trio.registry._owner_since, trio.registry._lead_at, trio.registry._lives]
     assert kept == [{}, {}, {}]
@@ -570,36 +570,36 @@ def test_nothing_is_remembered_of_who_led_a_job_that_has_ended(trio: Office, ord
 def test_a_silent_owner_is_replaced_under_a_new_fence(trio: Office, order_of: OrderOf) -> None:
     trio.beat("w1", 40)
     job = with_owner(trio, order_of, is_me=False)
-    trio.account(job, 4)
-    before = trio.record(job)
+    trio.checkpoint(job, 4)
+    before = trio.entry(job)
     trio.group.stop(before.owner)
 
     assert news(trio.run(OWNER_SILENCE_NS / SECOND - 0.5), OwnerChanged) == []
     effects = trio.run(1)
 
-    record = trio.record(job)
-    assert record.owner not in ("", before.owner)
-    assert record.fence > before.fence and (record.revision, record.account) == (0, b"account")
+    entry = trio.entry(job)
+    assert entry.owner not in ("", before.owner)
+    assert entry.fence > before.fence and (entry.revision, entry.checkpoint) == (0, b"account")
     changed = [one for one in news(effects, OwnerChanged) if one.job == job]
-    assert changed == [OwnerChanged(job, record.owner, record.fence, f"{before.owner} does not answer")]
-    assert (record.owner, record) in led(effects)
-    assert record.owner in trio.group.voters
+    assert changed == [OwnerChanged(job, entry.owner, entry.fence, f"{before.owner} does not answer")]
+    assert (entry.owner, entry) in led(effects)
+    assert entry.owner in trio.group.voters
 
 
 def test_a_new_leader_waits_a_moment_before_it_calls_an_owner_silent(trio: Office, order_of: OrderOf) -> None:
     trio.beat("w1", 40)
     job = with_owner(trio, order_of, is_me=True)
-    fence, owner = trio.record(job).fence, trio.me
+    fence, owner = trio.entry(job).fence, trio.me
     trio.take_over()
     elected_at = trio.now
     assert trio.group.voters[trio.me].election.electorate.silent_ns(trio.now, owner) >= OWNER_SILENCE_NS
 
     trio.run(SETTLE_NS / SECOND / 3)
-    assert trio.record(job).owner == owner
+    assert trio.entry(job).owner == owner
     trio.run(2)
 
-    record = trio.record(job)
-    assert record.owner != owner and record.fence > fence
+    entry = trio.entry(job)
+    assert entry.owner != owner and entry.fence > fence
     assert trio.registry._owner_since[job] >= elected_at + SETTLE_NS
 
 
@@ -611,7 +611,7 @@ def test_a_job_is_never_given_to_a_manager_that_fell_silent(trio: Office, order_
     trio.run(4)
     trio.beat("w1", 40)
 
-    owners = [trio.record(trio.submit(order_of()).id).owner for _ in range(30)]
+    owners = [trio.entry(trio.submit(order_of()).id).owner for _ in range(30)]
 
     assert sorted(dict.fromkeys(owners)) == sorted(trio.group.voters)
 
@@ -619,26 +619,26 @@ def test_a_job_is_never_given_to_a_manager_that_fell_silent(trio: Office, order_
 def test_a_manager_that_gives_a_job_back_does_not_get_it_again(trio: Office, order_of: OrderOf) -> None:
     trio.beat("w1", 40)
     job = with_owner(trio, order_of, is_me=False)
-    before = trio.record(job)
+    before = trio.entry(job)
 
     effects = trio.leaderless(job)
 
-    record = trio.record(job)
-    assert record.owner != before.owner and record.fence > before.fence
-    assert led(effects) == [(record.owner, record)]
-    assert [one.reason for one in news(effects, OwnerChanged)] == [f"{before.owner} was started anew or leaves"]
+    entry = trio.entry(job)
+    assert entry.owner != before.owner and entry.fence > before.fence
+    assert led(effects) == [(entry.owner, entry)]
+    assert [one.reason for one in news(effects, OwnerChanged)] == [f"{before.owner} was restarted or leaves"]
     assert trio.leaderless(job, sender=before.owner, fence=before.fence) == [], "said twice"
 
 
 def test_the_only_manager_gets_its_jobs_back_under_a_new_fence(office: Office, order_of: OrderOf) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    fence = office.record(job).fence
+    fence = office.entry(job).fence
 
     effects = office.leaderless(job)
 
-    assert office.record(job).fence > fence
-    assert led(effects) == [("m1", office.record(job))]
+    assert office.entry(job).fence > fence
+    assert led(effects) == [("m1", office.entry(job))]
 
 
 def test_of_jobs_that_another_leads_or_that_have_ended_nobody_gives_anything_back(
@@ -646,13 +646,13 @@ def test_of_jobs_that_another_leads_or_that_have_ended_nobody_gives_anything_bac
 ) -> None:
     office.beat("w1")
     job = office.submit(order_of()).id
-    before = office.record(job)
+    before = office.entry(job)
 
     assert office.act(office.registry.on_leaderless(office.now, "m1", Leaderless("b4k7", before.fence))) == []
     assert office.leaderless(job, sender="m9") == []
     assert office.leaderless(job, fence=(0, 0, 1)) == []
-    assert office.record(job) == before
-    office.account(job, 1, "completed")
+    assert office.entry(job) == before
+    office.checkpoint(job, 1, "completed")
     assert office.leaderless(job) == []
 
 
@@ -667,7 +667,7 @@ def test_a_job_that_waits_is_cancelled_at_once(office: Office, order_of: OrderOf
     facts = answered(effects, JobFacts)
     assert (facts.state, facts.cancel, facts.reason) == (JobState.CANCELLED, "a mistake", "a mistake")
     assert facts.exit_code == 8 and facts.ended_at
-    assert news(effects, JobRecorded) == [JobRecorded(first, JobState.CANCELLED, "")]
+    assert news(effects, JobEndStored) == [JobEndStored(first, JobState.CANCELLED, "")]
     assert office.facts(second).position == 1
 
 
@@ -681,17 +681,17 @@ def test_the_manager_that_leads_a_job_is_told_that_it_is_cancelled(office: Offic
 
     facts = answered(effects, JobFacts)
     assert (facts.state, facts.cancel) == (JobState.CANCELLING, "cancelled")
-    ((to, record),) = led(effects)
-    assert (to, record.cancel, record.state) == ("m1", "cancelled", JobState.CANCELLING)
+    ((to, entry),) = led(effects)
+    assert (to, entry.cancel, entry.state) == ("m1", "cancelled", JobState.CANCELLING)
 
 
 def test_what_is_not_on_disk_when_it_is_to_be_told_is_told_as_soon_as_it_is(office: Office, order_of: OrderOf) -> None:
-    """A write that ends may be of a record that has changed since: an account came in between."""
+    """A write that ends may be of an entry that has changed since: a checkpoint came in between."""
     office.beat("w1")
     job = office.submit(order_of()).id
     office.group.hold()
     office.ask("cancel", CancelCall(job))
-    office.account(job, 1)
+    office.checkpoint(job, 1)
 
     assert office.registry.lead_message(job) == []
     told = [effect for effect in office.group.write() if isinstance(effect, LeadWanted)]
@@ -705,9 +705,9 @@ def test_a_job_that_is_being_cancelled_stays_so_until_it_has_ended(office: Offic
     office.ask("cancel", CancelCall(job, "a mistake"))
     assert office.answer("cancel", CancelCall(job, "again"), JobFacts).cancel == "a mistake"
 
-    office.account(job, 1, "running")
-    assert office.record(job).state is JobState.CANCELLING
-    office.account(job, 2, "completed")
+    office.checkpoint(job, 1, "running")
+    assert office.entry(job).state is JobState.CANCELLING
+    office.checkpoint(job, 2, "completed")
 
     assert office.answer("cancel", CancelCall(job), JobFacts).state is JobState.COMPLETED
 
@@ -748,7 +748,7 @@ def test_a_worker_is_told_which_of_its_jobs_nobody_waits_for(office: Office, ord
     office.beat("w1")
     job, other = office.submit(order_of()).id, office.submit(order_of()).id
     office.group.hold()
-    office.account(job, 1, "completed")
+    office.checkpoint(job, 1, "completed")
 
     assert renewed(office.beat("w1", jobs=(job, "b4k7", other))).orphans == ("b4k7",)
     office.write()
@@ -790,18 +790,18 @@ def test_cores_of_a_worker_that_left_are_replaced(office: Office, order_of: Orde
     job = office.submit(order_of(2)).id
     office.beat("w2", 4)
     other = office.submit(order_of(1)).id
-    before = office.record(other)
+    before = office.entry(other)
 
     effects = office.act(office.registry.on_goodbye(office.now, "w1", 1))
 
     assert news(effects, WorkerLost) == [WorkerLost("w1", 1, "it left")]
-    record = office.record(job)
-    assert record.grants == (
+    entry = office.entry(job)
+    assert entry.grants == (
         Grant("w1", 1, 2, "was lost with its worker w1: it left"),
         Grant("w2", 1, 2),
     )
-    assert led(effects) == [("m1", record)]
-    assert office.record(other) == before
+    assert led(effects) == [("m1", entry)]
+    assert office.entry(other) == before
     assert office.registry.fleet.free("w2") == 1
     assert office.facts(job).workers == ["w2"]
 
@@ -810,17 +810,17 @@ def test_lost_cores_are_replaced_as_soon_as_others_are_free(office: Office, orde
     office.beat("w1", 2)
     job = office.submit(order_of(2)).id
     office.act(office.registry.on_goodbye(office.now, "w1", 1))
-    assert len(office.record(job).grants) == 1
+    assert len(office.entry(job).grants) == 1
     assert office.act(office.registry.on_goodbye(office.now, "w1", 1)) == [], "said twice"
     office.beat("w2", 1)
 
     told = led(office.run(0.3))
 
-    assert [grant.worker for grant in office.record(job).grants] == ["w1", "w2"], "as many as there are"
-    assert told == [("m1", office.record(job))]
+    assert [grant.worker for grant in office.entry(job).grants] == ["w1", "w2"], "as many as there are"
+    assert told == [("m1", office.entry(job))]
     office.beat("w3", 4)
     office.run(0.3)
-    assert office.record(job).grants[2:] == (Grant("w3", 1, 1),), "and no more than it had"
+    assert office.entry(job).grants[2:] == (Grant("w3", 1, 1),), "and no more than it had"
 
 
 def test_a_worker_whose_lease_is_over_is_lost_to_its_jobs(office: Office, order_of: OrderOf) -> None:
@@ -832,7 +832,7 @@ def test_a_worker_whose_lease_is_over_is_lost_to_its_jobs(office: Office, order_
     lost = news(office.run(30), WorkerLost)
 
     assert [one.name for one in lost] == ["w1"]
-    assert office.record(job).grants[0].lost.startswith("was lost with its worker w1: its lease is over")
+    assert office.entry(job).grants[0].lost.startswith("was lost with its worker w1: its lease is over")
 
 
 def test_a_job_that_stops_gets_no_cores_in_place_of_lost_ones(office: Office, order_of: OrderOf) -> None:
@@ -843,11 +843,11 @@ def test_a_job_that_stops_gets_no_cores_in_place_of_lost_ones(office: Office, or
 
     effects = office.act(office.registry.on_goodbye(office.now, "w1", 1))
 
-    assert [grant.worker for grant in office.record(job).grants] == ["w1"]
-    assert [record.grants[0].lost for _, record in led(effects)] == ["was lost with its worker w1: it left"]
+    assert [grant.worker for grant in office.entry(job).grants] == ["w1"]
+    assert [entry.grants[0].lost for _, entry in led(effects)] == ["was lost with its worker w1: it left"]
 
 
-def test_there_is_a_limit_to_the_workers_of_a_record(
+def test_there_is_a_limit_to_the_workers_of_an_entry(
     office: Office, order_of: OrderOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "GRANTS_LIMIT", 1)
@@ -857,7 +857,7 @@ def test_there_is_a_limit_to_the_workers_of_a_record(
 
     office.act(office.registry.on_goodbye(office.now, "w1", 1))
 
-    assert len(office.record(job).grants) == 1
+    assert len(office.entry(job).grants) == 1
 
 
 def test_a_worker_that_declined_is_avoided(office: Office, order_of: OrderOf) -> None:
@@ -865,11 +865,11 @@ def test_a_worker_that_declined_is_avoided(office: Office, order_of: OrderOf) ->
     job = office.submit(order_of(1)).id
     office.beat("w2", 1)
 
-    effects = office.account(job, 1, unfit=("w1",))
+    effects = office.checkpoint(job, 1, unfit=("w1",))
 
-    record = office.record(job)
-    assert record.grants == (Grant("w1", 1, 1, "declined: it could not take its task"), Grant("w2", 1, 1))
-    assert led(effects) == [("m1", record)]
+    entry = office.entry(job)
+    assert entry.grants == (Grant("w1", 1, 1, "declined: it could not take its task"), Grant("w2", 1, 1))
+    assert led(effects) == [("m1", entry)]
     assert (office.registry.fleet.free("w1"), office.registry.fleet.free("w2")) == (1, 0)
 
 
@@ -877,13 +877,13 @@ def test_a_worker_that_declined_is_asked_again_where_there_is_no_other(office: O
     office.beat("w1", 1)
     job = office.submit(order_of(1)).id
 
-    office.account(job, 1, unfit=("w1",))
+    office.checkpoint(job, 1, unfit=("w1",))
 
-    assert [grant.lost for grant in office.record(job).grants] == ["declined: it could not take its task", ""]
-    office.account(job, 2, unfit=("w1",))
-    office.account(job, 3, unfit=("w1",))
+    assert [grant.lost for grant in office.entry(job).grants] == ["declined: it could not take its task", ""]
+    office.checkpoint(job, 2, unfit=("w1",))
+    office.checkpoint(job, 3, unfit=("w1",))
     assert office.registry.fleet.total() == 0, "after three times it is left alone"
-    assert not office.record(job).grants[-1].lost == ""
+    assert not office.entry(job).grants[-1].lost == ""
 
 
 def test_a_worker_that_declined_once_has_declined_once(office: Office, order_of: OrderOf) -> None:
@@ -895,10 +895,10 @@ def test_a_worker_that_declined_once_has_declined_once(office: Office, order_of:
     for revision in (1, 2, 3):
         (place,) = office.facts(job).workers
         unfit = (*unfit, place)
-        office.account(job, revision, unfit=unfit)
+        office.checkpoint(job, revision, unfit=unfit)
 
     assert office.registry.fleet.total() == 4, "all may be used"
-    assert len(dict.fromkeys(grant.worker for grant in office.record(job).grants)) == 4
+    assert len(dict.fromkeys(grant.worker for grant in office.entry(job).grants)) == 4
 
 
 # -- a new leader
@@ -914,22 +914,22 @@ def test_a_new_leader_goes_on_with_queue_grants_and_owners(trio: Office, order_o
     done = trio.submit(order_of()).id
     trio.ask("cancel", CancelCall(done))
     before = trio.registry
-    assert trio.record(running).grants == (Grant("w2", 12, 2, "", 6),)
+    assert trio.entry(running).grants == (Grant("w2", 12, 2, "", 6),)
     trio.act(trio.registry.on_goodbye(trio.now, "w1", 11))
 
     trio.take_over()
 
     assert trio.registry is not before
-    assert trio.registry.records == before.records
+    assert trio.registry.entries == before.entries
     assert trio.registry.queue.jobs() == [urgent, first, second]
-    assert trio.record(lost).grants[0].lost
+    assert trio.entry(lost).grants[0].lost
     rows = {row.name: (row.state, row.jobs) for row in trio.registry.fleet.rows()}
     assert rows == {"w2": ("registering", (running,))}, "of the lost one nothing is expected"
     trio.beat("w2", 3, boot=12, folder=6)
     assert trio.registry.fleet.free("w2") == 1
     trio.run(0.3)
     assert trio.registry.fleet.free("w2") == 0, "two are granted, and one replaces what was lost"
-    fence = trio.record(running).fence
+    fence = trio.entry(running).fence
     assert trio.registry._new_fence() > fence
 
 
@@ -942,10 +942,10 @@ def test_a_worker_that_comes_back_as_another_life_to_a_new_leader_has_lost_its_t
 
     effects = trio.beat("w1", 2, boot=12, folder=5)
 
-    assert news(effects, WorkerLost) == [WorkerLost("w1", 11, "it was started anew")]
-    grants = trio.record(job).grants
+    assert news(effects, WorkerLost) == [WorkerLost("w1", 11, "it was restarted")]
+    grants = trio.entry(job).grants
     assert grants == (
-        Grant("w1", 11, 2, "was lost with its worker w1: it was started anew", 5),
+        Grant("w1", 11, 2, "was lost with its worker w1: it was restarted", 5),
         Grant("w1", 12, 2, "", 5),
     )
 
@@ -958,10 +958,10 @@ def test_a_worker_that_goes_on_without_its_only_manager_is_waited_for(office: Of
     office.group.leader()
 
     office.run(200)
-    assert office.record(job).grants[0].lost == ""
+    assert office.entry(job).grants[0].lost == ""
     office.run(200)
 
-    lost = office.record(job).grants[0].lost
+    lost = office.entry(job).grants[0].lost
     assert lost.startswith("was lost with its worker w1: not heard since the leader changed")
 
 
@@ -971,10 +971,10 @@ def test_a_worker_that_a_new_leader_does_not_hear_is_lost_after_its_lease(trio: 
     trio.take_over()
 
     trio.run(5)
-    assert trio.record(job).grants[0].lost == "", "its lease and the drift of clocks"
+    assert trio.entry(job).grants[0].lost == "", "its lease and the drift of clocks"
     trio.run(30)
 
-    assert trio.record(job).grants[0].lost
+    assert trio.entry(job).grants[0].lost
 
 
 def test_the_same_key_is_the_same_job_to_a_new_leader(trio: Office, order_of: OrderOf) -> None:
@@ -983,7 +983,7 @@ def test_the_same_key_is_the_same_job_to_a_new_leader(trio: Office, order_of: Or
 
     assert trio.submit(order_of(), "k").id == first.id
     assert trio.submit(order_of()).id != first.id
-    assert [record.number for record in trio.registry.records.values()] == [1, 2]
+    assert [entry.number for entry in trio.registry.entries.values()] == [1, 2]
 
 
 # -- what is shown
@@ -1033,7 +1033,7 @@ def test_an_order_is_given_out_without_values_of_variables_and_what_may_be_secre
     assert b"marker" not in answer.content
     found = msgspec.msgpack.decode(answer.content, type=JobOrder).bundle
     assert (found.env, found.url, found.file) == ({"TOKEN": ""}, "http://x/", "shop.py")
-    assert office.record(job).order.bundle == bundle, "whoever leads it needs all of it"
+    assert office.entry(job).order.bundle == bundle, "whoever leads it needs all of it"
 
 
 def test_a_renewal_names_who_signs_bundles_also_managers_that_are_gone(trio: Office, order_of: OrderOf) -> None:
@@ -1054,9 +1054,9 @@ def test_the_cluster_as_people_see_it(trio: Office, order_of: OrderOf) -> None:
     job = trio.submit(order_of(4)).id
     trio.submit(order_of(5))
     done = trio.submit(order_of(1, priority=9)).id
-    trio.account(done, 1, "completed")
-    gone = trio.record(job).owner
-    assert sum(is_final(record.state) for record in trio.registry.records.values()) == 1
+    trio.checkpoint(done, 1, "completed")
+    gone = trio.entry(job).owner
+    assert sum(is_final(entry.state) for entry in trio.registry.entries.values()) == 1
 
     view = trio.answer("cluster", b"", ClusterView)
 

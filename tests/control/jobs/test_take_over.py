@@ -36,10 +36,10 @@ def test_an_answer_tells_what_the_worker_has() -> None:
     finds = take_over()
     running = TaskFacts(4, "running", SECOND, SECOND)
 
-    assert not finds.has("w1")
+    assert not finds.has_all(["w1"])
     finds.on_snapshot(NOW, "w1", snapshot(running))
 
-    assert finds.has("w1")
+    assert finds.has_all(["w1"])
     assert finds.facts("w1", 4) == running
     assert finds.facts("w1", 5) is None
 
@@ -51,7 +51,7 @@ def test_an_answer_under_another_fence_is_none() -> None:
     finds.on_snapshot(NOW, "w1", snapshot(fence=(1, 1, 9)))
     finds.on_snapshot(NOW, "w2", snapshot(fence=(1, 1, 9)))
 
-    assert not finds.has("w1")
+    assert not finds.has_all(["w1"])
     assert finds.ask(NOW, ["w1"]) == asked(1, "w1")
     assert finds.remind(NOW) == asked(2, "w2")
 
@@ -62,7 +62,7 @@ def test_workers_that_are_skipped_have_nothing_and_are_not_asked() -> None:
     finds.skip(["w1", "w2"])
 
     assert finds.ask(NOW, ["w1", "w2"]) == []
-    assert finds.has("w1")
+    assert finds.has_all(["w1"])
     assert finds.facts("w2", 1) is None
     assert finds.origins(0, 0) == (0, {})
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from talka.cluster.effects import Lane, Send
 from talka.control.jobs import step_merge, watching
+from talka.control.jobs.effects import Updated, WatchFailed
 from talka.control.jobs.job_view import fitting
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.step_merge import StepMerge
@@ -24,8 +25,6 @@ from talka.control.jobs.watching import (
     WATCHES_LIMIT,
     Audience,
     JobWatches,
-    Updated,
-    WatchFailed,
 )
 from talka.control.load.load_job import LoadJob
 from talka.control.load.log_lines import TOLD_FOR_NS as LINE_TOLD_FOR_NS
@@ -98,7 +97,7 @@ def test_the_leader_is_asked_who_leads_the_job_and_that_one_is_asked_to_tell() -
     assert watching.watches.next_tick_at == START_NS + LOOK_EVERY_NS
 
 
-def test_while_views_come_the_record_alone_is_not_shown() -> None:
+def test_while_views_come_the_entry_alone_is_not_shown() -> None:
     watching = Watching()
     watching.view(1, (0, 1))
 
@@ -106,7 +105,7 @@ def test_while_views_come_the_record_alone_is_not_shown() -> None:
     assert watching.answer(FACTS) == [Send(CHANNEL, "m2", WatchJob("b4k7", 70, 1, False), Lane.STREAM)]
 
 
-def test_a_job_that_nobody_leads_yet_is_shown_by_its_record() -> None:
+def test_a_job_that_nobody_leads_yet_is_shown_by_its_entry() -> None:
     watching = Watching()
     queued = JobFacts("b4k7", "shop", JobState.QUEUED, position=2)
 

@@ -5,13 +5,13 @@ from hashlib import sha256
 
 import pytest
 
+from talka.control.jobs.effects import BlobWanted, KeepWanted
 from talka.control.jobs.job_checkpoint import lives_of
-from talka.control.jobs.led_effects import BlobWanted, KeepWanted
 from talka.control.jobs.take_over import TakeOver
-from talka.control.worker.effects import TaskKilled
+from talka.control.worker.effects import ShardsKilled
 from talka.stats.tally import Tally
 from talka.units import SECOND
-from talka.wire.entries import decode_account
+from talka.wire.entries import decode_checkpoint
 from talka.wire.jobs import (
     Finished,
     Halt,
@@ -33,10 +33,10 @@ OTHER = 0xB007
 # The manager that leads the job.
 
 
-def test_who_drew_the_number_of_an_attempt_is_on_account() -> None:
+def test_who_drew_the_number_of_an_attempt_is_in_the_checkpoint() -> None:
     led = Led().started()
 
-    assert lives_of(decode_account(led.accounts()[-1].content)) == {1: LIFE, 2: LIFE}
+    assert lives_of(decode_checkpoint(led.checkpoints()[-1].content)) == {1: LIFE, 2: LIFE}
 
 
 def test_a_result_of_another_attempt_with_the_same_number_is_not_fetched_and_not_kept_by_its_worker() -> None:
@@ -73,7 +73,7 @@ def test_a_blob_that_holds_the_result_of_another_attempt_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize(("life", "is_there"), [(LIFE, True), (0, True), (OTHER, False)])
-def test_a_manager_that_takes_over_finds_only_what_is_on_account_under_its_whole_name(
+def test_a_manager_that_takes_over_finds_only_what_is_in_the_checkpoint_under_its_whole_name(
     life: int, is_there: bool
 ) -> None:
     finds = TakeOver("b4k7", (1, 2, 1))
@@ -105,7 +105,7 @@ def test_all_that_is_told_of_an_attempt_tells_who_drew_its_number() -> None:
     (finished, *_) = rig.all(Finished)
     assert finished.life == OTHER
     assert decode_result(rig.disk[f"result/job/1-{OTHER}"]).life == OTHER
-    assert [held.facts(rig.now).life for held in rig.worker.tasks] == [OTHER]
+    assert [held.facts(rig.now).life for held in rig.worker.shards] == [OTHER]
 
 
 def test_a_result_on_disk_tells_who_drew_its_number_after_a_restart() -> None:
@@ -128,8 +128,8 @@ def test_an_attempt_with_the_number_of_another_is_declined_and_the_other_ended()
 
     rig.hear(assign(1, life=LIFE))
 
-    (killed,) = rig.all(TaskKilled)
-    assert killed.reason == "a register that was put back gave its number to another task"
+    (killed,) = rig.all(ShardsKilled)
+    assert killed.reason == "a restored register gave its number to another attempt"
     assert [declined.reason for declined in rig.all(TaskDeclined)] == ["attempt 1 of another life was on worker w1"]
     assert rig.states == []
 

@@ -1,6 +1,6 @@
 """`talka` as its next minor release might be: run this file in place of `python -m talka`.
 
-It speaks protocol 1.n+1: a field more in two messages and in the record of a job, a message more, a capability more. It
+It speaks protocol 1.n+1: a field more in two messages and in the entry of a job, a message more, a capability more. It
 says all of it to everybody, also to sides that never heard of it. Two events tell what it learns of others: `heard`,
 once for each sender and thing, and `agreed` for each greeting. Nothing else differs.
 """
@@ -37,7 +37,7 @@ class Weather(jobs.Message, frozen=True, tag=240):
     text: str
 
 
-class JobRecord(entries.JobRecord, frozen=True, kw_only=True):
+class JobEntry(entries.JobEntry, frozen=True, kw_only=True):
     mood: str = MOOD
 
 
@@ -46,8 +46,8 @@ newer = {"Beat": Beat, "Renew": Renew}
 messages = [newer.get(each.__name__, each) for each in get_args(jobs.JobMessage)]
 jobs.Beat, jobs.Renew = Beat, Renew  # type: ignore[misc]
 jobs._decoder = msgspec.msgpack.Decoder(reduce(or_, [*messages, Weather]))
-entries.JobRecord = JobRecord  # type: ignore[misc]
-entries._decoder = msgspec.msgpack.Decoder(JobRecord)
+entries.JobEntry = JobEntry  # type: ignore[misc]
+entries._decoder = msgspec.msgpack.Decoder(JobEntry)
 
 from talka.cluster.effects import Lane, Send  # noqa: E402
 from talka.control.manager import Manager  # noqa: E402

@@ -10,7 +10,7 @@ from typing import Final
 from talka.control.jobs.entries import PREFIX
 from talka.errors import Untrusted
 from talka.units import SECOND
-from talka.wire.entries import JobRecord, decode_record
+from talka.wire.entries import JobEntry, decode_entry
 
 HOLDS_NS: Final = SECOND
 """How long an answer is believed: a bundle is fetched in many pieces."""
@@ -18,11 +18,11 @@ KNOWN_LIMIT: Final = 4096
 
 
 class BundleRights:
-    def __init__(self, records: Callable[[], Iterable[JobRecord]], held: Callable[[], Mapping[str, bytes]]) -> None:
-        """`records`: those this manager knows best, as leader or because it leads the job. `held`: its disk."""
+    def __init__(self, entries: Callable[[], Iterable[JobEntry]], held: Callable[[], Mapping[str, bytes]]) -> None:
+        """`entries`: those this manager knows best, as leader or because it leads the job. `held`: its disk."""
         self.withheld = 0
         """How often a worker asked for what is not for it."""
-        self._records = records
+        self._entries = entries
         self._held = held
         self._known: dict[tuple[str, str], tuple[int, bool]] = {}
 
@@ -38,21 +38,21 @@ class BundleRights:
         return known[1]
 
     def _is_granted(self, worker: str, digest: str) -> bool:
-        if any(_grants(record, worker, digest) for record in self._records()):
+        if any(_grants(entry, worker, digest) for entry in self._entries()):
             return True
         word = digest.encode()
         for key, value in self._held().items():
             if not key.startswith(PREFIX) or not value or word not in value:  # the search is cheaper than reading it
                 continue
             try:
-                record = decode_record(value)
+                entry = decode_entry(value)
             except Untrusted:
                 continue  # of a later version
-            if _grants(record, worker, digest):
+            if _grants(entry, worker, digest):
                 return True
         return False
 
 
-def _grants(record: JobRecord, worker: str, digest: str) -> bool:
+def _grants(entry: JobEntry, worker: str, digest: str) -> bool:
     """Also of one that has ended or was lost: it may not have heard of that yet, and had the right to it before."""
-    return record.order.bundle.digest == digest and any(grant.worker == worker for grant in record.grants)
+    return entry.order.bundle.digest == digest and any(grant.worker == worker for grant in entry.grants)

@@ -1,20 +1,49 @@
-"""What the manager that leads a job wants on record, and what waits until it is.
+"""The checkpoints of a job on their way to the cluster's leader, and what waits until a majority has one on disk.
 
-One account at a time is on its way to the leader; what changes meanwhile goes with the next. Nothing that was held is
-done before a majority has the account on disk in which it was decided.
+One checkpoint at a time is on its way; what changes meanwhile goes with the next. Nothing that was held is done before a
+majority has the checkpoint on disk in which it was decided. See docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
-from collections.abc import Callable
 from typing import Final, TypeAlias
+
+import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.units import SECOND
-from talka.wire.jobs import CHANNEL, Account, Accounted, Fence, JobMessage
+from talka.wire.jobs import CHANNEL, AttemptResult, CheckpointStored, Fence, JobMessage, StoreCheckpoint
+from talka.wire.shards import Go
 from talka.work.lifecycle import JobState
 
 AGAIN_NS: Final = SECOND // 2
+EVERY_NS: Final = SECOND
+"""How often a checkpoint is made where nothing asks for one: time alone changes little that must survive."""
+UNTOLD_NS: Final = 5 * SECOND
+"""Without a word from the leader, which speaks once a second, it is asked whether this manager still leads the job."""
 
-Held: TypeAlias = Callable[[int], list[object]]
+
+class AssignAttempt(msgspec.Struct, frozen=True):
+    """Give this attempt to its worker, once the checkpoint names it."""
+
+    attempt: int
+
+
+class StartAttempt(msgspec.Struct, frozen=True):
+    """Tell this attempt when to start, once the checkpoint says that it starts: load that ran must not be unknown to the
+    next manager."""
+
+    attempt: int
+    go: Go
+
+
+class CountResult(msgspec.Struct, frozen=True):
+    """Count this result, once the checkpoint names it."""
+
+    digest: str
+    result: AttemptResult
+
+
+Held: TypeAlias = AssignAttempt | StartAttempt | CountResult
+"""What is done once a checkpoint is stored."""
 
 
 class Checkpoints:
@@ -25,13 +54,19 @@ class Checkpoints:
         self._life = life
         self._is_needed = is_needed
         self._revision = 0
-        self._recorded = 0
+        """Of the latest checkpoint that was made."""
+        self._stored = 0
+        """The highest revision on a majority of disks."""
         self._sent = 0
+        """The highest revision that the leader was told."""
         self._sent_at = 0
         self._content = b""
-        self._final: Account | None = None
+        self._final: StoreCheckpoint | None = None
         self._held: list[tuple[int, Held]] = []
-        """What waits for an account to be on disk; bounded by the attempts."""
+        """What waits, with the revision it waits for; bounded by the attempts."""
+        self._due_at = 0
+        self._heard_at = 0
+        """When the leader last said that this manager leads the job."""
 
     @property
     def is_closing(self) -> bool:
@@ -39,47 +74,52 @@ class Checkpoints:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the end of the job is on record."""
-        return self._final is not None and self._recorded >= self._final.revision
+        """Whether the end of the job is stored."""
+        return self._final is not None and self._stored >= self._final.revision
 
     @property
     def is_under_way(self) -> bool:
-        return self._sent > self._recorded
+        return self._sent > self._stored
 
-    @property
-    def has_untold(self) -> bool:
-        """Whether something waits to be said, and nothing is under way."""
-        return not self.is_under_way and (not self._content or self._revision > self._recorded)
+    def is_due(self, now: int) -> bool:
+        """Whether to make a checkpoint: something waits to be told, or enough time has passed."""
+        has_untold = not self.is_under_way and (not self._content or self._revision > self._stored)
+        if now < self._due_at and not has_untold:
+            return False
+        self._due_at = now + EVERY_NS
+        return True
 
     def touch(self) -> None:
-        """Something is to be told that the account's content does not show."""
+        """Something is to be told that the checkpoint's content does not show."""
         self._content = b""
 
-    def hold(self, now: int, then: Held) -> list[object]:
-        """Do this once everything decided so far is on record."""
+    def hold(self, what: Held) -> list[Held]:
+        """Keep this until everything decided so far is stored. Answers with what may be done at once."""
         if not self._is_needed:
-            return then(now)
-        self._held.append((self._revision + 1, then))
+            return [what]
+        self._held.append((self._revision + 1, what))
         self.touch()  # what waits is worth a revision of its own
         return []
 
     def drop(self) -> None:
         self._held.clear()
 
-    def say(self, now: int, content: bytes, state: JobState, unfit: tuple[str, ...]) -> list[object]:
-        """Tell the leader, if this is news. Not while an account is under way."""
+    def say(self, now: int, content: bytes, state: JobState, unfit: tuple[str, ...]) -> list[Send[JobMessage]]:
+        """Tell the leader, if this is news. Not while a checkpoint is under way."""
         if content != self._content:
             self._content = content
             self._revision += 1
-        if self._revision <= self._recorded:
+        if self._revision <= self._stored:
             return []
-        account = Account(self._job, self._fence, self._revision, state, content, unfit=unfit, life=self._life)
-        return self._send(now, account)
+        return self._send(
+            now,
+            StoreCheckpoint(self._job, self._fence, self._revision, state, content, unfit=unfit, life=self._life),
+        )
 
-    def close(self, now: int, state: JobState, reason: str, result: str, exit_code: int) -> list[object]:
-        """The last account: the job has ended, and nothing of it need survive but this."""
+    def close(self, now: int, state: JobState, reason: str, result: str, exit_code: int) -> list[Send[JobMessage]]:
+        """The last checkpoint: the job has ended, and nothing of it need survive but this."""
         self._revision += 1
-        self._final = Account(
+        self._final = StoreCheckpoint(
             self._job,
             self._fence,
             self._revision,
@@ -92,31 +132,38 @@ class Checkpoints:
         )
         return self._send(now, self._final)
 
-    def _send(self, now: int, account: Account) -> list[object]:
-        self._sent, self._sent_at = account.revision, now
-        return [Send(CHANNEL, "", account, Lane.CONTROL)]
+    def _send(self, now: int, checkpoint: StoreCheckpoint) -> list[Send[JobMessage]]:
+        self._sent, self._sent_at = checkpoint.revision, now
+        return [Send(CHANNEL, "", checkpoint, Lane.CONTROL)]
 
-    def say_again(self, now: int) -> list[object]:
-        """An account that was not answered: the last one as it is, another is made anew by whoever knows more."""
+    def say_again(self, now: int) -> list[Send[JobMessage]]:
+        """A checkpoint that was not answered: the last one as it is, another is made anew by whoever knows more."""
         if not self.is_under_way or now - self._sent_at < AGAIN_NS:
             return []
         if self._final is not None:
             return self._send(now, self._final)
-        self._sent = self._recorded
+        self._sent = self._stored
         return []
 
-    def ask(self) -> Send[JobMessage]:
-        """Who leads the job? Revision 0 is never written; the answer says it."""
-        return Send(CHANNEL, "", Account(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)
+    def heard_leader(self, now: int) -> None:
+        """The leader says that this manager leads the job."""
+        self._heard_at = now
 
-    def is_mine(self, message: Accounted) -> bool:
+    def ask_leader(self, now: int) -> list[Send[JobMessage]]:
+        """Ask who leads the job, after a long silence: nobody tells a manager that was replaced while it was cut off.
+        Revision 0 is never written; the answer says who leads."""
+        self._heard_at = self._heard_at or now
+        if now - self._heard_at < UNTOLD_NS:
+            return []
+        self._heard_at = now
+        return [Send(CHANNEL, "", StoreCheckpoint(self._job, self._fence, 0, "", b"", life=self._life), Lane.CONTROL)]
+
+    def is_mine(self, message: CheckpointStored) -> bool:
         return message.fence == self._fence and message.life == self._life
 
-    def on_recorded(self, now: int, revision: int) -> list[object]:
-        """What was held and may be done now."""
-        self._recorded = max(self._recorded, revision)
-        effects: list[object] = []
-        while self._held and self._held[0][0] <= self._recorded:
-            _, then = self._held.pop(0)
-            effects += then(now)
-        return effects
+    def on_stored(self, revision: int) -> list[Held]:
+        """What was held and may be done now, in the order in which it was decided."""
+        self._stored = max(self._stored, revision)
+        done = [what for waits_for, what in self._held if waits_for <= self._stored]
+        self._held = self._held[len(done) :]  # revisions grow
+        return done

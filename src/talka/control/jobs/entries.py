@@ -1,6 +1,6 @@
-"""The records of all jobs, as the cluster's leader writes them to the register.
+"""The entries of all jobs, as the cluster's leader writes them to the register.
 
-A record is decided first and then put on a majority of disks; what follows from it waits for that. One write of a job
+An entry is decided first and then put on a majority of disks; what follows from it waits for that. One write of a job
 is under way at a time: what is decided meanwhile goes with the next.
 """
 
@@ -9,39 +9,34 @@ from typing import Final
 import msgspec
 
 from talka.cluster.leadership.news import WriteEnded
+from talka.control.jobs.effects import Alarmed, JobsEffect
 from talka.control.member.voter import Voter
-from talka.wire.entries import SLOTS, BadRecord, JobRecord, decode_record, encode_record
+from talka.wire.entries import SLOTS, BadEntry, JobEntry, decode_entry, encode_entry
 from talka.work.lifecycle import is_final
 
 PREFIX: Final = "job/"
 
 
-class Alarmed(msgspec.Struct, frozen=True):
-    """A person should look at this."""
-
-    text: str
-
-
 class _Held(msgspec.Struct, frozen=True):
     version: int
-    effect: object
+    effect: JobsEffect
 
 
-class RecordBook:
+class EntryBook:
     """Reads what the register holds when it is made. `put` and `on_write_ended` return effects."""
 
     def __init__(self, voter: Voter) -> None:
         assert voter.election.leader_term is not None
-        self.decided: dict[str, JobRecord] = {}
+        self.decided: dict[str, JobEntry] = {}
         """By job; what is on disk may be a version behind."""
-        self.written: dict[str, JobRecord] = {}
+        self.written: dict[str, JobEntry] = {}
         """What a majority has on disk: only this is told to anybody."""
         self.alarms: list[Alarmed] = []
         self._voter = voter
         self._slots: dict[str, int] = {}
         self._keys: dict[str, str] = {}
         self._held: dict[str, list[_Held]] = {}
-        self._writing: dict[int, JobRecord] = {}
+        self._writing: dict[int, JobEntry] = {}
         self._dirty: dict[str, None] = {}
         self._refs = 0
         for key, value in voter.election.leader_term.values().items():
@@ -50,20 +45,20 @@ class RecordBook:
 
     def _read(self, key: str, value: bytes) -> None:
         try:
-            record, slot = decode_record(value), int(key.removeprefix(PREFIX))
-        except (BadRecord, ValueError) as problem:
+            entry, slot = decode_entry(value), int(key.removeprefix(PREFIX))
+        except (BadEntry, ValueError) as problem:
             self.alarms.append(Alarmed(f"{key}: {problem}"))
             return
-        self.decided[record.job] = self.written[record.job] = record
-        self._slots[record.job] = slot
-        if record.key:
-            self._keys[record.key] = record.job
+        self.decided[entry.job] = self.written[entry.job] = entry
+        self._slots[entry.job] = slot
+        if entry.key:
+            self._keys[entry.key] = entry.job
 
-    def in_order(self) -> list[JobRecord]:
+    def in_order(self) -> list[JobEntry]:
         """As they were submitted."""
-        return sorted(self.decided.values(), key=lambda record: record.number)
+        return sorted(self.decided.values(), key=lambda entry: entry.number)
 
-    def by_key(self, key: str) -> JobRecord | None:
+    def by_key(self, key: str) -> JobEntry | None:
         """The job of an idempotency key."""
         return self.decided.get(self._keys.get(key, ""))
 
@@ -76,61 +71,61 @@ class RecordBook:
 
     def has_room(self) -> bool:
         """Whether another job can be remembered; the one that ended longest ago gives way."""
-        return len(self._slots) < SLOTS or any(is_final(record.state) for record in self.written.values())
+        return len(self._slots) < SLOTS or any(is_final(entry.state) for entry in self.written.values())
 
-    def add(self, now: int, record: JobRecord, *then: object) -> list[object]:
+    def add(self, now: int, entry: JobEntry, *then: JobsEffect) -> list[JobsEffect]:
         """A new job. Ask `has_room` first."""
-        self._slots[record.job] = self._free_slot()
-        if record.key:
-            self._keys[record.key] = record.job
-        return self.put(now, record, *then)
+        self._slots[entry.job] = self._free_slot()
+        if entry.key:
+            self._keys[entry.key] = entry.job
+        return self.put(now, entry, *then)
 
-    def put(self, now: int, record: JobRecord, *then: object) -> list[object]:
+    def put(self, now: int, entry: JobEntry, *then: JobsEffect) -> list[JobsEffect]:
         """Decide this. `then` is done once a majority has it on disk."""
-        before = self.decided.get(record.job)
-        record = msgspec.structs.replace(record, version=1 + (before.version if before is not None else 0))
-        self.decided[record.job] = record
-        self._held.setdefault(record.job, []).extend(_Held(record.version, effect) for effect in then)
-        return self._write(now, record.job)
+        before = self.decided.get(entry.job)
+        entry = msgspec.structs.replace(entry, version=1 + (before.version if before is not None else 0))
+        self.decided[entry.job] = entry
+        self._held.setdefault(entry.job, []).extend(_Held(entry.version, effect) for effect in then)
+        return self._write(now, entry.job)
 
-    def once_written(self, record: JobRecord, effect: object) -> list[object]:
+    def once_written(self, entry: JobEntry, effect: JobsEffect) -> list[JobsEffect]:
         """Now, if this is on disk; else once it is."""
-        known = self.written.get(record.job)
-        if known is not None and known.version >= record.version:
+        known = self.written.get(entry.job)
+        if known is not None and known.version >= entry.version:
             return [effect]
-        held, wanted = self._held.setdefault(record.job, []), _Held(record.version, effect)
+        held, wanted = self._held.setdefault(entry.job, []), _Held(entry.version, effect)
         if wanted not in held:  # who waits asks again and again
             held.append(wanted)
         return []
 
-    def write_again(self, now: int) -> list[object]:
+    def write_again(self, now: int) -> list[JobsEffect]:
         """Writes that did not come through."""
         return [effect for job in list(self._dirty) for effect in self._write(now, job)]
 
-    def _write(self, now: int, job: str) -> list[object]:
-        if any(record.job == job for record in self._writing.values()):
+    def _write(self, now: int, job: str) -> list[JobsEffect]:
+        if any(entry.job == job for entry in self._writing.values()):
             return []  # written again when that has ended
-        record = self.decided[job]
+        entry = self.decided[job]
         self._refs += 1
-        self._writing[self._refs] = record
+        self._writing[self._refs] = entry
         self._dirty.pop(job, None)
-        return [*self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_record(record))]
+        return [*self._voter.write(now, self._refs, f"{PREFIX}{self._slots[job]:03d}", encode_entry(entry))]
 
-    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
-        record = self._writing.pop(ended.ref, None)
-        if record is None:
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
+        entry = self._writing.pop(ended.ref, None)
+        if entry is None:
             return []
-        job = record.job
+        job = entry.job
         if ended.outcome != "accepted":
             self._dirty[job] = None
             return []
-        self.written[job] = record
+        self.written[job] = entry
         held = self._held.pop(job, [])
-        effects = [each.effect for each in held if each.version <= record.version]
-        later = [each for each in held if each.version > record.version]
+        effects = [each.effect for each in held if each.version <= entry.version]
+        later = [each for each in held if each.version > entry.version]
         if later:
             self._held[job] = later
-        if self.decided[job].version > record.version:
+        if self.decided[job].version > entry.version:
             effects += self._write(now, job)
         return effects
 
@@ -142,8 +137,8 @@ class RecordBook:
             if slot not in used:
                 return slot
         # Of one whose end is not on disk yet, somebody still waits for that.
-        ended = [record for record in self.written.values() if is_final(record.state)]
-        oldest = min(ended, key=lambda record: (record.ended_ms, record.number))
+        ended = [entry for entry in self.written.values() if is_final(entry.state)]
+        oldest = min(ended, key=lambda entry: (entry.ended_ms, entry.number))
         del self.decided[oldest.job], self.written[oldest.job]
         self._keys.pop(oldest.key, None)
         return self._slots.pop(oldest.job)

@@ -7,16 +7,22 @@ whole lease and the drift of clocks from when it answered. Only after that, or o
 from collections import OrderedDict
 from collections.abc import Collection
 from random import Random
-from typing import Final, TypeAlias
-
-import msgspec
+from typing import Final
 
 from talka.cluster.leadership.lease_terms import USUAL_NS
 from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
+from talka.control.jobs.effects import (
+    EvictionHeld,
+    FleetFull,
+    FleetNews,
+    NameTaken,
+    WorkerLost,
+    WorkerRegistered,
+    WorkerReturned,
+)
 from talka.control.jobs.health import SILENT_NS, CorrelatedFailure, Decision
-from talka.control.jobs.heard_lives import HeardLives
-from talka.control.jobs.worker_life import WorkerLife, WorkerRow, fewest
+from talka.control.jobs.worker_life import HeardLives, WorkerLife, WorkerRow, fewest
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
 from talka.wire.jobs import Beat, WorkerFacts
@@ -31,56 +37,7 @@ WORKERS_LIMIT: Final = 4096
 REAP_NS: Final = 900 * SECOND
 """How long a lost worker is still shown."""
 LEFT: Final = "it left"
-STARTED_ANEW: Final = "it was started anew"
-
-
-class WorkerRegistered(msgspec.Struct, frozen=True):
-    """News: a life of a worker is heard for the first time."""
-
-    name: str
-    boot: int
-    cores: int
-
-
-class WorkerReturned(msgspec.Struct, frozen=True):
-    """News: a worker that was given up beats again. What it ran has been given away."""
-
-    name: str
-    boot: int
-
-
-class WorkerLost(msgspec.Struct, frozen=True):
-    """News: this life runs nothing any more. Its tasks may be given to others, its cores are released."""
-
-    name: str
-    boot: int
-    cause: str
-
-
-class EvictionHeld(msgspec.Struct, frozen=True):
-    """News: leases are over, but so many at once that the leader waits a little before it gives anybody up."""
-
-    names: tuple[str, ...]
-
-
-class NameTaken(msgspec.Struct, frozen=True):
-    """News: a worker uses the name of another one that lives. It gets no lease."""
-
-    name: str
-    boot: int
-    source: str
-    holder: str
-    """Where the other one is."""
-
-
-class FleetFull(msgspec.Struct, frozen=True):
-    """News: a worker beat, and there is no room for it. It gets no lease."""
-
-    name: str
-    limit: int
-
-
-FleetNews: TypeAlias = WorkerRegistered | WorkerReturned | WorkerLost | EvictionHeld | NameTaken | FleetFull
+STARTED_ANEW: Final = "it was restarted"
 
 
 class NotFree(Unavailable):
@@ -194,7 +151,7 @@ class Fleet:
         """A grant names this life, and it may have a lease of an earlier leader; False when it is known to be over.
 
         Unless it was heard already, its lease counts from now; with `sole`, and where this process never heard it, also
-        the time a worker goes on without its only manager. `folder` is its state folder, where that is known. However many the records name are expected.
+        the time a worker goes on without its only manager. `folder` is its state folder, where that is known. However many the entries name are expected.
         """
         self._now = now
         found = self._find(name, boot)
@@ -287,7 +244,7 @@ class Fleet:
     def reserve(self, job: str, worker: str, cores: int, boot: int | None = None) -> None:
         """Take cores for a job; without `boot`, of the life that has the name. Adds to what the job has there.
 
-        Of a worker that is only expected nobody knows the cores: what the records say is taken as it is.
+        Of a worker that is only expected nobody knows the cores: what the entries say is taken as it is.
         """
         life = self._workers.get(worker) if boot is None else self._find(worker, boot)
         if cores < 1:

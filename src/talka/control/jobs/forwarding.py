@@ -1,26 +1,12 @@
 """What one manager asks the leader for somebody: who it was, for the leader's own log."""
 
-import msgspec
-
+from talka.control.jobs.effects import Forwarded
 from talka.errors import Invalid
 from talka.wire.jobs import ManagerCall
 from talka.wire.manager_calls import CancelCall, NameCall, SubmitCall, decode
-from talka.wire.security.access import CHANGES, Asker
+from talka.wire.security.access import CHANGES
 
 TAKEN, REFUSED = 202, 403
-
-
-class Forwarded(msgspec.Struct, frozen=True):
-    """News: a change was asked for through another manager, or something was refused that was passed on."""
-
-    through: str
-    """The manager that passed it on."""
-    what: str
-    asker: Asker | None
-    status: int
-    subject: str = ""
-    """The job, worker, or name of the order."""
-    text: str = ""
 
 
 def forwarded(through: str, call: ManagerCall, problem: str) -> list[Forwarded]:

@@ -9,7 +9,7 @@ from talka.control.load.times import JobWorkflow
 from talka.units import MILLISECOND
 from talka.wire.entries import (
     AttemptEntry,
-    JobAccount,
+    JobCheckpoint,
     JobOrder,
     ShardEntry,
     WorkflowEntry,
@@ -49,10 +49,10 @@ def spec_of(job: str, order: JobOrder, cores: int) -> JobSpec:
     )
 
 
-def account_of(job: LoadJob, closed: Mapping[int, str], wall_offset_ns: int) -> JobAccount:
+def checkpoint_of(job: LoadJob, closed: Mapping[int, str], wall_offset_ns: int) -> JobCheckpoint:
     """`closed`: digests of the results that were accepted, by attempt."""
     numbers = {id(lost): number for number, lost in enumerate(job.own_lost)}
-    return JobAccount(
+    return JobCheckpoint(
         attempts=job.cores_started,
         workflows=tuple(_workflow_entry(job, run, closed, numbers) for run in job.workflows.values()),
         origin_ms=(job.origin_ns + wall_offset_ns) // MILLISECOND if job.origin_ns else 0,
@@ -98,7 +98,11 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
         part.of,
         tuple(
             AttemptEntry(
-                attempt.core, attempt.place, bytes.fromhex(closed.get(attempt.core, "")), attempt.seats, attempt.life
+                attempt.number,
+                attempt.place,
+                bytes.fromhex(closed.get(attempt.number, "")),
+                attempt.seats,
+                attempt.life,
             )
             for attempt in shard.attempts
         ),
@@ -110,22 +114,22 @@ def _shard_entry(shard: ShardRun, closed: Mapping[int, str], numbers: Mapping[in
     )
 
 
-def closed_of(account: JobAccount) -> dict[int, str]:
+def closed_of(checkpoint: JobCheckpoint) -> dict[int, str]:
     """Attempts whose results were accepted, with their digests."""
     return {
         attempt.number: attempt.digest.hex()
-        for workflow in account.workflows
+        for workflow in checkpoint.workflows
         for shard in workflow.shards
         for attempt in shard.attempts
         if attempt.digest
     }
 
 
-def lives_of(account: JobAccount) -> dict[int, int]:
+def lives_of(checkpoint: JobCheckpoint) -> dict[int, int]:
     """Who drew the number of each attempt."""
     return {
         attempt.number: attempt.life
-        for workflow in account.workflows
+        for workflow in checkpoint.workflows
         for shard in workflow.shards
         for attempt in shard.attempts
     }
@@ -133,7 +137,7 @@ def lives_of(account: JobAccount) -> dict[int, int]:
 
 def resume(
     spec: JobSpec,
-    account: JobAccount,
+    checkpoint: JobCheckpoint,
     results: Mapping[int, AttemptResult],
     *,
     now: int,
@@ -144,15 +148,15 @@ def resume(
     job = LoadJob(spec, start_delay_ns=start_delay_ns)
     job.origin_ns = origin_ns
     job.taken_up_ns = now
-    job.cores_started = account.attempts
-    job.engine = account.engine
-    job.interrupted_by = "cancel" if account.interrupted else None
-    job.aborted = account.aborted
+    job.cores_started = checkpoint.attempts
+    job.engine = checkpoint.engine
+    job.interrupted_by = "cancel" if checkpoint.interrupted else None
+    job.aborted = checkpoint.aborted
     job.own_lost = [
         LostShard(workflow, gap.shard, gap.cause, gap.from_ns, gap.to_ns, gap.vus_missing, gap.arrivals_missing)
-        for workflow, gap in account.lost
+        for workflow, gap in checkpoint.lost
     ]
-    for entry in account.workflows:
+    for entry in checkpoint.workflows:
         run = job.workflows[entry.name]
         run.state = entry.state
         run.origin_ns = origin_ns + entry.origin_ns if entry.origin_ns >= 0 else 0
@@ -166,7 +170,7 @@ def resume(
         if entry.state in ENDED and not run.ended_ns:
             run.ended_ns = now
         run.shards = [_restored(job, run, shard, results, now) for shard in entry.shards]
-        if entry.state is TaskState.COMPLETED:
+        if entry.state in ENDED:
             run.collect_provided()
     return job
 
@@ -191,7 +195,7 @@ def _restored(
         if result is None or (known is entry.attempts[-1] and not entry.is_done):
             continue  # it runs, or what its end means for the job has yet to be worked out
         attempt.armed = True
-        attempt.went_ns = run.origin_ns
+        attempt.go_at_ns = run.origin_ns
         for window in attempt.on_result(now, result, job.origin_ns):
             run.timeline.add(window)
             job.timeline.add(window)

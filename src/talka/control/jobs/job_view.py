@@ -8,7 +8,7 @@ import msgspec
 from talka.control.load.load_job import ENDED, LoadJob, WorkflowRun
 from talka.stats.tally import Tally
 from talka.stats.windows import WINDOW_NS, Window
-from talka.wire.entries import JobRecord
+from talka.wire.entries import JobEntry
 from talka.wire.jobs import VIEW_LIMIT_BYTES
 from talka.wire.views import JobFacts, JobUpdate, LogLine, LostPart, WorkflowUpdate, instant_text
 from talka.work.lifecycle import is_final
@@ -23,24 +23,24 @@ COUNTERS_LIMIT: Final = 60_000
 _encoder = msgspec.msgpack.Encoder()
 
 
-def facts_of(record: JobRecord, position: int | None = None, waits_for: str = "") -> JobFacts:
-    live = [grant for grant in record.grants if not grant.lost]
-    ended = is_final(record.state)
+def facts_of(entry: JobEntry, position: int | None = None, waits_for: str = "") -> JobFacts:
+    live = [grant for grant in entry.grants if not grant.lost]
+    ended = is_final(entry.state)
     return JobFacts(
-        id=record.job,
-        name=record.order.name,
-        state=record.state,
-        reason=record.reason,
-        submitted_at=instant_text(record.submitted_ms),
-        ended_at=instant_text(record.ended_ms),
-        owner=record.owner,
+        id=entry.job,
+        name=entry.order.name,
+        state=entry.state,
+        reason=entry.reason,
+        submitted_at=instant_text(entry.submitted_ms),
+        ended_at=instant_text(entry.ended_ms),
+        owner=entry.owner,
         position=position,
         waits_for=waits_for,
         cores=0 if ended else sum(grant.cores for grant in live),
         workers=list(dict.fromkeys(grant.worker for grant in live)),
-        exit_code=record.exit_code if ended else None,
-        submitted_by=record.order.submitted_by,
-        cancel=record.cancel,
+        exit_code=entry.exit_code if ended else None,
+        submitted_by=entry.order.submitted_by,
+        cancel=entry.cancel,
     )
 
 

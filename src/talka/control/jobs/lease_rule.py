@@ -7,8 +7,6 @@ Only then the new one is written as the lease that holds. A leader that finds a 
 
 from typing import Final
 
-import msgspec
-
 from talka.cluster.effects import Lane, Send
 from talka.cluster.leadership.lease_terms import (
     BY_LIMIT,
@@ -22,7 +20,7 @@ from talka.cluster.leadership.lease_terms import (
 from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.entries import Alarmed
+from talka.control.jobs.effects import Alarmed, JobsEffect, LeaseChanged
 from talka.control.member.voter import Voter
 from talka.errors import Invalid, Unavailable
 from talka.units import MILLISECOND, NEVER, SECOND
@@ -33,20 +31,12 @@ from talka.work.durations import format_duration
 
 AGAIN_NS: Final = SECOND
 REFS_FROM: Final = 1 << 39
-"""References of its writes; those of records are smaller."""
+"""References of its writes; those of entries are smaller."""
 SHORTEST_LEASE_NS: Final = SECOND // 2
 LONGEST_LEASE_NS: Final = LONGEST_NS
 """What a cluster may be told: with less a node that is busy for a moment loses its work, with more a dead one is waited
 for by everybody."""
 WAITING_LIMIT: Final = 64
-
-
-class LeaseChanged(msgspec.Struct, frozen=True):
-    """News: workers have another lease from now on, or will have after a while."""
-
-    lease_ns: int
-    next_ns: int
-    by: str
 
 
 class LeaseRule:
@@ -68,7 +58,7 @@ class LeaseRule:
         self.earlier_ns = self.count_ns
         """For how long a lease may still run that a leader before this one gave."""
         if self.terms.token == self._token:
-            # None was on record: of an earlier version's leaders nothing is known but what they usually gave.
+            # None was stored: of an earlier version's leaders nothing is known but what they usually gave.
             self.earlier_ns = max(self.earlier_ns, USUAL_NS)
         self._settles_at = self._write_at = self._end_of_wait(now)
 
@@ -83,7 +73,7 @@ class LeaseRule:
             longest = format_duration(LONGEST_NS)
             text = (
                 f"the register's lease of workers cannot be read by this version: {longest} are waited for; "
-                "update this manager, or set it anew: talka cluster lease D --to HOST:PORT"
+                "update this manager, or set it again: talka cluster lease D --to HOST:PORT"
             )
             self.alarms.append(Alarmed(text))
             self._is_unread = True
@@ -118,7 +108,7 @@ class LeaseRule:
     def answer(self, now: int, sender: str, number: int) -> Send[JobMessage]:
         return _say(sender, CallAnswer(number, "", encode(self.view(now))))
 
-    def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[object]:
+    def change(self, now: int, lease_ns: int, by: str, sender: str, number: int) -> list[JobsEffect]:
         """Make it this one. Who asks, and asks again, is answered once that is on a majority of disks."""
         if not SHORTEST_LEASE_NS <= lease_ns <= LONGEST_LEASE_NS:
             shortest, longest = format_duration(SHORTEST_LEASE_NS), format_duration(LONGEST_LEASE_NS)
@@ -138,12 +128,12 @@ class LeaseRule:
         self._waiting[sender, number] = None
         return self._write(now, LeaseTerms(terms.lease_ns, lease_ns, by[:BY_LIMIT], self._token))
 
-    def _write(self, now: int, terms: LeaseTerms) -> list[object]:
+    def _write(self, now: int, terms: LeaseTerms) -> list[JobsEffect]:
         self._ref += 1
         self._writing = terms
         return [*self._voter.write(now, self._ref, WORKER_LEASE_KEY, encode_terms(terms))]
 
-    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
         """Of any write; only its own concerns it."""
         terms = self._writing
         if terms is None or ended.ref != self._ref:
@@ -159,8 +149,8 @@ class LeaseRule:
         changed = LeaseChanged(terms.lease_ns, terms.next_ns, terms.by)
         return [changed, *(self.answer(now, sender, number) for sender, number in waiting)]
 
-    def tick(self, now: int) -> list[object]:
-        """Nobody can have a longer lease than the new one any more: it holds from when that is on record."""
+    def tick(self, now: int) -> list[JobsEffect]:
+        """Nobody can have a longer lease than the new one any more: it holds from when that is stored."""
         if now < self._write_at or self._writing is not None:
             return []
         self._write_at = NEVER

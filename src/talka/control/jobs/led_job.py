@@ -1,40 +1,44 @@
 """A job on a cluster, as the manager sees it that leads it.
 
-Its load job thinks in cores; here a core is a task on a worker. What the load job asks for becomes commands under the
-job's fence, and what must survive this manager is on a majority of managers' disks before anybody acts on it: the
-attempt before a worker is told of it, an attempt's result before it counts.
+Its load job thinks in cores; here a core is an attempt on the cores of a worker. What the load job asks for becomes
+commands under the job's fence, and what must survive this manager is on a majority of managers' disks before anybody acts
+on it: the attempt before a worker is told of it, an attempt's result before it counts.
+See docs/decisions/0017-a-worker-is-a-core-to-its-manager.md, 0018-who-may-act-on-a-job.md and
+0019-results-are-blobs-on-a-majority.md.
 """
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 import msgspec
 
 from talka.cluster.effects import Lane, Send
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.checkpoints import Checkpoints
-from talka.control.jobs.commands import Commands
-from talka.control.jobs.job_checkpoint import account_of, closed_of, lives_of, resume, spec_of
+from talka.control.jobs.assignments import Assignments
+from talka.control.jobs.attempt_results import AttemptResults
+from talka.control.jobs.checkpoints import AssignAttempt, Checkpoints, CountResult, Held, StartAttempt
+from talka.control.jobs.commands import SYNC_EVERY_NS, Commands
+from talka.control.jobs.effects import AttemptAccepted, DocumentWanted, JobOver, JobsEffect, KeepWanted, TaskLost
+from talka.control.jobs.granted_workers import GrantedWorkers
+from talka.control.jobs.job_checkpoint import checkpoint_of, closed_of, spec_of
 from talka.control.jobs.job_view import facts_of
-from talka.control.jobs.led_effects import AttemptAccepted, BlobWanted, DocumentWanted, JobOver, KeepWanted, TaskLost
+from talka.control.jobs.losses import Losses
 from talka.control.jobs.take_over import TakeOver
 from talka.control.jobs.worker_keys import CannotSeal, WorkerKeys
-from talka.control.load.core_effects import Effect, JobEnded, KillCore, StartCore, TellCore
+from talka.control.load.core_effects import JobEnded, KillCore, LoadEffect, StartCore, TellCore
 from talka.control.load.load_job import JobSpec, LoadJob
 from talka.control.load.log_lines import JobLines
-from talka.control.load.shard_run import ShardAttempt, ShardRun
+from talka.control.load.shard_run import ShardAttempt
 from talka.control.member.clock_offsets import ClockOffsets
 from talka.errors import Untrusted
 from talka.stats.tally import merged
-from talka.units import MILLISECOND, SECOND
-from talka.wire.entries import Grant, JobRecord, decode_account, encode_account
+from talka.wire.entries import JobEntry, decode_checkpoint, encode_checkpoint
 from talka.wire.jobs import (
     CHANNEL,
-    Accounted,
-    Acknowledge,
     Assign,
     AttemptResult,
+    CheckpointStored,
     Finished,
     Halt,
     JobMessage,
@@ -44,43 +48,35 @@ from talka.wire.jobs import (
     ResultAccepted,
     Stale,
     Start,
-    Sync,
     TaskDeclined,
     WorkerSnapshot,
-    decode_result,
-    encode_result,
 )
 from talka.wire.shards import Ack, Armed, Go, Refused, Stop, ToCore, Totals, decode_unread
 from talka.wire.views import JobFacts
-from talka.work.lifecycle import JobState, TaskState, move
+from talka.work.lifecycle import JobState, TaskState
 
-START_DELAY_NS: Final = 150 * MILLISECOND
-"""Between the decision to go and the instant: time to put it on record, and to reach the slowest worker."""
-SYNC_EVERY_NS: Final = SECOND // 10
-ACCOUNT_EVERY_NS: Final = SECOND
-UNTOLD_NS: Final = 5 * SECOND
-"""Without a word from the leader, which speaks once a second, it is asked whether this manager still leads the job."""
-REPLACE_WAIT_NS: Final = 300 * SECOND
-"""How long the rest of a lost task waits for cores, at most: a plan that is over before waits for none."""
+START_DELAY_NS: Final = 150_000_000
+"""Between the decision to go and the instant: time to store it, and to reach the slowest worker."""
 
 
-class _Loss(msgspec.Struct):
-    cause: str
-    since: int
-    is_recorded: bool = False
-    """Its last totals are on a majority of disks."""
+class JobDocument(msgspec.Struct, frozen=True):
+    """The result document of a job: its digest, and what it says of the job's end."""
 
-
-def _grants_of(worker: str, record: JobRecord) -> list[Grant]:
-    return [grant for grant in record.grants if grant.worker == worker]
+    digest: str
+    state: JobState
+    exit_code: int
+    reason: str
 
 
 class LedJob:
-    """Call `start` once, then `on_…` and `tick` as things happen, and carry out what they return."""
+    """Call `start` once, then `on_…` and `tick` as things happen, and carry out what they return.
+
+    An attempt is named by its number. Numbers are never used twice under one life of a manager.
+    """
 
     def __init__(
         self,
-        record: JobRecord,
+        entry: JobEntry,
         *,
         life: int,
         clocks: ClockOffsets,
@@ -89,53 +85,38 @@ class LedJob:
         every_ms: Callable[[], int] = lambda: 0,
         safeguards: Safeguards = ALL,
     ) -> None:
-        self._take_record(record)
-        self.fence = record.fence
+        """`life`: the boot of this manager. `every_ms`: how often workers are to report, as its load allows now."""
+        self.entry = entry
+        self.fence = entry.fence
         self.job: LoadJob | None = None
         """None until what the workers have is known."""
         self.phase: Literal["reconciling", "leading", "documenting", "closing", "over"] = "reconciling"
         self.next_tick_at = 0
+        self.lines = JobLines()
         self._life = life
         self._wall_offset_ns = wall_offset_ns
-        self._every_ms = every_ms
         self._safeguards = safeguards
-        self._accounting = Checkpoints(record.job, record.fence, life, is_needed=safeguards.account_first)
-        self._commands = Commands(record.job, record.fence)
-        self._take_over = TakeOver(record.job, record.fence)
-        self._closed: dict[int, str] = {}
-        self._closing: dict[str, tuple[int, AttemptResult]] = {}
-        """Results on their way to a majority of disks, by digest."""
-        self._fetching: dict[str, int] = {}
-        self._losses: dict[int, _Loss] = {}
         self._clocks = clocks
-        self._waiting_for_clock: dict[int, tuple[str, Go]] = {}
-        self._keys = keys
-        self._waiting_for_key: dict[int, None] = {}
-        """Tasks whose workers have not told yet what variables are sealed to."""
-        self._unfit: dict[str, str] = {}
-        self._untold: dict[int, None] = {}
-        """Tasks that the manager before had counts of, and this one not yet."""
-        self._document: tuple[str, JobState, int, str] | None = None
-        self._sync_at = 0
-        self._account_at = 0
-        self._told_at = 0
-        """When the leader last said that this manager leads the job."""
+        self._workers = GrantedWorkers(entry.grants)
+        self._checkpoints = Checkpoints(entry.job, entry.fence, life, is_needed=safeguards.account_first)
+        self._commands = Commands(entry.job, entry.fence, clocks, every_ms)
+        self._assignments = Assignments(entry, keys, is_sealed=safeguards.sealed_variables)
+        self._take_over = TakeOver(entry.job, entry.fence)
+        self._results = AttemptResults(entry.job)
+        self._losses = Losses()
+        self._document: JobDocument | None = None
+        """Once the job has ended and its document is made."""
         self._warnings: list[str] = []
-        self.lines = JobLines()
 
     # -- what is known
 
     @property
     def name(self) -> str:
-        return self.record.job
+        return self.entry.job
 
-    def places(self) -> dict[str, int]:
-        """Workers the job may use now, and how many of their cores."""
-        places: dict[str, int] = {}
-        for grant in self.record.grants:
-            if not grant.lost and grant.worker not in self._unfit:
-                places[grant.worker] = places.get(grant.worker, 0) + grant.cores
-        return places
+    def workers(self) -> dict[str, int]:
+        """Number of cores that the job may use now, per worker."""
+        return self._workers.cores()
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader of the result should know besides what the load job tells."""
@@ -143,87 +124,83 @@ class LedJob:
 
     def is_caught_up(self) -> bool:
         """Whether everything that ran when the job was taken over has told its counts: until then they seem to shrink."""
-        if self._untold and self.job is not None:
-            running = self.job.running()
-            self._untold = {
-                core: None
-                for core in self._untold
-                if core in running and not running[core][2].sequence and core not in self._losses
-            }
-        return not self._untold
+        return self.job is None or self._take_over.is_caught_up(self.job, self._losses)
 
     def facts(self) -> JobFacts:
-        facts = facts_of(self.record)
+        facts = facts_of(self.entry)
         return facts if self.job is None else msgspec.structs.replace(facts, state=self._state())
 
-    def _take_record(self, record: JobRecord) -> None:
-        self.record = record
-        self._ever_granted = frozenset(grant.worker for grant in record.grants)
+    def _state(self) -> JobState:
+        if self.entry.cancel:
+            return JobState.CANCELLING
+        if self._job.ended_ns:
+            return JobState.COMPLETING
+        # Once it ran it stays so, also when its start was decided again.
+        has_begun = self._job.origin_ns or self.entry.state is JobState.RUNNING
+        return JobState.RUNNING if has_begun else JobState.DISPATCHING
 
-    def _boot_of(self, worker: str) -> int:
-        """The life of the worker that was granted."""
-        return next((grant.boot for grant in self.record.grants if grant.worker == worker and not grant.lost), 0)
+    @property
+    def _job(self) -> LoadJob:
+        assert self.job is not None, "nothing of it is told before it is led"
+        return self.job
 
-    def _gone(self) -> list[str]:
-        """Workers that were lost, and have nothing new."""
-        granted = self._granted()
-        return [grant.worker for grant in self.record.grants if grant.lost and grant.worker not in granted]
+    def _running(self, attempt: int) -> ShardAttempt | None:
+        known = self._job.running().get(attempt)
+        return None if known is None else known[2]
 
-    def _granted(self) -> list[str]:
-        return list(dict.fromkeys(grant.worker for grant in self.record.grants if not grant.lost))
+    # -- the leader's word
 
-    # -- inputs
-
-    def start(self, now: int) -> list[object]:
-        if not self.record.account:
-            return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS), {})
-        account = decode_account(self.record.account)
-        self._closed = closed_of(account)
-        effects: list[object] = []
-        for number, digest in self._closed.items():
-            self._fetching[digest] = number
-            effects.append(BlobWanted(self.name, digest, 0, ()))
-        if not self._safeguards.takeover_barrier:
-            self._take_over.skip(self._granted())
-        else:
-            self._take_over.also_tell(self._gone())
-        return [*effects, *self._take_over.ask(now, self._granted()), *self._take_up_if_known(now)]
-
-    def _spec(self) -> JobSpec:
-        return spec_of(self.name, self.record.order, max(1, sum(self.places().values())))
-
-    def on_record(self, now: int, record: JobRecord) -> list[object]:
-        """The leader says how the record stands: workers may be lost or granted, or a cancel wanted."""
-        if record.fence == self.fence:
-            self._told_at = now
-        if record.fence != self.fence or record.version <= self.record.version:
+    def on_entry(self, now: int, entry: JobEntry) -> list[JobsEffect]:
+        """The leader tells the entry: workers may be lost or granted, or a cancel wanted."""
+        if entry.fence != self.fence:
             return []
-        before = self.record
-        self._take_record(record)
-        if self.job is None:
-            if self._safeguards.takeover_barrier:
-                self._take_over.also_tell(self._gone())
+        self._checkpoints.heard_leader(now)
+        if entry.version <= self.entry.version:
+            return []
+        before, self.entry = self.entry, entry
+        self._workers.update(entry.grants)
+        job = self.job
+        if job is None:
+            self._fence_gone()
             return self._take_up_if_known(now)
-        effects: list[object] = []
-        granted = self._granted()
-        for worker in list(self._unfit):
-            if _grants_of(worker, record) != _grants_of(worker, before):
-                del self._unfit[worker]  # the leader has heard of it, or granted it anew
-        self.job.places, self.job.pool = self.places(), record.pool
-        lost = {grant.worker: grant.lost for grant in record.grants if grant.lost and grant.worker not in granted}
-        for worker in lost:
-            for attempt in self.job.attempts_at(worker):
-                effects += self._lose(now, attempt, lost[worker])
-        if record.cancel and self.job.interrupted_by is None and not self.job.ended_ns:
-            effects += self._carry_out(now, self.job.interrupt(now, "cancel"))
-        elif record.grants != before.grants and not self.job.ended_ns:
+        effects: list[JobsEffect] = []
+        job.places, job.pool = self.workers(), entry.pool
+        for worker, cause in self._workers.gone().items():
+            for attempt in job.attempts_at(worker):
+                effects += self._lose(now, attempt, cause)
+        if self._is_cancel_news:
+            effects += self._carry_out(now, job.interrupt(now, "cancel"))
+        elif entry.grants != before.grants and not job.ended_ns:
             effects += self._settle_losses(now)
-            effects += self._carry_out(now, self.job.start(now))
+            effects += self._carry_out(now, job.start(now))
         return effects
 
-    def on_message(self, now: int, sender: str, message: JobMessage) -> list[object]:
-        if self._safeguards.own_attempts and sender not in self._ever_granted:
-            return []  # it never had anything of this job
+    @property
+    def _is_cancel_news(self) -> bool:
+        return bool(self.entry.cancel) and self._job.interrupted_by is None and not self._job.ended_ns
+
+    def on_checkpoint_stored(self, now: int, message: CheckpointStored) -> list[JobsEffect]:
+        if not self._checkpoints.is_mine(message):
+            return []
+        if message.superseded:
+            return self._give_up()
+        effects = self._do(now, self._checkpoints.on_stored(message.revision))
+        if self._checkpoints.is_closed and self.phase == "closing":
+            self.phase = "over"
+            return [*effects, JobOver(self.name)]
+        return [*effects, *self._checkpoint(now)]
+
+    def _give_up(self) -> list[JobsEffect]:
+        """Another manager leads the job."""
+        self.phase = "over"
+        self._checkpoints.drop()
+        return [JobOver(self.name, superseded=True)]
+
+    # -- what workers say
+
+    def on_message(self, now: int, sender: str, message: JobMessage) -> list[JobsEffect]:
+        if self._safeguards.own_attempts and not self._workers.was_granted(sender):
+            return []
         match message:
             case WorkerSnapshot():
                 self._take_over.on_snapshot(now, sender, message)
@@ -231,118 +208,104 @@ class LedJob:
             case Stale(highest=highest):
                 return [] if highest <= self.fence else self._give_up()
             case Finished():
-                return self._on_finished(now, sender, message)
+                return [] if self.job is None else self._on_finished(now, sender, message)
             case Report() | NoTask() | TaskDeclined():
-                return self._on_word(now, sender, message)
+                return [] if self.job is None else self._on_word(now, sender, message)
             case LogLines():
                 self.lines.add(now, sender, message)
                 return []
             case _:
                 return []
 
-    def _on_word(self, now: int, sender: str, message: Report | NoTask | TaskDeclined) -> list[object]:
-        job, attempt = self.job, message.attempt
-        if job is None:
-            return []
-        known = job.running().get(attempt)
-        if known is None or known[2].place != sender or (isinstance(message, Report) and _is_other(known[2], message)):
+    def on_clock(self, now: int, worker: str) -> list[JobsEffect]:
+        """A worker has told its time."""
+        return [*self._commands.on_clock(now, worker)]
+
+    def _on_word(self, now: int, sender: str, message: Report | NoTask | TaskDeclined) -> list[JobsEffect]:
+        attempt = message.attempt
+        known = self._running(attempt)
+        if known is None or known.place != sender or (isinstance(message, Report) and _is_other(known, message)):
             if known is None:
                 self._commands.drop(attempt)
-            # Nobody waits for it: what it had is on record, or it was given up.
+            # Nobody waits for it: what it had is stored, or it was given up.
             return [] if isinstance(message, NoTask) else [self._commands.kill(attempt, sender)]
         self._commands.heard(now, attempt)
-        if isinstance(message, NoTask):
-            if message.fence != self.fence or isinstance(self._commands.pending(attempt), Assign):
-                return []  # it speaks of a time before the task reached it
-            return self._lose(now, attempt, f"is gone from its worker {sender}")
-        if isinstance(message, TaskDeclined):
-            return self._turn_away(now, attempt, sender, f"was declined by {sender}: {message.reason}", message.reason)
-        effects: list[object] = []
-        for content in message.contents:
-            if attempt not in job.running() or attempt in self._losses:
-                break  # given up: what it says now is not counted any more
-            effects += self._on_report(now, sender, attempt, content)
-        return effects
+        match message:
+            case NoTask(fence=fence):
+                if fence != self.fence or isinstance(self._commands.pending(attempt), Assign):
+                    return []  # it speaks of a time before the attempt reached it
+                return self._lose(now, attempt, f"is gone from its worker {sender}")
+            case TaskDeclined(reason=reason):
+                return self._turn_away(now, attempt, sender, f"was declined by {sender}: {reason}")
+            case Report(contents=contents):
+                effects: list[JobsEffect] = []
+                for content in contents:
+                    if self._running(attempt) is None or attempt in self._losses:
+                        break  # given up: what it says now is not counted any more
+                    effects += self._on_report(now, sender, attempt, content)
+                return effects
+            case _:
+                assert_never(message)
 
-    def _turn_away(self, now: int, attempt: int, worker: str, cause: str, reason: str) -> list[object]:
-        """The worker cannot have this task, nor others of the job."""
-        assert self.job is not None
-        self._unfit[worker] = reason
-        self.job.places = self.places()
-        self._accounting.touch()  # the leader is to know, so that it grants another
-        return [*self._lose(now, attempt, cause), *self._account(now)]
-
-    def _on_report(self, now: int, sender: str, core: int, content: bytes) -> list[object]:
-        assert self.job is not None
+    def _on_report(self, now: int, sender: str, attempt: int, content: bytes) -> list[JobsEffect]:
         try:
             message = decode_unread(content)
         except Untrusted:
             return []
-        answered = (Assign,) if isinstance(message, Armed | Refused) else (Assign, Start)
-        if isinstance(self._commands.pending(core), answered):
-            self._commands.drop(core)  # a later one is repeated until it is answered itself
+        answers = (Assign,) if isinstance(message, Armed | Refused) else (Assign, Start)
+        if isinstance(self._commands.pending(attempt), answers):
+            self._commands.answered(attempt)  # a later command is repeated until it is answered itself
         if isinstance(message, Totals):
             if message.final:
                 return []  # results come whole
-            if message.started_at_ns:
-                here_ns = self._clocks.here(sender, message.started_at_ns)
-                message = msgspec.structs.replace(message, started_at_ns=here_ns)
-            made_at_ns = message.made_at_ns
-            if made_at_ns:
-                # By this clock, where the worker's is known; when a report is read says nothing of when it was made.
-                made_at_ns = self._clocks.here(sender, made_at_ns) if self._clocks.knows(sender) else 0
-                message = msgspec.structs.replace(message, made_at_ns=made_at_ns)
+            message = self._by_this_clock(sender, message)
             if not self._safeguards.cumulative_counters:
-                attempt = self.job.running()[core][2]
-                message.tally.merge(attempt.tally)
-                message = msgspec.structs.replace(message, sequence=attempt.sequence + 1)
-        effects = self.job.on_message(now, core, message)
-        if all(isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in effects):
-            # Most reports change nothing that must survive; making the account of a large job takes a while.
-            return [
-                word
-                for effect in effects
-                if isinstance(effect, TellCore)
-                for word in self._tell(now, effect.core, effect.message)
-            ]
-        return self._carry_out(now, effects)
+                known = self._job.running()[attempt][2]
+                message.tally.merge(known.tally)
+                message = msgspec.structs.replace(message, sequence=known.sequence + 1)
+        asked = self._job.on_message(now, attempt, message)
+        if all(isinstance(effect, TellCore) and isinstance(effect.message, Ack) for effect in asked):
+            # Most reports change nothing that must survive; making the checkpoint of a large job takes a while.
+            return self._act(now, asked)
+        return self._carry_out(now, asked)
 
-    def _on_finished(self, now: int, sender: str, message: Finished) -> list[object]:
-        attempt, digest, size_bytes = message.attempt, message.digest, message.size_bytes
-        if self.job is None:
-            return []
-        if not self._safeguards.result_key and attempt not in self._fetching.values():
-            return self._fetch(attempt, digest, size_bytes, sender)
+    def _by_this_clock(self, worker: str, totals: Totals) -> Totals:
+        started_at_ns, made_at_ns = totals.started_at_ns, totals.made_at_ns
+        if started_at_ns:
+            started_at_ns = self._clocks.here(worker, started_at_ns)
+        if made_at_ns:
+            # When a report is read says nothing of when it was made: 0 where the worker's clock is not known.
+            made_at_ns = self._clocks.here(worker, made_at_ns) if self._clocks.knows(worker) else 0
+        return msgspec.structs.replace(totals, started_at_ns=started_at_ns, made_at_ns=made_at_ns)
+
+    # -- whole results: fetched, kept by a majority, named in the checkpoint, and only then counted
+
+    def _on_finished(self, now: int, sender: str, message: Finished) -> list[JobsEffect]:
+        attempt = message.attempt
+        if not self._safeguards.result_key and not self._results.is_fetched(attempt):
+            return [self._results.fetch(attempt, message.digest, message.size_bytes, sender)]
         if attempt in self._losses:
-            return []  # its last totals are put on record instead
-        known = self.job.running().get(attempt)
-        if known is None or known[2].place != sender or _is_other(known[2], message):
+            return []  # its last counts are stored instead
+        known = self._running(attempt)
+        if known is None or known.place != sender or _is_other(known, message):
             if known is None:
                 self._commands.drop(attempt)
-            return [Send(CHANNEL, sender, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)]
+            return [self._result_accepted(attempt, sender)]
         self._commands.heard(now, attempt)
         self._commands.drop(attempt)
-        if attempt in self._closed:
-            return []  # accepted once that is on record: until then the worker's copy may be the last one
-        if attempt in self._fetching.values() or digest in self._closing:
-            return []
-        return self._fetch(attempt, digest, size_bytes, sender)
+        if self._results.is_known(attempt, message.digest):
+            return []  # accepted once that is stored: until then the worker's copy may be the last one
+        return [self._results.fetch(attempt, message.digest, message.size_bytes, sender)]
 
-    def _fetch(self, attempt: int, digest: str, size_bytes: int, holder: str) -> list[object]:
-        self._fetching[digest] = attempt
-        return [BlobWanted(self.name, digest, size_bytes, (holder,))]
+    def _result_accepted(self, attempt: int, worker: str) -> Send[JobMessage]:
+        return Send(CHANNEL, worker, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS)
 
-    def on_blob(self, now: int, digest: str, content: bytes | None) -> list[object]:
+    def on_blob(self, now: int, digest: str, content: bytes | None) -> list[JobsEffect]:
         """A blob that was wanted, or None when nobody has it any more."""
-        attempt = self._fetching.pop(digest, None)
-        if attempt is None:
+        fetched = self._results.fetched(digest, content)
+        if fetched is None:
             return []
-        result = None
-        if content is not None:
-            try:
-                result = decode_result(content)
-            except Untrusted:
-                result = None
+        attempt, result = fetched
         if self.job is None:
             if result is None:
                 self._warnings.append(f"the result of task {attempt} was kept and cannot be found: it is missing")
@@ -350,427 +313,283 @@ class LedJob:
             return self._take_up_if_known(now)
         if result is None or content is None or (result.job, result.attempt) != (self.name, attempt):
             return []  # asked again when the worker offers it again
-        known = self.job.running().get(attempt)
-        if known is not None and _is_other(known[2], result):
-            return []
-        self._closing[digest] = (attempt, result)
-        return [KeepWanted(self.name, digest, content)]
+        known = self._running(attempt)
+        return [] if known is not None and _is_other(known, result) else [self._results.keep(digest, content, result)]
 
-    def on_kept(self, now: int, digest: str) -> list[object]:
+    def on_kept(self, now: int, digest: str) -> list[JobsEffect]:
         """A blob is on a majority of disks."""
-        if self._document is not None and digest == self._document[0]:
-            return self._close(now)
-        if digest not in self._closing:
+        if self._document is not None and digest == self._document.digest:
+            return self._close(now, self._document)
+        result = self._results.taken(digest)
+        if result is None:
             return []
-        assert self.job is not None
-        attempt, result = self._closing.pop(digest)
         if self._safeguards.result_key:
-            if attempt in self._closed:
+            if result.attempt in self._results.kept:
                 return []
-            if not result.is_lost and attempt not in self.job.running():
+            if not result.is_lost and self._running(result.attempt) is None:
                 return []  # given up meanwhile: another runs all of it again, or its workflow has ended
-        self._closed[attempt] = digest
-        return self._when_recorded(now, lambda at: self._accept(at, attempt, digest, result))
+        self._results.kept[result.attempt] = digest
+        return [*self._do(now, self._checkpoints.hold(CountResult(digest, result))), *self._checkpoint(now)]
 
-    def _accept(self, now: int, attempt: int, digest: str, result: AttemptResult) -> list[object]:
-        assert self.job is not None
-        known = self.job.running().get(attempt)
-        effects: list[object] = [AttemptAccepted(self.name, attempt, digest)]
+    def _count(self, now: int, digest: str, result: AttemptResult) -> list[JobsEffect]:
+        attempt = result.attempt
+        known = self._running(attempt)
+        effects: list[JobsEffect] = [AttemptAccepted(self.name, attempt, digest)]
         if result.is_lost:
-            if attempt in self._losses:
-                self._losses[attempt].is_recorded = True
+            self._losses.stored(attempt)
             return [*effects, *self._settle_losses(now)]
         if known is not None:
-            effects.append(Send(CHANNEL, known[2].place, ResultAccepted(self.name, self.fence, attempt), Lane.RESULTS))
+            effects.append(self._result_accepted(attempt, known.place))
         elif not self._safeguards.result_key:
-            effects += self._count_again(now, result)
-        self._losses.pop(attempt, None)
-        return [*effects, *self._carry_out(now, self.job.on_result(now, attempt, result))]
+            self._count_again(result)
+        self._losses.forget(attempt)
+        return [*effects, *self._carry_out(now, self._job.on_result(now, attempt, result))]
 
-    def _count_again(self, now: int, result: AttemptResult) -> list[object]:
+    def _count_again(self, result: AttemptResult) -> None:
         """Without a key for each attempt, a result belongs to whatever runs in its place."""
-        assert self.job is not None
-        for run in self.job.workflows.values():
+        for run in self._job.workflows.values():
             for shard in run.shards:
-                if any(attempt.core == result.attempt for attempt in shard.attempts):
+                if any(attempt.number == result.attempt for attempt in shard.attempts):
                     shard.current.tally.merge(result.tally)
-        return []
 
-    def on_accounted(self, now: int, message: Accounted) -> list[object]:
-        if not self._accounting.is_mine(message):
-            return []
-        if message.superseded:
-            return self._give_up()
-        effects = self._accounting.on_recorded(now, message.revision)
-        if self._accounting.is_closed and self.phase == "closing":
-            self.phase = "over"
-            return [*effects, JobOver(self.name)]
-        return [*effects, *self._account(now)]
+    # -- time
 
-    def on_document(self, now: int, content: bytes, state: JobState, exit_code: int, reason: str) -> list[object]:
-        digest = sha256(content).hexdigest()
-        self._document = (digest, state, exit_code, reason)
-        return [KeepWanted(self.name, digest, content)]
-
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[JobsEffect]:
         self.next_tick_at = now + SYNC_EVERY_NS
         if self.phase == "over":
             return []
-        effects = [*self._ask_leader(now), *self._take_over.remind(now)]
-        if self.job is None:
-            return [*effects, *self._take_over.ask(now, self._granted())]
-        if not self.job.ended_ns:
-            if now >= self.job.next_tick_at:
-                closing = [attempt for attempt, _ in self._closing.values()]
-                self.job.arriving = dict.fromkeys([*self._fetching.values(), *closing, *self._closed])
-                asked = self.job.tick(now)
+        effects: list[JobsEffect] = [*self._checkpoints.ask_leader(now), *self._take_over.remind(now)]
+        job = self.job
+        if job is None:
+            return [*effects, *self._take_over.ask(now, self._workers.granted())]
+        if not job.ended_ns:
+            if now >= job.next_tick_at:
+                job.arriving = self._results.arriving()
+                asked = job.tick(now)
                 effects += self._carry_out(now, asked) if asked else []
             effects += self._settle_losses(now)
-            effects += self._ask_silent(now)
-            effects += self._sync(now)
-            effects += self._assign_waiting(now)
-        effects += [*self._commands.again(now), *self._accounting.say_again(now)]
-        if now >= self._account_at or self._accounting.has_untold:
-            # Time alone changes little that must survive, and the account of a large job takes long to make.
-            self._account_at = now + ACCOUNT_EVERY_NS
-            effects += self._account(now)
+            running = {number: attempt for number, (_, _, attempt) in job.running().items()}
+            awaited = [
+                one
+                for number, one in running.items()
+                if not (number in self._losses or self._results.is_fetched(number))
+            ]
+            effects += self._commands.ask_silent(now, awaited)
+            effects += self._commands.ask_clocks(now, running.values())
+            for attempt in self._assignments.waiting():
+                effects += self._assign(now, attempt)
+        effects += [*self._commands.again(now), *self._checkpoints.say_again(now)]
+        if self._checkpoints.is_due(now):
+            effects += self._checkpoint(now)
         return effects
 
-    def _ask_leader(self, now: int) -> list[object]:
-        """One that was replaced while it could not be reached has to ask: nobody tells it any more."""
-        self._told_at = self._told_at or now
-        if now - self._told_at < UNTOLD_NS:
-            return []
-        self._told_at = now
-        return [self._accounting.ask()]
+    # -- beginning, and taking over
 
-    # -- taking over
+    def start(self, now: int) -> list[JobsEffect]:
+        if not self.entry.checkpoint:
+            return self._lead(now, LoadJob(self._spec(), start_delay_ns=START_DELAY_NS))
+        effects = self._results.fetch_kept(closed_of(decode_checkpoint(self.entry.checkpoint)))
+        if not self._safeguards.takeover_barrier:
+            self._take_over.skip(self._workers.granted())
+        self._fence_gone()
+        asked = self._take_over.ask(now, self._workers.granted())
+        return [*effects, *asked, *self._take_up_if_known(now)]
 
-    def _take_up_if_known(self, now: int) -> list[object]:
-        if self.job is not None or self._fetching:
-            return []
-        if not all(self._take_over.has(worker) for worker in self._granted()):
-            return []
-        account = decode_account(self.record.account)
-        self._take_over.forget_others(lives_of(account))
-        origin_ns, origins = self._take_over.origins(account.origin_ms, self._wall_offset_ns)
-        results = self._take_over.results
-        job = resume(self._spec(), account, results, now=now, origin_ns=origin_ns, start_delay_ns=START_DELAY_NS)
-        return self._lead(now, job, origins)
+    def _spec(self) -> JobSpec:
+        return spec_of(self.name, self.entry.order, max(1, sum(self.workers().values())))
 
-    def _lead(self, now: int, job: LoadJob, origins: dict[int, int]) -> list[object]:
+    def _fence_gone(self) -> None:
+        """Workers that were lost may be back: they are told of this manager too."""
+        if self._safeguards.takeover_barrier:
+            self._take_over.also_tell(self._workers.gone())
+
+    def _take_up_if_known(self, now: int) -> list[JobsEffect]:
+        """Go on with the job, once its results are here and every worker has said what it has."""
+        if self.job is not None or self._results.is_fetching or not self._take_over.has_all(self._workers.granted()):
+            return []
+        checkpoint = decode_checkpoint(self.entry.checkpoint)
+        job = self._take_over.resumed(now, self._spec(), checkpoint, self._wall_offset_ns, START_DELAY_NS)
+        return self._lead(now, job)
+
+    def _lead(self, now: int, job: LoadJob) -> list[JobsEffect]:
         self.job = job
         job.life = self._life
         self.phase = "leading"
-        job.places, job.pool = self.places(), self.record.pool or job.pool
-        effects: list[object] = []
-        for run in job.workflows.values():
-            if not run.is_under_way:
-                continue
-            if run.state is TaskState.RUNNING and not run.stopped_ns and all(map(self._waits, run.shards)):
-                job.start_anew(run)
-            for shard in run.shards:
-                if shard.is_done:
-                    continue
-                attempt = shard.current
-                job.adopt(run, shard, attempt)
-                if attempt.core in origins and run.state is TaskState.ASSIGNED:
-                    run.state, run.origin_ns = move(run.state, TaskState.RUNNING), origins[attempt.core]
-        for core, (run, _, attempt) in list(job.running().items()):
-            if core in job.running():  # what was taken up before it may have ended its workflow
-                effects += self._take_up(now, core, attempt.place, run.state is TaskState.RUNNING, run.origin_ns)
+        job.places, job.pool = self.workers(), self.entry.pool or job.pool
+        effects: list[JobsEffect] = []
+        for attempt in list(job.running()):
+            if attempt in job.running():  # what was taken up before it may have ended its workflow
+                effects += self._take_up(now, attempt)
         self._take_over.results.clear()
         effects += self._carry_out(now, job.start(now))
-        if self.record.cancel and job.interrupted_by is None and not job.ended_ns:
+        if self._is_cancel_news:
             effects += self._carry_out(now, job.interrupt(now, "cancel"))
         elif job.is_stopping:
             effects += self._carry_out(now, job.stop_again(now))
-        return effects + self._go_on_arming(now)
+        return [*effects, *self._go_on_arming(now)]
 
-    def _waits(self, shard: ShardRun) -> bool:
-        """Nothing of it was ever started."""
-        attempt = shard.current
-        is_first = not shard.is_done and shard.gap is None and len(shard.attempts) == 1
-        return is_first and attempt.core not in self._closed and self._take_over.waits(attempt.place, attempt.core)
-
-    def _go_on_arming(self, now: int) -> list[object]:
-        """Those that are armed may have said so before everybody had answered: they need not say it again."""
-        assert self.job is not None
-        effects: list[object] = []
-        for core, (_, _, attempt) in list(self.job.running().items()):
-            facts = self._take_over.facts(attempt.place, core)
-            is_here = core in self.job.running() and core not in self._losses
-            if is_here and facts is not None and facts.state == "armed":
-                effects += self._carry_out(now, self.job.on_message(now, core, Armed()))
-        return effects
-
-    def _take_up(self, now: int, core: int, worker: str, is_running: bool, origin_ns: int) -> list[object]:
-        assert self.job is not None
-        _, shard, attempt = self.job.running()[core]
-        if core in self._closed:
-            result = self._take_over.results[core]
+    def _take_up(self, now: int, number: int) -> list[JobsEffect]:
+        """Go on with an attempt that the manager before gave out."""
+        run, shard, attempt = self._job.running()[number]
+        is_running, worker = run.state is TaskState.RUNNING, attempt.place
+        if number in self._results.kept:
+            result = self._take_over.results[number]
             if not result.is_lost:
-                return self._accept(now, core, self._closed[core], result)
-            attempt.on_result(now, result, self.job.origin_ns)
-            attempt.went_ns = origin_ns
-            self._losses[core] = _Loss(f"was lost with its worker {worker}", now, is_recorded=True)
+                return self._count(now, self._results.kept[number], result)
+            attempt.on_result(now, result, self._job.origin_ns)
+            attempt.go_at_ns = run.origin_ns
+            self._losses.add(now, number, f"was lost with its worker {worker}", is_stored=True)
             return []
-        if worker not in self.places():
-            # Where a gap is open on record nothing is known to have begun since: it stays open.
-            attempt.went_ns = origin_ns if is_running and shard.gap is None else 0
-            return self._lose(
-                now, core, next((g.lost for g in self.record.grants if g.worker == worker), "") or "is gone"
-            )
-        facts = self._take_over.facts(worker, core)
+        if worker not in self.workers():
+            # Where the checkpoint has an open gap, nothing is known to have begun since: it stays open.
+            attempt.go_at_ns = run.origin_ns if is_running and shard.gap is None else 0
+            return self._lose(now, number, self._workers.gone().get(worker, "is gone"))
+        facts = self._take_over.facts(worker, number)
         if facts is None and is_running:
-            return self._lose(now, core, f"is gone from its worker {worker}")
+            return self._lose(now, number, f"is gone from its worker {worker}")
         if facts is None:
-            return self._accounting.hold(now, lambda at: self._assign(at, core))
+            return self._do(now, self._checkpoints.hold(AssignAttempt(number)))
         attempt.armed = facts.state in ("running", "ended")
-        attempt.went_ns = origin_ns if attempt.armed else 0
+        attempt.go_at_ns = run.origin_ns if attempt.armed else 0
         if attempt.armed:
-            self._untold[core] = None
-        if facts.digest:
-            return self._fetch(core, facts.digest, facts.size_bytes, worker)
-        return []
+            self._take_over.expect_counts(number)
+        return [self._results.fetch(number, facts.digest, facts.size_bytes, worker)] if facts.digest else []
+
+    def _go_on_arming(self, now: int) -> list[JobsEffect]:
+        """Those that are armed may have said so before everybody had answered: they need not say it again."""
+        effects: list[JobsEffect] = []
+        for number, (_, _, attempt) in list(self._job.running().items()):
+            facts = self._take_over.facts(attempt.place, number)
+            is_here = self._running(number) is not None and number not in self._losses
+            if is_here and facts is not None and facts.state == "armed":
+                effects += self._carry_out(now, self._job.on_message(now, number, Armed()))
+        return effects
 
     # -- carrying out what the load job asks for
 
-    def _carry_out(self, now: int, effects: list[Effect]) -> list[object]:
-        assert self.job is not None
-        out: list[object] = []
-        for effect in effects:
+    def _carry_out(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
+        return [*self._act(now, asked), *self._checkpoint(now)]
+
+    def _act(self, now: int, asked: list[LoadEffect]) -> list[JobsEffect]:
+        effects: list[JobsEffect] = []
+        for effect in asked:
             match effect:
-                case StartCore(core=core):
-                    out += self._accounting.hold(now, lambda at, core=core: self._assign(at, core))  # type: ignore[misc]
-                case TellCore(core=core, message=Go() as go):
-                    # Load that ran must not be unknown to whoever leads the job next.
-                    out += self._accounting.hold(now, lambda at, core=core, go=go: self._tell(at, core, go))  # type: ignore[misc]
-                case TellCore(core=core, message=message):
-                    out += self._tell(now, core, message)
-                case KillCore(core=core):
-                    self._waiting_for_clock.pop(core, None)
-                    out.append(self._commands.kill(core, self.job.place_of(core)))
-                case JobEnded():  # pragma: no branch - the type checker sees that no effect is left
+                case StartCore(attempt=attempt):
+                    effects += self._do(now, self._checkpoints.hold(AssignAttempt(attempt)))
+                case TellCore(attempt=attempt, message=Go() as go):
+                    effects += self._do(now, self._checkpoints.hold(StartAttempt(attempt, go)))
+                case TellCore(attempt=attempt, message=message):
+                    effects += self._tell(now, attempt, message)
+                case KillCore(attempt=attempt):
+                    effects.append(self._commands.kill(attempt, self._job.place_of(attempt)))
+                case JobEnded():
                     self.phase = "documenting"
                     self._losses.clear()
-                    out += [*self._account(now), DocumentWanted(self.name)]
-        return [*out, *self._account(now)]
+                    effects += [*self._checkpoint(now), DocumentWanted(self.name)]
+                case _:
+                    assert_never(effect)
+        return effects
 
-    def _assign(self, now: int, core: int) -> list[object]:
-        assert self.job is not None
-        known = self.job.running().get(core)
-        if known is None or core in self._losses:
+    def _do(self, now: int, held: list[Held]) -> list[JobsEffect]:
+        """What waited for a checkpoint to be stored."""
+        effects: list[JobsEffect] = []
+        for what in held:
+            match what:
+                case AssignAttempt(attempt=attempt):
+                    effects += self._assign(now, attempt)
+                case StartAttempt(attempt=attempt, go=go):
+                    effects += self._start(now, attempt, go)
+                case CountResult(digest=digest, result=result):
+                    effects += self._count(now, digest, result)
+                case _:
+                    assert_never(what)
+        return effects
+
+    def _assign(self, now: int, attempt: int) -> list[JobsEffect]:
+        known = self._running(attempt)
+        if known is None or attempt in self._losses:
             return []  # stopped or lost before it began
-        run, shard, attempt = known
-        part, order = shard.shard, self.record.order
-        boot, bundle, variables = self._boot_of(attempt.place), order.bundle, b""
-        if bundle.env and self._safeguards.sealed_variables:
-            try:
-                sealed = self._keys.seal(bundle.env, self.name, core, attempt.place, boot)
-            except CannotSeal as error:
-                return self._turn_away(now, core, attempt.place, f"was not given to its worker: {error}", str(error))
-            if sealed is None:
-                self._waiting_for_key[core] = None
-                return []
-            bundle, variables = msgspec.structs.replace(bundle, env={}), sealed
-        message = Assign(
-            job=self.name,
-            fence=self.fence,
-            attempt=core,
-            workflow=run.spec.name,
-            plan=run.spec.plan,
-            first=part.index,
-            count=part.count,
-            of=part.of,
-            iterations_done=shard.done_by_shard,
-            values=self.job.values_for(run),
-            settings=order.settings,
-            bundle=bundle,
-            is_test=run.spec.is_test,
-            boot=boot,
-            seats=attempt.seats,
-            variables=variables,
-            life=attempt.life,
-        )
-        return [self._commands.give(now, core, attempt.place, message), self._ask_clock(now, attempt.place)]
-
-    def _assign_waiting(self, now: int) -> list[object]:
-        """Workers beat once a second to every manager: some may have told their key by now."""
-        waiting, self._waiting_for_key = self._waiting_for_key, {}
-        return [effect for core in waiting for effect in self._assign(now, core)]
-
-    def _tell(self, now: int, core: int, message: ToCore) -> list[object]:
-        assert self.job is not None
-        if core in self._losses:
-            return []  # its worker is gone, and a command to it would be repeated for ever
-        place = self.job.place_of(core)
-        if isinstance(message, Ack):
-            acknowledge = Acknowledge(self.name, self.fence, core, message.sequence, self._every_ms())
-            return [Send(CHANNEL, place, acknowledge, Lane.STATISTICS)]
-        if isinstance(message, Go):
-            if core not in self.job.running() or isinstance(self._commands.pending(core), Halt):
-                return []  # ended or told to stop while the start was put on record
-            if not self._clocks.knows(place):
-                self._waiting_for_clock[core] = (place, message)
-                return []
-            return [self._start(now, core, place, message)]
-        assert isinstance(message, Stop)  # what arms a core is told by StartCore
-        self._waiting_for_clock.pop(core, None)
-        halt = Halt(self.name, self.fence, core, "stop")
-        return [self._commands.give(now, core, place, halt, Lane.RESULTS)]
-
-    def _start(self, now: int, core: int, place: str, go: Go) -> Send[JobMessage]:
-        there = self._clocks.there
-        message = Start(
-            self.name,
-            self.fence,
-            core,
-            there(place, go.start_at_ns),
-            there(place, go.origin_ns),
-            there(place, go.job_origin_ns),
-        )
-        return self._commands.give(now, core, place, message, Lane.CONTROL)
-
-    # -- clocks
-
-    def _sync(self, now: int) -> list[object]:
-        """Ask the time of workers that will soon be told an instant."""
-        assert self.job is not None
-        if now < self._sync_at:
+        worker = known.place
+        try:
+            message = self._assignments.make(self._job, attempt, self._workers.boot_of(worker))
+        except CannotSeal as error:
+            return self._turn_away(now, attempt, worker, f"was not given to its worker: {error}")
+        if message is None:
             return []
-        self._sync_at = now + SYNC_EVERY_NS
-        workers = dict.fromkeys(
-            attempt.place
-            for _, _, attempt in self.job.running().values()
-            if not attempt.went_ns or not self._clocks.knows(attempt.place)
-        )
-        return [self._ask_clock(now, worker) for worker in workers]
+        return [self._commands.give(now, attempt, worker, message), self._commands.ask_clock(now, worker)]
 
-    def _ask_clock(self, now: int, worker: str) -> Send[JobMessage]:
-        return Send(CHANNEL, worker, Sync(self._clocks.asked(now, worker)), Lane.CONTROL)
+    def _start(self, now: int, attempt: int, go: Go) -> list[Send[JobMessage]]:
+        known = self._running(attempt)
+        if known is None or attempt in self._losses or isinstance(self._commands.pending(attempt), Halt):
+            return []  # lost, ended or told to stop while the start was stored
+        return self._commands.start(now, attempt, known.place, go)
 
-    def on_clock(self, now: int, worker: str) -> list[object]:
-        """A worker has told its time: those that wait for it can be started."""
-        ready = [core for core, (place, _) in self._waiting_for_clock.items() if place == worker]
-        return [self._start(now, core, worker, self._waiting_for_clock.pop(core)[1]) for core in ready]
+    def _tell(self, now: int, attempt: int, message: ToCore) -> list[Send[JobMessage]]:
+        if attempt in self._losses:
+            return []  # its worker is gone, and a command to it would be repeated for ever
+        worker = self._job.place_of(attempt)
+        if isinstance(message, Ack):
+            return [self._commands.acknowledge(attempt, worker, message.sequence, Lane.STATISTICS)]
+        assert isinstance(message, Stop)  # what arms a core is told by StartCore, and a start waits for the checkpoint
+        return [self._commands.stop(now, attempt, worker)]
 
     # -- losses
 
-    def _lose(self, now: int, core: int, cause: str) -> list[object]:
-        """An attempt is gone. Its last totals are put on record before anything takes its place."""
-        assert self.job is not None
-        if core in self._losses or core not in self.job.running():
-            return []
-        if core in self._closed or any(number == core for number, _ in self._closing.values()):
-            return []  # its whole result is here, and counts as soon as that is on record
-        _, _, attempt = self.job.running()[core]
-        self._losses[core] = _Loss(cause, now)
-        if attempt.place in self._unfit:
-            self._accounting.touch()  # it may have been the last one there
-        self._commands.drop(core)
-        self._waiting_for_clock.pop(core, None)
-        if not attempt.went_ns:
-            attempt.armed = False  # others that are ready wait for what takes its place
-        news = TaskLost(self.name, core, attempt.place, cause)
-        if not attempt.sequence:
-            self._losses[core].is_recorded = True
-            return [news, *self._settle_losses(now)]
-        origin_ns = self.job.origin_ns
-        result = AttemptResult(
-            job=self.name,
-            attempt=core,
-            tally=attempt.tally,
-            windows=[],
-            shares=attempt.shares,
-            started_at_ns=attempt.started_at_ns - origin_ns if attempt.started_at_ns else 0,
-            ended_at_ns=attempt.reported_ns - origin_ns,
-            spread_ns=attempt.spread_ns,
-            gaps=attempt.gaps,
-            is_lost=True,
-            worker=attempt.place,
-            life=attempt.life,
-        )
-        content = encode_result(result)
-        digest = sha256(content).hexdigest()
-        self._closing[digest] = (core, result)
-        return [news, KeepWanted(self.name, digest, content)]
+    def _turn_away(self, now: int, attempt: int, worker: str, cause: str) -> list[JobsEffect]:
+        """The worker cannot have this attempt, nor others of the job."""
+        self._workers.turn_away(worker)
+        self._job.places = self.workers()
+        self._checkpoints.touch()  # the leader is to know, so that it grants another
+        return [*self._lose(now, attempt, cause), *self._checkpoint(now)]
 
-    def _settle_losses(self, now: int) -> list[object]:
+    def _lose(self, now: int, number: int, cause: str) -> list[JobsEffect]:
+        """An attempt is gone. Its last counts are stored before anything takes its place."""
+        attempt = self._running(number)
+        if attempt is None or number in self._losses or self._results.has(number):
+            return []  # its whole result, if that is here, counts as soon as it is stored
+        worker = attempt.place
+        if worker in self._workers.unfit():
+            self._checkpoints.touch()  # it may have been the last one there
+        self._commands.drop(number)
+        if not attempt.go_at_ns:
+            attempt.armed = False  # others that are ready wait for what takes its place
+        has_counts = attempt.sequence > 0
+        self._losses.add(now, number, cause, is_stored=not has_counts)
+        news = TaskLost(self.name, number, worker, cause)
+        if not has_counts:
+            return [news, *self._settle_losses(now)]
+        return [news, self._results.keep_counts(attempt, self._job.origin_ns)]
+
+    def _settle_losses(self, now: int) -> list[JobsEffect]:
         """Let the load job replace what was lost, once there are cores for it; without it after a while."""
-        assert self.job is not None
-        effects: list[object] = []
-        for core in [core for core, loss in self._losses.items() if loss.is_recorded]:
-            known = self.job.running().get(core)
-            if known is None:
-                del self._losses[core]
-                continue
-            run, shard, _ = known
-            loss = self._losses[core]
-            room = self.job.room_besides(core)
-            length_ns = shard.shard.length_ns
-            is_over = length_ns is not None and run.origin_ns > 0 and now >= run.origin_ns + length_ns
-            is_wanted = not run.stopped_ns and not self.job.is_stopping and not is_over
-            if is_wanted and room < shard.shard.count and now - loss.since < REPLACE_WAIT_NS:
-                continue
-            del self._losses[core]
-            effects += self._carry_out(now, self.job.on_exit(now, core, loss.cause))
-            if self.job.ended_ns:
+        effects: list[JobsEffect] = []
+        for attempt, cause in self._losses.due(now, self._job):
+            effects += self._carry_out(now, self._job.on_exit(now, attempt, cause))
+            if self._job.ended_ns:
                 break
         return effects
 
-    def _ask_silent(self, now: int) -> list[object]:
-        """A task that says nothing may be gone while its worker lives: a repeated command finds out."""
-        assert self.job is not None
-        effects: list[object] = []
-        for core, (_, _, attempt) in self.job.running().items():
-            if core in self._losses or core in self._fetching.values():
-                continue
-            if self._commands.is_silent(now, core):
-                message = Acknowledge(self.name, self.fence, core, attempt.sequence, self._every_ms())
-                effects.append(Send(CHANNEL, attempt.place, message, Lane.STREAM))
-        return effects
+    # -- checkpoints, and the end
 
-    # -- the account
-
-    def _when_recorded(self, now: int, then: Callable[[int], list[object]]) -> list[object]:
-        """Do this once everything decided so far is on a majority of disks."""
-        return [*self._accounting.hold(now, then), *self._account(now)]
-
-    def _state(self) -> JobState:
-        assert self.job is not None
-        if self.record.cancel:
-            return JobState.CANCELLING
-        if self.job.ended_ns:
-            return JobState.COMPLETING
-        # Once it ran it stays so, also when its start was decided again.
-        has_begun = self.job.origin_ns or self.record.state is JobState.RUNNING
-        return JobState.RUNNING if has_begun else JobState.DISPATCHING
-
-    def _account(self, now: int) -> list[object]:
-        """Tell the leader what is to be on record, if it is not."""
-        accounting = self._accounting
-        if self.job is None or self.phase == "over" or accounting.is_under_way:
+    def _checkpoint(self, now: int) -> list[JobsEffect]:
+        """Tell the leader what is to be stored, if it is not."""
+        if self.job is None or self.phase == "over" or self._checkpoints.is_under_way:
             return []
-        content = encode_account(account_of(self.job, self._closed, self._wall_offset_ns))
+        content = encode_checkpoint(checkpoint_of(self.job, self._results.kept, self._wall_offset_ns))
         # The leader takes all cores of such a worker back: not while something of the job may still run on them.
-        unfit = tuple(
-            worker for worker in sorted(self._unfit) if self._losses.keys() >= set(self.job.attempts_at(worker))
-        )
-        return accounting.say(now, content, self._state(), unfit)
+        unfit = [worker for worker in self._workers.unfit() if self._losses.are_all(self.job.attempts_at(worker))]
+        return [*self._checkpoints.say(now, content, self._state(), tuple(unfit))]
 
-    def _close(self, now: int) -> list[object]:
-        assert self._document is not None
-        if self._accounting.is_closing:
+    def on_document(self, now: int, content: bytes, state: JobState, exit_code: int, reason: str) -> list[JobsEffect]:
+        """The result document was made: it is kept by a majority, then the end of the job is stored."""
+        self._document = JobDocument(sha256(content).hexdigest(), state, exit_code, reason)
+        return [KeepWanted(self.name, self._document.digest, content)]
+
+    def _close(self, now: int, document: JobDocument) -> list[JobsEffect]:
+        if self._checkpoints.is_closing:
             return []
-        digest, state, exit_code, reason = self._document
         self.phase = "closing"
-        return self._accounting.close(now, state, reason, digest, exit_code)
-
-    def _give_up(self) -> list[object]:
-        self.phase = "over"
-        self._accounting.drop()
-        return [JobOver(self.name, superseded=True)]
+        return [*self._checkpoints.close(now, document.state, document.reason, document.digest, document.exit_code)]
 
 
 def _is_other(known: ShardAttempt, told: Report | Finished | AttemptResult) -> bool:

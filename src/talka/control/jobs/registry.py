@@ -1,7 +1,7 @@
 """The jobs of a cluster as its leader keeps them: who waits, who leads what, which worker was granted to whom.
 
-Every decision is a record of the majority register, and nobody is told of it before a majority has it on disk. The
-registry lives as long as a term: a new leader reads the records and goes on.
+Every decision is an entry of the majority register, and nobody is told of it before a majority has it on disk. The
+registry lives as long as a term: a new leader reads the entries and goes on.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,23 @@ from talka.cluster.leadership.news import WriteEnded
 from talka.cluster.leases import margin_ns
 from talka.cluster.placement import order as candidates_for
 from talka.cluster.safeguards import ALL, Safeguards
-from talka.control.jobs.entries import RecordBook
-from talka.control.jobs.fleet import Fleet, FleetNews, WorkerLost
+from talka.control.jobs.effects import (
+    FleetNews,
+    JobAcceptedNews,
+    JobEndStored,
+    JobsEffect,
+    LeadWanted,
+    OwnerChanged,
+    WorkerLost,
+)
+from talka.control.jobs.entries import EntryBook
+from talka.control.jobs.fleet import Fleet
 from talka.control.jobs.forwarding import forwarded
-from talka.control.jobs.heard_lives import HeardLives
 from talka.control.jobs.job_view import facts_of
 from talka.control.jobs.lease_rule import LeaseRule
 from talka.control.jobs.orders import check_order
 from talka.control.jobs.queue import JobQueue, QueueFull, waiting_reason
+from talka.control.jobs.worker_life import HeardLives
 from talka.control.load.allocation import demand
 from talka.control.member.signers import SignersNamed
 from talka.control.member.voter import Voter
@@ -33,24 +42,24 @@ from talka.wire.entries import (
     ORDER_LIMIT_BYTES,
     SLOTS,
     Grant,
+    JobEntry,
     JobOrder,
-    JobRecord,
+    encode_entry,
     encode_order,
-    encode_record,
     shown,
 )
 from talka.wire.jobs import (
     CHANNEL,
-    Account,
-    Accounted,
     Beat,
     CallAnswer,
+    CheckpointStored,
     JobMessage,
     Lead,
     Leaderless,
     ManagerAt,
     ManagerCall,
     Renew,
+    StoreCheckpoint,
 )
 from talka.wire.manager_calls import CancelCall, JobsCall, LeaseCall, NameCall, SubmitCall, decode, encode
 from talka.wire.security.access import CALLED_BY, objection
@@ -65,31 +74,9 @@ OWNER_SILENCE_NS: Final = 3 * SECOND // 2
 SETTLE_NS: Final = 3 * SECOND // 10
 """After an election, the time in which every manager that is there has been heard."""
 GRANTS_LIMIT: Final = 2048
-"""Entries of workers in one record, lost ones included."""
+"""Grants in one entry, lost ones included."""
 WAITING_STATES: Final = (JobState.SUBMITTED, JobState.QUEUED)
 STATES: Final = tuple(JobState)
-
-
-class JobAcceptedNews(msgspec.Struct, frozen=True):
-    """A submission is on a majority of disks."""
-
-    job: str
-    key: str
-
-
-class OwnerChanged(msgspec.Struct, frozen=True):
-    job: str
-    owner: str
-    fence: tuple[int, int, int]
-    reason: str
-
-
-class JobRecorded(msgspec.Struct, frozen=True):
-    """A job has ended, and a majority has it on disk."""
-
-    job: str
-    state: JobState
-    result: str
 
 
 class Registry:
@@ -115,7 +102,7 @@ class Registry:
         self.fleet = Fleet(safeguards=safeguards, earlier_until=now + earlier_ns + margin_ns(earlier_ns), heard=heard)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         self.queue = JobQueue()
-        self.book = RecordBook(voter)
+        self.book = EntryBook(voter)
         self.next_tick_at = now
         self.refused: dict[str, int] = {}
         self._me = me
@@ -129,11 +116,11 @@ class Registry:
         self._owner_since: dict[str, int] = {}
         self._lead_at: dict[str, int] = {}
         self._lives: dict[tuple[int, int, int], int] = {}
-        """Which life of a manager leads under a fence; one that was started anew knows nothing of what it did."""
+        """Which life of a manager leads under a fence; one that was restarted knows nothing of what it did."""
         self._take_over(now)
 
     @property
-    def records(self) -> dict[str, JobRecord]:
+    def entries(self) -> dict[str, JobEntry]:
         """As decided; what is on disk may be a version behind."""
         return self.book.decided
 
@@ -143,18 +130,18 @@ class Registry:
 
     def _take_over(self, now: int) -> None:
         """Go on where the leader before left off: with its queue, and with the grants it gave."""
-        for record in self.book.in_order():
-            self._signers.add(record.order.bundle.word)
-            if record.state in WAITING_STATES:
-                self.queue.push(now, record.job, record.order.priority, record.number)
-            elif not is_final(record.state):
-                self._owner_since[record.job] = now
-                for grant in record.grants:
+        for entry in self.book.in_order():
+            self._signers.add(entry.order.bundle.word)
+            if entry.state in WAITING_STATES:
+                self.queue.push(now, entry.job, entry.order.priority, entry.number)
+            elif not is_final(entry.state):
+                self._owner_since[entry.job] = now
+                for grant in entry.grants:
                     if not grant.lost:
                         self.fleet.expect(now, grant.worker, grant.boot, folder=grant.folder, sole=self._is_sole)
-                        self.fleet.reserve(record.job, grant.worker, grant.cores, grant.boot)
+                        self.fleet.reserve(entry.job, grant.worker, grant.cores, grant.boot)
 
-    def on_write_ended(self, now: int, ended: WriteEnded) -> list[object]:
+    def on_write_ended(self, now: int, ended: WriteEnded) -> list[JobsEffect]:
         effects = self.lease.on_write_ended(now, ended)
         self.fleet.set_lease(self.lease.count_ns, self.lease.renew_ns)
         return effects + self.book.on_write_ended(now, ended)
@@ -167,16 +154,16 @@ class Registry:
 
     # -- what clients ask
 
-    def on_call(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def on_call(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         problem = objection(call.asker, call.what) if call.what in CALLED_BY else ""
-        news: list[object] = [] if sender == self._me else [*forwarded(sender, call, problem)]
+        news: list[JobsEffect] = [] if sender == self._me else [*forwarded(sender, call, problem)]
         if problem:
             self._count("forbidden")
             kind = "invalid" if call.asker is None else "forbidden"  # an earlier version knows no other word
             return [*news, _problem(sender, call, kind, problem)]
         return [*news, *self._answered(now, sender, call)]
 
-    def _answered(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def _answered(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         try:
             return self._answer(now, sender, call)
         except QueueFull as problem:
@@ -190,7 +177,7 @@ class Registry:
     def _count(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
-    def _answer(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def _answer(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         match call.what:
             case "submit":
                 return self._submit(now, sender, call)
@@ -198,20 +185,20 @@ class Registry:
                 return [_answer(sender, call, encode(self._page(now, decode(call.content, JobsCall))))]
             case "job" | "order":
                 name = decode(call.content, NameCall).name
-                record = self.book.written.get(name)
-                if record is None:
+                entry = self.book.written.get(name)
+                if entry is None:
                     return [_no_job(sender, call, name)]
                 if call.what == "order":
-                    return [_answer(sender, call, encode(shown(record.order)))]
-                return [_answer(sender, call, encode(self.facts(record)))]
+                    return [_answer(sender, call, encode(shown(entry.order)))]
+                return [_answer(sender, call, encode(self.facts(entry)))]
             case "result":
                 name = decode(call.content, NameCall).name
-                record = self.book.written.get(name)
-                if record is None:
+                entry = self.book.written.get(name)
+                if entry is None:
                     return [_no_job(sender, call, name)]
-                if not is_final(record.state):
-                    return [_problem(sender, call, "conflict", f"job {name} is {record.state}: no result yet")]
-                return [_answer(sender, call, record.result.encode())]
+                if not is_final(entry.state):
+                    return [_problem(sender, call, "conflict", f"job {name} is {entry.state}: no result yet")]
+                return [_answer(sender, call, entry.result.encode())]
             case "cancel":
                 return self._cancel(now, sender, call, decode(call.content, CancelCall))
             case "workers":
@@ -230,9 +217,9 @@ class Registry:
             case "cluster":
                 return [_answer(sender, call, encode(self._cluster()))]
             case what:
-                raise Invalid(f"nobody knows how to answer {what!r}")
+                raise Invalid(f"this leader cannot answer {what!r}")
 
-    def _submit(self, now: int, sender: str, call: ManagerCall) -> list[object]:
+    def _submit(self, now: int, sender: str, call: ManagerCall) -> list[JobsEffect]:
         asked = decode(call.content, SubmitCall)
         order, key = asked.order, asked.key
         if call.asker is not None and call.asker.name:  # whoever showed a token is who it says
@@ -248,61 +235,61 @@ class Registry:
             raise Invalid(f"the order has {size_bytes} bytes, and may have {ORDER_LIMIT_BYTES}: split the test")
         check_order(order)
         job = new_job_id(self._rng)
-        number = 1 + max((record.number for record in self.records.values()), default=0)
+        number = 1 + max((entry.number for entry in self.entries.values()), default=0)
         if self.queue.is_full:
             self.queue.push(now, job, order.priority, number)  # says why not
         if not self.book.has_room():
             raise QueueFull(SLOTS)
         self.queue.push(now, job, order.priority, number)
-        record = JobRecord(
+        entry = JobEntry(
             job=job, key=key, order=order, state=JobState.QUEUED, number=number, submitted_ms=self._wall_ms(now)
         )
         self._signers.add(order.bundle.word)
-        answer = _answer(sender, call, encode(self.facts(record)))
-        effects = self.book.add(now, record, JobAcceptedNews(job, key), answer)
+        answer = _answer(sender, call, encode(self.facts(entry)))
+        effects = self.book.add(now, entry, JobAcceptedNews(job, key), answer)
         return [*effects, *self._schedule(now)]
 
-    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelCall) -> list[object]:
-        record = self.records.get(asked.job)
-        if record is None:
+    def _cancel(self, now: int, sender: str, call: ManagerCall, asked: CancelCall) -> list[JobsEffect]:
+        entry = self.entries.get(asked.job)
+        if entry is None:
             return [_no_job(sender, call, asked.job)]
-        if is_final(record.state) or record.cancel:
-            return self.book.once_written(record, _answer(sender, call, encode(self.facts(record))))
+        if is_final(entry.state) or entry.cancel:
+            return self.book.once_written(entry, _answer(sender, call, encode(self.facts(entry))))
         reason = asked.reason or "cancelled"
-        if record.state in WAITING_STATES:
-            self.queue.remove(record.job)
-            cancelled = msgspec.structs.replace(record, cancel=reason)
+        if entry.state in WAITING_STATES:
+            self.queue.remove(entry.job)
+            cancelled = msgspec.structs.replace(entry, cancel=reason)
             return self._end_unstarted(now, cancelled, JobState.CANCELLED, reason, answer_to=(sender, call))
-        record = msgspec.structs.replace(record, cancel=reason, state=move(record.state, JobState.CANCELLING))
-        answer = _answer(sender, call, encode(self.facts(record)))
-        return self.book.put(now, record, answer, *self._lead(now, record))
+        entry = msgspec.structs.replace(entry, cancel=reason, state=move(entry.state, JobState.CANCELLING))
+        answer = _answer(sender, call, encode(self.facts(entry)))
+        return self.book.put(now, entry, answer, *self._lead(now, entry))
 
     def _end_unstarted(
         self,
         now: int,
-        record: JobRecord,
+        entry: JobEntry,
         state: JobState,
         reason: str,
         answer_to: tuple[str, ManagerCall] | None = None,
-    ) -> list[object]:
-        before = move(record.state, JobState.CANCELLING) if state is JobState.CANCELLED else record.state
+    ) -> list[JobsEffect]:
+        before = move(entry.state, JobState.CANCELLING) if state is JobState.CANCELLED else entry.state
         ended = msgspec.structs.replace(
-            record, state=move(before, state), reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
+            entry, state=move(before, state), reason=reason, ended_ms=self._wall_ms(now), exit_code=ExitCode.JOB_FAILED
         )
-        then: list[object] = [JobRecorded(record.job, state, "")]
+        then: list[JobsEffect] = [JobEndStored(entry.job, state, "")]
         if answer_to is not None:
             then.append(_answer(*answer_to, encode(self.facts(ended))))
         return self.book.put(now, ended, *then)
 
     # -- giving out cores
 
-    def _schedule(self, now: int) -> list[object]:
+    def _schedule(self, now: int) -> list[JobsEffect]:
         """Start what can be started: in order, nobody is overtaken."""
-        effects: list[object] = []
+        effects: list[JobsEffect] = []
         for job in self.queue.jobs():
-            record = self.records[job]
+            entry = self.entries[job]
             total, free = self.fleet.total(), self.fleet.total_free()
-            least, most = demand(record.order, total)
+            least, most = demand(entry.order, total)
             picks = self.fleet.choose(min(most, free), rng=self._rng) if 0 < least <= free else None
             if not picks:
                 break
@@ -310,9 +297,9 @@ class Registry:
             self.queue.remove(job)
             for worker, boot, cores in picks:
                 self.fleet.reserve(job, worker, cores, boot)
-            record = msgspec.structs.replace(
-                record,
-                state=move(record.state, JobState.DISPATCHING),
+            entry = msgspec.structs.replace(
+                entry,
+                state=move(entry.state, JobState.DISPATCHING),
                 owner=owner,
                 fence=self._new_fence(),
                 pool=total,
@@ -320,8 +307,8 @@ class Registry:
                 grants=self._grants(picks),
             )
             self._owner_since[job] = now
-            news = OwnerChanged(job, owner, record.fence, "it has its cores")
-            effects += self.book.put(now, record, news, *self._lead(now, record))
+            news = OwnerChanged(job, owner, entry.fence, "it has its cores")
+            effects += self.book.put(now, entry, news, *self._lead(now, entry))
         return effects
 
     def _new_fence(self) -> tuple[int, int, int]:
@@ -334,109 +321,109 @@ class Registry:
         others = [name for name in answering if name != but]
         return candidates_for(job, dict.fromkeys(others or answering, 1.0))[0]
 
-    def _lead(self, now: int, record: JobRecord) -> list[object]:
-        self._lead_at[record.job] = now + LEAD_AGAIN_NS
-        return [LeadWanted(record.job)]
+    def _lead(self, now: int, entry: JobEntry) -> list[JobsEffect]:
+        self._lead_at[entry.job] = now + LEAD_AGAIN_NS
+        return [LeadWanted(entry.job)]
 
-    def lead_message(self, job: str) -> list[object]:
-        """The record as it is on disk now, to its owner."""
-        record = self.records.get(job)
-        if record is None or is_final(record.state) or not record.owner:
+    def lead_message(self, job: str) -> list[JobsEffect]:
+        """The entry as it is on disk now, to its owner."""
+        entry = self.entries.get(job)
+        if entry is None or is_final(entry.state) or not entry.owner:
             return []
         if not self.book.is_written(job):
-            return self.book.once_written(record, LeadWanted(job))
-        return [Send(CHANNEL, record.owner, Lead(encode_record(record)), Lane.CONTROL)]
+            return self.book.once_written(entry, LeadWanted(job))
+        return [Send(CHANNEL, entry.owner, Lead(encode_entry(entry)), Lane.CONTROL)]
 
-    def _regrant(self, now: int, record: JobRecord) -> JobRecord:
+    def _regrant(self, now: int, entry: JobEntry) -> JobEntry:
         """Cores in place of lost ones, as many as are free."""
-        missing = record.granted - sum(grant.cores for grant in record.grants if not grant.lost)
+        missing = entry.granted - sum(grant.cores for grant in entry.grants if not grant.lost)
         cores = min(missing, self.fleet.total_free())
         stopping = (JobState.CANCELLING, JobState.COMPLETING)
-        if cores < 1 or record.state in stopping or len(record.grants) >= GRANTS_LIMIT:
-            return record
-        bad = [grant.worker for grant in record.grants if grant.lost.startswith(DECLINED)]
+        if cores < 1 or entry.state in stopping or len(entry.grants) >= GRANTS_LIMIT:
+            return entry
+        bad = [grant.worker for grant in entry.grants if grant.lost.startswith(DECLINED)]
         picks = self.fleet.choose(cores, rng=self._rng, exclude=bad) or self.fleet.choose(cores, rng=self._rng)
         assert picks, "so many are free"
         for worker, boot, taken in picks:
-            self.fleet.reserve(record.job, worker, taken, boot)
-        return msgspec.structs.replace(record, grants=(*record.grants, *self._grants(picks)))
+            self.fleet.reserve(entry.job, worker, taken, boot)
+        return msgspec.structs.replace(entry, grants=(*entry.grants, *self._grants(picks)))
 
     def _grants(self, picks: list[tuple[str, int, int]]) -> tuple[Grant, ...]:
         return tuple(Grant(worker, boot, cores, "", self.fleet.folder(worker)) for worker, boot, cores in picks)
 
     # -- managers that lead jobs
 
-    def on_account(self, now: int, sender: str, account: Account) -> list[object]:
-        record = self.records.get(account.job)
-        if record is None or record.owner != sender or record.fence != account.fence:
-            gone = Accounted(account.job, account.fence, 0, superseded=True, life=account.life)
+    def on_checkpoint(self, now: int, sender: str, checkpoint: StoreCheckpoint) -> list[JobsEffect]:
+        entry = self.entries.get(checkpoint.job)
+        if entry is None or entry.owner != sender or entry.fence != checkpoint.fence:
+            gone = CheckpointStored(checkpoint.job, checkpoint.fence, 0, superseded=True, life=checkpoint.life)
             return [Send(CHANNEL, sender, gone, Lane.CONTROL)]
-        if not is_final(record.state) and self._lives.setdefault(record.fence, account.life) != account.life:
-            return self._change_owner(now, record, f"{sender} was started anew")
-        if account.revision <= record.revision or is_final(record.state):
-            done = Accounted(record.job, record.fence, record.revision, life=account.life)
-            return self.book.once_written(record, Send(CHANNEL, sender, done, Lane.CONTROL))
-        if account.state not in STATES:
+        if not is_final(entry.state) and self._lives.setdefault(entry.fence, checkpoint.life) != checkpoint.life:
+            return self._change_owner(now, entry, f"{sender} was restarted")
+        if checkpoint.revision <= entry.revision or is_final(entry.state):
+            done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
+            return self.book.once_written(entry, Send(CHANNEL, sender, done, Lane.CONTROL))
+        if checkpoint.state not in STATES:
             return []  # of a later version: said again to a leader that knows it
-        state = JobState(account.state)
+        state = JobState(checkpoint.state)
         ended = is_final(state)
-        if record.cancel and not ended:
+        if entry.cancel and not ended:
             state = JobState.CANCELLING
-        unfit = [grant for grant in record.grants if grant.worker in account.unfit and not grant.lost]
+        unfit = [grant for grant in entry.grants if grant.worker in checkpoint.unfit and not grant.lost]
         for worker in dict.fromkeys(grant.worker for grant in unfit):
-            self.fleet.release_worker(record.job, worker)
+            self.fleet.release_worker(entry.job, worker)
             self.fleet.failed(now, worker)
         grants = tuple(
             msgspec.structs.replace(grant, lost=f"{DECLINED}it could not take its task") if grant in unfit else grant
-            for grant in record.grants
+            for grant in entry.grants
         )
-        record = msgspec.structs.replace(
-            record,
-            revision=account.revision,
+        entry = msgspec.structs.replace(
+            entry,
+            revision=checkpoint.revision,
             state=state,
-            account=account.content,
-            reason=account.reason,
-            result=account.result,
-            exit_code=account.exit_code,
+            checkpoint=checkpoint.content,
+            reason=checkpoint.reason,
+            result=checkpoint.result,
+            exit_code=checkpoint.exit_code,
             ended_ms=self._wall_ms(now) if ended else 0,
             grants=grants,
         )
         if unfit:
-            record = self._regrant(now, record)
-        done = Accounted(record.job, record.fence, record.revision, life=account.life)
-        then: list[object] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
+            entry = self._regrant(now, entry)
+        done = CheckpointStored(entry.job, entry.fence, entry.revision, life=checkpoint.life)
+        then: list[JobsEffect] = [Send(CHANNEL, sender, done, Lane.CONTROL)]
         if ended:
-            self._forget(record)
-            then.append(JobRecorded(record.job, state, record.result))
+            self._forget(entry)
+            then.append(JobEndStored(entry.job, state, entry.result))
         elif unfit:
-            then += self._lead(now, record)
-        return [*self.book.put(now, record, *then), *(self._schedule(now) if ended else [])]
+            then += self._lead(now, entry)
+        return [*self.book.put(now, entry, *then), *(self._schedule(now) if ended else [])]
 
-    def _forget(self, record: JobRecord) -> None:
+    def _forget(self, entry: JobEntry) -> None:
         """It has ended."""
-        self.fleet.release(record.job)
-        self._owner_since.pop(record.job, None)
-        self._lead_at.pop(record.job, None)
-        self._lives.pop(record.fence, None)
+        self.fleet.release(entry.job)
+        self._owner_since.pop(entry.job, None)
+        self._lead_at.pop(entry.job, None)
+        self._lives.pop(entry.fence, None)
 
-    def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[object]:
-        record = self.records.get(message.job)
-        if record is None or record.owner != sender or record.fence != message.fence or is_final(record.state):
+    def on_leaderless(self, now: int, sender: str, message: Leaderless) -> list[JobsEffect]:
+        entry = self.entries.get(message.job)
+        if entry is None or entry.owner != sender or entry.fence != message.fence or is_final(entry.state):
             return []
         # By its name a job would always come back to the same manager: one that leaves must not get it again.
-        return self._change_owner(now, record, f"{sender} was started anew or leaves", but=sender)
+        return self._change_owner(now, entry, f"{sender} was restarted or leaves", but=sender)
 
-    def _change_owner(self, now: int, record: JobRecord, reason: str, but: str = "") -> list[object]:
-        owner = self._owner_for(now, record.job, but)
-        self._lives.pop(record.fence, None)
-        record = msgspec.structs.replace(record, owner=owner, fence=self._new_fence(), revision=0)
-        self._owner_since[record.job] = now
-        news = OwnerChanged(record.job, owner, record.fence, reason)
-        return self.book.put(now, record, news, *self._lead(now, record))
+    def _change_owner(self, now: int, entry: JobEntry, reason: str, but: str = "") -> list[JobsEffect]:
+        owner = self._owner_for(now, entry.job, but)
+        self._lives.pop(entry.fence, None)
+        entry = msgspec.structs.replace(entry, owner=owner, fence=self._new_fence(), revision=0)
+        self._owner_since[entry.job] = now
+        news = OwnerChanged(entry.job, owner, entry.fence, reason)
+        return self.book.put(now, entry, news, *self._lead(now, entry))
 
     # -- workers
 
-    def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[object]:
+    def on_beat(self, now: int, sender: str, boot: int, source: str, beat: Beat) -> list[JobsEffect]:
         effects = self._on_fleet_news(now, self.fleet.beat(now, sender, boot, source, beat))
         # One that stalled may have been replaced: what it renews now, another leader may have given away already.
         if not self.fleet.holds(sender, boot) or not self._voter.election.is_leading(now):
@@ -447,7 +434,7 @@ class Registry:
         orphans = [
             job
             for job in mine
-            if job not in self.records or (is_final(self.records[job].state) and self.book.is_written(job))
+            if job not in self.entries or (is_final(self.entries[job].state) and self.book.is_written(job))
         ]
         token = (self.token.parent, self.token.term, self.token.sequence)
         renew = Renew(
@@ -463,11 +450,11 @@ class Registry:
         )
         return [*effects, Send(CHANNEL, sender, renew, Lane.CONTROL)]
 
-    def on_goodbye(self, now: int, sender: str, boot: int) -> list[object]:
+    def on_goodbye(self, now: int, sender: str, boot: int) -> list[JobsEffect]:
         return self._on_fleet_news(now, self.fleet.left(now, sender, boot))
 
-    def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[object]:
-        effects: list[object] = list(news)
+    def _on_fleet_news(self, now: int, news: list[FleetNews]) -> list[JobsEffect]:
+        effects: list[JobsEffect] = list(news)
         for one in news:
             if isinstance(one, WorkerLost):
                 effects += self._on_lost(now, one)
@@ -475,76 +462,76 @@ class Registry:
             effects += self._schedule(now)
         return effects
 
-    def _on_lost(self, now: int, lost: WorkerLost) -> list[object]:
-        effects: list[object] = []
-        for record in list(self.records.values()):
-            if is_final(record.state):
+    def _on_lost(self, now: int, lost: WorkerLost) -> list[JobsEffect]:
+        effects: list[JobsEffect] = []
+        for entry in list(self.entries.values()):
+            if is_final(entry.state):
                 continue
             grants = tuple(
                 msgspec.structs.replace(grant, lost=f"was lost with its worker {lost.name}: {lost.cause}")
                 if (grant.worker, grant.boot) == (lost.name, lost.boot) and not grant.lost
                 else grant
-                for grant in record.grants
+                for grant in entry.grants
             )
-            if grants != record.grants:
-                record = self._regrant(now, msgspec.structs.replace(record, grants=grants))
-                effects += self.book.put(now, record, *self._lead(now, record))
+            if grants != entry.grants:
+                entry = self._regrant(now, msgspec.structs.replace(entry, grants=grants))
+                effects += self.book.put(now, entry, *self._lead(now, entry))
         return effects
 
     # -- time
 
-    def tick(self, now: int) -> list[object]:
+    def tick(self, now: int) -> list[JobsEffect]:
         self.next_tick_at = now + LOOK_EVERY_NS
         effects = self._on_fleet_news(now, self.fleet.tick(now))
         for late in self.queue.tick(now):
-            effects += self._end_unstarted(now, self.records[late.job], JobState.FAILED, late.reason)
+            effects += self._end_unstarted(now, self.entries[late.job], JobState.FAILED, late.reason)
         effects += self.book.write_again(now)
         effects += self.lease.tick(now)
         election = self._voter.election
-        for record in [record for record in self.records.values() if record.owner and not is_final(record.state)]:
-            is_silent = election.electorate.silent_ns(now, record.owner) >= OWNER_SILENCE_NS
-            if is_silent and now - self._owner_since.get(record.job, now) >= SETTLE_NS:
-                effects += self._change_owner(now, record, f"{record.owner} does not answer", but=record.owner)
+        for entry in [entry for entry in self.entries.values() if entry.owner and not is_final(entry.state)]:
+            is_silent = election.electorate.silent_ns(now, entry.owner) >= OWNER_SILENCE_NS
+            if is_silent and now - self._owner_since.get(entry.job, now) >= SETTLE_NS:
+                effects += self._change_owner(now, entry, f"{entry.owner} does not answer", but=entry.owner)
                 continue
-            better = self._regrant(now, record)
-            if better is not record:
+            better = self._regrant(now, entry)
+            if better is not entry:
                 effects += self.book.put(now, better, *self._lead(now, better))
-            elif now >= self._lead_at.get(record.job, 0):
-                self._lead_at[record.job] = now + LEAD_AGAIN_NS
-                effects.append(LeadWanted(record.job))
+            elif now >= self._lead_at.get(entry.job, 0):
+                self._lead_at[entry.job] = now + LEAD_AGAIN_NS
+                effects.append(LeadWanted(entry.job))
         effects += self._schedule(now)
         return effects
 
     # -- views
 
-    def facts(self, record: JobRecord) -> JobFacts:
-        position = self.queue.position(record.job)
+    def facts(self, entry: JobEntry) -> JobFacts:
+        position = self.queue.position(entry.job)
         waits_for = ""
         if position is not None:
             total, free = self.fleet.total(), self.fleet.total_free()
-            least, _ = demand(record.order, total)
+            least, _ = demand(entry.order, total)
             waits_for = waiting_reason(least, free=free, total=total, ahead=position - 1)
-        return facts_of(record, position, waits_for)
+        return facts_of(entry, position, waits_for)
 
     def _page(self, now: int, asked: JobsCall) -> JobsPage:
         try:
             before = int(asked.cursor) if asked.cursor else 1 << 62
             state = JobState(asked.state) if asked.state else None
         except ValueError:
-            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is none of ours") from None
+            raise Invalid(f"cursor {asked.cursor!r} or state {asked.state!r} is not known") from None
         found = [
-            record
-            for record in sorted(self.book.written.values(), key=lambda record: -record.number)
-            if record.number < before and (state is None or record.state is state)
+            entry
+            for entry in sorted(self.book.written.values(), key=lambda entry: -entry.number)
+            if entry.number < before and (state is None or entry.state is state)
         ]
         page = found[: max(1, min(asked.limit, 500))]
-        return JobsPage([self.facts(record) for record in page], str(page[-1].number) if len(found) > len(page) else "")
+        return JobsPage([self.facts(entry) for entry in page], str(page[-1].number) if len(found) > len(page) else "")
 
     def _cluster(self) -> ClusterView:
         led: dict[str, int] = dict.fromkeys(self._voter.election.config.names(), 0)
-        for record in self.records.values():
-            if record.owner and not is_final(record.state):
-                led[record.owner] = led.get(record.owner, 0) + 1
+        for entry in self.entries.values():
+            if entry.owner and not is_final(entry.state):
+                led[entry.owner] = led.get(entry.owner, 0) + 1
         return ClusterView(
             name="",
             leader=self._me,
@@ -581,12 +568,6 @@ class Registry:
 
 
 DECLINED: Final = "declined: "
-
-
-class LeadWanted(msgspec.Struct, frozen=True):
-    """The owner of a job is to be told its record."""
-
-    job: str
 
 
 def _answer(sender: str, call: ManagerCall, content: bytes) -> Send[JobMessage]:

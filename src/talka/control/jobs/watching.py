@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from talka.cluster.effects import Lane, Send
+from talka.control.jobs.effects import JobsEffect, Updated, WatchFailed
 from talka.control.jobs.job_view import fitting, update_of
 from talka.control.jobs.led_job import LedJob
 from talka.control.jobs.step_merge import StepMerge
@@ -34,17 +35,6 @@ AUDIENCE_LIMIT: Final = 4096
 _decoder = msgspec.msgpack.Decoder(JobUpdate)
 _facts = msgspec.msgpack.Decoder(JobFacts)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
-class Updated(msgspec.Struct, frozen=True):
-    number: int
-    update: JobUpdate
-
-
-class WatchFailed(msgspec.Struct, frozen=True):
-    number: int
-    problem: str
-    text: str
 
 
 class _Watch(msgspec.Struct):
@@ -90,8 +80,8 @@ class JobWatches:
     def owns(self, call: int) -> bool:
         return call in self._asked
 
-    def tick(self, now: int, calls: LeaderCalls, leader: str = "") -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int, calls: LeaderCalls, leader: str = "") -> list[JobsEffect]:
+        effects: list[JobsEffect] = []
         for number, watch in self._watches.items():
             if now < watch.look_at:
                 continue
@@ -104,7 +94,7 @@ class JobWatches:
         self.next_tick_at = min((watch.look_at for watch in self._watches.values()), default=NEVER)
         return effects
 
-    def on_facts(self, now: int, ended: CallEnded) -> list[object]:
+    def on_facts(self, now: int, ended: CallEnded) -> list[JobsEffect]:
         number = self._asked.pop(ended.number)
         watch = self._watches.get(number)
         if watch is None:
@@ -124,12 +114,12 @@ class JobWatches:
         if not facts.owner:
             return [Updated(number, JobUpdate(facts))]
         watch.led_by = facts.owner
-        effects: list[object] = [Send(CHANNEL, facts.owner, watch.word(number), Lane.STREAM)]
+        effects: list[JobsEffect] = [Send(CHANNEL, facts.owner, watch.word(number), Lane.STREAM)]
         if now - watch.heard_at > SECOND:
             effects.append(Updated(number, JobUpdate(facts)))
         return effects
 
-    def on_view(self, now: int, view: ViewUpdate) -> list[object]:
+    def on_view(self, now: int, view: ViewUpdate) -> list[JobsEffect]:
         watch = self._watches.get(view.number)
         if watch is None or watch.job != view.job:
             return []
@@ -145,7 +135,7 @@ class JobWatches:
         watch.heard_at, watch.owner, watch.sequence = now, owner, update.sequence
         update = without_windows_up_to(watch.windows_after, update)
         watch.windows_after = max((window.index for window in update.windows), default=watch.windows_after)
-        effects: list[object] = [Updated(view.number, update)]
+        effects: list[JobsEffect] = [Updated(view.number, update)]
         if update.windows and not update.recent and owner == watch.led_by:
             # More wait: they follow the sooner.
             effects.append(Send(CHANNEL, owner, watch.word(view.number), Lane.STREAM))
@@ -172,7 +162,7 @@ class Audience:
         """Of jobs whose steps somebody wants to know."""
         self.next_tick_at = NEVER
 
-    def on_watch(self, now: int, sender: str, watch: WatchJob) -> list[object]:
+    def on_watch(self, now: int, sender: str, watch: WatchJob) -> list[JobsEffect]:
         key = (sender, watch.number)
         known = self._listeners.get(key)
         if known is None:
@@ -185,8 +175,8 @@ class Audience:
         known.until = now + TOLD_FOR_NS
         return []
 
-    def tick(self, now: int, led: Mapping[str, LedJob]) -> list[object]:
-        effects: list[object] = []
+    def tick(self, now: int, led: Mapping[str, LedJob]) -> list[JobsEffect]:
+        effects: list[JobsEffect] = []
         every_ns = max(TELL_EVERY_NS, min(TELL_AT_LEAST_EVERY_NS, len(self._listeners) * SECOND // VIEWS_PER_SECOND))
         for key, listener in list(self._listeners.items()):
             if now < listener.tell_at:
@@ -228,9 +218,9 @@ class Audience:
         listener.passes = merge.passes
         return merge.latest
 
-    def over(self, now: int, led: LedJob | None) -> list[object]:
-        """The job is led no more: those who listen find out from the record, and are told a last time what was printed."""
-        effects: list[object] = []
+    def over(self, now: int, led: LedJob | None) -> list[JobsEffect]:
+        """The job is led no more: those who listen find out from the entry, and are told a last time what was printed."""
+        effects: list[JobsEffect] = []
         if led is not None:
             for key, listener in [(key, one) for key, one in self._listeners.items() if one.job == led.name]:
                 if led.job is not None and led.lines.recent(now):

@@ -1,7 +1,9 @@
 """One life of one worker, as the cluster's leader keeps it: what it said of itself, its signals, its reserved cores."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from random import Random
+from typing import Final
 
 import msgspec
 
@@ -10,6 +12,8 @@ from talka.control.jobs.health import DECISIONS, Decision, ProgressSignal, Progr
 from talka.control.member.breaker import Breaker, BreakerState
 from talka.units import SECOND
 from talka.wire.jobs import Beat, Running, WorkerFacts
+
+LIVES_LIMIT: Final = 8192
 
 
 class WorkerRow(msgspec.Struct, frozen=True):
@@ -152,7 +156,7 @@ class WorkerLife:
             return ""
         silent = f", which is silent for {(now - self.heard_at) / SECOND:.1f} s"
         if is_held:
-            return f"{silent}: so many workers are silent at once that nobody is given up yet"
+            return f"{silent}: too many workers are silent at once, so none is given up yet"
         return f"{silent}: it is {given}"
 
     def _decision(self, load_percent: int) -> Decision:
@@ -224,6 +228,29 @@ class WorkerLife:
 
     def blocked_for_ns(self, now: int) -> int:
         return 0 if self._breaker is None else self._breaker.retry_in_ns(now)
+
+
+class HeardLives:
+    """Which lives of workers this process has renewed the lease of, whenever it led. Ends with the process.
+
+    A worker may go on without its only manager while that one's address refuses connections. Since this process listens
+    none was refused: what it has heard is over with its lease. Only of others the grace has to be waited for.
+    """
+
+    __slots__ = ("_limit", "_lives")
+
+    def __init__(self, limit: int = LIVES_LIMIT) -> None:
+        self._lives: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._limit = limit
+
+    def add(self, name: str, boot: int) -> None:
+        self._lives[name, boot] = None
+        self._lives.move_to_end((name, boot))
+        if len(self._lives) > self._limit:
+            self._lives.popitem(last=False)
+
+    def has(self, name: str, boot: int) -> bool:
+        return (name, boot) in self._lives
 
 
 def fewest(cores: int, candidates: Mapping[str, WorkerLife], rng: Random) -> list[tuple[str, int, int]]:
