@@ -61,15 +61,15 @@ class Speaker:
     def __init__(self, role: Role | None, name: str = "x") -> None:
         self.proven = NOBODY if role is None else Proven(name, role)
         self._lane = Lane.DATAGRAM if role is None else Lane.STREAM
-        self._door = ReplayGuard(group="g", name=name, boot=7)
+        self._replay_guard = ReplayGuard(group="g", name=name, boot=7)
 
     def say(self, member: ClusterMember, channel: int, message: object) -> list[object]:
-        frame = self._door.wrap(channel, msgspec.msgpack.encode(message))
+        frame = self._replay_guard.wrap(channel, msgspec.msgpack.encode(message))
         return member.on_frame(0, "from-x", frame, self._lane, 0, self.proven)
 
 
 def refusals(member: ClusterMember) -> int:
-    return member.door.refused.get("role", 0)
+    return member.replay_guard.refused.get("role", 0)
 
 
 def test_every_message_of_every_conversation_has_a_row() -> None:
@@ -143,7 +143,7 @@ def test_certificate_that_names_another_than_the_sender_proves_nothing() -> None
     member, speaker = a_manager(), Speaker(Role.MANAGER, "x")
     speaker.proven = Proven("y", Role.MANAGER)
     assert speaker.say(member, jobs.CHANNEL.number, ManagerCall(1, ListJobs())) == []
-    assert member.door.refused == {"certificate": 1}
+    assert member.replay_guard.refused == {"certificate": 1}
 
 
 def test_what_is_refused_is_told_once_of_each_and_counted_always() -> None:

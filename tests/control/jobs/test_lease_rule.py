@@ -280,8 +280,8 @@ def test_where_the_register_has_none_the_usual_one_holds(cabinet_of: CabinetOf) 
     play = Play(cabinet_of, "a")
     voter = play.group.voters[play.leader]
     voter.election.fit.own = None
-    reign = voter.election.reign
-    del reign._committed[WORKER_LEASE_KEY]
+    leader_term = voter.election.leader_term
+    del leader_term._committed[WORKER_LEASE_KEY]
 
     rule = lease_rule.LeaseRule(play.group.now, voter)
 

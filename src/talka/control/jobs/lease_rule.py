@@ -43,7 +43,7 @@ class LeaseRule:
     """Lives as long as a registry. `renew_ns` and `count_ns` are what renewals say and what silence is counted by."""
 
     def __init__(self, now: int, voter: Voter, safeguards: Safeguards = ALL) -> None:
-        assert voter.token is not None and voter.election.reign is not None
+        assert voter.token is not None and voter.election.leader_term is not None
         self.alarms: list[Alarmed] = []
         self._is_unread = False
         self._write_at = NEVER
@@ -54,7 +54,7 @@ class LeaseRule:
         self._writing: LeaseTerms | None = None
         self._waiting: dict[tuple[str, int], None] = {}
         """Who waits for what is being written, and the number of the question."""
-        self.terms = self._read(voter.election.reign.value_of(WORKER_LEASE_KEY))
+        self.terms = self._read(voter.election.leader_term.value_of(WORKER_LEASE_KEY))
         self.earlier_ns = self.count_ns
         """For how long a lease may still run that a leader before this one gave."""
         if self.terms.token == self._token:

@@ -118,7 +118,7 @@ class Registry:
         signer: bytes = b"",
         heard: HeardLives | None = None,
     ) -> None:
-        assert voter.token is not None and voter.election.reign is not None
+        assert voter.token is not None and voter.election.leader_term is not None
         self.token = voter.token
         self.lease = LeaseRule(now, voter, safeguards)
         earlier_ns = self.lease.earlier_ns
@@ -340,7 +340,7 @@ class Registry:
 
     def _owner_for(self, now: int, job: str, but: str = "") -> str:
         """A manager that answers; `but` only where there is no other."""
-        answering = self._voter.election.answering(now)  # this manager is always among them
+        answering = self._voter.election.electorate.answering(now)  # this manager is always among them
         others = [name for name in answering if name != but]
         return candidates_for(job, dict.fromkeys(others or answering, 1.0))[0]
 
@@ -512,7 +512,7 @@ class Registry:
         effects += self.lease.tick(now)
         election = self._voter.election
         for entry in [entry for entry in self.entries.values() if entry.owner and not is_final(entry.state)]:
-            is_silent = election.silent_ns(now, entry.owner) >= OWNER_SILENCE_NS
+            is_silent = election.electorate.silent_ns(now, entry.owner) >= OWNER_SILENCE_NS
             if is_silent and now - self._owner_since.get(entry.job, now) >= SETTLE_NS:
                 effects += self._change_owner(now, entry, f"{entry.owner} does not answer", but=entry.owner)
                 continue
