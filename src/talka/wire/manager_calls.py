@@ -1,6 +1,7 @@
 """What managers ask the cluster's leader for their clients, and its answers.
 
 They travel in the conversation about jobs. Whoever asks asks again until it is answered: each call can bear that.
+Who may ask what: docs/decisions/0028-one-table-of-roles.md and docs/decisions/0018-who-may-act-on-a-job.md.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias, get_args
