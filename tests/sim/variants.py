@@ -15,11 +15,11 @@ import msgspec
 from talka.cluster import leases
 from talka.cluster.fencing import APPLY, Fence, Refuse
 from talka.cluster.leadership.ballot import Ballot
-from talka.cluster.leadership.election import Election
 from talka.cluster.leadership.leader_term import LeaderTerm
 from talka.cluster.leadership.lease_terms import LeaseFit, LeaseTerms
 from talka.cluster.leadership.register import RECORD_KEY, Acceptor
 from talka.cluster.leadership.timings import LeadershipConfig
+from talka.cluster.leadership.voter_sync import VoterSync
 from talka.cluster.leadership.voters import Electorate
 from talka.cluster.leases import LeaseHolder
 from talka.cluster.membership.local_health import LocalHealth
@@ -204,11 +204,11 @@ def forgets_term_and_vote(right, self):
     return msgspec.structs.replace(persist, puts=((key, msgspec.msgpack.encode(record)), *entries))
 
 
-@variant("vote_hold_down", Election, "__init__")
-def votes_at_once(right, self, *, now, **named):
+@variant("vote_hold_down", VoterSync, "__init__")
+def votes_at_once(right, self, now, *arguments):
     """A voter that starts gives no vote for one lease: it may have promised one that it forgot."""
-    right(self, now=now, **named)
-    self._votes_from = now
+    right(self, now, *arguments)
+    self.votes_from = now
 
 
 @variant("configured_majority", Electorate, "_covers")
@@ -277,10 +277,10 @@ def serves_what_it_read(right, self, now, entries, out, *, is_takeover=False, **
         right(self, now, entries, out, is_takeover=is_takeover, **named)
 
 
-@variant("one_leader_lease", Election, "_promised_ns")
+@variant("one_leader_lease", VoterSync, "_promised_ns")
 def waits_for_its_own_lease(right, self):
     """Voters that count the leader's lease otherwise do not hear each other, and what was promised is waited for."""
-    return self._voter_lease_ns
+    return self._config.voter_lease_ns()
 
 
 @variant("one_leader_lease", Acceptor, "count_with")
