@@ -56,7 +56,7 @@ KNOWN_EDGES = {
 }
 MOST_LINES_OF_A_CLASS = 500
 MOST_FILES_OF_A_FOLDER = 25
-KNOWN_LARGE_CLASSES = {"LedJob", "Election", "HandlerRoom"}
+KNOWN_LARGE_CLASSES = {"Election", "HandlerRoom"}
 KNOWN_LARGE_FOLDERS = {"store/sql/tasks"}
 KNOWN_FILE_NAMES = {"effects.py", "records.py"}
 # Public class names that two modules have, each with the reason.
